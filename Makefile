@@ -1,0 +1,44 @@
+# Every target makes the virtual environment it needs first, once.
+VENV   := .venv
+BIN    := $(VENV)/bin
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help quickstart test test-all check format bench clean
+help: ## print this
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+quickstart: $(VENV)/.run ## pretrain, fine-tune, evaluate and register a small BERT (minutes, offline)
+	$(BIN)/rungwise run workflows/finetune.py workflows/configs/quickstart.yaml
+
+test: $(VENV)/.dev ## the tests, without the slow ones
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/.dev ## every test
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+
+format: $(VENV)/.dev ## mend what check would complain about, where a tool can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev ## measure what the README states
+	$(BIN)/python benchmarks/quickstart.py
+
+clean: ## remove what was built: artifacts, the MLflow store in them, the environment
+	rm -rf artifacts $(VENV) .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/.run: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "rungwise needs Python 3.11 or newer; none was found"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(PIP) -e '.[test,check]'
+	@touch $@

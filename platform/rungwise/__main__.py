@@ -1,0 +1,77 @@
+"""The command line: plan, run, doctor, ui, sync."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse and run one command; the process's exit status (0, 1 a failed stage, 2 a mistake)."""
+    options = _parser().parse_args(arguments)
+    from rungwise.command_line import guarded
+
+    return guarded(lambda: options.command(options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rungwise",
+        description="Pretrain language models on Ray, and say with evidence what each is worth.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, command, text in (
+        ("plan", _plan, "print what would be built, and why"),
+        ("run", _run, "build what is missing"),
+    ):
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.add_argument("workflow", metavar="WORKFLOW", help="workflows/finetune.py, or finetune")
+        sub.add_argument("config", metavar="CONFIG", help="workflows/configs/quickstart.yaml")
+        sub.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="pretrain.steps=100")
+        sub.set_defaults(command=command)
+    doctor = commands.add_parser("doctor", help="versions and resources, and what is wrong")
+    doctor.add_argument("config", metavar="CONFIG", nargs="?", help="look at this recipe's root")
+    doctor.set_defaults(command=_doctor)
+    ui = commands.add_parser("ui", help="the MLflow UI of a recipe's store, on loopback")
+    ui.add_argument("config", metavar="CONFIG", nargs="?")
+    ui.add_argument("--port", type=int, default=5000)
+    ui.set_defaults(command=_ui)
+    sync = commands.add_parser("sync", help="send what a tracking server missed while it was away")
+    sync.add_argument("config", metavar="CONFIG")
+    sync.set_defaults(command=_sync)
+    return parser
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from rungwise.command_line import plan_command
+
+    return plan_command(options.workflow, options.config, options.overrides)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from rungwise.command_line import run_command
+
+    return run_command(options.workflow, options.config, options.overrides)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from rungwise.doctor import doctor
+
+    return doctor(options.config)
+
+
+def _ui(options: argparse.Namespace) -> int:
+    from rungwise.maintenance import serve_ui
+
+    return serve_ui(options.config, options.port)
+
+
+def _sync(options: argparse.Namespace) -> int:
+    from rungwise.maintenance import sync_spool
+
+    return sync_spool(options.config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

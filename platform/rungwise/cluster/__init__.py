@@ -1,0 +1,1 @@
+"""The Ray cluster: joining one, or starting one on this machine."""

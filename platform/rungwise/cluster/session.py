@@ -1,0 +1,106 @@
+"""Join the cluster a job was submitted to, or start Ray on this machine; keep Ray's noise in its logs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+
+import ray
+
+from rungwise.context import ComputeConfig
+from rungwise.storage import Folder
+
+# What every process of ours wants set before Ray is imported by it. A value the user set wins.
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Train's controller polls its workers at this interval and every report waits for a poll; its
+    # default of 2 s is most of a short run.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "AIR_VERBOSITY": "0",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "TOKENIZERS_PARALLELISM": "true",
+}
+
+
+def set_environment() -> None:
+    """Set the variables above where the user has not; call before anything imports Ray."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+@contextlib.contextmanager
+def session(compute: ComputeConfig) -> Iterator[str]:
+    """A connection to Ray, and its dashboard's address (empty if it has none).
+
+    Inside a submitted job, or with RAY_ADDRESS set, this joins that cluster. Otherwise Ray is
+    started here on loopback with this machine's cores, and ends with the block; other clusters on
+    the machine are neither joined nor touched.
+    """
+    address = os.environ.get("RAY_ADDRESS")
+    if ray.is_initialized():
+        yield _dashboard()
+        return
+    _quiet_loggers()
+    variables = {name: os.environ[name] for name in ENVIRONMENT}
+    if address:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": variables},
+        )
+    else:
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=compute.object_store_megabytes << 20,
+            runtime_env={"env_vars": variables},
+            _node_ip_address="127.0.0.1",
+        )
+    try:
+        yield _dashboard()
+    finally:
+        ray.shutdown()
+
+
+def quiet_ray_data() -> None:
+    """Ray Data without bars and reports; results in the order of the input. Call in each stage."""
+    from ray.data import DataContext
+
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.execution_options.preserve_order = True
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+def _quiet_loggers() -> None:
+    for name in ("ray", "ray.data", "ray.train", "ray.tune"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def _dashboard() -> str:
+    url = getattr(ray._private.worker.global_worker.node, "webui_url", None) or ""
+    return f"http://{url}" if url else ""
+
+
+@contextlib.contextmanager
+def shared_scratch(output: Folder, name: str) -> Iterator[str]:
+    """A place below an artifact for what Ray Train and Tune write for themselves; gone at the end.
+
+    It lies with the artifact because every node of a cluster reaches that, and its name begins with
+    a dot because it is no part of the artifact.
+    """
+    folder = output / f".{name}"
+    try:
+        yield folder.uri
+    finally:
+        folder.remove()

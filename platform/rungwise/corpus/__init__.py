@@ -1,0 +1,26 @@
+"""From anything textual to documents: sources and readers, clean-up, segmentation, splits."""
+
+from rungwise.corpus.document import Document, read_documents
+from rungwise.corpus.sources import (
+    CorpusConfig,
+    JsonLinesSource,
+    ParquetSource,
+    PydocsSource,
+    TextSource,
+    WikiTextSource,
+    identity,
+    outside,
+)
+
+__all__ = [
+    "CorpusConfig",
+    "Document",
+    "JsonLinesSource",
+    "ParquetSource",
+    "PydocsSource",
+    "TextSource",
+    "WikiTextSource",
+    "identity",
+    "outside",
+    "read_documents",
+]

@@ -1,0 +1,87 @@
+"""A document: ordered sentences with an id and a label; and the Parquet files that hold documents.
+
+A corpus artifact is a set of files `{train,validation}-{shard:05d}.parquet`, one document a row.
+Sentences are flat, for that is how most of the platform reads them; `paragraph_starts` holds the
+index of the first sentence of each paragraph, so that paragraphs can be had again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rungwise.errors import DataError
+from rungwise.storage import Folder
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("label", pa.string()),
+        ("digest", pa.string()),
+        ("sentences", pa.list_(pa.string())),
+        ("paragraph_starts", pa.list_(pa.int32())),
+    ]
+)
+_ROWS_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document. `id` says where it came from and is for people; `digest` is of its text."""
+
+    id: str
+    label: str
+    sentences: tuple[str, ...]
+    paragraph_starts: tuple[int, ...]
+
+    def paragraphs(self) -> Iterator[tuple[str, ...]]:
+        """The sentences again, paragraph by paragraph."""
+        ends = (*self.paragraph_starts[1:], len(self.sentences))
+        for start, end in zip(self.paragraph_starts, ends, strict=True):
+            yield self.sentences[start:end]
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.sentences)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a reader yields: a document before clean-up and segmentation.
+
+    A line break in a paragraph ends a sentence; with `segmented` nothing else does. `reason` says
+    why there is no text, where the reader knows.
+    """
+
+    id: str
+    label: str
+    paragraphs: Sequence[str]
+    segmented: bool = False
+    reason: str = ""
+
+
+def digest_of(sentences: Sequence[str]) -> str:
+    """32 hexadecimal digits that two documents share exactly if their sentences are the same."""
+    # Clean text holds no line break, so joining by one loses nothing.
+    text = "\n".join(sentences).encode("utf-8")
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+
+def read_documents(folder: Folder, file: str) -> Iterator[Document]:
+    """The documents of one file of a corpus artifact in its order, a few in memory at a time."""
+    path = folder.local(file)
+    try:
+        parquet = pq.ParquetFile(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"cannot read {folder.path(file)} as a corpus file: {error}") from error
+    with parquet:
+        columns = ["id", "label", "sentences", "paragraph_starts"]
+        for batch in parquet.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
+            for row in batch.to_pylist():
+                yield Document(
+                    row["id"], row["label"], tuple(row["sentences"]), tuple(row["paragraph_starts"])
+                )

@@ -1,0 +1,200 @@
+"""The embedded corpus: the documentation that lies on every machine that can run rungwise.
+
+The docstrings of the standard library and of installed packages are read with `ast`, and the Python
+language reference out of `pydoc_data.topics` with `ast.literal_eval`: nothing is imported or
+executed. One document is one module (of the topics, one is one), labelled with its library.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import importlib.metadata
+import importlib.util
+import inspect
+import os
+import platform
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rungwise.corpus.docstrings import prose
+from rungwise.corpus.document import Draft
+from rungwise.errors import ConfigError
+
+STDLIB = "stdlib"
+STDLIB_LABEL = "python"
+
+# All of them come with rungwise itself; tests' own dependencies are left out on purpose.
+DEFAULT_PACKAGES = (
+    STDLIB,
+    "torch",
+    "ray",
+    "scipy",
+    "sympy",
+    "sklearn",
+    "pandas",
+    "mlflow",
+    "sqlalchemy",
+    "networkx",
+    "numpy",
+    "matplotlib",
+    "huggingface_hub",
+    "pydantic",
+    "mpmath",
+    "pyarrow",
+    "aiohttp",
+    "fsspec",
+    "rich",
+)
+
+# Folders that hold tests, or copies of other people's packages.
+_SKIPPED_FOLDER = re.compile(
+    r"tests?|testing|idle_test|site-packages|dist-packages|__pycache__|_?vendor|_?vendored|externals?|extern|"
+    r"third_party|thirdparty|thirdparty_files|node_modules"
+)
+_TOPICS = "pydoc_data/topics.py"
+_SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Module(NamedTuple):
+    """One Python file: the package it was asked for as, its path in that package, its bytes."""
+
+    package: str
+    path: str
+    size_bytes: int
+
+    @property
+    def name(self) -> str:
+        parts = self.path.removesuffix(".py").split("/")
+        if parts[-1] == "__init__":
+            parts.pop()
+        return ".".join(parts if self.package == STDLIB else [self.package, *parts])
+
+
+def versions(packages: Iterable[str], key: str) -> dict[str, Any]:
+    """The versions of Python and of each package: what changes when their documentation does."""
+    distributions = importlib.metadata.packages_distributions()
+    found: dict[str, str] = {}
+    for package in packages:
+        if package == STDLIB:
+            continue
+        _folders(package, key)
+        names = sorted(set(distributions.get(package, ())))
+        found[package] = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+    return {"python": platform.python_version(), "packages": found}
+
+
+def modules(packages: Iterable[str], key: str) -> list[Module]:
+    """Every module that is read, sorted; a ConfigError naming `key` if a package is not there."""
+    found: dict[Module, None] = {}
+    for package in packages:
+        for folder in _folders(package, key):
+            paths = [folder] if folder.is_file() else sorted(_python_files(folder))
+            root = folder.parent if folder.is_file() else folder
+            for path in paths:
+                relative = path.relative_to(root).as_posix()
+                found[Module(package, relative, path.stat().st_size)] = None
+    return list(found)
+
+
+def read(found: Iterable[Module], key: str) -> Iterator[Draft]:
+    """Each module with its docstrings as paragraphs, in the order of the source.
+
+    A paragraph that a module repeats (generated methods, shared parameters) is kept once.
+    """
+    # A syntax tree holds no garbage, and looking for some takes as long as building it.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for module in found:
+            label = STDLIB_LABEL if module.package == STDLIB else module.package
+            source = _find(module, key).read_bytes()
+            if module.package == STDLIB and module.path == _TOPICS:
+                for topic, text in _topics(source).items():
+                    yield Draft(f"{module.name}.{topic}", label, _distinct([text]))
+            else:
+                yield Draft(module.name, label, _distinct(docstrings(source)))
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def docstrings(source: bytes) -> list[str]:
+    """The docstrings of a module's source in order; none if it is not Python of this version."""
+    if b'"""' not in source and b"'''" not in source:
+        return []
+    with warnings.catch_warnings():
+        # Invalid escapes in other people's strings are no news to anybody here.
+        warnings.simplefilter("ignore")
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError):
+            return []
+    found: list[str] = []
+    _collect(tree, found)
+    return found
+
+
+def _collect(node: ast.AST, found: list[str]) -> None:
+    if isinstance(node, _SCOPES) and node.body:
+        first = node.body[0]
+        if (
+            isinstance(first, ast.Expr)
+            and isinstance(first.value, ast.Constant)
+            and isinstance(first.value.value, str)
+        ):
+            found.append(inspect.cleandoc(first.value.value))
+    for name in ("body", "handlers", "orelse", "finalbody"):
+        for child in getattr(node, name, ()):
+            if isinstance(child, ast.stmt | ast.ExceptHandler) and not isinstance(child, ast.Expr):
+                _collect(child, found)
+
+
+def _topics(source: bytes) -> dict[str, str]:
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            return dict(sorted(ast.literal_eval(node.value).items()))
+    return {}
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(paragraph for text in texts for paragraph in prose(text)))
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(
+            name for name in folders if name.isidentifier() and not _SKIPPED_FOLDER.fullmatch(name)
+        )
+        for name in names:
+            if name.endswith(".py") and name.removesuffix(".py").isidentifier():
+                yield Path(parent, name)
+
+
+def _find(module: Module, key: str) -> Path:
+    for folder in _folders(module.package, key):
+        path = folder if folder.is_file() else folder / module.path
+        if path.exists():
+            return path
+    raise ConfigError(
+        f"{key}: {module.path} of {module.package} is not on every machine of the cluster; install "
+        "the same version everywhere"
+    )
+
+
+def _folders(package: str, key: str) -> list[Path]:
+    """Where a package's files are. To find a top-level package, Python does not import it."""
+    if package == STDLIB:
+        return [Path(sysconfig.get_path("stdlib"))]
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        raise ConfigError(f"{key}: the package {package!r} is not installed; install it or drop it")
+    places = spec.submodule_search_locations or ([spec.origin] if spec.origin else [])
+    folders = [Path(place) for place in places if Path(place).exists()]
+    if not folders or spec.origin in ("built-in", "frozen"):
+        raise ConfigError(f"{key}: the package {package!r} has no Python files to read")
+    return folders

@@ -1,0 +1,150 @@
+"""Where a corpus comes from: the source blocks of the config, what they match, and its digest.
+
+`identity` is the config without its paths and `outside` the digests that stand in for them, so a
+corpus that moves is the same corpus and one that changes is another. Both run before anything is
+built, and refuse a source that matches nothing or holds nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from rungwise.config import Config
+from rungwise.corpus import pydocs
+from rungwise.errors import ConfigError, DataError
+from rungwise.storage import SourceFile, find_files
+
+InvalidUtf8 = Literal["refuse", "replace", "latin-1"]
+# How a text's lines are laid out: hard wrapped with blank lines between paragraphs; a paragraph
+# each; or a sentence each, taken as it is.
+Lines = Literal["wrapped", "paragraph", "sentence"]
+
+_DIGESTS_AT_ONCE = 16
+
+
+class _Files(Config):
+    paths: tuple[str, ...] = Field(min_length=1)  # files, folders and globs, local or s3://
+
+
+class TextSource(_Files):
+    """Plain text, or .gz of it."""
+
+    kind: Literal["text"] = "text"
+    documents: Literal["file", "blank_line", "line"] = "file"
+    lines: Lines = "wrapped"
+    label: str | None = None  # of every document; the name of its file if unset
+    invalid_utf8: InvalidUtf8 = "refuse"
+
+
+class WikiTextSource(_Files):
+    """WikiText: ` = Title = ` opens an article, ` = = Section = = ` a section."""
+
+    kind: Literal["wikitext"] = "wikitext"
+    label: str | None = "wikitext"
+    invalid_utf8: InvalidUtf8 = "refuse"
+
+
+class JsonLinesSource(_Files):
+    """One JSON object a line, one document an object."""
+
+    kind: Literal["jsonl"] = "jsonl"
+    text_field: str = "text"
+    id_field: str | None = None
+    label_field: str | None = None
+    lines: Lines = "paragraph"
+    invalid_utf8: InvalidUtf8 = "refuse"
+
+
+class ParquetSource(_Files):
+    """One document a row."""
+
+    kind: Literal["parquet"] = "parquet"
+    text_field: str = "text"
+    id_field: str | None = None
+    label_field: str | None = None
+    lines: Lines = "paragraph"
+
+
+class PydocsSource(Config):
+    """The documentation that lies on every machine that can run rungwise; see pydocs.py."""
+
+    kind: Literal["pydocs"] = "pydocs"
+    packages: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], ...] = Field(
+        default=pydocs.DEFAULT_PACKAGES, min_length=1
+    )
+
+
+FileSource = TextSource | WikiTextSource | JsonLinesSource | ParquetSource
+Source = Annotated[FileSource | PydocsSource, Field(discriminator="kind")]
+
+
+class CorpusConfig(Config):
+    """The corpus block."""
+
+    sources: tuple[Source, ...] = Field(min_length=1)
+    minimum_characters: int = Field(default=50, ge=1)  # a shorter document is dropped
+    deduplicate: bool = True  # drop documents whose text was seen already
+    held_out_fraction: float = Field(default=0.05, gt=0, lt=1)  # goes to validation
+    shard_megabytes: float = Field(default=8.0, gt=0)  # text of an output shard
+    seed: int = 0
+
+
+def key_of(index: int, name: str) -> str:
+    """The config key of the field `name` of source number `index`, as a message should print it."""
+    return f"corpus.sources.{index}.{name}"
+
+
+def identity(config: CorpusConfig) -> dict[str, Any]:
+    """The config as far as it decides what comes out: all but the paths."""
+    plain = config.model_dump(mode="json")
+    for source in plain["sources"]:
+        source.pop("paths", None)
+    return plain
+
+
+def outside(config: CorpusConfig) -> dict[str, Any]:
+    """Digests of what each source reads now; a ConfigError or DataError if it reads nothing."""
+    found: dict[str, Any] = {}
+    for index, source in enumerate(config.sources):
+        if isinstance(source, PydocsSource):
+            found[f"sources.{index}"] = pydocs.versions(source.packages, key_of(index, "packages"))
+        else:
+            files = files_of(source, index)
+            found[f"sources.{index}"] = {
+                "files": len(files),
+                "bytes": sum(file.size_bytes for file in files),
+                "sha256": _digest(files),
+            }
+    return found
+
+
+def files_of(source: FileSource, index: int) -> list[SourceFile]:
+    """The files that source number `index` matches, sorted, each once."""
+    key = key_of(index, "paths")
+    files: dict[str, SourceFile] = {}
+    for pattern in source.paths:
+        matched = find_files(pattern)
+        if not matched:
+            raise ConfigError(
+                f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
+            )
+        for file in matched:
+            files.setdefault(file.uri, file)
+    if not any(file.size_bytes for file in files.values()):
+        raise DataError(
+            f"{key}: the corpus is empty: {len(files)} files match {', '.join(source.paths)} and "
+            "none holds a byte"
+        )
+    return sorted(files.values(), key=lambda file: (file.name, file.uri))
+
+
+def _digest(files: list[SourceFile]) -> str:
+    digest = hashlib.sha256()
+    with ThreadPoolExecutor(_DIGESTS_AT_ONCE) as pool:
+        for file, of_file in zip(files, pool.map(SourceFile.digest, files), strict=True):
+            digest.update(f"{file.name}\0{of_file}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,177 @@
+"""The corpus stage on Ray Data: read, clean and segment; shuffle by shard; deduplicate and write.
+
+    files ── a few tasks of several seconds ──> rows ── groupby(shard) ──> files of ~8 MB of text
+
+The number of shards follows from the bytes of text, so the first half runs to its end (its blocks
+stay in the object store, which spills) before the second begins. Ray Data needs 0.1 to 0.2 s to
+schedule a task; therefore files are packed into few tasks, by how long each should take.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import ray.data
+
+import ray
+from rungwise.cluster.session import quiet_ray_data
+from rungwise.context import Context
+from rungwise.corpus import build, pydocs, readers, shards
+from rungwise.corpus.document import Draft
+from rungwise.corpus.sources import CorpusConfig, PydocsSource, files_of, key_of
+from rungwise.errors import DataError, user_error_in
+from rungwise.storage import Folder, SourceFile
+
+NAME = "corpus"
+VERSION = 1
+
+_LABELS_SHOWN = 100
+# Work is measured in bytes of plain text: what else takes as long as so many of them.
+_WORK_OF_PYDOCS_BYTE = 2.5
+_WORK_OF_GZIP_BYTE = 3.0
+_TASKS_WANTED = 8
+_MINIMUM_TASK_WORK = 2 << 20
+_MAXIMUM_TASK_WORK = 64 << 20
+
+
+def run(
+    config: CorpusConfig, inputs: dict[str, Any], output: Folder, context: Context
+) -> dict[str, Any]:
+    """Build the corpus of `config` in `output` and return its summary, plain data.
+
+    Raises DataError or ConfigError for what the user can mend, wherever on the cluster it arose.
+    """
+    started = time.monotonic()
+    quiet_ray_data()
+    try:
+        reports = _build(config, output, context)
+    except Exception as error:
+        if (mendable := user_error_in(error)) is not None and mendable is not error:
+            raise mendable from error
+        raise
+    summary = _summary(config, shards.merged(reports))
+    return {**summary, "seconds": round(time.monotonic() - started, 3)}
+
+
+def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[str, Any]]:
+    tasks = _tasks(config)
+
+    def read(batch: pa.Table) -> Iterator[pa.Table]:
+        for task in batch["task"].to_pylist():
+            yield from build.tables(_drafts(task, config), config.minimum_characters)
+
+    documents = ray.data.from_items(
+        [{"task": task} for task in tasks], override_num_blocks=len(tasks)
+    ).map_batches(read, batch_size=1, batch_format="pyarrow")
+    blocks: list[ray.ObjectRef] = []
+    for bundle in documents.iter_internal_ref_bundles():
+        blocks.extend(bundle.block_refs)
+        context.report.progress(len(blocks), 2 * max(len(tasks), len(blocks)))
+    text_bytes = sum(ray.get([_text_bytes.remote(block) for block in blocks]))
+    num_shards = max(1, math.ceil(text_bytes / (config.shard_megabytes * 1e6)))
+
+    def with_shard(rows: pa.Table) -> pa.Table:
+        found = [shards.shard_of(digest, num_shards) for digest in rows["digest"].to_pylist()]
+        return rows.append_column("shard", pa.array(found, pa.int64()))
+
+    def write(rows: pa.Table) -> pa.Table:
+        report = shards.write_shard(
+            rows,
+            rows["shard"][0].as_py(),
+            output,
+            deduplicate=config.deduplicate,
+            held_out_fraction=config.held_out_fraction,
+            seed=config.seed,
+        )
+        return pa.table({"report": [json.dumps(report)]})
+
+    written = (
+        ray.data.from_arrow_refs(blocks)
+        .map_batches(with_shard, batch_size=None, batch_format="pyarrow")
+        .groupby("shard", num_partitions=num_shards)
+        .map_groups(write, batch_format="pyarrow")
+    )
+    reports = []
+    for row in written.iter_rows():
+        reports.append(json.loads(row["report"]))
+        context.report.progress(num_shards + len(reports), 2 * num_shards)
+    return reports
+
+
+@ray.remote(num_cpus=0.1)
+def _text_bytes(rows: pa.Table) -> int:
+    return pc.sum(rows["bytes"]).as_py() or 0
+
+
+def _tasks(config: CorpusConfig) -> list[str]:
+    """What is to be read, packed into tasks of about equal work, each as JSON."""
+    items: list[tuple[float, int, list[Any]]] = []
+    for index, source in enumerate(config.sources):
+        if isinstance(source, PydocsSource):
+            for module in pydocs.modules(source.packages, key_of(index, "packages")):
+                items.append((module.size_bytes * _WORK_OF_PYDOCS_BYTE, index, list(module)))
+        else:
+            for file in files_of(source, index):
+                factor = _WORK_OF_GZIP_BYTE if file.uri.endswith(".gz") else 1.0
+                item = [file.uri, file.name, file.size_bytes]
+                items.append((file.size_bytes * factor, index, item))
+    total = sum(work for work, _, _ in items)
+    work_a_task = min(max(total / _TASKS_WANTED, _MINIMUM_TASK_WORK), _MAXIMUM_TASK_WORK)
+    num_tasks = max(1, min(len(items), round(total / work_a_task)))
+    # The largest first, each to the task with the least so far.
+    tasks: list[list[tuple[int, list[Any]]]] = [[] for _ in range(num_tasks)]
+    least = [(0.0, number) for number in range(num_tasks)]
+    for work, index, item in sorted(items, key=lambda entry: -entry[0]):
+        so_far, number = heapq.heappop(least)
+        tasks[number].append((index, item))
+        heapq.heappush(least, (so_far + work, number))
+    return [json.dumps(task) for task in tasks]
+
+
+def _drafts(task: str, config: CorpusConfig) -> Iterator[Draft]:
+    for index, item in json.loads(task):
+        source = config.sources[index]
+        if isinstance(source, PydocsSource):
+            yield from pydocs.read([pydocs.Module(*item)], key_of(index, "packages"))
+        else:
+            yield from readers.read_file(SourceFile(*item), source, index)
+
+
+def _summary(config: CorpusConfig, found: dict[str, Any]) -> dict[str, Any]:
+    totals = {
+        unit: {
+            split: sum(file[unit] for file in found["files"] if file["split"] == split)
+            for split in shards.SPLITS
+        }
+        for unit in ("documents", "sentences", "words", "characters", "bytes")
+    }
+    documents = totals["documents"]
+    if not found["files"]:
+        what = ", ".join(f"{count} {reason}" for reason, count in found["dropped"].items())
+        raise DataError(
+            f"no document long enough: found {what or 'nothing'}; lower corpus.minimum_characters "
+            f"(now {config.minimum_characters}) or add to corpus.sources"
+        )
+    for split, direction in (("validation", "raise"), ("train", "lower")):
+        if documents[split] == 0:
+            raise DataError(
+                f"no document fell into {split}: there are {sum(documents.values())} in all and "
+                f"corpus.held_out_fraction is {config.held_out_fraction}; {direction} it or add "
+                "documents to corpus.sources"
+            )
+    return {
+        "files": found["files"],
+        **totals,
+        "labels": dict(found["labels"].most_common(_LABELS_SHOWN)),
+        "dropped": found["dropped"],
+        "dropped_examples": found["dropped_examples"],
+        "characters_removed": found["removed"],
+        "characters_replaced": found["replaced"],
+    }

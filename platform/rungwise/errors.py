@@ -1,0 +1,61 @@
+"""The exceptions rungwise raises on purpose.
+
+    Exception
+    └── RungwiseError
+        ├── UserError          the user can mend it: exit 2, one line, no traceback
+        │   ├── ConfigError    a key or a value in the recipe
+        │   └── DataError      a file, a document, an instance
+        └── StageFailed        a stage raised something else: exit 1, the cause is chained
+
+Bugs of ours are ordinary exceptions and keep their traceback.
+"""
+
+from __future__ import annotations
+
+
+class RungwiseError(Exception):
+    """Base of everything raised here on purpose."""
+
+
+class UserError(RungwiseError):
+    """Something the user can mend. The message says what was expected, found, and to be changed."""
+
+
+class ConfigError(UserError):
+    """A key or value of the configuration is wrong."""
+
+
+class DataError(UserError):
+    """An input file, document or shard is wrong."""
+
+
+class StageFailed(RungwiseError):
+    """A stage stopped with an error that is not the user's; `__cause__` holds it."""
+
+
+def user_error_in(error: BaseException) -> UserError | None:
+    """The UserError at the bottom of `error`, or None.
+
+    Ray wraps what a task raises (RayTaskError, UserCodeException, ControllerError), each in its own
+    attribute, so every link that an exception can carry is followed.
+    """
+    seen: set[int] = set()
+    pending: list[BaseException] = [error]
+    while pending:
+        current = pending.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        if isinstance(current, UserError):
+            # Ray makes RayTaskError(DataError), a subclass of both; its text is a traceback, and
+            # the original is one link further down.
+            original = getattr(current, "cause", None)
+            return original if isinstance(original, UserError) else current
+        for name in ("cause", "__cause__", "__context__", "training_failed_error"):
+            link = getattr(current, name, None)
+            if isinstance(link, BaseException):
+                pending.append(link)
+        worker_failures = getattr(current, "worker_failures", None)
+        if isinstance(worker_failures, dict):
+            pending.extend(v for v in worker_failures.values() if isinstance(v, BaseException))
+    return None

@@ -1,0 +1,1 @@
+"""What a model is worth: scores on new seeds, with intervals."""

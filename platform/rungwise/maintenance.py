@@ -1,0 +1,65 @@
+"""`rungwise ui` and `rungwise sync`: look at the tracking store, and send it what it missed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from rungwise.command_line import OK, root_folder, spool_folder, tracking_uri
+from rungwise.config import load
+from rungwise.errors import UserError
+from rungwise.recipe import Recipe
+from rungwise.storage import Folder
+from rungwise.tracking import artifact_location, default_uri, sync, without_password
+
+_DEFAULT_ROOT = "artifacts"
+
+
+def serve_ui(config: str | None, port: int) -> int:
+    """Serve the MLflow UI of an SQLite store on loopback until Ctrl-C.
+
+    Raises UserError if there is no such store, or the port is taken.
+    """
+    uri = _store(config)
+    if not uri.startswith("sqlite:///"):
+        raise UserError(f"the tracking store is a server: open {without_password(uri)} in a browser")
+    database = Path(uri.removeprefix("sqlite:///"))
+    if not database.exists():
+        raise UserError(f"there is no MLflow store at {database} yet; run a workflow first")
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            raise UserError(f"port {port} is taken; choose another with --port")
+    Console().print(f"MLflow on http://127.0.0.1:{port}  (Ctrl-C ends it)", highlight=False)
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
+    command += ["--artifacts-destination", str(artifact_location(uri))]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
+    try:
+        return subprocess.run(command, env=environment, check=False).returncode
+    except KeyboardInterrupt:
+        return OK
+
+
+def sync_spool(config: str) -> int:
+    """Send every spooled event of a recipe to its tracking server."""
+    recipe = load(Recipe, config)
+    root = root_folder(recipe.root)
+    uri = tracking_uri(recipe, root)
+    try:
+        sent, left = sync(uri, recipe.tracking.experiment, spool_folder(root))
+    except ConnectionError as error:
+        raise UserError(f"{without_password(uri)} does not take the events: {error}") from error
+    Console().print(f"{sent} spool files sent to {without_password(uri)}, {left} left")
+    return OK
+
+
+def _store(config: str | None) -> str:
+    if config is not None:
+        recipe = load(Recipe, config)
+        return tracking_uri(recipe, root_folder(recipe.root))
+    return default_uri(Folder.at(_DEFAULT_ROOT), os.environ.get("MLFLOW_TRACKING_URI"))

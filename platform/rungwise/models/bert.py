@@ -1,0 +1,301 @@
+"""BERT (Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language
+Understanding", arXiv:1810.04805), after google-research/bert.
+
+    ids, segments ──> token + segment + position ──> LayerNorm ──> Transformer, both directions
+        ──> hidden (B, T, D) ──┬──> masked positions ──> MLM logits (B, M, V), embedding tied
+                               └──> [CLS] ──> pooler, tanh ──> NSP logits (B, 2)
+
+The size of the vocabulary is the tokenizer's and so an argument, not a key of the config. MLM
+logits are computed at the masked positions only: 15 % of the largest matrix product. The classes of
+NSP are 0 NotNext and 1 IsNext (google-research/bert and transformers have them the other way).
+
+Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rungwise.config import Config
+from rungwise.models.transformer import Norm, Transformer, initialise, sinusoid_positions
+
+NUM_SEGMENTS = 2
+LAYER_NORM_EPSILON = 1e-12
+NOT_NEXT, IS_NEXT = 0, 1
+
+
+class BertConfig(Config):
+    """The shape of a BERT; the defaults are BERT base.
+
+    `dropout` is 0 unless asked for, where the paper has 0.1 everywhere: pretraining sees an
+    instance a few times at most and does not overfit. Fine-tuning should set the paper's 0.1.
+    """
+
+    kind: Literal["bert"] = "bert"
+    num_layers: int = Field(default=12, ge=1)
+    num_heads: int = Field(default=12, ge=1)
+    hidden_size: int = Field(default=768, ge=1)
+    intermediate_size: int = Field(default=3072, ge=1)
+    max_position_embeddings: int = Field(default=512, ge=1)
+    positions: Literal["learned", "sinusoid"] = "learned"
+    norm: Norm = "post"
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    initializer_range: float = Field(default=0.02, gt=0.0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"hidden_size must be a multiple of num_heads, found hidden_size "
+                f"{self.hidden_size} and num_heads {self.num_heads}; change hidden_size to "
+                f"{math.ceil(self.hidden_size / self.num_heads) * self.num_heads}, or num_heads"
+            )
+        if self.positions == "sinusoid" and self.hidden_size % 2:
+            raise ValueError(
+                f"positions 'sinusoid' need an even hidden_size, found {self.hidden_size}; change "
+                f"hidden_size to {self.hidden_size + 1}, or positions to 'learned'"
+            )
+        return self
+
+    @classmethod
+    def base(cls) -> Self:
+        """BERT base, 110 M parameters: the defaults."""
+        return cls()
+
+    @classmethod
+    def large(cls) -> Self:
+        """BERT large, 340 M parameters."""
+        return cls(num_layers=24, num_heads=16, hidden_size=1024, intermediate_size=4096)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        """BERT tiny of Turc et al. 2019 (arXiv:1908.08962), 4.4 M parameters."""
+        return cls(num_layers=2, num_heads=2, hidden_size=128, intermediate_size=512)
+
+
+class PretrainingLogits(NamedTuple):
+    """What pretraining predicts; `nsp` is None in a model without next-sentence prediction."""
+
+    mlm: Tensor  # (B, M, V)
+    nsp: Tensor | None  # (B, 2)
+
+
+class Bert(nn.Module):
+    """The encoder, and the pooler unless it is declined.
+
+    `pad_vocab_to_multiple_of` rounds the rows of the embedding up, because a matrix product likes
+    multiples of 64: 30,522 becomes 30,528. The added rows are zeros, never looked up and never
+    predicted. With 1, the default, parameter counts are those of the paper.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        vocab_size: int,
+        *,
+        pooler: bool = True,
+        pad_vocab_to_multiple_of: int = 1,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.vocab_size = vocab_size
+        D = config.hidden_size
+        padded_vocab_size = -(-vocab_size // pad_vocab_to_multiple_of) * pad_vocab_to_multiple_of
+        self.token_embedding = nn.Embedding(padded_vocab_size, D)
+        self.segment_embedding = nn.Embedding(NUM_SEGMENTS, D)
+        self.position_embedding = (
+            nn.Embedding(config.max_position_embeddings, D)
+            if config.positions == "learned"
+            else None
+        )
+        self.embedding_norm = nn.LayerNorm(D, eps=LAYER_NORM_EPSILON)
+        self.dropout = nn.Dropout(config.dropout)
+        self.transformer = Transformer(
+            config.num_layers,
+            D,
+            config.num_heads,
+            config.intermediate_size,
+            causal=False,
+            norm=config.norm,
+            dropout=config.dropout,
+            layer_norm_epsilon=LAYER_NORM_EPSILON,
+        )
+        self.pooler = nn.Linear(D, D) if pooler else None
+        self.initialise()
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights anew, from `generator` or else from PyTorch's own."""
+        initialise(self, self.config.initializer_range, generator)
+        self.token_embedding.weight[self.vocab_size :].zero_()
+
+    def embed(self, ids_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
+        """Token + segment + position, normalised. No segments means that all are the first."""
+        if segments_BT is None:
+            segment_BTD = self.segment_embedding.weight[0]
+        else:
+            segment_BTD = self.segment_embedding(segments_BT)
+        position_TD = self.position_vectors(ids_BT.shape[1])
+        summed_BTD = self.token_embedding(ids_BT) + segment_BTD + position_TD
+        return self.dropout(self.embedding_norm(summed_BTD))
+
+    def position_vectors(self, sequence_length: int) -> Tensor:
+        """The vectors (T, D) that say where a token stands, whatever the token.
+
+        The sinusoid has amplitude 1, fifty times a token's start of 0.02, and there is a LayerNorm
+        right behind the sum; unscaled it would drown the words. It is scaled to the spread at which
+        a learned table starts, so that the two differ in nothing but their shape. (Vaswani et al.
+        multiply the token embeddings by sqrt(D) instead, to the same end.)
+        """
+        if self.position_embedding is None:
+            weight = self.token_embedding.weight
+            table_TD = sinusoid_positions(
+                sequence_length, self.config.hidden_size, weight.device, weight.dtype
+            )
+            return table_TD * (self.config.initializer_range * math.sqrt(2))
+        if sequence_length > self.config.max_position_embeddings:
+            raise ValueError(
+                f"the model has {self.config.max_position_embeddings} learned positions, found a "
+                f"sequence of {sequence_length}; change max_position_embeddings, the sequence "
+                f"length, or positions to 'sinusoid'"
+            )
+        return self.position_embedding.weight[:sequence_length]
+
+    def encode(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> Tensor:
+        """Hidden states (B, T, D) of the last layer.
+
+        `lengths_B` are the numbers of real tokens in the rows; None says that no row is padded,
+        which is faster and must be known on the host. What comes out at padding means nothing.
+        """
+        return self.transformer(self.embed(ids_BT, segments_BT), lengths_B)
+
+    def encode_layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
+        """The embeddings and each layer, num_layers + 1 tensors (B, T, D), for probes and mixes."""
+        return self.transformer.layers(self.embed(ids_BT, segments_BT), lengths_B)
+
+    def pool(self, hidden_BTD: Tensor) -> Tensor:
+        """One vector (B, D) a sequence: the first token, [CLS], through a layer and tanh."""
+        assert self.pooler is not None, "this Bert was built with pooler=False"
+        return torch.tanh(self.pooler(hidden_BTD[:, 0]))
+
+
+class MlmHead(nn.Module):
+    """Dense, GELU, LayerNorm, then the token embedding again, with a bias of the output alone."""
+
+    def __init__(self, hidden_size: int, vocab_size: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.norm = nn.LayerNorm(hidden_size, eps=LAYER_NORM_EPSILON)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, hidden_BMD: Tensor, embedding_VD: Tensor) -> Tensor:
+        hidden_BMD = self.norm(functional.gelu(self.dense(hidden_BMD)))
+        # Rows that only pad the vocabulary get probability 0, and with it a gradient of 0.
+        bias_V = functional.pad(self.bias, (0, len(embedding_VD) - len(self.bias)), value=-math.inf)
+        return functional.linear(hidden_BMD, embedding_VD, bias_V)
+
+
+class BertForPretraining(nn.Module):
+    """BERT with the heads of pretraining: MLM, and NSP unless `next_sentence` is False.
+
+    Without next-sentence prediction there is no pooler either: nothing would train it.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        vocab_size: int,
+        *,
+        next_sentence: bool = True,
+        pad_vocab_to_multiple_of: int = 1,
+    ) -> None:
+        super().__init__()
+        self.bert = Bert(
+            config,
+            vocab_size,
+            pooler=next_sentence,
+            pad_vocab_to_multiple_of=pad_vocab_to_multiple_of,
+        )
+        self.mlm = MlmHead(config.hidden_size, vocab_size)
+        self.nsp = nn.Linear(config.hidden_size, 2) if next_sentence else None
+        self._initialise_heads(None)
+
+    def initialise(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights anew, from `generator` or else from PyTorch's own."""
+        self.bert.initialise(generator)
+        self._initialise_heads(generator)
+
+    def _initialise_heads(self, generator: torch.Generator | None) -> None:
+        initialise(self.mlm, self.bert.config.initializer_range, generator)
+        nn.init.zeros_(self.mlm.bias)
+        if self.nsp is not None:
+            initialise(self.nsp, self.bert.config.initializer_range, generator)
+
+    def forward(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None,
+        lengths_B: Tensor | None,
+        masked_positions_BM: Tensor,
+    ) -> PretrainingLogits:
+        """Logits at the masked positions, and of IsNext. See `Bert.encode` for `lengths_B`.
+
+        Where the vocabulary is padded, the logits are as wide as the padded one, -inf at the end.
+        """
+        hidden_BTD = self.bert.encode(ids_BT, segments_BT, lengths_B)
+        masked_BMD = gather_positions(hidden_BTD, masked_positions_BM)
+        mlm_BMV = self.mlm(masked_BMD, self.bert.token_embedding.weight)
+        nsp_B2 = self.nsp(self.bert.pool(hidden_BTD)) if self.nsp is not None else None
+        return PretrainingLogits(mlm_BMV, nsp_B2)
+
+
+def gather_positions(hidden_BTD: Tensor, positions_BM: Tensor) -> Tensor:
+    """The vectors (B, M, D) at the given positions of each row."""
+    B, T, D = hidden_BTD.shape
+    row_start_B1 = torch.arange(B, device=hidden_BTD.device)[:, None] * T
+    flat_BM = (row_start_B1 + positions_BM).flatten()  # (B, M) -> (B·M)
+    return hidden_BTD.reshape(B * T, D).index_select(0, flat_BM).view(B, -1, D)  # -> (B, M, D)
+
+
+def flops_per_token(
+    config: BertConfig,
+    vocab_size: int,
+    sequence_length: int,
+    masked_per_sequence: float,
+    *,
+    next_sentence: bool = True,
+) -> float:
+    """Floating-point operations a token of one training step, forward and backward.
+
+    The rule: 6 for each weight of a matrix that multiplies the token (2 forward, 4 backward), and
+    12·L·D·T for the two products of attention, every position with every one. Per token,
+
+        6·L·(4·D² + 2·D·I) + 12·L·D·T + 6·M/T·(D² + D·V) + 6/T·(D² + 2·D)
+
+    with I the intermediate size: the blocks, attention, the MLM head at its M masked positions
+    alone, and the pooler and NSP once a sequence. Not counted: look-ups in the embedding tables,
+    biases, LayerNorm, GELU, softmax, the optimizer, rows that pad the vocabulary, recomputation.
+    BERT base with 15 % masked and V = 30,522: 545.4 MFLOP at T = 128, 587.9 at T = 512.
+    """
+    L, D, T = config.num_layers, config.hidden_size, sequence_length
+    blocks = 6 * L * (4 * D * D + 2 * D * config.intermediate_size)
+    attention = 12 * L * D * T
+    mlm = 6 * masked_per_sequence / T * (D * D + D * vocab_size)
+    nsp = 6 / T * (D * D + 2 * D) if next_sentence else 0.0
+    return blocks + attention + mlm + nsp

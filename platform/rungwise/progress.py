@@ -1,0 +1,56 @@
+"""How stages anywhere on the cluster tell the driver what they do: one small Ray actor, the board.
+
+Reporters post events to the board and never wait; the driver drains it a few times a second, shows
+the events (display.py) and tracks them (tracking.py).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ray
+
+
+@ray.remote(num_cpus=0, max_concurrency=1)
+class Board:
+    """Holds events until the driver takes them."""
+
+    def __init__(self) -> None:
+        self._events: list[dict[str, Any]] = []
+
+    def post(self, event: dict[str, Any]) -> None:
+        self._events.append(event)
+
+    def drain(self) -> list[dict[str, Any]]:
+        events, self._events = self._events, []
+        return events
+
+
+class BoardReporter:
+    """A Reporter (context.py) that posts to the board; it travels to workers with the config."""
+
+    def __init__(self, board: Any, stage: str) -> None:
+        self._board = board
+        self._stage = stage
+
+    def progress(self, done: float, total: float, **shown: float | str) -> None:
+        self._post(kind="progress", done=done, total=total, shown=shown)
+
+    def metrics(self, values: dict[str, float], step: int, run: str | None = None) -> None:
+        finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
+        self._post(kind="metrics", values=finite, step=step, run=run)
+
+    def nested(self, run: str, params: dict[str, Any], status: str = "RUNNING") -> None:
+        self._post(kind="nested", run=run, params=params, status=status)
+
+    def note(self, message: str) -> None:
+        self._post(kind="note", message=message)
+
+    def flush(self) -> None:
+        # Calls of one process to one actor arrive in order: when this returns, the others are there.
+        ray.get(self._board.post.remote({"kind": "flush", "stage": self._stage}))
+
+    def _post(self, **event: Any) -> None:
+        event["stage"] = self._stage
+        self._board.post.remote(event)

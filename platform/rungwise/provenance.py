@@ -1,0 +1,40 @@
+"""Where and with what an artifact was made: the commit, the versions, the machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("ray", "torch", "mlflow", "tokenizers", "numpy", "pyarrow")
+
+
+def provenance() -> dict[str, Any]:
+    """Plain data for the record. None of it enters a fingerprint."""
+    return {
+        "commit": commit(),
+        "python": platform.python_version(),
+        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "machine": {
+            "system": f"{platform.system()} {platform.machine()}",
+            "cpus": os.cpu_count(),
+        },
+    }
+
+
+def commit() -> str | None:
+    """The commit of the source tree, `-dirty` if it has changes; None outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        return subprocess.run(
+            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

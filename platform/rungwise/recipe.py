@@ -1,0 +1,124 @@
+"""A recipe: the blocks of one YAML file, and the stages they become.
+
+    corpus ──> tokenizer ──> instances ──> pretrain ──> sweep ──> evaluate ──> register ──> report
+         └──> task ────────────────────────────────────┘
+
+Workflows (workflows/*.py) compose these functions in plain Python.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rungwise import registry, sweep, tokenizer
+from rungwise.config import Config
+from rungwise.context import ComputeConfig
+from rungwise.corpus import stage as corpus
+from rungwise.corpus.sources import CorpusConfig, identity, outside
+from rungwise.errors import ConfigError
+from rungwise.evaluation import compare
+from rungwise.evaluation.compare import EvaluateConfig
+from rungwise.finetune import FinetuneConfig
+from rungwise.instances import stage as instances
+from rungwise.instances.stage import InstancesConfig
+from rungwise.models.bert import BertConfig
+from rungwise.registry import RegisterConfig
+from rungwise.report import page
+from rungwise.report.page import ReportConfig
+from rungwise.stage import Stage
+from rungwise.sweep import SweepConfig
+from rungwise.tasks import paragraphs
+from rungwise.tasks.paragraphs import TaskConfig
+from rungwise.tokenizer import TokenizerConfig
+from rungwise.tracking import TrackingConfig
+from rungwise.training import trainer
+from rungwise.training.loop import PretrainConfig
+
+
+class Recipe(Config):
+    """All blocks. The last five are what a workflow that fine-tunes needs besides the others."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")  # labels folders and runs
+    root: str = "artifacts"  # a folder or s3://bucket/prefix
+    corpus: CorpusConfig
+    tokenizer: TokenizerConfig
+    instances: InstancesConfig
+    model: BertConfig
+    pretrain: PretrainConfig
+    report: ReportConfig = ReportConfig()
+    compute: ComputeConfig = ComputeConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    task: TaskConfig | None = None
+    finetune: FinetuneConfig | None = None
+    sweep: SweepConfig | None = None
+    evaluate: EvaluateConfig | None = None
+    register: RegisterConfig | None = None
+
+
+def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
+    """Corpus, tokenizer, instances, pretrain; inputs come first."""
+    text = Stage(
+        name="corpus",
+        version=1,
+        run=corpus.run,
+        config=recipe.corpus,
+        identity=identity(recipe.corpus),
+        outside=outside(recipe.corpus),
+    )
+    words = Stage("tokenizer", 1, tokenizer.run, recipe.tokenizer, inputs={"corpus": text})
+    built = Stage(
+        "instances",
+        1,
+        instances.run,
+        recipe.instances,
+        inputs={"corpus": text, "tokenizer": words},
+    )
+    trained = Stage(
+        "pretrain",
+        1,
+        trainer.run,
+        trainer.PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain),
+        inputs={"instances": built},
+        resumes=True,
+    )
+    return {stage.name: stage for stage in (text, words, built, trained)}
+
+
+def finetune_stages(recipe: Recipe, before: dict[str, Stage]) -> dict[str, Stage]:
+    """Task, sweep, evaluate and register, on top of the pretraining stages `before`.
+
+    Raises ConfigError if the recipe lacks one of their blocks.
+    """
+    blocks = (recipe.task, recipe.finetune, recipe.sweep, recipe.evaluate, recipe.register)
+    names = ("task", "finetune", "sweep", "evaluate", "register")
+    missing = [name for name, block in zip(names, blocks, strict=True) if block is None]
+    if missing:
+        raise ConfigError(
+            f"this workflow fine-tunes, but the config has no block {', '.join(missing)}; add what "
+            "is missing (workflows/configs/quickstart.yaml has all), or use workflows/pretrain.py"
+        )
+    assert recipe.task and recipe.finetune and recipe.sweep and recipe.evaluate and recipe.register
+    task = Stage("task", 1, paragraphs.run, recipe.task, inputs={"corpus": before["corpus"]})
+    sources = {"task": task, "tokenizer": before["tokenizer"], "pretrain": before["pretrain"]}
+    swept = Stage(
+        "sweep",
+        1,
+        sweep.run,
+        sweep.SweepStageConfig(finetune=recipe.finetune, sweep=recipe.sweep),
+        inputs=sources,
+    )
+    evaluated = Stage("evaluate", 1, compare.run, recipe.evaluate, inputs=sources | {"sweep": swept})
+    registered = Stage(
+        "register",
+        1,
+        registry.run,
+        recipe.register,
+        inputs={**before, "task": task, "sweep": swept, "evaluate": evaluated},
+        place="driver",
+    )
+    return {stage.name: stage for stage in (task, swept, evaluated, registered)}
+
+
+def report_stage(recipe: Recipe, before: dict[str, Stage]) -> Stage:
+    """One page about all stages so far."""
+    return Stage("report", 1, page.run, recipe.report, inputs=before)

@@ -1,0 +1,149 @@
+"""Tokenizer stage: WordPiece or byte-level BPE, trained on a stated sample of the training documents.
+
+Both kinds carry BERT's special tokens, first and in this order, so their ids are 0 to 4 whatever the
+vocabulary. WordPiece as in Devlin et al. 2019 (arXiv:1810.04805), byte-level BPE as in Radford et al.
+2019; the file is `tokenizer.json` of the `tokenizers` library, which also does the training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Literal
+
+from pydantic import Field
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from rungwise.artifact import Artifact
+from rungwise.config import Config
+from rungwise.context import Context
+from rungwise.corpus.document import read_documents
+from rungwise.errors import DataError
+from rungwise.storage import Folder
+
+FILE = "tokenizer.json"
+PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
+PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID = range(5)
+
+_EVALUATED_CHARACTERS = 1_000_000  # of held-out text, for the unknown rate and tokens a word
+_BATCH_SENTENCES = 1000
+
+
+class TokenizerConfig(Config):
+    """What the vocabulary is learned from and how large it is."""
+
+    kind: Literal["wordpiece", "byte_bpe"] = "wordpiece"
+    vocab_size: int = Field(default=30_522, ge=300)  # with the special tokens; BERT's own number
+    lowercase: bool = True
+    min_frequency: int = Field(default=2, ge=1)
+    sample_megabytes: float = Field(default=64.0, gt=0)  # characters of training text, in millions
+
+
+def run(
+    config: TokenizerConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> dict[str, Any]:
+    """Train on the corpus, write `tokenizer.json`, measure it on the held-out documents.
+
+    Raises DataError if the text cannot fill the vocabulary.
+    """
+    corpus = inputs["corpus"]
+    limit = int(config.sample_megabytes * 1e6)
+    sample = _Counted(_sentences(corpus, "train"), limit)
+    tokenizer = train(config, iter(sample))
+    found = tokenizer.get_vocab_size()
+    if found < config.vocab_size:
+        raise DataError(
+            f"tokenizer.vocab_size: {config.vocab_size:,} asked, but {sample.characters:,} characters "
+            f"of text fill only {found:,}; set tokenizer.vocab_size to {found:,} or less, lower "
+            f"tokenizer.min_frequency, or add text"
+        )
+    with output.staged(FILE) as path:
+        tokenizer.save(str(path))
+    tokenizer = load(output)
+    held_out = _Counted(_sentences(corpus, "validation"), _EVALUATED_CHARACTERS)
+    tokens = unknown = words = 0
+    iterator = iter(held_out)
+    while batch := list(islice(iterator, _BATCH_SENTENCES)):
+        words += sum(len(sentence.split()) for sentence in batch)
+        for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+            tokens += len(encoding.ids)
+            unknown += encoding.ids.count(UNK_ID)
+    return {
+        "kind": config.kind,
+        "vocab_size": found,
+        "sample_characters": sample.characters,
+        "unknown_rate": unknown / max(tokens, 1),
+        "tokens_per_word": tokens / max(words, 1),
+        "characters_per_token": held_out.characters / max(tokens, 1),
+        "headline": f"{config.kind} V={found:,}  {tokens / max(words, 1):.2f} tokens a word  "
+        f"{unknown / max(tokens, 1):.3%} unknown",
+    }
+
+
+def train(config: TokenizerConfig, sentences: Iterator[str]) -> Tokenizer:
+    """A tokenizer learned from `sentences`; the same text gives the same file."""
+    special = list(SPECIAL_TOKENS)
+    if config.kind == "wordpiece":
+        tokenizer = Tokenizer(models.WordPiece(unk_token=UNK, max_input_chars_per_word=100))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=config.lowercase)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=config.vocab_size,
+            min_frequency=config.min_frequency,
+            special_tokens=special,
+            show_progress=False,
+        )
+    else:
+        tokenizer = Tokenizer(models.BPE(unk_token=None))
+        if config.lowercase:
+            tokenizer.normalizer = normalizers.Sequence(
+                [normalizers.NFC(), normalizers.Lowercase()]
+            )
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=config.vocab_size,
+            min_frequency=config.min_frequency,
+            special_tokens=special,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+    tokenizer.train_from_iterator(sentences, trainer=trainer)
+    return tokenizer
+
+
+def load(folder: Folder) -> Tokenizer:
+    """The tokenizer of an artifact.
+
+    Text that happens to contain `[MASK]` or `[SEP]` is text: it is split like any other and never
+    becomes a special token.
+    """
+    tokenizer = Tokenizer.from_str(folder.read_bytes(FILE).decode("utf-8"))
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+class _Counted:
+    """Sentences until `limit` characters have passed; says how many did."""
+
+    def __init__(self, sentences: Iterator[str], limit: int) -> None:
+        self._sentences = sentences
+        self._limit = limit
+        self.characters = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for sentence in self._sentences:
+            if self.characters >= self._limit:
+                return
+            self.characters += len(sentence)
+            yield sentence
+
+
+def _sentences(corpus: Artifact, split: str) -> Iterator[str]:
+    """Sentences of a split, file after file. Each file is a fair sample, so the first are as good."""
+    for row in corpus.summary["files"]:
+        if row["split"] == split:
+            for document in read_documents(corpus.folder, row["file"]):
+                yield from document.sentences

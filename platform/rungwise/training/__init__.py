@@ -1,0 +1,1 @@
+"""Training: optimizer, loop in plain PyTorch, checkpoint, and the Ray Train around them."""

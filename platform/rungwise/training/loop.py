@@ -1,0 +1,273 @@
+"""The training loop: plain PyTorch, no Ray and no MLflow, read from top to bottom.
+
+A run is a function of its config. Step s reads positions [s B, (s + 1) B) of the computed order, its
+learning rate follows from s, and dropout is seeded by (seed, s, rank). So a run that was killed goes
+on from its last checkpoint and ends with the bits it would have ended with.
+
+A loss is a sum and a count until the last all-reduce: every micro-batch is divided by the counts of
+the whole global batch, so splitting it over micro-batches and workers in any way gives the same
+gradient.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from rungwise.config import Config
+from rungwise.context import Reporter
+from rungwise.errors import UserError
+from rungwise.instances.randomness import bits
+from rungwise.objectives import LossSum, Objective, ObjectiveConfig, PretrainingBatch
+from rungwise.training.checkpoint import Checkpoints, Progress
+from rungwise.training.feed import Prefetched, StepBatch
+from rungwise.training.optimizer import (
+    OptimizerConfig,
+    build_optimizer,
+    clip_gradients,
+    learning_rate_at,
+    set_learning_rate,
+)
+from rungwise.training.parallel import Group
+
+# How far a loss may be from its expected start, in nats, before it is named.
+_START_TOLERANCE = {"mlm": 0.5, "nsp": 0.15}
+
+
+class PretrainConfig(Config):
+    """What is trained: these values decide the weights that come out."""
+
+    objective: ObjectiveConfig = ObjectiveConfig()
+    steps: int = Field(ge=1)
+    global_batch_size: int = Field(default=256, ge=1)  # instances
+    optimizer: OptimizerConfig = OptimizerConfig()
+    precision: Literal["float32", "bfloat16"] = "float32"
+    validation_every_steps: int = Field(default=1000, ge=1)
+    validation_instances: int = Field(default=2048, ge=1)
+    log_every_steps: int = Field(default=10, ge=1)
+    seed: int = Field(default=0, ge=0)
+
+
+@dataclass(frozen=True)
+class Feeds:
+    """Where batches come from: one step's, and the fixed ones of validation."""
+
+    step: Callable[[int], StepBatch]
+    validation: Callable[[], list[PretrainingBatch]]
+
+
+def train(
+    config: PretrainConfig,
+    model: nn.Module,
+    objective: Objective,
+    feeds: Feeds,
+    vocab_size: int,
+    checkpoints: Checkpoints,
+    checkpoint_every_steps: int,
+    group: Group,
+    report: Reporter,
+) -> Progress:
+    """Train `model` in place until `config.steps`, from the newest sound checkpoint if there is one.
+
+    Raises UserError if the loss stops being a number.
+    """
+    model.to(group.device)
+    optimizer = build_optimizer(model, config.optimizer)
+    progress = _resume(model, optimizer, checkpoints, group)
+    wrapped = group.wrap(model)
+    pending = _Pending.of(progress, objective, group)
+    if progress.step == 0:
+        first = validate(model, objective, feeds, config, group)
+        _record_validation(progress, first, report, group)
+        _check_start(first, objective, vocab_size, report, group)
+    clock = _Clock(progress)
+    feed = Prefetched(feeds.step, progress.step, config.steps)
+    try:
+        while progress.step < config.steps:
+            step = progress.step
+            waited = time.perf_counter()
+            batch = feed.next()
+            clock.waited += time.perf_counter() - waited
+
+            model.train()
+            torch.manual_seed(int(bits(config.seed, step, group.rank)) >> 1)
+            rate = learning_rate_at(step, config.steps, config.optimizer)
+            set_learning_rate(optimizer, rate)
+            micro_batches = [part.to(group.device, non_blocking=True) for part in batch.micro_batches]
+            counts = group.sum(torch.stack([objective.counts(part) for part in micro_batches]).sum(0))
+            for number, part in enumerate(micro_batches):
+                last = number == len(micro_batches) - 1
+                with group.exchange(wrapped, last), _precision(config, group):
+                    sums = objective(wrapped, part)
+                    # DDP takes the mean of the workers' gradients; their sum is wanted.
+                    (sums.loss(counts) * group.world_size).backward()
+                pending.sums += sums.packed()
+            norm = clip_gradients(model, config.optimizer)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+            progress.step += 1
+            pending.tokens += batch.tokens
+            done = progress.step
+            save = done % checkpoint_every_steps == 0 or done == config.steps
+            log = done % config.log_every_steps == 0 or done == config.steps
+            if save or log:
+                pending.gather(progress, group)
+            if log:
+                if group.leads:
+                    values = LossSum.unpacked(pending.sums, objective.parts).metrics()
+                    _log(progress, values, rate, norm, clock, config, report)
+                pending.sums.zero_()
+            if done % config.validation_every_steps == 0 or done == config.steps:
+                result = validate(model, objective, feeds, config, group)
+                _record_validation(progress, result, report, group)
+                clock.restart(progress)
+            if save:
+                began = time.perf_counter()
+                if group.leads:
+                    progress.pending = pending.sums.tolist()
+                    checkpoints.save(model, optimizer, progress)
+                    seconds = time.perf_counter() - began
+                    report.metrics({"checkpoint/save_seconds": seconds}, progress.step)
+                clock.saved += time.perf_counter() - began
+    finally:
+        feed.close()
+    return progress
+
+
+@torch.no_grad()
+def validate(
+    model: nn.Module, objective: Objective, feeds: Feeds, config: PretrainConfig, group: Group
+) -> dict[str, float]:
+    """Losses and accuracies over the validation instances, the same ones with the same masks."""
+    model.eval()
+    total = torch.zeros(3, len(objective.parts), dtype=torch.float64, device=group.device)
+    for batch in feeds.validation():
+        with _precision(config, group):
+            total += objective(model, batch.to(group.device)).packed()
+    values = LossSum.unpacked(group.sum(total), objective.parts).metrics()
+    return values | {"perplexity": math.exp(min(values["mlm_loss"], 700.0))}
+
+
+def _resume(
+    model: nn.Module, optimizer: torch.optim.Optimizer, checkpoints: Checkpoints, group: Group
+) -> Progress:
+    # The leader decides, so that workers cannot disagree about a checkpoint that is being removed.
+    newest = checkpoints.newest_sound() if group.leads else None
+    step = group.from_leader(-1 if newest is None else newest)
+    return Progress() if step < 0 else checkpoints.load(step, model, optimizer)
+
+
+@dataclass
+class _Pending:
+    """What was summed since the last logged step: by this worker, or by all if it leads."""
+
+    sums: Tensor  # (3, P) the objective's
+    tokens: Tensor  # () real tokens, not yet in the progress
+
+    @classmethod
+    def of(cls, progress: Progress, objective: Objective, group: Group) -> _Pending:
+        # On the device: a copy to the host in every micro-batch would wait for it.
+        sums = torch.zeros(3, len(objective.parts), dtype=torch.float64, device=group.device)
+        if progress.pending and group.leads:
+            sums = torch.tensor(progress.pending, dtype=torch.float64, device=group.device)
+        return cls(sums, torch.zeros((), dtype=torch.int64, device=group.device))
+
+    def gather(self, progress: Progress, group: Group) -> None:
+        """Bring the sums of all workers to the leader; count the tokens."""
+        progress.tokens += int(group.sum(self.tokens))
+        self.tokens.zero_()
+        sums = group.sum(self.sums)
+        if not bool(sums.isfinite().all()):
+            raise UserError(
+                f"the loss is not finite at step {progress.step}; lower "
+                "pretrain.optimizer.learning_rate or raise its schedule.warmup_fraction"
+            )
+        self.sums = sums if group.leads else torch.zeros_like(sums)
+
+
+class _Clock:
+    """Wall time between logged steps, without validation."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.restart(progress)
+
+    def restart(self, progress: Progress) -> None:
+        self.began = time.perf_counter()
+        self.tokens = progress.tokens
+        self.waited = 0.0
+        self.saved = 0.0
+
+
+def _log(
+    progress: Progress,
+    values: dict[str, float],
+    rate: float,
+    norm: Tensor,
+    clock: _Clock,
+    config: PretrainConfig,
+    report: Reporter,
+) -> None:
+    seconds = time.perf_counter() - clock.began
+    speed = (progress.tokens - clock.tokens) / seconds
+    progress.history.append(
+        {"step": progress.step, "tokens": progress.tokens, "learning_rate": rate, **values}
+    )
+    report.metrics(
+        {f"train/{name}": value for name, value in values.items()}
+        | {
+            "train/learning_rate": rate,
+            "train/gradient_norm": float(norm),
+            "train/tokens": progress.tokens,
+            "throughput/tokens_per_second": speed,
+            "throughput/data_wait_share": clock.waited / seconds,
+            "checkpoint/stall_share": clock.saved / seconds,
+        },
+        progress.step,
+    )
+    report.progress(
+        progress.step, config.steps, loss=values["loss"], **{"tokens/s": speed}
+    )
+    clock.restart(progress)
+
+
+def _record_validation(
+    progress: Progress, values: dict[str, float], report: Reporter, group: Group
+) -> None:
+    progress.validation.append({"step": progress.step, "tokens": progress.tokens, **values})
+    if group.leads:
+        report.metrics(
+            {f"validation/{name}": value for name, value in values.items()}, progress.step
+        )
+
+
+def _check_start(
+    values: dict[str, float],
+    objective: Objective,
+    vocab_size: int,
+    report: Reporter,
+    group: Group,
+) -> None:
+    if not group.leads:
+        return
+    for part, expected in objective.expected_initial_losses(vocab_size).items():
+        found = values[f"{part}_loss"]
+        if abs(found - expected) > _START_TOLERANCE[part]:
+            report.note(
+                f"{part} loss before the first step is {found:.3f}, expected about {expected:.3f} "
+                f"({'ln V' if part == 'mlm' else 'ln 2'}): look at model.initializer_range, the "
+                "labels, and the vocabulary size"
+            )
+
+
+def _precision(config: PretrainConfig, group: Group) -> torch.autocast:
+    return torch.autocast(
+        group.device.type, dtype=torch.bfloat16, enabled=config.precision == "bfloat16"
+    )

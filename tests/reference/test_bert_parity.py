@@ -1,0 +1,186 @@
+"""Same weights, same numbers as transformers' BertForPreTraining, float32, to 1e-5.
+
+Every weight is random, biases and LayerNorm too, so that none can sit in the wrong place unseen.
+Two conventions differ: ours has queries, keys and values in one matrix, and our NSP classes are
+0 NotNext and 1 IsNext where transformers has 0 IsNext.
+
+Shapes: B batch, T sequence, V vocabulary, M masked positions.
+"""
+
+import pytest
+import torch
+import transformers
+
+from rungwise.models.bert import IS_NEXT, NOT_NEXT, BertConfig, BertForPretraining
+from rungwise.models.transformer import parameter_count
+from rungwise.objectives import ObjectiveConfig, PretrainingBatch, build_objective
+
+TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
+VOCAB_SIZE = 97
+CONFIG = BertConfig(
+    num_layers=3, num_heads=4, hidden_size=48, intermediate_size=96, max_position_embeddings=20
+)
+# Ours on the left, for each of the blocks; query, key and value apart.
+BLOCK_NAMES = {
+    "attention.output": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "mlp.expand": "intermediate.dense",
+    "mlp.contract": "output.dense",
+    "mlp_norm": "output.LayerNorm",
+}
+NAMES = {
+    "bert.embedding_norm": "bert.embeddings.LayerNorm",
+    "bert.pooler": "bert.pooler.dense",
+    "mlm.dense": "cls.predictions.transform.dense",
+    "mlm.norm": "cls.predictions.transform.LayerNorm",
+}
+EMBEDDINGS = {"token": "word", "segment": "token_type", "position": "position"}
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    torch.set_num_threads(1)
+    torch.manual_seed(23)
+    model = transformers.BertForPreTraining(
+        transformers.BertConfig(
+            vocab_size=VOCAB_SIZE,
+            hidden_size=CONFIG.hidden_size,
+            num_hidden_layers=CONFIG.num_layers,
+            num_attention_heads=CONFIG.num_heads,
+            intermediate_size=CONFIG.intermediate_size,
+            max_position_embeddings=CONFIG.max_position_embeddings,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def ours(theirs):
+    model = BertForPretraining(CONFIG, VOCAB_SIZE)
+    model.load_state_dict(translate(theirs.state_dict()))
+    return model.eval()
+
+
+def translate(theirs):
+    """The state dict of transformers under our names."""
+    state = {
+        f"bert.{name}_embedding.weight": theirs[f"bert.embeddings.{other}_embeddings.weight"]
+        for name, other in EMBEDDINGS.items()
+    }
+    state["mlm.bias"] = theirs["cls.predictions.bias"]
+    for kind in ("weight", "bias"):
+        for name, other in NAMES.items():
+            state[f"{name}.{kind}"] = theirs[f"{other}.{kind}"]
+        for index in range(CONFIG.num_layers):
+            block, layer = f"bert.transformer.blocks.{index}", f"bert.encoder.layer.{index}"
+            for name, other in BLOCK_NAMES.items():
+                state[f"{block}.{name}.{kind}"] = theirs[f"{layer}.{other}.{kind}"]
+            state[f"{block}.attention.query_key_value.{kind}"] = torch.cat(
+                [theirs[f"{layer}.attention.self.{x}.{kind}"] for x in ("query", "key", "value")]
+            )
+        state[f"nsp.{kind}"] = theirs[f"cls.seq_relationship.{kind}"].flip(0)
+    return state
+
+
+@pytest.fixture(params=["full", "padded"])
+def inputs(request):
+    torch.manual_seed(24)
+    B, T, M = 5, 18, 4
+    lengths_B = torch.tensor([18, 11, 5, 17, 1]) if request.param == "padded" else None
+    real_BT = torch.ones(B, T, dtype=torch.int64)
+    if lengths_B is not None:
+        real_BT = (torch.arange(T) < lengths_B[:, None]).long()
+    positions_BM = (torch.rand(B, M) * real_BT.sum(1, keepdim=True)).long()
+    segments_BT = (torch.arange(T) > 8).long().expand(B, T)
+    return torch.randint(1, VOCAB_SIZE, (B, T)), segments_BT, lengths_B, positions_BM, real_BT
+
+
+def reference(theirs, inputs):
+    ids_BT, segments_BT, _, _, real_BT = inputs
+    return theirs(
+        input_ids=ids_BT,
+        token_type_ids=segments_BT,
+        attention_mask=real_BT,
+        output_hidden_states=True,
+    )
+
+
+@torch.no_grad()
+def test_same_weights_same_numbers(ours, theirs, inputs):
+    ids_BT, segments_BT, lengths_B, positions_BM, real_BT = inputs
+    expected = reference(theirs, inputs)
+    found = ours(ids_BT, segments_BT, lengths_B, positions_BM)
+
+    rows_B1 = torch.arange(len(ids_BT))[:, None]
+    masked_BMV = expected.prediction_logits[rows_B1, positions_BM]
+    assert masked_BMV.std() > 0.3, "logits that hardly vary prove little"
+    torch.testing.assert_close(found.mlm, masked_BMV, **TOLERANCE)
+    torch.testing.assert_close(
+        found.nsp[:, [IS_NEXT, NOT_NEXT]], expected.seq_relationship_logits, **TOLERANCE
+    )
+
+    layers = ours.bert.encode_layers(ids_BT, segments_BT, lengths_B)
+    assert len(layers) == len(expected.hidden_states) == CONFIG.num_layers + 1
+    for layer, other in zip(layers, expected.hidden_states, strict=True):
+        torch.testing.assert_close(layer[real_BT == 1], other[real_BT == 1], **TOLERANCE)
+    pooled = theirs.bert(
+        input_ids=ids_BT, token_type_ids=segments_BT, attention_mask=real_BT
+    ).pooler_output
+    torch.testing.assert_close(ours.bert.pool(layers[-1]), pooled, **TOLERANCE)
+
+
+def test_the_loss_and_its_gradient_are_the_same(ours, theirs, inputs):
+    """Their loss is the mean over all that is labelled, which is our sum over our count."""
+    ids_BT, segments_BT, lengths_B, _, real_BT = inputs
+    torch.manual_seed(25)
+    labels_BT = torch.full_like(ids_BT, -100)
+    labels_BT[:, 0] = torch.randint(VOCAB_SIZE, (len(ids_BT),))
+    labels_BT[0, 3], labels_BT[3, 16] = 7, 8
+    is_next_B = torch.tensor([1, 0, 0, 1, 1])
+    expected = theirs(
+        input_ids=ids_BT,
+        token_type_ids=segments_BT,
+        attention_mask=real_BT,
+        labels=labels_BT,
+        next_sentence_label=1 - is_next_B,
+    )
+    positions_BM = torch.zeros(len(ids_BT), 3, dtype=torch.int64)
+    positions_BM[0, 1], positions_BM[3, 1] = 3, 16
+    weights_BM = torch.zeros(len(ids_BT), 3)
+    weights_BM[:, 0] = 1.0
+    weights_BM[0, 1] = weights_BM[3, 1] = 1.0
+    batch = PretrainingBatch(
+        ids=ids_BT,
+        segments=segments_BT,
+        lengths=lengths_B,
+        masked_positions=positions_BM,
+        masked_ids=labels_BT.gather(1, positions_BM).clamp(min=0),
+        masked_weights=weights_BM,
+        is_next=is_next_B,
+    )
+    loss = build_objective(ObjectiveConfig())(ours, batch).loss()
+    torch.testing.assert_close(loss, expected.loss, **TOLERANCE)
+
+    theirs.zero_grad()
+    ours.zero_grad()
+    expected.loss.backward()
+    loss.backward()
+    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    # state_dict names a tied tensor at each of its uses, named_parameters only at the first.
+    for name, gradient in translate(gradients).items():
+        torch.testing.assert_close(
+            ours.get_parameter(name).grad,
+            gradient,
+            atol=1e-5,
+            rtol=1e-4,
+            msg=lambda m, n=name: n + m,
+        )
+
+
+def test_same_number_of_parameters(ours, theirs):
+    assert parameter_count(ours) == theirs.num_parameters()

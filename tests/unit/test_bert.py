@@ -1,0 +1,462 @@
+"""BERT against the paper and arithmetic; the comparison with transformers is in reference/.
+
+Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
+"""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from rungwise.config import validate
+from rungwise.errors import ConfigError, DataError
+from rungwise.models.bert import (
+    Bert,
+    BertConfig,
+    BertForPretraining,
+    flops_per_token,
+    gather_positions,
+)
+from rungwise.models.heads import SequenceClassifier, load_encoder, mean_over_tokens
+from rungwise.models.transformer import Transformer, parameter_count, sinusoid_positions
+
+SMALL = BertConfig(
+    num_layers=2, num_heads=4, hidden_size=32, intermediate_size=64, max_position_embeddings=24
+)
+VOCAB_SIZE = 40
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_seed():
+    torch.set_num_threads(1)
+    torch.manual_seed(20)
+
+
+def shaken(model, scale=0.3):
+    """Weights large enough for every path to matter; at 0.02 the layers add little."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * scale)
+    return model
+
+
+# Parameter counts: SPEC B3 and transformers' own classes.
+
+
+@pytest.mark.parametrize(
+    ("config", "encoder", "pretraining"),
+    [
+        (BertConfig.base(), 109_482_240, 110_106_428),
+        (BertConfig.large(), 335_141_888, 336_226_108),
+    ],
+)
+def test_parameter_counts_are_those_of_the_paper(config, encoder, pretraining):
+    with torch.device("meta"):
+        assert parameter_count(Bert(config, 30_522)) == encoder
+        assert parameter_count(BertForPretraining(config, 30_522)) == pretraining
+
+
+def test_without_next_sentence_there_is_no_pooler():
+    with torch.device("meta"):
+        model = BertForPretraining(BertConfig.base(), 30_522, next_sentence=False)
+    assert parameter_count(model) == 109_514_298  # transformers.BertForMaskedLM
+
+
+def test_tiny_is_the_one_of_turc_et_al():
+    with torch.device("meta"):
+        assert round(parameter_count(Bert(BertConfig.tiny(), 30_522)) / 1e6, 1) == 4.4
+
+
+def test_sinusoid_has_no_position_parameters():
+    sinusoid = SMALL.model_copy(update={"positions": "sinusoid"})
+    difference = parameter_count(Bert(SMALL, 9)) - parameter_count(Bert(sinusoid, 9))
+    assert difference == 24 * 32
+
+
+@pytest.mark.parametrize(("sequence_length", "megaflops"), [(128, 545.4), (512, 587.9)])
+def test_flops_per_token_of_base(sequence_length, megaflops):
+    flops = flops_per_token(BertConfig.base(), 30_522, sequence_length, 0.15 * sequence_length)
+    assert flops / 1e6 == pytest.approx(megaflops, abs=0.05)
+
+
+def test_flops_per_token_with_twenty_masked_of_128():
+    assert flops_per_token(BertConfig.base(), 30_522, 128, 20) / 1e6 == pytest.approx(
+        545.4, rel=0.01
+    )
+
+
+def test_flops_are_what_pytorch_counts():
+    """Counted operator by operator, forward and backward, on tensors without storage."""
+    B, T, M = 2, 128, 20
+    with torch.device("meta"):
+        model = BertForPretraining(BertConfig.base(), 30_522)
+        ids_BT, positions_BM = torch.zeros(B, T).long(), torch.zeros(B, M).long()
+    with FlopCounterMode(display=False) as counter:
+        logits = model(ids_BT, None, None, positions_BM)
+        (logits.mlm.sum() + logits.nsp.sum()).backward()
+    counted = counter.get_total_flops() / (B * T)
+    assert flops_per_token(BertConfig.base(), 30_522, T, M) == pytest.approx(counted, rel=1e-12)
+
+
+# Configuration.
+
+
+def test_a_hidden_size_that_does_not_split_is_refused_in_one_sentence():
+    with pytest.raises(
+        ConfigError, match=r"hidden_size 100 and num_heads 12; change .* 108"
+    ) as caught:
+        validate(BertConfig, {"hidden_size": 100})
+    assert "\n" not in str(caught.value)
+
+
+def test_an_odd_hidden_size_has_no_sinusoid():
+    with pytest.raises(ConfigError, match="change hidden_size to 16, or positions"):
+        validate(BertConfig, {"hidden_size": 15, "num_heads": 3, "positions": "sinusoid"})
+
+
+def test_the_vocabulary_is_not_a_key():
+    with pytest.raises(ConfigError, match="vocab_size: unknown key"):
+        validate(BertConfig, {"vocab_size": 30_522})
+
+
+def test_a_sequence_beyond_the_learned_table_is_refused():
+    with pytest.raises(ValueError, match=r"24 learned positions, found a sequence of 25"):
+        Bert(SMALL, VOCAB_SIZE).encode(torch.zeros(1, 25, dtype=torch.int64))
+
+
+# Positions: SPEC B4 and B5.
+
+
+def test_sinusoid_is_the_formula():
+    table = sinusoid_positions(50, 12, dtype=torch.float64)
+    for position in (0, 1, 7, 49):
+        for i in range(6):
+            angle = position / 10_000 ** (2 * i / 12)
+            assert table[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-12)
+            assert table[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-12)
+
+
+def test_sinusoid_extends_and_starts_as_wide_as_a_learned_table():
+    sinusoid = SMALL.model_copy(update={"positions": "sinusoid"})
+    model = Bert(sinusoid, VOCAB_SIZE)
+    assert model.encode(torch.zeros(1, 100, dtype=torch.int64)).shape == (1, 100, 32)
+    spread = model.position_vectors(100).square().mean().sqrt().item()
+    assert spread == pytest.approx(sinusoid.initializer_range, rel=1e-4)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoid"])
+def test_the_two_i_of_i_think_therefore_i_am_differ(positions):
+    #            [CLS] i think , therefore i am [SEP]
+    ids_BT = torch.tensor([[2, 7, 11, 5, 13, 7, 17, 3]])
+    model = Bert(SMALL.model_copy(update={"positions": positions}), VOCAB_SIZE).eval()
+    embedded_TD = model.embed(ids_BT)[0]
+    hidden_TD = model.encode(ids_BT)[0]
+    assert not torch.allclose(embedded_TD[1], embedded_TD[5], atol=1e-2)
+    assert not torch.allclose(hidden_TD[1], hidden_TD[5], atol=1e-2)
+
+    # What tells them apart is the position and nothing else.
+    model.position_vectors = lambda sequence_length: torch.zeros(sequence_length, 32)
+    torch.testing.assert_close(*model.encode(ids_BT)[0, [1, 5]])
+
+
+def test_positions_do_not_depend_on_the_tokens():
+    model = Bert(SMALL, VOCAB_SIZE)
+    model.embedding_norm = torch.nn.Identity()
+    hello_world, hi_there = torch.tensor([[4, 5]]), torch.tensor([[6, 7]])
+    tokens = model.token_embedding
+    first_vector = model.segment_embedding.weight[0]
+    torch.testing.assert_close(
+        model.embed(hello_world) - tokens(hello_world), model.embed(hi_there) - tokens(hi_there)
+    )
+    torch.testing.assert_close(
+        model.embed(hello_world)[0],
+        tokens(hello_world)[0] + first_vector + model.position_embedding.weight[:2],
+    )
+
+
+def test_no_segments_means_all_are_the_first():
+    model = shaken(Bert(SMALL, VOCAB_SIZE))
+    ids_BT = torch.randint(VOCAB_SIZE, (2, 6))
+    torch.testing.assert_close(model.encode(ids_BT), model.encode(ids_BT, torch.zeros_like(ids_BT)))
+    assert not torch.allclose(model.encode(ids_BT), model.encode(ids_BT, torch.ones_like(ids_BT)))
+
+
+# The start: B6, B7.
+
+
+def test_the_start_is_a_cut_normal_with_zero_biases():
+    model = BertForPretraining(BertConfig.tiny(), 5_000)
+    weight = model.bert.token_embedding.weight
+    assert weight.abs().max() <= 0.04
+    # The deviation of a normal cut at two deviations is 0.8796 of it; 640,000 draws.
+    assert weight.std().item() == pytest.approx(0.8796 * 0.02, rel=0.005)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any(), name
+        elif "norm" in name:
+            assert bool((parameter == 1).all()), name
+
+
+def test_the_same_generator_gives_the_same_start():
+    first, second = BertForPretraining(SMALL, VOCAB_SIZE), BertForPretraining(SMALL, VOCAB_SIZE)
+    first.initialise(torch.Generator().manual_seed(5))
+    second.initialise(torch.Generator().manual_seed(5))
+    for name, tensor in first.state_dict().items():
+        assert torch.equal(tensor, second.state_dict()[name]), name
+
+
+def test_the_output_shares_the_embedding_and_has_its_own_bias():
+    model = BertForPretraining(SMALL, VOCAB_SIZE)
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if VOCAB_SIZE in p.shape}
+    assert shapes == {
+        "bert.token_embedding.weight": (VOCAB_SIZE, 32),
+        "mlm.bias": (VOCAB_SIZE,),
+    }
+    assert not model.mlm.bias.any()
+    # The bias is of the output alone: it moves logits and leaves the hidden states.
+    ids_BT, positions_BM = torch.randint(VOCAB_SIZE, (2, 6)), torch.tensor([[1], [2]])
+    hidden, logits = model.bert.encode(ids_BT), model(ids_BT, None, None, positions_BM).mlm
+    with torch.no_grad():
+        model.mlm.bias[3] = 1.0
+    moved = model(ids_BT, None, None, positions_BM).mlm - logits
+    torch.testing.assert_close(
+        moved, functional.one_hot(torch.tensor(3), VOCAB_SIZE).expand(2, 1, -1) * 1.0
+    )
+    assert torch.equal(model.bert.encode(ids_BT), hidden)
+
+
+def test_a_padded_vocabulary_changes_no_prediction():
+    plain = shaken(BertForPretraining(SMALL, VOCAB_SIZE))
+    padded = BertForPretraining(SMALL, VOCAB_SIZE, pad_vocab_to_multiple_of=64)
+    assert padded.bert.token_embedding.weight.shape == (64, 32)
+    assert not padded.bert.token_embedding.weight[VOCAB_SIZE:].any()
+    state = plain.state_dict()
+    rows = state["bert.token_embedding.weight"]
+    state["bert.token_embedding.weight"] = functional.pad(rows, (0, 0, 0, 24))
+    padded.load_state_dict(state)
+
+    inputs = (torch.randint(VOCAB_SIZE, (3, 8)), None, None, torch.tensor([[1, 2]] * 3))
+    expected, found = plain(*inputs).mlm, padded(*inputs).mlm
+    torch.testing.assert_close(found[..., :VOCAB_SIZE], expected)
+    torch.testing.assert_close(found.log_softmax(-1)[..., :VOCAB_SIZE], expected.log_softmax(-1))
+    found.log_softmax(-1)[..., 0].sum().backward()
+    gradient = padded.bert.token_embedding.weight.grad
+    assert not gradient[VOCAB_SIZE:].any()
+    assert all(bool(p.grad.isfinite().all()) for p in padded.parameters() if p.grad is not None)
+
+
+# Padding and direction: B9.
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    extra=st.integers(0, 5),
+    seed=st.integers(0, 1000),
+)
+def test_padding_changes_nothing(lengths, extra, seed):
+    """Each row padded in a batch, with rubbish, is that row alone and unmasked."""
+    torch.manual_seed(seed)
+    model = shaken(BertForPretraining(SMALL, VOCAB_SIZE)).eval()
+    T = max(lengths) + extra
+    ids_BT, segments_BT = (
+        torch.randint(VOCAB_SIZE, (len(lengths), T)),
+        torch.randint(2, (len(lengths), T)),
+    )
+    positions_BM = torch.zeros(len(lengths), 1, dtype=torch.int64)
+    lengths_B = torch.tensor(lengths)
+    layers = model.bert.encode_layers(ids_BT, segments_BT, lengths_B)
+    logits = model(ids_BT, segments_BT, lengths_B, positions_BM)
+    for row, length in enumerate(lengths):
+        alone_ids, alone_segments = ids_BT[[row], :length], segments_BT[[row], :length]
+        for layer, alone in zip(
+            layers, model.bert.encode_layers(alone_ids, alone_segments), strict=True
+        ):
+            torch.testing.assert_close(layer[row, :length], alone[0], atol=1e-5, rtol=1e-5)
+        alone = model(alone_ids, alone_segments, None, positions_BM[[row]])
+        torch.testing.assert_close(logits.mlm[row], alone.mlm[0], atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(logits.nsp[row], alone.nsp[0], atol=1e-5, rtol=1e-5)
+
+
+def test_full_lengths_and_no_lengths_are_the_same():
+    model = shaken(Bert(SMALL, VOCAB_SIZE)).eval()
+    ids_BT = torch.randint(VOCAB_SIZE, (3, 9))
+    torch.testing.assert_close(
+        model.encode(ids_BT, None, torch.tensor([9, 9, 9])), model.encode(ids_BT)
+    )
+
+
+def test_no_lengths_builds_no_mask(monkeypatch):
+    masks = []
+    real = functional.scaled_dot_product_attention
+
+    def spy(*tensors, attn_mask, **options):
+        masks.append(attn_mask)
+        return real(*tensors, attn_mask=attn_mask, **options)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", spy)
+    model = Bert(SMALL, VOCAB_SIZE)
+    ids_BT = torch.zeros(2, 6, dtype=torch.int64)
+    model.encode(ids_BT)
+    assert masks == [None, None]
+    model.encode(ids_BT, None, torch.tensor([6, 4]))
+    assert masks[2].tolist() == [[[[True] * 6]], [[[True] * 4 + [False] * 2]]]
+
+
+def stack(**changes):
+    options = {"causal": False, "norm": "post", "dropout": 0.0, "layer_norm_epsilon": 1e-12}
+    return shaken(Transformer(3, 16, 4, 32, **(options | changes)))
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_causal_sees_no_future_and_bidirectional_does(norm):
+    x_BTD = torch.randn(2, 7, 16)
+    changed_BTD = x_BTD.clone()
+    changed_BTD[:, 4] += torch.randn(2, 16)  # a constant would be invisible to LayerNorm
+    causal, both = stack(causal=True, norm=norm), stack(causal=False, norm=norm)
+    torch.testing.assert_close(causal(x_BTD)[:, :4], causal(changed_BTD)[:, :4])
+    assert not torch.allclose(causal(x_BTD)[:, 4:], causal(changed_BTD)[:, 4:], atol=1e-2)
+    for position in range(7):
+        moved = (both(x_BTD) - both(changed_BTD))[:, position].abs().max()
+        assert moved > 1e-3, position
+
+
+def test_padding_behind_a_causal_row_needs_no_mask():
+    x_BTD = torch.randn(2, 7, 16)
+    model = stack(causal=True)
+    alone = model(x_BTD[:, :5])
+    torch.testing.assert_close(model(x_BTD, torch.tensor([5, 5]))[:, :5], alone)
+
+
+def test_layers_end_with_what_forward_gives():
+    for norm in ("post", "pre"):
+        model, x_BTD = stack(norm=norm), torch.randn(2, 7, 16)
+        layers = model.layers(x_BTD, torch.tensor([7, 3]))
+        assert len(layers) == 4
+        torch.testing.assert_close(layers[0], x_BTD)
+        torch.testing.assert_close(layers[-1], model(x_BTD, torch.tensor([7, 3])))
+
+
+def test_pre_norm_is_the_formula_and_not_post_norm():
+    post, pre = stack(norm="post"), stack(norm="pre")
+    pre.load_state_dict(post.state_dict(), strict=False)
+    x_BTD = torch.randn(2, 5, 16)
+    assert not torch.allclose(post(x_BTD), pre(x_BTD), atol=1e-2)
+    block = pre.blocks[0]
+    expected = x_BTD + block.attention(block.attention_norm(x_BTD), None)
+    expected = expected + block.mlp(block.mlp_norm(expected))
+    torch.testing.assert_close(block(x_BTD, None), expected)
+    block = post.blocks[0]
+    expected = block.attention_norm(x_BTD + block.attention(x_BTD, None))
+    expected = block.mlp_norm(expected + block.mlp(expected))
+    torch.testing.assert_close(block(x_BTD, None), expected)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_both_norms_train(norm):
+    """A model that cannot learn eight fixed rows by heart cannot learn anything."""
+    model = BertForPretraining(SMALL.model_copy(update={"norm": norm}), VOCAB_SIZE)
+    ids_BT, positions_BM = torch.randint(VOCAB_SIZE, (8, 12)), torch.tensor([[2, 5, 9]] * 8)
+    targets_BM = torch.randint(VOCAB_SIZE, (8, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(60):
+        logits = model(ids_BT, None, None, positions_BM).mlm
+        loss = functional.cross_entropy(logits.flatten(0, 1), targets_BM.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.5 < math.log(VOCAB_SIZE)
+
+
+def test_dropout_is_off_unless_asked_for_and_off_in_evaluation():
+    ids_BT = torch.randint(VOCAB_SIZE, (2, 9))
+    model = Bert(SMALL, VOCAB_SIZE).train()
+    assert torch.equal(model.encode(ids_BT), model.encode(ids_BT))
+    model = Bert(SMALL.model_copy(update={"dropout": 0.1}), VOCAB_SIZE).train()
+    assert not torch.allclose(model.encode(ids_BT), model.encode(ids_BT))
+    model.eval()
+    assert torch.equal(model.encode(ids_BT), model.encode(ids_BT))
+
+
+def test_gather_takes_each_row_its_own():
+    hidden_BTD = torch.arange(2 * 4 * 3).view(2, 4, 3)
+    found = gather_positions(hidden_BTD, torch.tensor([[3, 0], [1, 1]]))
+    assert found.tolist() == [[[9, 10, 11], [0, 1, 2]], [[15, 16, 17], [15, 16, 17]]]
+
+
+def test_the_model_compiles_to_one_graph():
+    """No branch on data and no wait for the device: one graph, with and without a mask."""
+    model = BertForPretraining(SMALL, VOCAB_SIZE).eval()
+    inputs = (torch.randint(VOCAB_SIZE, (2, 8)), torch.zeros(2, 8, dtype=torch.int64))
+    positions_BM = torch.tensor([[1, 2], [3, 0]])
+    for lengths_B in (None, torch.tensor([8, 5])):
+        compiled = torch.compile(model, fullgraph=True, backend="eager")
+        expected = model(*inputs, lengths_B, positions_BM)
+        torch.testing.assert_close(compiled(*inputs, lengths_B, positions_BM), expected)
+
+
+# Heads.
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_classifier_does_not_see_padding(pooling):
+    model = shaken(SequenceClassifier(Bert(SMALL, VOCAB_SIZE), 3, pooling)).eval()
+    ids_BT = torch.randint(VOCAB_SIZE, (2, 9))
+    logits_BC = model(ids_BT, None, torch.tensor([9, 4]))
+    assert logits_BC.shape == (2, 3)
+    torch.testing.assert_close(logits_BC[[0]], model(ids_BT[[0]]), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits_BC[[1]], model(ids_BT[[1], :4]), atol=1e-4, rtol=1e-4)
+
+
+def test_mean_over_tokens_by_hand():
+    hidden_BTD = torch.tensor([[[1.0], [3.0], [math.nan]], [[2.0], [4.0], [9.0]]])
+    assert mean_over_tokens(hidden_BTD, torch.tensor([2, 3])).tolist() == [[2.0], [5.0]]
+
+
+def test_cls_pooling_needs_a_pooler():
+    with pytest.raises(ValueError, match="change pooling to 'mean'"):
+        SequenceClassifier(Bert(SMALL, VOCAB_SIZE, pooler=False), 2, "cls")
+
+
+def test_an_encoder_is_loaded_out_of_a_pretraining_run():
+    pretrained = shaken(BertForPretraining(SMALL, VOCAB_SIZE))
+    for pooler in (True, False):
+        bert = Bert(SMALL, VOCAB_SIZE, pooler=pooler)
+        load_encoder(bert, pretrained.state_dict())
+        ids_BT = torch.randint(VOCAB_SIZE, (2, 9))
+        torch.testing.assert_close(bert.encode(ids_BT), pretrained.bert.encode(ids_BT))
+
+
+def test_a_pooler_that_was_not_pretrained_must_be_named():
+    pretrained = BertForPretraining(SMALL, VOCAB_SIZE, next_sentence=False).state_dict()
+    bert = Bert(SMALL, VOCAB_SIZE)
+    with pytest.raises(
+        DataError, match=r"lack bert\.pooler\.weight, expected with shape \[32, 32\]"
+    ):
+        load_encoder(bert, pretrained)
+    pooler = bert.pooler.weight.clone()
+    load_encoder(bert, pretrained, fresh=("pooler",))
+    assert torch.equal(bert.pooler.weight, pooler)
+    assert torch.equal(bert.token_embedding.weight, pretrained["bert.token_embedding.weight"])
+
+
+def test_the_first_tensor_that_does_not_fit_is_named_and_nothing_is_copied():
+    pretrained = BertForPretraining(SMALL, VOCAB_SIZE).state_dict()
+    bert = Bert(SMALL, VOCAB_SIZE + 1)
+    before = bert.position_embedding.weight.clone()
+    with pytest.raises(
+        DataError,
+        match=r"bert\.token_embedding\.weight: expected shape \[41, 32\], found \[40, 32\]",
+    ):
+        load_encoder(bert, pretrained)
+    assert torch.equal(bert.position_embedding.weight, before)
+
+
+def test_layers_left_over_are_an_error():
+    pretrained = BertForPretraining(SMALL, VOCAB_SIZE).state_dict()
+    with pytest.raises(DataError, match=r"hold bert\.transformer\.blocks\.1\."):
+        load_encoder(Bert(SMALL.model_copy(update={"num_layers": 1}), VOCAB_SIZE), pretrained)

@@ -1,0 +1,220 @@
+"""AdamW and its schedule against numbers worked out by hand."""
+
+import io
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from rungwise.config import validate
+from rungwise.errors import ConfigError
+from rungwise.models.bert import BertConfig, BertForPretraining
+from rungwise.training.optimizer import (
+    OptimizerConfig,
+    ScheduleConfig,
+    build_optimizer,
+    clip_gradients,
+    decay_groups,
+    learning_rate_at,
+    set_learning_rate,
+)
+
+SMALL = BertConfig(
+    num_layers=2, num_heads=2, hidden_size=16, intermediate_size=32, max_position_embeddings=16
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_seed():
+    torch.set_num_threads(1)
+    torch.manual_seed(22)
+
+
+def schedule(**keys):
+    return OptimizerConfig(learning_rate=1.0, schedule=ScheduleConfig(**keys))
+
+
+def test_linear_by_hand():
+    """Ten steps, four of them warm-up: fifths up to the peak, then sixths down."""
+    config = schedule(warmup_fraction=0.4)
+    rates = [learning_rate_at(step, 10, config) for step in range(10)]
+    up, down = [1 / 5, 2 / 5, 3 / 5, 4 / 5], [1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]
+    assert rates == pytest.approx(up + down, rel=1e-12)
+
+
+def test_cosine_by_hand():
+    config = schedule(kind="cosine", warmup_fraction=0.0, final_fraction=0.1)
+    rates = [learning_rate_at(step, 6, config) for step in (0, 2, 3, 4)]
+    assert rates == pytest.approx([1.0, 0.1 + 0.9 * 0.75, 0.55, 0.1 + 0.9 * 0.25], rel=1e-12)
+
+
+def test_down_is_the_way_of_transformers():
+    from transformers import get_linear_schedule_with_warmup
+
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    scheduler = get_linear_schedule_with_warmup(optimizer, 20, 100)
+    config = schedule(warmup_fraction=0.2)
+    for step in range(100):
+        if step >= 20:
+            expected = scheduler.get_last_lr()[0]
+            assert learning_rate_at(step, 100, config) == pytest.approx(expected, rel=1e-12)
+        optimizer.step()
+        scheduler.step()
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine"])
+@pytest.mark.parametrize("total_steps", [1, 2, 7, 100])
+@pytest.mark.parametrize("warmup_fraction", [0.0, 0.1, 0.5, 0.99])
+def test_no_step_is_without_effect(kind, total_steps, warmup_fraction):
+    config = schedule(kind=kind, warmup_fraction=warmup_fraction)
+    rates = [learning_rate_at(step, total_steps, config) for step in range(total_steps)]
+    assert all(0 < rate <= 1 for rate in rates)
+
+
+def test_beyond_the_last_step_the_rate_stays_at_the_end():
+    config = schedule(final_fraction=0.25)
+    assert learning_rate_at(100, 100, config) == pytest.approx(0.25)
+    assert learning_rate_at(150, 100, config) == pytest.approx(0.25)
+
+
+def test_the_rate_reaches_every_group():
+    optimizer = build_optimizer(BertForPretraining(SMALL, 30), OptimizerConfig())
+    set_learning_rate(optimizer, 0.125)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.125, 0.125]
+
+
+def test_biases_and_layer_norm_do_not_decay():
+    """The rule of google-research/bert, by name: LayerNorm, layer_norm, bias."""
+    model = BertForPretraining(SMALL, 30)
+    decayed, undecayed = decay_groups(model)
+    assert {**decayed, **undecayed}.keys() == dict(model.named_parameters()).keys()
+    for name in undecayed:
+        assert name.endswith("bias") or "norm" in name, name
+    for name in decayed:
+        assert not name.endswith("bias"), name
+        assert "norm" not in name, name
+    assert "mlm.bias" in undecayed
+    assert "bert.token_embedding.weight" in decayed
+    assert all(p.ndim == 2 for p in decayed.values())
+    assert all(p.ndim == 1 for p in undecayed.values())
+    groups = build_optimizer(model, OptimizerConfig()).param_groups
+    assert [group["weight_decay"] for group in groups] == [0.01, 0.0]
+
+
+def test_what_is_frozen_is_not_optimized():
+    model = BertForPretraining(SMALL, 30)
+    model.bert.token_embedding.requires_grad_(False)
+    decayed, undecayed = decay_groups(model)
+    assert "bert.token_embedding.weight" not in decayed | undecayed
+
+
+def test_two_steps_by_hand():
+    """One weight with decay, one bias without; Adam with bias correction as in its paper."""
+    model = nn.Linear(1, 1).double()
+    nn.init.constant_(model.weight, 2.0)
+    nn.init.constant_(model.bias, 3.0)
+    config = OptimizerConfig(learning_rate=0.1, weight_decay=0.5, epsilon=1e-6)
+    optimizer = build_optimizer(model, config)
+
+    expected = {"weight": 2.0, "bias": 3.0}
+    first = dict.fromkeys(expected, 0.0)
+    second = dict.fromkeys(expected, 0.0)
+    for step, slopes in enumerate(
+        [{"weight": 4.0, "bias": -0.5}, {"weight": -1.0, "bias": 2.0}], 1
+    ):
+        for name, slope in slopes.items():
+            getattr(model, name).grad = torch.full_like(getattr(model, name), slope)
+            first[name] = 0.9 * first[name] + 0.1 * slope
+            second[name] = 0.999 * second[name] + 0.001 * slope**2
+            expected[name] *= 1 - 0.1 * (0.5 if name == "weight" else 0.0)
+            expected[name] -= (
+                0.1
+                * (first[name] / (1 - 0.9**step))
+                / (math.sqrt(second[name] / (1 - 0.999**step)) + 1e-6)
+            )
+        optimizer.step()
+    assert model.weight.item() == pytest.approx(expected["weight"], rel=1e-9)
+    assert model.bias.item() == pytest.approx(expected["bias"], rel=1e-9)
+
+
+def train(model, optimizer, steps):
+    """Gradients that depend on the step alone, so that only the optimizer's state matters."""
+    for step in steps:
+        generator = torch.Generator().manual_seed(step)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        set_learning_rate(optimizer, learning_rate_at(step, 6, OptimizerConfig()))
+        optimizer.step()
+
+
+def test_a_saved_optimizer_goes_on_bit_for_bit():
+    config = OptimizerConfig(learning_rate=1e-2)
+    straight = BertForPretraining(SMALL, 30)
+    resumed = BertForPretraining(SMALL, 30)
+    resumed.load_state_dict(straight.state_dict())
+
+    train(straight, build_optimizer(straight, config), range(6))
+    first = build_optimizer(resumed, config)
+    train(resumed, first, range(3))
+    buffer = io.BytesIO()
+    torch.save({"model": resumed.state_dict(), "optimizer": first.state_dict()}, buffer)
+    buffer.seek(0)
+    saved = torch.load(buffer, weights_only=True)
+
+    again = BertForPretraining(SMALL, 30)
+    again.load_state_dict(saved["model"])
+    second = build_optimizer(again, config)
+    second.load_state_dict(saved["optimizer"])
+    train(again, second, range(3, 6))
+    for name, tensor in straight.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name]), name
+
+
+def test_fused_is_what_runs_and_agrees_with_the_plain_loop():
+    fused = nn.Linear(7, 5)
+    plain = nn.Linear(7, 5)
+    plain.load_state_dict(fused.state_dict())
+    optimizer = build_optimizer(fused, OptimizerConfig())
+    assert optimizer.defaults["fused"] is True
+    groups = [
+        {"params": [plain.weight], "weight_decay": 0.01},
+        {"params": [plain.bias], "weight_decay": 0.0},
+    ]
+    reference = torch.optim.AdamW(groups, betas=(0.9, 0.999), eps=1e-6, foreach=False)
+    train(fused, optimizer, range(6))
+    train(plain, reference, range(6))
+    torch.testing.assert_close(fused.weight, plain.weight, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(fused.bias, plain.bias, rtol=1e-6, atol=1e-7)
+
+
+def test_clipping_by_hand():
+    model = nn.Linear(2, 1)
+    for clip_norm, expected in ((1.0, 1.0), (10.0, 5.0), (None, 5.0)):
+        model.weight.grad, model.bias.grad = torch.tensor([[3.0, 0.0]]), torch.tensor([4.0])
+        norm = clip_gradients(model, OptimizerConfig(clip_norm=clip_norm))
+        assert norm.item() == pytest.approx(5.0)
+        after = math.hypot(*model.weight.grad.flatten().tolist(), model.bias.grad.item())
+        assert after == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_defaults_are_those_of_bert():
+    config = OptimizerConfig()
+    assert (config.beta1, config.beta2, config.epsilon) == (0.9, 0.999, 1e-6)
+    assert (config.weight_decay, config.clip_norm, config.learning_rate) == (0.01, 1.0, 1e-4)
+    assert round(config.schedule.warmup_fraction * 1_000_000) == 10_000
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"lr": 1e-4}, "lr: unknown key"),
+        ({"learning_rate": 0.0}, "learning_rate: input should be greater than 0, found 0.0"),
+        ({"schedule": {"warmup_steps": 5}}, r"schedule\.warmup_steps: unknown key; did you mean"),
+        ({"schedule": {"warmup_fraction": 1.0}}, r"schedule\.warmup_fraction"),
+    ],
+)
+def test_wrong_keys_are_named(keys, message):
+    with pytest.raises(ConfigError, match=message):
+        validate(OptimizerConfig, keys)

@@ -1,0 +1,23 @@
+"""Raw text to a pretrained BERT, and a page about it.
+
+    python workflows/pretrain.py workflows/configs/quickstart.yaml pretrain.steps=200
+"""
+
+import sys
+from pathlib import Path
+
+# A job's folder holds the package but has not installed it.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
+
+from rungwise.command_line import run_workflow
+from rungwise.recipe import Recipe, pretrain_stages, report_stage
+from rungwise.stage import Stage
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    before = pretrain_stages(recipe)
+    return [*before.values(), report_stage(recipe, before)]
+
+
+if __name__ == "__main__":
+    sys.exit(run_workflow(__file__, sys.argv[1:]))
