@@ -5,14 +5,11 @@ A workflow is a Python file with a function `stages(recipe) -> list[Stage]`.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 from rich.table import Table
@@ -67,8 +64,7 @@ def run_command(workflow: str, config: str, overrides: Sequence[str]) -> int:
         return Tracker(uri, recipe.tracking.experiment, spool_folder(root))
 
     console = Console()
-    with _terminated_as_interrupted():
-        outcome = run(stages, root, recipe.name, recipe.compute, tracker, console)
+    outcome = run(stages, root, recipe.name, recipe.compute, tracker, console)
     _print_outcome(outcome, uri, console)
     return OK
 
@@ -170,17 +166,3 @@ def _print_outcome(outcome: Outcome, uri: str, console: Console) -> None:
 
 def _say(console: Console, what: str, where: str) -> None:
     console.print(f"{what:<8}{where}", markup=False, highlight=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM, which is how a job is stopped, ends a run as Ctrl-C does: runs closed, state kept."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

@@ -22,7 +22,7 @@ from rungwise.finetune import FinetuneConfig
 from rungwise.instances import stage as instances
 from rungwise.instances.stage import InstancesConfig
 from rungwise.models.bert import BertConfig
-from rungwise.registry import RegisterConfig
+from rungwise.registry import RegistryConfig
 from rungwise.report import page
 from rungwise.report.page import ReportConfig
 from rungwise.stage import Stage
@@ -52,7 +52,7 @@ class Recipe(Config):
     finetune: FinetuneConfig | None = None
     sweep: SweepConfig | None = None
     evaluate: EvaluateConfig | None = None
-    register: RegisterConfig | None = None
+    registry: RegistryConfig | None = None
 
 
 def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
@@ -89,15 +89,15 @@ def finetune_stages(recipe: Recipe, before: dict[str, Stage]) -> dict[str, Stage
 
     Raises ConfigError if the recipe lacks one of their blocks.
     """
-    blocks = (recipe.task, recipe.finetune, recipe.sweep, recipe.evaluate, recipe.register)
-    names = ("task", "finetune", "sweep", "evaluate", "register")
+    blocks = (recipe.task, recipe.finetune, recipe.sweep, recipe.evaluate, recipe.registry)
+    names = ("task", "finetune", "sweep", "evaluate", "registry")
     missing = [name for name, block in zip(names, blocks, strict=True) if block is None]
     if missing:
         raise ConfigError(
             f"this workflow fine-tunes, but the config has no block {', '.join(missing)}; add what "
             "is missing (workflows/configs/quickstart.yaml has all), or use workflows/pretrain.py"
         )
-    assert recipe.task and recipe.finetune and recipe.sweep and recipe.evaluate and recipe.register
+    assert recipe.task and recipe.finetune and recipe.sweep and recipe.evaluate and recipe.registry
     task = Stage("task", 1, paragraphs.run, recipe.task, inputs={"corpus": before["corpus"]})
     sources = {"task": task, "tokenizer": before["tokenizer"], "pretrain": before["pretrain"]}
     swept = Stage(
@@ -112,7 +112,7 @@ def finetune_stages(recipe: Recipe, before: dict[str, Stage]) -> dict[str, Stage
         "register",
         1,
         registry.run,
-        recipe.register,
+        recipe.registry,
         inputs={**before, "task": task, "sweep": swept, "evaluate": evaluated},
         place="driver",
     )

@@ -28,7 +28,7 @@ from rungwise.training.checkpoint import MODEL
 _EXAMPLES = 2
 
 
-class RegisterConfig(Config):
+class RegistryConfig(Config):
     """The name in the registry, and the alias of the version to use."""
 
     name: str = Field(default="rungwise-paragraph-bert", pattern=r"^[^/:.%\"']+$")
@@ -36,7 +36,7 @@ class RegisterConfig(Config):
 
 
 def run(
-    config: RegisterConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+    config: RegistryConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> dict[str, Any]:
     """Log and register the model in the run of this stage; write `registered.json`."""
     import mlflow
@@ -106,7 +106,7 @@ def run(
     return summary
 
 
-def _holder(client: Any, config: RegisterConfig) -> Any:
+def _holder(client: Any, config: RegistryConfig) -> Any:
     """The version that has the alias, or None."""
     model = client.get_registered_model(config.name)
     number = model.aliases.get(config.alias)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 from collections.abc import Iterator
+from types import FrameType
 
 import ray
 
@@ -66,9 +68,27 @@ def session(compute: ComputeConfig) -> Iterator[str]:
             _node_ip_address="127.0.0.1",
         )
     try:
-        yield _dashboard()
+        with _terminated_as_interrupted():
+            yield _dashboard()
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM, which is how a job is stopped, ends a run as Ctrl-C does: runs closed, state kept.
+
+    Ray has put a handler of its own there, so this comes after `ray.init`.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def quiet_ray_data() -> None:

@@ -121,11 +121,12 @@ def _plan_pairs(
         if last - sentence == 1 and last < end:
             last += 1  # one long sentence: a true next needs another
         count = last - sentence
+        if count == 1 and plan.owed >= _OWED_AT_MOST:
+            # Whatever its coin would say: to leave out only one kind would tilt the labels.
+            plan.left_out += 1
+            return
         random_next = draw.uniform() < 0.5
         if count == 1 and not random_next:
-            if plan.owed >= _OWED_AT_MOST:
-                plan.left_out += 1
-                return
             plan.owed += 1
             random_next = True
         elif random_next and plan.owed and count > 1:

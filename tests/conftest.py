@@ -1,0 +1,97 @@
+"""What tests share: one Ray for the session, small corpora, small recipes, the real data if it is there."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rungwise.cluster.session import session, set_environment
+from rungwise.context import ComputeConfig
+
+set_environment()
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+_SUBJECTS = "the parser,a worker,the cluster,an array,the model,each thread,the cache,a query"
+_VERBS = "returns,reads,writes,splits,joins,keeps,drops,sorts,masks,counts"
+_OBJECTS = "a value,the rows,every token,the index,a list,its input,two columns,the last step"
+_ENDS = "at once,in order,on error,by name,for each call,when asked,in place,without a copy"
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[str]:
+    """One local Ray for all tests that need one in this process."""
+    with session(ComputeConfig(object_store_megabytes=200)) as dashboard:
+        yield dashboard
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real corpora and tasks; skips where it does not lie beside the repository."""
+    places = [os.environ.get("RUNGWISE_DATA"), REPOSITORY.parent / "shared" / "data"]
+    for place in places:
+        if place and Path(place).is_dir():
+            return Path(place)
+    pytest.skip("no real data: set RUNGWISE_DATA or put it at ../shared/data")
+
+
+def write_corpus(folder: Path, documents: int, seed: int = 0, sentences: int = 30) -> Path:
+    """Documents of made-up English, one a file, that a model can learn something from."""
+    rng = random.Random(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    choices = [part.split(",") for part in (_SUBJECTS, _VERBS, _OBJECTS, _ENDS)]
+    for number in range(documents):
+        lines = []
+        for index in range(sentences):
+            words = " ".join(rng.choice(part) for part in choices)
+            lines.append(f"{words[0].upper()}{words[1:]} {number} {rng.randrange(50)}.")
+            if index % 5 == 4:
+                lines.append("")
+        (folder / f"library{number % 3}-{number:04d}.txt").write_text("\n".join(lines))
+    return folder
+
+
+def small_recipe(root: Path, corpus: Path, **changes: Any) -> dict[str, Any]:
+    """A whole recipe that trains in seconds; `changes` replaces top-level blocks."""
+    recipe: dict[str, Any] = {
+        "name": "small",
+        "root": str(root),
+        "corpus": {
+            "sources": [{"kind": "text", "paths": [str(corpus)]}],
+            "held_out_fraction": 0.2,
+        },
+        "tokenizer": {"vocab_size": 300, "min_frequency": 1},
+        "instances": {"sequence_length": 32},
+        "model": {
+            "num_layers": 1,
+            "num_heads": 2,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "max_position_embeddings": 32,
+        },
+        "pretrain": {
+            "steps": 40,
+            "global_batch_size": 16,
+            "optimizer": {"learning_rate": 0.003},
+            "validation_every_steps": 20,
+            "validation_instances": 64,
+            "log_every_steps": 5,
+        },
+        "compute": {
+            "num_workers": 2,
+            "micro_batch_size": 8,
+            "checkpoint_every_steps": 10,
+            "object_store_megabytes": 200,
+        },
+    }
+    return recipe | changes
+
+
+def write_recipe(path: Path, recipe: dict[str, Any]) -> Path:
+    path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    return path

@@ -1,0 +1,153 @@
+"""Folders, local and on a server that speaks S3: whole files or none."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rungwise.errors import UserError
+from rungwise.storage import Folder, explained, find_files
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """A bucket of a moto server on loopback, reached as any S3 is."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        import s3fs
+
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().mkdir("rungwise-test")
+        yield "s3://rungwise-test"
+        s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+@pytest.fixture(params=["local", "s3"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+    if request.param == "local":
+        return Folder.at(tmp_path / "root")
+    bucket = request.getfixturevalue("bucket")
+    return Folder.at(f"{bucket}/{request.node.name.replace('[', '-').rstrip(']')}")
+
+
+def test_what_is_written_is_read_listed_and_removed(folder: Folder) -> None:
+    assert folder.names() == []
+    assert not folder.exists("a/b.txt")
+    folder.write_bytes("a/b.txt", b"one")
+    folder.write_bytes("c.txt", b"two")
+    folder.write_bytes("c.txt", b"three")
+    assert folder.names() == ["a/b.txt", "c.txt"]
+    assert folder.subfolders() == ["a"]
+    assert (folder / "a").read_bytes("b.txt") == b"one"
+    assert folder.size("c.txt") == 5
+    assert folder.sha256("c.txt") == (
+        "8b5b9db0c13db24256c829aa364aa90c6d2eba318b9232a4ab9313b954d3555f"
+    )
+    assert folder.local("c.txt").read_bytes() == b"three"
+    folder.remove("c.txt")
+    folder.remove("c.txt")
+    assert folder.names() == ["a/b.txt"]
+    folder.remove()
+    assert folder.names() == []
+
+
+def test_an_error_while_writing_leaves_the_old_file(folder: Folder) -> None:
+    folder.write_bytes("x", b"old")
+
+    def fail() -> None:
+        with folder.staged("x") as path:
+            path.write_bytes(b"half")
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        fail()
+    assert folder.read_bytes("x") == b"old"
+    assert folder.names() == ["x"]
+
+
+def test_a_download_follows_the_bytes(bucket: str, tmp_path: Path) -> None:
+    folder = Folder.at(f"{bucket}/downloads")
+    folder.write_bytes("x", b"1111")
+    assert folder.local("x", tmp_path).read_bytes() == b"1111"
+    folder.write_bytes("x", b"2222")
+    assert folder.local("x", tmp_path).read_bytes() == b"2222"
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot write to .*file/root.*choose another root"):
+        Folder.at(tmp_path / "file" / "root").check_writable("root")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_one_sentence() -> None:
+    def write() -> None:
+        with explained("/somewhere"), open("/dev/full", "wb", buffering=0) as stream:
+            stream.write(b"x")
+
+    with pytest.raises(UserError, match="no room left on the disk of /somewhere"):
+        write()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_disk_that_fills_up_while_staging_leaves_nothing(tmp_path: Path) -> None:
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        folder = Folder.at(tmp_path)
+        with pytest.raises(UserError, match="no room left"):
+            folder.write_bytes("big", b"x" * (4 << 20))
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    def fail() -> None:
+        with explained("/x"):
+            raise OSError(errno.EIO, "input/output error")
+
+    with pytest.raises(OSError, match="input/output"):
+        fail()
+
+
+def test_files_are_named_relative_to_their_source(tmp_path: Path) -> None:
+    for name in ("a/1.txt", "a/.hidden", "b/2.txt", "b/3.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert [f.name for f in find_files(str(tmp_path))] == ["a/1.txt", "b/2.txt", "b/3.md"]
+    assert [f.name for f in find_files(f"{tmp_path}/*/*.txt")] == ["a/1.txt", "b/2.txt"]
+    assert [f.name for f in find_files(f"{tmp_path}/a/1.txt")] == ["1.txt"]
+    assert find_files(f"{tmp_path}/none*") == []
+
+
+def test_the_digest_of_a_source_follows_its_bytes_not_its_place(tmp_path: Path, bucket: str) -> None:
+    def digest(pattern: str) -> str:
+        return find_files(pattern)[0].digest()
+
+    (tmp_path / "a").write_bytes(b"text")
+    (tmp_path / "b").write_bytes(b"text")
+    (tmp_path / "c").write_bytes(b"texT")
+    assert digest(str(tmp_path / "a")) == digest(str(tmp_path / "b")) != digest(str(tmp_path / "c"))
+    remote = Folder.at(f"{bucket}/digests")
+    remote.write_bytes("x", b"text")
+    before = digest(remote.path("x"))
+    remote.write_bytes("x", b"texT")
+    assert digest(remote.path("x")) != before

@@ -1,0 +1,125 @@
+"""Tracking against a real MLflow store: one run a key, nothing lost, nothing doubled."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from rungwise.tracking import KEY_TAG, PARENT_TAG, Tracker, default_uri, sync, without_password
+from rungwise.storage import Folder
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+def runs(uri: str) -> dict[str, object]:
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("test")
+    assert experiment is not None
+    found = client.search_runs([experiment.experiment_id])
+    keys = [run.data.tags[KEY_TAG] for run in found]
+    assert len(keys) == len(set(keys)), "a run is doubled"
+    return dict(zip(keys, found, strict=True))
+
+
+def points(uri: str, run: object, name: str) -> list[tuple[int, float]]:
+    history = MlflowClient(uri).get_metric_history(run.info.run_id, name)  # type: ignore[attr-defined]
+    return sorted((point.step, point.value) for point in history)
+
+
+def test_runs_are_nested_and_hold_what_was_reported(uri: str, tmp_path: Path) -> None:
+    tracker = Tracker(uri, "test", tmp_path / "spool")
+    tracker.open("run", "parent", tags={"a": "b"})
+    tracker.open("stage", "child", parent="run", params={"rate": 0.1, "long": "x" * 10_000})
+    for step in range(3):
+        tracker.metrics("stage", {"loss": 3.0 - step}, step)
+    (tmp_path / "page.html").write_text("hello")
+    tracker.artifact("stage", str(tmp_path / "page.html"))
+    tracker.close("stage", "FINISHED")
+    assert tracker.finish(60) == 0
+    found = runs(uri)
+    child, parent = found["stage"], found["run"]
+    assert child.data.tags[PARENT_TAG] == parent.info.run_id
+    assert child.info.status == "FINISHED"
+    assert parent.info.status == "RUNNING"
+    assert child.data.params["rate"] == "0.1"
+    assert len(child.data.params["long"]) == 6000
+    assert points(uri, child, "loss") == [(0, 3.0), (1, 2.0), (2, 1.0)]
+    assert [f.path for f in MlflowClient(uri).list_artifacts(child.info.run_id)] == ["page.html"]
+    assert not list((tmp_path / "spool").glob("*.jsonl"))
+
+
+def test_a_run_that_is_taken_up_again_is_the_same_run_and_replayed_steps_appear_once(
+    uri: str, tmp_path: Path
+) -> None:
+    for steps in (range(5), range(3, 8)):  # the second attempt goes on from step 3
+        tracker = Tracker(uri, "test", tmp_path / "spool")
+        tracker.open("stage", "child", params={"rate": 0.1})
+        for step in steps:
+            tracker.metrics("stage", {"loss": float(step)}, step)
+        assert tracker.finish(60) == 0
+    assert points(uri, runs(uri)["stage"], "loss") == [(step, float(step)) for step in range(8)]
+
+
+def test_a_server_that_is_away_costs_nothing_and_gets_everything_later(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        away = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    tracker = Tracker(away, "test", tmp_path / "spool")
+    tracker.open("run", "parent")
+    tracker.open("stage", "child", parent="run")
+    for step in range(10):
+        tracker.metrics("stage", {"loss": float(step)}, step)
+    tracker.close("stage", "FINISHED")
+    assert tracker.finish(0.5) > 0
+    tracker._file.close()  # as the end of the process does
+    with pytest.raises(ConnectionError):
+        sync(away, "test", tmp_path / "spool")
+    assert sync(uri, "test", tmp_path / "spool") == (1, 0)
+    found = runs(uri)
+    assert points(uri, found["stage"], "loss") == [(step, float(step)) for step in range(10)]
+    assert found["stage"].info.status == "FINISHED"
+
+
+def test_what_a_killed_process_left_is_sent_by_the_next_one(uri: str, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    events = [
+        {"op": "open", "key": "old", "name": "n", "parent": None, "tags": {}, "params": {}, "time": 1},
+        {"op": "metrics", "key": "old", "values": {"loss": 1.0}, "step": 0, "time": 2},
+    ]
+    text = "".join(json.dumps(event) + "\n" for event in events)
+    (spool / "1.jsonl").write_text(text + '{"op": "metrics", "key": "ol')  # torn by the kill
+    tracker = Tracker(uri, "test", spool)
+    tracker.open("new", "n")
+    assert tracker.finish(60) == 0
+    assert runs(uri).keys() == {"old", "new"}
+    assert points(uri, runs(uri)["old"], "loss") == [(0, 1.0)]
+
+
+def test_an_event_the_server_refuses_does_not_block_those_behind_it(uri: str, tmp_path: Path) -> None:
+    tracker = Tracker(uri, "test", tmp_path / "spool")
+    tracker.open("stage", "child", params={"rate": 1})
+    tracker.open("stage", "child", params={"rate": 2})  # MLflow never changes a parameter
+    tracker.metrics("unknown", {"loss": 1.0}, 0)
+    tracker.metrics("stage", {"loss": 1.0}, 0)
+    assert tracker.finish(60) == 0
+    assert points(uri, runs(uri)["stage"], "loss") == [(0, 1.0)]
+
+
+def test_the_store_is_the_server_if_one_is_set_else_below_the_root(tmp_path: Path) -> None:
+    assert default_uri(Folder.at(tmp_path), "http://x") == "http://x"
+    assert default_uri(Folder.at(tmp_path), None) == f"sqlite:///{tmp_path}/mlflow.db"
+
+
+def test_a_password_is_not_shown() -> None:
+    assert without_password("http://me:secret@host:1/x") == "http://host:1/x"
