@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def small_recipe(root: Path, corpus: Path, **changes: Any) -> dict[str, Any]:
             "sources": [{"kind": "text", "paths": [str(corpus)]}],
             "held_out_fraction": 0.2,
         },
-        "tokenizer": {"vocab_size": 300, "min_frequency": 1},
+        "tokenizer": {"vocab_size": 200, "min_frequency": 1},
         "instances": {"sequence_length": 32},
         "model": {
             "num_layers": 1,
@@ -95,3 +96,11 @@ def small_recipe(root: Path, corpus: Path, **changes: Any) -> dict[str, Any]:
 def write_recipe(path: Path, recipe: dict[str, Any]) -> Path:
     path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
     return path
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A port of loopback that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

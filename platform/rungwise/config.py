@@ -129,7 +129,7 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
         for key, item in plain.items():
             flat.update(flatten(item, f"{prefix}.{key}" if prefix else key))
         return flat
-    return {prefix: plain}
+    return {prefix: plain} if prefix else {}
 
 
 def _plain(value: Any) -> Any:

@@ -8,8 +8,9 @@ validation split holds it.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import logging
+import os
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +24,7 @@ from rungwise.context import Context
 from rungwise.storage import Folder
 from rungwise.tasks.paragraphs import read
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
+from rungwise.tracking import quieten_mlflow
 from rungwise.training.checkpoint import MODEL
 
 _EXAMPLES = 2
@@ -43,8 +45,6 @@ def run(
     from mlflow import MlflowClient
     from mlflow.models import infer_signature
 
-    for name in ("mlflow", "mlflow.utils.requirements_utils", "mlflow.models"):
-        logging.getLogger(name).setLevel(logging.ERROR)
     assert context.tracking is not None, "the register stage runs in the driver"
     evaluation, task, pretrained = inputs["evaluate"], inputs["task"], inputs["pretrain"]
     chosen = evaluation.summary["chosen"]
@@ -56,11 +56,15 @@ def run(
         "finetune": best["finetune"],
     }
     texts = [example.text for example in read(task, "validation")[:_EXAMPLES]]
+    quieten_mlflow()
     mlflow.set_tracking_uri(context.tracking.uri)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         described = Path(scratch) / "classifier.json"
         described.write_text(json.dumps(description, indent=1), encoding="utf-8")
-        with mlflow.start_run(run_id=context.tracking.run_id):
+        # MLflow prints what it registered; the display says it already.
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere), mlflow.start_run(
+            run_id=context.tracking.run_id
+        ):
             info = mlflow.pyfunc.log_model(
                 name="model",
                 python_model=str(Path(__file__).with_name("served_classifier.py")),

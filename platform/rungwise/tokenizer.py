@@ -7,7 +7,7 @@ vocabulary. WordPiece as in Devlin et al. 2019 (arXiv:1810.04805), byte-level BP
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Literal
 
@@ -34,7 +34,7 @@ class TokenizerConfig(Config):
     """What the vocabulary is learned from and how large it is."""
 
     kind: Literal["wordpiece", "byte_bpe"] = "wordpiece"
-    vocab_size: int = Field(default=30_522, ge=300)  # with the special tokens; BERT's own number
+    vocab_size: int = Field(default=30_522, ge=16)  # with the special tokens; BERT's own number
     lowercase: bool = True
     min_frequency: int = Field(default=2, ge=1)
     sample_megabytes: float = Field(default=64.0, gt=0)  # characters of training text, in millions
@@ -49,9 +49,14 @@ def run(
     """
     corpus = inputs["corpus"]
     limit = int(config.sample_megabytes * 1e6)
-    sample = _Counted(_sentences(corpus, "train"), limit)
-    tokenizer = train(config, iter(sample))
+    sample = _Sample(corpus, "train", limit)
+    tokenizer = train(config, sample)
     found = tokenizer.get_vocab_size()
+    if found > config.vocab_size:
+        raise DataError(
+            f"tokenizer.vocab_size: {config.vocab_size:,} asked, but the text has so many different "
+            f"characters that {found:,} pieces are needed; raise it to more than {found:,}"
+        )
     if found < config.vocab_size:
         raise DataError(
             f"tokenizer.vocab_size: {config.vocab_size:,} asked, but {sample.characters:,} characters "
@@ -61,7 +66,7 @@ def run(
     with output.staged(FILE) as path:
         tokenizer.save(str(path))
     tokenizer = load(output)
-    held_out = _Counted(_sentences(corpus, "validation"), _EVALUATED_CHARACTERS)
+    held_out = _Sample(corpus, "validation", _EVALUATED_CHARACTERS)
     tokens = unknown = words = 0
     iterator = iter(held_out)
     while batch := list(islice(iterator, _BATCH_SENTENCES)):
@@ -81,36 +86,67 @@ def run(
     }
 
 
-def train(config: TokenizerConfig, sentences: Iterator[str]) -> Tokenizer:
-    """A tokenizer learned from `sentences`; the same text gives the same file."""
-    special = list(SPECIAL_TOKENS)
+def train(config: TokenizerConfig, sentences: Iterable[str]) -> Tokenizer:
+    """A tokenizer learned from `sentences`, which are gone through twice for WordPiece.
+
+    The same sentences give the same vocabulary, in any process.
+    """
+    tokenizer = _untrained(config)
+    if config.kind == "byte_bpe":
+        tokenizer.train_from_iterator(
+            sentences,
+            trainers.BpeTrainer(
+                vocab_size=config.vocab_size,
+                min_frequency=config.min_frequency,
+                special_tokens=list(SPECIAL_TOKENS),
+                initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+                show_progress=False,
+            ),
+        )
+        return tokenizer
+    # The library numbers single characters in the order of a hash map, which differs from process to
+    # process, and breaks ties between merges by these numbers. So a first pass finds the characters
+    # and merges nothing, and the second is given them sorted, as if they were special tokens.
+    alphabet = _wordpiece_vocabulary(tokenizer, sentences, config, list(SPECIAL_TOKENS), size=0)
+    known = [*SPECIAL_TOKENS, *sorted(alphabet.keys() - set(SPECIAL_TOKENS))]
+    vocabulary = _wordpiece_vocabulary(tokenizer, sentences, config, known, config.vocab_size)
+    trained = _untrained(config, vocabulary)
+    trained.add_special_tokens(list(SPECIAL_TOKENS))
+    return trained
+
+
+def _wordpiece_vocabulary(
+    tokenizer: Tokenizer,
+    sentences: Iterable[str],
+    config: TokenizerConfig,
+    first: list[str],
+    size: int,
+) -> dict[str, int]:
+    """Learn `size` pieces, of which `first` get the first ids."""
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        min_frequency=config.min_frequency,
+        special_tokens=first,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(sentences, trainer)
+    return tokenizer.get_vocab()
+
+
+def _untrained(config: TokenizerConfig, vocabulary: dict[str, int] | None = None) -> Tokenizer:
     if config.kind == "wordpiece":
-        tokenizer = Tokenizer(models.WordPiece(unk_token=UNK, max_input_chars_per_word=100))
+        pieces = vocabulary or {}
+        model = models.WordPiece(pieces, unk_token=UNK, max_input_chars_per_word=100)
+        tokenizer = Tokenizer(model)
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=config.lowercase)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece()
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=config.vocab_size,
-            min_frequency=config.min_frequency,
-            special_tokens=special,
-            show_progress=False,
-        )
-    else:
-        tokenizer = Tokenizer(models.BPE(unk_token=None))
-        if config.lowercase:
-            tokenizer.normalizer = normalizers.Sequence(
-                [normalizers.NFC(), normalizers.Lowercase()]
-            )
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=config.vocab_size,
-            min_frequency=config.min_frequency,
-            special_tokens=special,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        )
-    tokenizer.train_from_iterator(sentences, trainer=trainer)
+        return tokenizer
+    tokenizer = Tokenizer(models.BPE(unk_token=None))
+    if config.lowercase:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
@@ -125,25 +161,24 @@ def load(folder: Folder) -> Tokenizer:
     return tokenizer
 
 
-class _Counted:
-    """Sentences until `limit` characters have passed; says how many did."""
+class _Sample:
+    """Sentences of a split until `limit` characters have passed; says how many did.
 
-    def __init__(self, sentences: Iterator[str], limit: int) -> None:
-        self._sentences = sentences
+    They come file after file: each file is a fair sample, so the first are as good as any.
+    """
+
+    def __init__(self, corpus: Artifact, split: str, limit: int) -> None:
+        self._files = [row["file"] for row in corpus.summary["files"] if row["split"] == split]
+        self._folder = corpus.folder
         self._limit = limit
         self.characters = 0
 
     def __iter__(self) -> Iterator[str]:
-        for sentence in self._sentences:
-            if self.characters >= self._limit:
-                return
-            self.characters += len(sentence)
-            yield sentence
-
-
-def _sentences(corpus: Artifact, split: str) -> Iterator[str]:
-    """Sentences of a split, file after file. Each file is a fair sample, so the first are as good."""
-    for row in corpus.summary["files"]:
-        if row["split"] == split:
-            for document in read_documents(corpus.folder, row["file"]):
-                yield from document.sentences
+        self.characters = 0
+        for file in self._files:
+            for document in read_documents(self._folder, file):
+                for sentence in document.sentences:
+                    if self.characters >= self._limit:
+                        return
+                    self.characters += len(sentence)
+                    yield sentence

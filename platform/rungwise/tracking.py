@@ -188,6 +188,15 @@ class Tracker:
                     return False
 
 
+def quieten_mlflow() -> None:
+    """Keep MLflow's and its migrations' log lines off the terminal; errors are raised all the same.
+
+    MLflow sets its loggers up when it is imported, so call this after.
+    """
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
 def sync(uri: str, experiment: str, spool: Path) -> tuple[int, int]:
     """Send every spooled event; (files sent, files left). Raises what the server answers."""
     sender = _Sender(uri, experiment)
@@ -242,8 +251,7 @@ class _Sender:
         import mlflow
         from mlflow import MlflowClient
 
-        logging.getLogger("mlflow").setLevel(logging.ERROR)
-        logging.getLogger("alembic").setLevel(logging.ERROR)
+        quieten_mlflow()
         if self._uri.startswith("sqlite:///"):
             Path(self._uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
         client = MlflowClient(tracking_uri=self._uri)

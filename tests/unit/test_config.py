@@ -132,3 +132,4 @@ def test_canonical_json_is_the_text_worked_out_by_hand() -> None:
 
 def test_flatten_gives_dotted_leaves() -> None:
     assert flatten({"a": {"b": 1, "c": {"d": [1]}}, "e": {}}) == {"a.b": 1, "a.c.d": [1], "e": {}}
+    assert flatten({}) == {}

@@ -26,6 +26,10 @@ ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "AIR_VERBOSITY": "0",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # tracking.py tries again by itself, and must not sit out minutes of MLflow's own patience.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
     "TOKENIZERS_PARALLELISM": "true",
 }
 

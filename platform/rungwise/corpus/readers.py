@@ -12,7 +12,7 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -36,30 +36,34 @@ from rungwise.storage import SourceFile
 _PARAGRAPH_BREAK = re.compile(r"\n(?:[ \t]*\n)+")
 _WIKITEXT_HEADING = re.compile(r"\s*(=(?: =)*) (.+?) \1\s*$")
 _WIKITEXT_ESCAPE = re.compile(r" ?@([-,.])@ ?")
+_EMPTY = "empty file"
 _ROWS_AT_ONCE = 1024
+_FIELDS = ("text_field", "id_field", "label_field")
 
 
 def read_file(file: SourceFile, source: FileSource, index: int) -> Iterator[Draft]:
     """The drafts in one file of source number `index`, in order."""
     if file.size_bytes == 0:
-        yield Draft(file.name, _stem(file), (), reason="empty file")
+        yield Draft(file.name, _stem(file), (), reason=_EMPTY)
+        return
+    if isinstance(source, ParquetSource):
+        yield from _parquet_drafts(file, source, index)
+        return
+    text = _decode(_bytes_of(file), file, source.invalid_utf8, index)
+    if not text.strip():
+        yield Draft(file.name, _stem(file), (), reason=_EMPTY)
         return
     match source:
         case TextSource():
-            text = _decode(_bytes_of(file), file, source.invalid_utf8, index)
             yield from _text_drafts(text, file, source)
         case WikiTextSource():
-            text = _decode(_bytes_of(file), file, source.invalid_utf8, index)
             yield from _wikitext_drafts(text, file, source.label or _stem(file))
         case JsonLinesSource():
-            text = _decode(_bytes_of(file), file, source.invalid_utf8, index)
             yield from _json_drafts(text, file, source, index)
-        case ParquetSource():
-            yield from _parquet_drafts(file, source, index)
 
 
 def paragraphs_of(text: str, lines: Lines) -> list[str]:
-    """The paragraphs of a text whose lines are laid out as `lines` says; a break ends a sentence."""
+    """The paragraphs of a text whose lines are laid out as `lines` says."""
     match lines:
         case "wrapped":
             blocks = _PARAGRAPH_BREAK.split(text)
@@ -125,33 +129,46 @@ def _json_drafts(
             record = json.loads(line)
         except json.JSONDecodeError as error:
             raise DataError(f"{place}: not JSON: {error.msg} at column {error.colno}") from None
-        except RecursionError:
-            raise DataError(f"{place}: not JSON that can be read: nested too deeply") from None
+        except (RecursionError, ValueError) as error:
+            # Nested too deeply, or a number of thousands of digits.
+            raise DataError(f"{place}: not JSON that can be read: {error}") from None
         if not isinstance(record, dict):
             raise DataError(f"{place}: expected a JSON object, found {type(record).__name__}")
         yield _draft(record, place, f"{file.name}:{number}", _stem(file), source, index)
 
 
 def _parquet_drafts(file: SourceFile, source: ParquetSource, index: int) -> Iterator[Draft]:
-    wanted = [source.text_field, source.id_field, source.label_field]
+    packed = file.uri.endswith(".gz")
     try:
-        packed = file.uri.endswith(".gz")
         with pq.ParquetFile(io.BytesIO(_bytes_of(file)) if packed else file.open()) as parquet:
             names = parquet.schema_arrow.names
-            columns = [name for name in wanted if name in names]
-            row = 0
-            for batch in parquet.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
-                for record in batch.to_pylist():
-                    row += 1
-                    place = f"{file.uri}, row {row}"
-                    # A column that is not there is reported with those that are.
-                    found = record if len(record) == len(set(columns)) else {}
-                    if len(columns) < sum(name is not None for name in wanted):
-                        found = {**dict.fromkeys(names), **record}
-                        found = {name: found[name] for name in names}
-                    yield _draft(found, place, f"{file.name}:{row}", _stem(file), source, index)
+            columns = [_named(key, names, file.uri, source, index) for key in _FIELDS]
+            wanted = sorted({column for column in columns if column is not None})
+            number = 0
+            for batch in parquet.iter_batches(batch_size=_ROWS_AT_ONCE, columns=wanted):
+                for row in batch.to_pylist():
+                    number += 1
+                    place = f"{file.uri}, row {number}"
+                    yield _draft(row, place, f"{file.name}:{number}", _stem(file), source, index)
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-        raise DataError(f"{file.uri}: not a whole Parquet file: {error}") from error
+        raise DataError(f"{file.uri}: not a sound Parquet file: {error}") from error
+
+
+def _named(
+    key: str,
+    known: Iterable[str],
+    place: str,
+    source: JsonLinesSource | ParquetSource,
+    index: int,
+) -> str | None:
+    """The field that `key` of the source names, None if it names none; it must be in `known`."""
+    name = getattr(source, key)
+    if name is not None and name not in known:
+        raise DataError(
+            f"{place}: no field {name!r}; the fields are {', '.join(sorted(known)) or 'none'}; "
+            f"change {key_of(index, key)}"
+        )
+    return name
 
 
 def _draft(
@@ -162,26 +179,19 @@ def _draft(
     source: JsonLinesSource | ParquetSource,
     index: int,
 ) -> Draft:
-    def field(key: str) -> Any:
-        name = getattr(source, key)
-        if name not in record:
-            known = ", ".join(sorted(record)) or "none"
-            raise DataError(
-                f"{place}: no field {name!r}; the fields are {known}; change {key_of(index, key)}"
-            )
-        return record[name]
-
-    text = field("text_field")
+    text_field, id_field, label_field = (
+        _named(key, record, place, source, index) for key in _FIELDS
+    )
+    text = record[text_field]
     if text is not None and not isinstance(text, str):
         raise DataError(
-            f"{place}: the field {source.text_field!r} must be text, found {type(text).__name__}; "
+            f"{place}: the field {text_field!r} must be text, found {type(text).__name__}; "
             f"change {key_of(index, 'text_field')}"
         )
-    paragraphs = paragraphs_of(_plain_breaks(text or ""), source.lines)
     return Draft(
-        default_id if source.id_field is None else str(field("id_field")),
-        default_label if source.label_field is None else str(field("label_field")),
-        paragraphs,
+        default_id if id_field is None else str(record[id_field]),
+        default_label if label_field is None else str(record[label_field]),
+        paragraphs_of(_plain_breaks(text or ""), source.lines),
         segmented=source.lines == "sentence",
     )
 

@@ -1,8 +1,8 @@
 """From the rows of one shard to its two files: deduplicate, mix, split, write, count.
 
 Everything here is a pure function of the rows, whatever their order: a document's shard, its place
-in it and its side of the split come from the digest of its text alone. Equal texts therefore meet in
-one shard and land on one side, and adding a source moves no document across the split.
+in it and its side of the split come from the digest of its text alone. Equal texts therefore meet
+in one shard and land on one side, and adding a source moves no document across the split.
 """
 
 from __future__ import annotations

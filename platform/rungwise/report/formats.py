@@ -1,0 +1,66 @@
+"""Numbers as people read them, the same on the page and in the plots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_MINUS = "\N{MINUS SIGN}"
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """0.217 -> `21.7%`."""
+    return f"{100 * share:.{digits}f}%".replace("-", _MINUS)
+
+
+def points(share: float) -> str:
+    """A difference of shares in percentage points, always with its sign: 0.074 -> `+7.4`."""
+    return f"{100 * share:+.1f}".replace("-", _MINUS)
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """0.026 -> `+0.03`."""
+    return f"{value:+.{digits}f}".replace("-", _MINUS)
+
+
+def number(value: float, digits: int = 0) -> str:
+    """7546 -> `7,546`."""
+    return f"{value:,.{digits}f}".replace("-", _MINUS)
+
+
+def compact(value: float) -> str:
+    """1503746 -> `1.5 M`; below 1,000 the number itself."""
+    for size, letter in _STEPS:
+        if abs(value) >= size:
+            return f"{value / size:.1f}{_NO_BREAK}{letter}"
+    return f"{value:.0f}"
+
+
+def duration(seconds: float) -> str:
+    """2.37 -> `2.4 s`, 155.5 -> `2 min 36 s`, 8000 -> `2 h 13 min`."""
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def share_with_interval(estimate: Mapping[str, float]) -> str:
+    """`21.7% [19.5, 23.9]`."""
+    return (
+        f"{percent(estimate['mean'])} [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"
+    ).replace("-", _MINUS)
+
+
+def points_with_interval(estimate: Mapping[str, float]) -> str:
+    """`+7.4 [+5.1, +9.7]`."""
+    return f"{points(estimate['mean'])} [{points(estimate['low'])}, {points(estimate['high'])}]"
+
+
+def setting(value: object) -> str:
+    """A hyperparameter: learning rates in scientific notation, all else as it is."""
+    if isinstance(value, float) and 0 < abs(value) < 0.01:
+        return f"{value:.1e}"
+    return f"{value:g}" if isinstance(value, float) else str(value)

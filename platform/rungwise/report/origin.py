@@ -1,0 +1,84 @@
+"""Where it all comes from: text and what was dropped, versions, and the recipe to build it again.
+
+The recipe is put together from the records, so it says what was built and not what a file says now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from rungwise.artifact import Artifact
+
+RECIPE = "recipe.yaml"
+
+
+def recipe(inputs: Mapping[str, Artifact], report: Mapping[str, Any]) -> dict[str, Any]:
+    """The blocks of a recipe that gives the same fingerprints. `report` is this stage's config."""
+    last = list(inputs.values())[-1]
+    configs = {name: found.record["config"] for name, found in inputs.items()}
+    blocks: dict[str, Any] = {"name": last.label, "root": root_of(last)}
+    for name in ("corpus", "tokenizer", "instances"):
+        blocks[name] = configs[name]
+    blocks |= configs["pretrain"]  # model, pretrain
+    blocks |= configs.get("sweep", {})  # finetune, sweep
+    for stage, block in (("task", "task"), ("evaluate", "evaluate"), ("register", "registry")):
+        if stage in configs:
+            blocks[block] = configs[stage]
+    return blocks | {"report": dict(report)}
+
+
+def recipe_text(blocks: Mapping[str, Any]) -> str:
+    """A recipe as YAML."""
+    return yaml.safe_dump(dict(blocks), sort_keys=False, allow_unicode=True, width=100)
+
+
+def workflow(inputs: Mapping[str, Artifact]) -> str:
+    """The workflow that has these stages."""
+    return "finetune" if "sweep" in inputs else "pretrain"
+
+
+def root_of(artifact: Artifact) -> str:
+    """The root that an artifact lies below: {root}/{stage}/{label-fingerprint}."""
+    return artifact.folder.uri.rsplit("/", 2)[0]
+
+
+def dropped(corpus: Artifact) -> list[dict[str, Any]]:
+    """What did not become a document: why, how many, and a few by name."""
+    summary = corpus.summary
+    return [
+        {"reason": reason, "count": count, "examples": summary["dropped_examples"].get(reason, [])}
+        for reason, count in sorted(summary["dropped"].items(), key=lambda item: -item[1])
+    ]
+
+
+def sources(corpus: Artifact) -> list[str]:
+    """Each source in a line, with what says which bytes it was."""
+    found = []
+    outside = corpus.record["facts"]["outside"]
+    for index, source in enumerate(corpus.record["config"]["sources"]):
+        places = source.get("packages") or source.get("paths") or []
+        versions = outside.get(f"sources.{index}", {})
+        known = versions.get("packages", {}) if isinstance(versions, dict) else {}
+        names = [str(known.get(place, place)) for place in places]
+        found.append(f"{source['kind']}: {', '.join(names)}")
+    return found
+
+
+def made_by(inputs: Mapping[str, Artifact]) -> dict[str, list[str]]:
+    """Commits, Python, packages and machines, each with all values that occur over the stages."""
+    found: dict[str, list[str]] = {}
+    for artifact in inputs.values():
+        by = artifact.record["made_by"]
+        values = {
+            "commit": by["commit"] or "outside a checkout",
+            "Python": by["python"],
+            **by["packages"],
+            "machine": f"{by['machine']['system']}, {by['machine']['cpus']} CPUs",
+        }
+        for key, value in values.items():
+            if value not in found.setdefault(key, []):
+                found[key].append(value)
+    return found

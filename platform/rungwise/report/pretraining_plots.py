@@ -1,0 +1,145 @@
+"""Plots of pretraining: loss against tokens, next-sentence prediction, lengths, time by stage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rungwise.artifact import Artifact
+from rungwise.report import style
+from rungwise.report.formats import duration, percent
+
+
+def loss(pretrain: Artifact, unigram_entropy: float) -> bytes:
+    """MLM loss of training and validation against tokens, between ln V and the unigram entropy."""
+    summary = pretrain.summary
+    uniform = math.log(summary["vocab_size"])
+    drawn = style.figure(style.WIDE)
+    axes = drawn.subplots()
+    axes.axhline(
+        uniform,
+        color=style.PURPLE,
+        linestyle=(0, (5, 3)),
+        linewidth=1.5,
+        label=f"ln V = {uniform:.2f}: every token equally likely, where training starts",
+    )
+    axes.axhline(
+        unigram_entropy,
+        color=style.GREEN,
+        linestyle=(0, (1.5, 1.5)),
+        linewidth=2,
+        label=f"unigram entropy = {unigram_entropy:.2f}: the best guess without context",
+    )
+    x, y = _curve(summary["history"], "mlm_loss")
+    axes.plot(x, y, color=style.SKY, linewidth=1.4, label="training (mean since the point before)")
+    x, y = _curve(summary["validation"], "mlm_loss")
+    axes.plot(x, y, color=style.BLUE, linewidth=1.8, marker="o", markersize=5, label="validation")
+    first, last = summary["validation"][0]["mlm_loss"], summary["final"]["mlm_loss"]
+    style.dress(
+        axes,
+        f"Masked-token loss fell from {first:.2f} to {last:.2f} nats; guessing without context "
+        f"costs {unigram_entropy:.2f}",
+        "tokens read (millions)",
+        "MLM loss (nats per masked token)",
+    )
+    axes.margins(x=0.02)
+    # Between the two lines, where the curves pass only at the left.
+    lowest, highest = axes.get_ylim()
+    below_uniform = (uniform - lowest) / (highest - lowest) - 0.02
+    style.legend(axes, "upper right", bbox_to_anchor=(1, below_uniform))
+    return style.png(drawn)
+
+
+def next_sentence(pretrain: Artifact) -> bytes:
+    """Loss and accuracy of next-sentence prediction against tokens, with the lines of chance."""
+    summary = pretrain.summary
+    drawn = style.figure(style.HALF)
+    upper, lower = drawn.subplots(2, 1, sharex=True)
+    for axes, key, scale, chance, bounds, label in (
+        (upper, "nsp_loss", 1.0, math.log(2), (0.55, 0.75), "chance"),
+        (lower, "nsp_accuracy", 100.0, 50.0, (40.0, 100.0), "chance (ln 2, 50%)"),
+    ):
+        x, y = _curve(summary["history"], key)
+        axes.plot(x, y * scale, color=style.SKY, linewidth=1.1, label="training")
+        seen = [*bounds, *(y * scale)]
+        x, y = _curve(summary["validation"], key)
+        axes.plot(
+            x,
+            y * scale,
+            color=style.BLUE,
+            marker="o",
+            markersize=4,
+            linewidth=1.6,
+            label="validation",
+        )
+        axes.axhline(chance, color=style.PURPLE, linestyle=(0, (5, 3)), linewidth=1.3, label=label)
+        # A range that always holds the same bounds: noise about chance must not look like news.
+        axes.set_ylim(min(*seen, *(y * scale)), max(*seen, *(y * scale)))
+    accuracy = percent(summary["final"]["nsp_accuracy"])
+    style.dress(upper, f"NSP accuracy ends at {accuracy}; chance is 50%", y="loss (nats)")
+    style.dress(lower, x="tokens read (millions)", y="accuracy (%)")
+    style.legend(lower, "upper center", ncols=3)
+    return style.png(drawn)
+
+
+def lengths(instances: Artifact) -> bytes:
+    """How long instances are, in tokens."""
+    counts = np.array(instances.summary["statistics"]["length_histogram"])
+    longest = instances.summary["sequence_length"]
+    edges = np.linspace(0, longest, len(counts) + 1)
+    share = 100 * counts / counts.sum()
+    drawn = style.figure(style.HALF)
+    axes = drawn.subplots()
+    axes.bar(edges[:-1], share, width=np.diff(edges) * 0.92, align="edge", color=style.BLUE)
+    style.dress(
+        axes,
+        f"{share[-1]:.0f}% of instances are {edges[-2]:.0f} to {longest} tokens long",
+        "tokens of an instance",
+        "instances (%)",
+    )
+    axes.set_xlim(0, longest)
+    return style.png(drawn)
+
+
+def stages(seconds: Mapping[str, float]) -> bytes:
+    """Seconds of each stage, in the order in which they ran."""
+    names = list(seconds)
+    values = [seconds[name] for name in names]
+    total = sum(values)
+    longest = max(names, key=lambda name: seconds[name])
+    drawn = style.figure((9.6, 0.8 + 0.36 * len(names)))
+    axes = drawn.subplots()
+    colours = [style.BLUE if name == longest else style.SKY for name in names]
+    axes.barh(range(len(names)), values, color=colours, height=0.68)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    for place, value in enumerate(values):
+        axes.annotate(
+            duration(value),
+            (value, place),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            color=style.INK,
+        )
+    share = seconds[longest] / total if total else 0.0
+    style.dress(
+        axes,
+        f"{longest} took {duration(seconds[longest])} of {duration(total)} ({percent(share, 0)})",
+        "wall-clock time (seconds)",
+        grid="x",
+    )
+    axes.set_xlim(0, 1.12 * max(*values, 1.0))
+    return style.png(drawn)
+
+
+def _curve(rows: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Millions of tokens and values."""
+    return (
+        np.array([row["tokens"] for row in rows]) / 1e6,
+        np.array([row[key] for row in rows]),
+    )

@@ -1,0 +1,90 @@
+"""One held-out pair as the model reads it: every token with its segment and what masking did to it.
+
+The rule that picks it: the first held-out instance whose draw has all three fates, [MASK], a random
+token, and kept, so that a reader sees each once; without such a one, the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from rungwise.instances.masking import MaskingConfig
+from rungwise.instances.reader import Batch, InstanceReader
+from rungwise.report.held_out import originals, rows
+from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID
+
+Kind = Literal["special", "plain", "masked", "random", "kept"]
+_LOOKED_AT = 256
+# Byte-level BPE writes a space and a line break as these letters.
+_BYTE_LETTERS = str.maketrans({"Ġ": "␣", "Ċ": "⏎"})
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One position. `original` is set where the model must predict."""
+
+    text: str
+    kind: Kind
+    segment: int
+    original: str | None
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """One instance. `is_next` says whether B follows A in its document."""
+
+    instance: int
+    pieces: tuple[Piece, ...]
+    is_next: bool
+
+    def count(self, kind: Kind) -> int:
+        return sum(piece.kind == kind for piece in self.pieces)
+
+
+def specimen(
+    reader: InstanceReader, tokenizer: Tokenizer, seed: int, masking: MaskingConfig
+) -> Specimen:
+    """The instance that the rule picks, masked as validation masks it."""
+    count = min(_LOOKED_AT, len(reader))
+    batch = rows(reader, np.arange(count), seed, masking)
+    before = originals(batch)
+    row = np.arange(count)[:, None]
+    used = batch.masked.weights > 0
+    now = batch.masked.ids[row, batch.masked.positions]
+    fates = [
+        (used & (now == MASK_ID)).any(axis=1),
+        (used & (now != MASK_ID) & (now != batch.masked.targets)).any(axis=1),
+        (used & (now == batch.masked.targets)).any(axis=1),
+    ]
+    chosen = int(np.argmax(np.logical_and.reduce(fates)))
+    return Specimen(
+        instance=chosen,
+        pieces=tuple(_pieces(batch, before, chosen, tokenizer)),
+        is_next=bool(batch.is_next[chosen]),
+    )
+
+
+def token_text(tokenizer: Tokenizer, token: int) -> str:
+    """A token as the vocabulary spells it, with spaces made visible."""
+    text = tokenizer.id_to_token(token)
+    assert text is not None, f"no token {token}"
+    return text.translate(_BYTE_LETTERS)
+
+
+def _pieces(batch: Batch, before: np.ndarray, row: int, tokenizer: Tokenizer) -> list[Piece]:
+    predicted = set(batch.masked.positions[row][batch.masked.weights[row] > 0].tolist())
+    pieces = []
+    for position in range(int(batch.lengths[row])):
+        now, was = int(batch.masked.ids[row, position]), int(before[row, position])
+        original = None
+        kind: Kind = "special" if was in (CLS_ID, SEP_ID) else "plain"
+        if position in predicted:
+            original = token_text(tokenizer, was)
+            kind = "masked" if now == MASK_ID else "kept" if now == was else "random"
+        text = token_text(tokenizer, now)
+        pieces.append(Piece(text, kind, int(batch.segments[row, position]), original))
+    return pieces

@@ -1,0 +1,88 @@
+"""How plots look: one palette, one way to set up an axis, one way to become a PNG.
+
+Colours are those of Okabe and Ito 2008 ("Color universal design"), which people with any kind of
+colour vision tell apart; where two meet, marker or line differ as well. Figures are made with
+matplotlib's objects and its Agg canvas, never through pyplot, which keeps global state.
+"""
+
+from __future__ import annotations
+
+import io
+import textwrap
+import warnings
+from typing import Any, Literal
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+Place = Literal["best", "upper left", "upper center", "upper right"]
+
+BLUE, SKY, GREEN, YELLOW = "#0072B2", "#56B4E9", "#009E73", "#F0E442"
+ORANGE, VERMILLION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
+INK, MUTED, FAINT = "#1f2430", "#5b6472", "#d9dde3"
+
+SYSTEM_COLOURS = {"pretrained": BLUE, "random": VERMILLION}
+SYSTEM_MARKERS = {"pretrained": "o", "random": "^"}
+SYSTEM_NAMES = {"pretrained": "with pretraining", "random": "without pretraining"}
+
+WIDE = (9.6, 4.2)  # inches: the width of the page, or half of it
+HALF = (5.2, 3.9)
+_DOTS_PER_INCH = 160
+_LETTERS_PER_INCH = 11.2  # of a title, which begins where the axis does
+_AXIS_INCHES = 0.9
+_PAD_INCHES = 0.12
+
+
+def figure(size: tuple[float, float]) -> Figure:
+    """An empty white figure that lays itself out."""
+    made = Figure(figsize=size, dpi=_DOTS_PER_INCH, facecolor="white")
+    # Room at the edges, for on a dark page the picture is a white card.
+    made.set_layout_engine("constrained", w_pad=_PAD_INCHES, h_pad=_PAD_INCHES)
+    FigureCanvasAgg(made)
+    return made
+
+
+def dress(
+    axes: Axes, title: str = "", x: str = "", y: str = "", grid: Literal["x", "y"] = "y"
+) -> None:
+    """Title (what there is to see), labels with units, a light grid, no box."""
+    if title:
+        drawn = axes.get_figure(root=True)
+        assert drawn is not None
+        width = drawn.get_size_inches()[0]
+        lines = textwrap.fill(title, int((width - _AXIS_INCHES) * _LETTERS_PER_INCH))
+        axes.set_title(
+            lines, loc="left", fontsize=11, fontweight="bold", color=INK, pad=10, parse_math=False
+        )
+    axes.set_xlabel(x, fontsize=9.5, color=MUTED)
+    axes.set_ylabel(y, fontsize=9.5, color=MUTED)
+    axes.tick_params(colors=MUTED, labelsize=9, length=3)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(FAINT)
+    axes.set_axisbelow(True)
+    axes.grid(axis=grid, color=FAINT, linewidth=0.7)
+
+
+def legend(axes: Axes, place: Place = "best", **options: Any) -> None:
+    axes.legend(
+        loc=place,
+        fontsize=9,
+        frameon=True,
+        framealpha=0.9,
+        edgecolor="none",
+        labelcolor=INK,
+        **options,
+    )
+
+
+def png(drawn: Figure) -> bytes:
+    """The figure as a PNG, the same bytes for the same numbers."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        # Scripts that the font lacks become boxes in the picture; the page itself has the text.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        drawn.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()

@@ -1,0 +1,113 @@
+"""The numbers behind the page as CSV files, in full precision, one row a thing."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rungwise.artifact import Artifact
+from rungwise.report.fill_in import Filled
+
+Row = dict[str, Any]
+
+
+def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """A CSV file; its columns are all keys, in the order in which they first appear."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode("utf-8")
+
+
+def stages(inputs: Mapping[str, Artifact]) -> list[Row]:
+    """Every stage: what it made, how long it took, where it lies, who made it."""
+    return [
+        {
+            "stage": name,
+            "seconds": found.record["seconds"],
+            "made": made(found),
+            "fingerprint": found.fingerprint,
+            "folder": found.folder.uri,
+            "mlflow_run_id": found.record["mlflow_run_id"],
+            "commit": found.record["made_by"]["commit"],
+            "finished": found.record["finished"],
+        }
+        for name, found in inputs.items()
+    ]
+
+
+def made(artifact: Artifact) -> str:
+    """What a stage says of itself in one line; the corpus is counted here."""
+    if artifact.stage == "corpus":
+        documents, words = artifact.summary["documents"], artifact.summary["words"]
+        return (
+            f"{documents['train']:,} documents to train on, {documents['validation']:,} held out  "
+            f"{sum(words.values()) / 1e6:.1f} M words"
+        )
+    return artifact.summary["headline"]
+
+
+def trials(sweep: Artifact) -> list[Row]:
+    """Every trial of the sweep with its settings; failed ones have no score."""
+    best = {winner["name"] for winner in sweep.summary["best"].values()}
+    return [
+        {
+            "trial": trial["name"],
+            "initialisation": trial["initialisation"],
+            **{key: trial["finetune"][key] for key in swept_keys(sweep)},
+            "epochs_run": trial["epochs_run"],
+            "epochs_asked": trial["finetune"]["epochs"],
+            "stopped_early": trial["stopped_early"],
+            "validation_accuracy": trial.get("score", ""),
+            "validation_loss": trial.get("loss", ""),
+            "seconds": trial["seconds"],
+            "winner": trial["name"] in best,
+        }
+        for trial in sweep.summary["trials"]
+    ]
+
+
+def swept_keys(sweep: Artifact) -> list[str]:
+    """What the sweep varied, but for the epochs, which have columns of their own."""
+    return sorted(key for key in sweep.record["config"]["sweep"]["space"] if key != "epochs")
+
+
+def seeds(evaluate: Artifact) -> list[Row]:
+    """Scores of every seed and initialisation on validation and test."""
+    return [
+        {
+            "initialisation": row["initialisation"],
+            "seed": row["seed"],
+            **{
+                f"{split}_{metric}": row[split][metric]
+                for split in ("validation", "test")
+                for metric in ("accuracy", "macro_f1", "loss")
+            },
+        }
+        for row in evaluate.summary["rows"]
+    ]
+
+
+def fill_in(filled: Sequence[Filled]) -> list[Row]:
+    """Every guess for every blank."""
+    return [
+        {
+            "instance": row.blank.instance,
+            "position": row.blank.position,
+            "before": row.blank.before,
+            "after": row.blank.after,
+            "answer": row.blank.answer,
+            "answer_rank": row.rank,
+            "answer_probability": row.probability,
+            "guess_rank": place,
+            "guess": guess.text,
+            "guess_probability": guess.probability,
+            "right": guess.right,
+        }
+        for row in filled
+        for place, guess in enumerate(row.guesses, start=1)
+    ]

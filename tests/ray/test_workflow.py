@@ -1,0 +1,247 @@
+"""Whole workflows as users run them: commands in processes of their own, on small corpora."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from rungwise.config import with_overrides
+from rungwise.tracking import KEY_TAG, PARENT_TAG
+from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+
+STAGES = ("corpus", "tokenizer", "instances", "pretrain")
+DOWNSTREAM: dict[str, Any] = {
+    "task": {
+        "num_labels": 3, "train_per_label": 4, "validation_per_label": 4, "test_per_label": 4,
+        "minimum_words": 5,
+    },
+    "finetune": {"batch_size": 4, "pooling": "mean", "sequence_length": 32},
+    "sweep": {
+        "trials": 3,
+        "grace_epochs": 1,
+        "space": {
+            "learning_rate": {"kind": "loguniform", "low": 0.001, "high": 0.01},
+            "epochs": {"kind": "choice", "values": [1, 2]},
+        },
+    },
+    "evaluate": {"num_seeds": 2},
+    "registry": {"name": "small-bert"},
+}
+
+
+def environment(home: Path) -> dict[str, str]:
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "RAY_ADDRESS"))}
+    return variables | {"HOME": str(home), "COLUMNS": "200"}
+
+
+def command(workflow: str, config: Path, *overrides: str) -> list[str]:
+    return [sys.executable, f"workflows/{workflow}.py", str(config), *overrides]
+
+
+def run(workflow: str, config: Path, *overrides: str, status: int = 0) -> subprocess.CompletedProcess:
+    done = subprocess.run(
+        command(workflow, config, *overrides),
+        cwd=REPOSITORY,
+        env=environment(config.parent),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == status, f"{done.stdout}\n{done.stderr}"
+    return done
+
+
+def records(root: Path) -> dict[str, dict[str, Any]]:
+    """The newest record of each stage."""
+    found = sorted(root.glob("*/*/artifact.json"), key=lambda path: path.stat().st_mtime)
+    return {path.parts[-3]: json.loads(path.read_text()) for path in found}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole fine-tuning workflow, run once; the folder of its recipe."""
+    folder = tmp_path_factory.mktemp("workflow")
+    corpus = write_corpus(folder / "text", documents=60)
+    recipe = small_recipe(folder / "root", corpus, **DOWNSTREAM)
+    # Labels are the three libraries that the documents' names begin with.
+    recipe["corpus"]["sources"] = [
+        {"kind": "text", "paths": [f"{corpus}/library{n}-*.txt"], "label": f"library{n}"}
+        for n in range(3)
+    ]
+    write_recipe(folder / "recipe.yaml", recipe)
+    run("finetune", folder / "recipe.yaml")
+    return folder
+
+
+def test_every_stage_leaves_a_record_that_holds_what_it_came_from(finished: Path) -> None:
+    found = records(finished / "root")
+    assert set(found) == {*STAGES, "task", "sweep", "evaluate", "register", "report"}
+    for name, record in found.items():
+        assert record["stage"] == name
+        assert record["files"] or name == "sweep"  # whose trials are the summary itself
+        for source, reference in record["inputs"].items():
+            assert found[source]["fingerprint"] == reference["fingerprint"]
+    statistics = found["instances"]["summary"]["statistics"]
+    assert abs(statistics["selected_share"] - 0.15) < 0.02
+    history = found["pretrain"]["summary"]["history"]
+    assert [row["step"] for row in history] == list(range(5, 41, 5))
+    assert found["pretrain"]["summary"]["final_validation_loss"] > 0
+
+
+def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: Path) -> None:
+    client = MlflowClient(f"sqlite:///{finished}/root/mlflow.db")
+    experiment = client.get_experiment_by_name("rungwise")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id], max_results=500)
+    assert all(run.info.status == "FINISHED" for run in runs)
+    assert len({run.data.tags[KEY_TAG] for run in runs}) == len(runs)
+    by_parent: dict[str | None, list[Any]] = {}
+    for found in runs:
+        by_parent.setdefault(found.data.tags.get(PARENT_TAG), []).append(found)
+    (parent,) = by_parent[None]
+    stages = {child.info.run_name: child for child in by_parent[parent.info.run_id]}
+    assert set(stages) == {*STAGES, "task", "sweep", "evaluate", "register", "report"}
+    assert len(by_parent[parent.info.run_id]) == len(stages)
+    assert len(by_parent[stages["sweep"].info.run_id]) == 2 * 3
+    assert len(by_parent[stages["evaluate"].info.run_id]) == 2 * 2
+    assert set(by_parent) == {None, parent.info.run_id, stages["sweep"].info.run_id,
+                              stages["evaluate"].info.run_id}
+    for trial in by_parent[stages["sweep"].info.run_id]:
+        assert 0.001 <= float(trial.data.params["learning_rate"]) <= 0.01
+        assert "validation/accuracy" in trial.data.metrics
+    losses = client.get_metric_history(stages["pretrain"].info.run_id, "train/loss")
+    assert sorted(point.step for point in losses) == list(range(5, 41, 5))
+    artifacts = {found.path for found in client.list_artifacts(parent.info.run_id)}
+    assert "report.html" in artifacts
+
+
+def test_the_registered_model_answers_in_a_process_that_knows_nothing(finished: Path) -> None:
+    code = (
+        "import mlflow, sys; mlflow.set_tracking_uri(sys.argv[1]);"
+        "model = mlflow.pyfunc.load_model('models:/small-bert@champion');"
+        "out = model.predict(['The parser returns a value at once.', '']);"
+        "print(out.to_json(orient='records'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, f"sqlite:///{finished}/root/mlflow.db"],
+        cwd=finished,  # where no workflow and no package lies
+        env=environment(finished),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = json.loads(done.stdout.strip().splitlines()[-1])
+    assert len(rows) == 2
+    assert all(row["label"].startswith("library") and 0 < row["probability"] <= 1 for row in rows)
+    client = MlflowClient(f"sqlite:///{finished}/root/mlflow.db")
+    version = client.get_model_version_by_alias("small-bert", "champion")
+    found = records(finished / "root")
+    for name in (*STAGES, "task", "sweep", "evaluate"):
+        assert version.tags[f"rungwise.{name}"] == found[name]["fingerprint"]
+
+
+def test_a_second_run_builds_nothing_and_starts_no_ray(finished: Path) -> None:
+    before = records(finished / "root")
+    began = time.monotonic()
+    done = run("finetune", finished / "recipe.yaml")
+    assert "0 of 9 stages built" in done.stdout
+    assert done.stdout.count("cached") == 9
+    assert records(finished / "root") == before
+    print(f"{time.monotonic() - began:.1f} s")
+
+
+def test_plan_says_which_value_rebuilds_which_stages(finished: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rungwise", "plan", "finetune", str(finished / "recipe.yaml"),
+         "pretrain.steps=50", "compute.num_workers=1"],
+        cwd=REPOSITORY, env=environment(finished), capture_output=True, text=True, check=True,
+    )
+    rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
+    for name in ("corpus", "tokenizer", "instances", "task"):
+        assert "cached" in rows[name]
+    assert "pretrain.steps 40 -> 50" in rows["pretrain"]
+    assert "its input pretrain is rebuilt" in rows["sweep"]
+    for name in ("evaluate", "register", "report"):
+        assert "build" in rows[name]
+
+
+def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(
+    tmp_path: Path,
+) -> None:
+    corpus = write_corpus(tmp_path / "text", documents=60)
+    recipe = with_overrides(
+        small_recipe(tmp_path / "killed", corpus),
+        # Slow enough to be killed in the middle: about ten seconds of training.
+        {"pretrain.steps": 400, "pretrain.log_every_steps": 10, "compute.checkpoint_every_steps": 20,
+         "model.hidden_size": 64, "pretrain.global_batch_size": 32, "model.dropout": 0.1},
+    )
+    config = write_recipe(tmp_path / "recipe.yaml", recipe)
+    root = tmp_path / "killed"
+    process = subprocess.Popen(
+        command("pretrain", config), cwd=REPOSITORY, env=environment(tmp_path),
+        start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 200
+    while not list(root.glob("pretrain/*/checkpoints/step-*[1-9]*0/checkpoint.json")):
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not list(root.glob("pretrain/*/artifact.json"))
+    finished_before = set(records(root))
+    assert finished_before == {"corpus", "tokenizer", "instances"}
+
+    resumed = run("pretrain", config)
+    for name in finished_before:
+        assert any(line.startswith(name) and "cached" in line for line in resumed.stdout.splitlines())
+    assert "goes on from its last checkpoint" in resumed.stdout
+    run("pretrain", config, f"root={tmp_path / 'undisturbed'}")
+    one, other = (records(tmp_path / name)["pretrain"] for name in ("killed", "undisturbed"))
+    for key in ("final_validation_loss", "final_train_loss", "history", "validation", "tokens"):
+        assert one["summary"][key] == other["summary"][key]
+    assert one["files"]["model.safetensors"] == other["files"]["model.safetensors"]
+
+    # MLflow holds one run of the stage, with every step once.
+    client = MlflowClient(f"sqlite:///{root}/mlflow.db")
+    experiment = client.get_experiment_by_name("rungwise")
+    assert experiment is not None
+    runs = [r for r in client.search_runs([experiment.experiment_id]) if r.info.run_name == "pretrain"]
+    assert len(runs) == 1
+    points = client.get_metric_history(runs[0].info.run_id, "train/loss")
+    assert sorted(point.step for point in points) == list(range(10, 401, 10))
+
+
+def test_a_server_that_is_gone_for_the_whole_run_stops_nothing(
+    finished: Path, tmp_path: Path, unused_port: int
+) -> None:
+    recipe = small_recipe(tmp_path / "root", finished / "text")
+    recipe["tracking"] = {"uri": f"http://127.0.0.1:{unused_port}"}
+    config = write_recipe(tmp_path / "recipe.yaml", recipe)
+    done = run("pretrain", config, "pretrain.steps=10")
+    assert "rungwise sync" in done.stdout
+    assert set(records(tmp_path / "root")) == {*STAGES, "report"}
+    store = f"sqlite:///{tmp_path}/later.db"
+    subprocess.run(
+        [sys.executable, "-c",
+         "import sys; from pathlib import Path; from rungwise.tracking import sync;"
+         "print(sync(sys.argv[1], 'rungwise', Path(sys.argv[2])))",
+         store, str(tmp_path / "root" / "tracking")],
+        cwd=REPOSITORY, env=environment(tmp_path), check=True,
+    )
+    client = MlflowClient(store)
+    experiment = client.get_experiment_by_name("rungwise")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    assert sorted(r.info.run_name for r in runs) == sorted(["small", *STAGES, "report"])
+    assert {r.info.status for r in runs} == {"FINISHED"}

@@ -1,0 +1,109 @@
+"""The command line: a mistake is one clear line and status 2, before anything runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rungwise.__main__ import main
+from rungwise.command_line import root_folder
+from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(REPOSITORY)
+    corpus = write_corpus(tmp_path / "text", documents=6)
+    return write_recipe(tmp_path / "recipe.yaml", small_recipe(tmp_path / "root", corpus))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pretrain", "{recipe}", "pretrain.stepz=5"], "pretrain.stepz: unknown key; did you mean 'steps'?"),
+        (["pretrain", "{recipe}", "modle.num_layers=5"], "modle: unknown key; did you mean 'model'?"),
+        (["pretrain", "{recipe}", "model.num_heads=5"], "model: hidden_size must be a multiple of num_heads"),
+        (["pretrain", "{recipe}", "corpus.sources.0.paths=[/no/such]"], "no file matches '/no/such'"),
+        (["pretrain", "gone.yaml"], "cannot read the config gone.yaml"),
+        (["pretend", "{recipe}"], "there is no workflow workflows/pretend.py; found: workflows/"),
+        (["finetune", "{recipe}"], "the config has no block task, finetune, sweep, evaluate, registry"),
+        (["pretrain", "{recipe}", "instances.sequence_length=600"], "raise max_predictions to 90"),
+        (["pretrain", "{recipe}", "root=/proc/nowhere"], "root: cannot write to /proc/nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+    recipe: Path, arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    status = main(["run", *(part.format(recipe=recipe) for part in arguments)])
+    captured = capfd.readouterr()
+    assert status == 2
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
+    assert not (recipe.parent / "root").exists() or not list((recipe.parent / "root").glob("*/*"))
+
+
+def test_an_empty_corpus_is_named(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    empty = recipe.parent / "empty.txt"
+    empty.write_text("")
+    assert main(["run", "pretrain", str(recipe), f"corpus.sources.0.paths=[{empty}]"]) == 2
+    assert "corpus.sources.0.paths: the corpus is empty" in capfd.readouterr().err
+
+
+def test_plan_writes_nothing(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "pretrain", str(recipe)]) == 0
+    out = capfd.readouterr().out
+    assert "never built" in out
+    assert "5 of 5 stages to build" in out
+    assert not (recipe.parent / "root").exists()
+
+
+def test_doctor_finds_this_environment_well(capfd: pytest.CaptureFixture[str]) -> None:
+    status = main(["doctor"])
+    out = capfd.readouterr().out
+    assert status == 0, out
+    for word in ("Python", "CPUs", "memory", "GPU", "MLflow", "ray", "torch", "nothing wrong"):
+        assert word in out
+
+
+def test_doctor_says_what_is_wrong_with_a_server_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, unused_port: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@127.0.0.1:{unused_port}")
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["doctor"]) == 1
+    out = capfd.readouterr().out
+    assert "does not answer" in out
+    assert "secret" not in out
+
+
+def test_ui_without_a_store_or_on_a_taken_port_is_refused(
+    recipe: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ui", str(recipe)]) == 2
+    assert "there is no MLflow store" in capfd.readouterr().err
+
+
+def test_a_relative_root_of_a_job_outlives_its_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    job = tmp_path / "working_dir_files" / "_ray_pkg_1"
+    job.mkdir(parents=True)
+    monkeypatch.chdir(job)
+    assert root_folder("artifacts").uri == str(tmp_path / "home" / "rungwise" / "artifacts")
+    assert root_folder("/data").uri == "/data"
+    assert root_folder("s3://bucket/x").uri == "s3://bucket/x"
+
+
+def test_the_module_and_a_workflow_file_print_their_usage() -> None:
+    for command in (["-m", "rungwise", "--help"], ["workflows/pretrain.py", "--help"]):
+        done = subprocess.run(
+            [sys.executable, *command], cwd=REPOSITORY, capture_output=True, text=True,
+            env={**os.environ, "COLUMNS": "200"}, check=True,
+        )
+        assert "usage:" in done.stdout + done.stderr

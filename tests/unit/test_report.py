@@ -1,0 +1,532 @@
+"""The report page: self-contained, escaped, complete, honest and repeatable."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rungwise.artifact import Artifact
+from rungwise.context import Context
+from rungwise.evaluation.statistics import estimate, paired_difference
+from rungwise.finetune import FinetuneConfig
+from rungwise.instances import shards
+from rungwise.instances.stage import InstancesConfig
+from rungwise.models.bert import BertConfig, BertForPretraining
+from rungwise.report import fill_in, held_out
+from rungwise.report.page import ReportConfig, run
+from rungwise.report.specimen import specimen
+from rungwise.storage import Folder
+from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, TokenizerConfig, load, train
+from rungwise.training.checkpoint import save_tensors
+from rungwise.training.loop import PretrainConfig
+
+SENTENCES = (
+    "The parser reads <b>every</b> token & keeps the rows in order.",
+    "A worker returns the <script>alert(1)</script> value without a copy.",
+    "When asked, the model masks $x_1$ and ${broken math, one position at once.",
+    "Each thread writes two columns to the cache by name.",
+)
+LENGTH = 48
+SECTIONS = ("result", "loss", "comparison", "sweep", "reads", "blanks", "time", "origin")
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    """A finetune workflow's artifacts, small, with a model that was only initialised."""
+    root = Folder.at(tmp_path_factory.mktemp("root"))
+    built: dict[str, Artifact] = {}
+
+    def add(stage: str, config: dict[str, Any], summary: dict[str, Any]) -> Artifact:
+        fingerprint = f"{len(built):012x}"
+        folder = root / stage / f"small-{fingerprint}"
+        record = {
+            "stage": stage,
+            "label": "small",
+            "config": config,
+            "facts": {"outside": {"sources.0": "sha256:abc"} if stage == "corpus" else {}},
+            "summary": {"headline": f"{stage} <done>", **summary},
+            "finished": "2026-01-02T03:04:05+00:00",
+            "seconds": 1.5 + len(built),
+            "mlflow_run_id": None if stage == "task" else f"run{len(built)}",
+            "made_by": {
+                "commit": "abc123",
+                "python": "3.11",
+                "packages": {"torch": "2"},
+                "machine": {"system": "Linux", "cpus": 2},
+            },
+        }
+        built[stage] = Artifact(stage, fingerprint, folder, record)
+        return built[stage]
+
+    units = ("documents", "sentences", "words", "characters")
+    add(
+        "corpus",
+        {"sources": [{"kind": "text", "paths": ["/data/*.txt"]}]},
+        {unit: {"train": 4, "validation": 2} for unit in units}
+        | {
+            "files": [],
+            "labels": {EVIL: 3, "rows": 1},
+            "dropped": {"too short": 2},
+            "dropped_examples": {"too short": [EVIL]},
+            "characters_removed": 0,
+            "characters_replaced": 0,
+        },
+    )
+    config = TokenizerConfig(vocab_size=300, min_frequency=1)
+    tokenizer = train(config, SENTENCES * 5)
+    vocab_size = tokenizer.get_vocab_size()
+    found = add("tokenizer", config.model_dump(), {"kind": "wordpiece", "vocab_size": vocab_size})
+    with found.folder.staged("tokenizer.json") as path:
+        tokenizer.save(str(path))
+
+    settings = InstancesConfig(sequence_length=LENGTH)
+    found = add("instances", settings.model_dump(), {})
+    files = []
+    for split, number in (("train", 0), ("validation", 0), ("validation", 1)):
+        name = f"{split}-{number:05d}.arrow"
+        with found.folder.staged(name) as path:
+            shards.write(_shard(load(built["tokenizer"].folder), 30), path)
+        files.append({"file": name, "split": split, "instances": 30, "tokens": 900})
+    shares = ("selected", "mask", "random", "kept", "is_next", "truncated")
+    found.record["summary"] |= {
+        "files": files,
+        "vocab_size": vocab_size,
+        "sequence_length": LENGTH,
+        "next_sentence": True,
+        "instances": {"train": 30, "validation": 60},
+        "tokens": 2700,
+        "unigram_entropy": 4.5,
+        "statistics": {f"{name}_share": 0.5 for name in shares}
+        | {"fill": 0.9, "sentences_left_out": 0, "length_histogram": list(range(16))},
+    }
+
+    shape = BertConfig(
+        num_layers=1, num_heads=2, hidden_size=16, intermediate_size=32, max_position_embeddings=48
+    )
+    model = BertForPretraining(shape, vocab_size)
+    rows = [
+        {
+            "step": step,
+            "tokens": 100 * step,
+            "loss": 6.0,
+            "mlm_loss": math.log(vocab_size) - 0.01 * step,
+            "mlm_accuracy": 0.1,
+            "nsp_loss": 0.69,
+            "nsp_accuracy": 0.5,
+            "perplexity": 150.0,
+        }
+        for step in (0, 10, 20)
+    ]
+    pretrain = PretrainConfig(steps=20, validation_instances=40)
+    found = add(
+        "pretrain",
+        {"model": shape.model_dump(), "pretrain": pretrain.model_dump()},
+        {
+            "steps": 20,
+            "tokens": 2000,
+            "epochs": 1.5,
+            "history": [{"learning_rate": 1e-3, **row} for row in rows[1:]],
+            "validation": rows,
+            "final": rows[-1],
+            "parameters": 12345,
+            "vocab_size": vocab_size,
+            "model": shape.model_dump(),
+            "flops_per_token": 1e6,
+            "tokens_per_second_overall": 1e4,
+        },
+    )
+    save_tensors(found.folder, "model.safetensors", model.state_dict())
+
+    add(
+        "task",
+        {"num_labels": 2},
+        {"labels": [EVIL, "rows"], "examples": {"train": 8, "validation": 6, "test": 10}},
+    )
+    trials = [
+        {
+            "name": f"{start}-{number:03d}",
+            "initialisation": start,
+            "finetune": FinetuneConfig(learning_rate=rate, epochs=3).model_dump(),
+            "epochs_run": 3 - number,
+            "stopped_early": number == 1,
+            "seconds": 2.0,
+            "score": 0.5 - 0.1 * number,
+            "loss": 1.0,
+            "curve": [0.3, 0.4, 0.5][: 3 - number],
+        }
+        for start in ("pretrained", "random")
+        for number, rate in enumerate((1e-3, 1e-4))
+    ]
+    failed = {**trials[1], "name": "random-002", "initialisation": "random", "epochs_run": 0}
+    failed = {key: failed[key] for key in failed if key not in ("score", "loss", "curve")}
+    space = {"learning_rate": {"kind": "loguniform", "low": 1e-4, "high": 1e-2}}
+    add(
+        "sweep",
+        {
+            "finetune": FinetuneConfig().model_dump(),
+            "sweep": {"trials": 2, "space": space, "grace_epochs": 1, "reduction_factor": 2},
+        },
+        {
+            "trials": [*trials, failed],
+            "best": {"pretrained": trials[0], "random": trials[2]},
+            "stopped_early": 2,
+            "epochs_run": 10,
+            "epochs_asked": 12,
+        },
+    )
+    add("evaluate", {"num_seeds": 3}, _evaluated([0.70, 0.72, 0.71], [0.60, 0.61, 0.60]))
+    add(
+        "register",
+        {"name": "small", "alias": "champion"},
+        {"model_uri": "models:/small/1", "alias": None},
+    )
+    return built
+
+
+def _shard(tokenizer: Any, count: int) -> shards.Shard:
+    encoded = [tokenizer.encode(text, add_special_tokens=False).ids for text in SENTENCES]
+    rows, a_lengths = [], []
+    for row in range(count):
+        a, b = encoded[row % 4][:20], encoded[(row + 1) % 4][:20]
+        rows.append([CLS_ID, *a, SEP_ID, *b, SEP_ID])
+        a_lengths.append(len(a) + 2)
+    return shards.Shard(
+        ids=np.array([token for row in rows for token in row], np.uint16),
+        offsets=np.cumsum([0, *map(len, rows)]).astype(np.int64),
+        a_length=np.array(a_lengths, np.uint16),
+        is_next=np.array([row % 2 for row in range(count)], np.uint8),
+        document_a=np.zeros(count, np.uint64),
+        document_b=np.zeros(count, np.uint64),
+    )
+
+
+def _evaluated(pretrained: list[float], random: list[float]) -> dict[str, Any]:
+    rows = [
+        {
+            "initialisation": start,
+            "seed": 1000 + number,
+            "validation": {"accuracy": score + 0.01, "macro_f1": score, "loss": 1.0},
+            "test": {"accuracy": score, "macro_f1": score - 0.02, "loss": 1.1},
+        }
+        for start, scores in (("pretrained", pretrained), ("random", random))
+        for number, score in enumerate(scores)
+    ]
+    systems = {
+        start: {
+            metric: dataclasses.asdict(
+                estimate([row["test"][metric] for row in rows if row["initialisation"] == start])
+            )
+            for metric in ("accuracy", "macro_f1")
+        }
+        for start in ("pretrained", "random")
+    }
+    return {
+        "rows": rows,
+        "seeds": [1000 + number for number in range(len(pretrained))],
+        "selection_seed": 0,
+        "systems": systems,
+        "chosen": rows[0],
+        "majority_accuracy": 0.5,
+        "difference": dataclasses.asdict(paired_difference(pretrained, random)),
+    }
+
+
+def _changed(found: Artifact, **summary: Any) -> Artifact:
+    record = {**found.record, "summary": {**found.summary, **summary}}
+    return dataclasses.replace(found, record=record)
+
+
+class _Page(HTMLParser):
+    """What a browser would load, the ids, and the text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.links: list[str] = []
+        self.ids: set[str] = set()
+        self.tags: list[str] = [""]
+        self.styles = ""
+        self.words = ""
+        self.feed(text)
+        self.words = " ".join(self.words.split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        self.tags.append(tag)
+        self.ids |= {found["id"]} if "id" in found else set()
+        self.loads += [found[name] for name in ("src", "srcset", "data", "poster") if name in found]
+        self.loads += [found["href"]] if tag == "link" else []
+        self.links += [found["href"]] if tag == "a" else []
+        self.styles += found.get("style", "")
+        assert not any(name.startswith("on") for name in found), f"{tag} has a handler"
+
+    def handle_data(self, data: str) -> None:
+        if self.tags[-1] == "style":
+            self.styles += data
+        else:
+            self.words += data
+
+
+def _written(
+    inputs: dict[str, Artifact], path: Path, **config: Any
+) -> tuple[_Page, dict[str, Any]]:
+    summary = run(ReportConfig(**config), inputs, Folder.at(path), Context())
+    return _Page((path / "report.html").read_text("utf-8")), summary
+
+
+@pytest.fixture(scope="module")
+def written(
+    inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[_Page, dict[str, Any], Path]:
+    path = tmp_path_factory.mktemp("report")
+    return *_written(inputs, path), path
+
+
+def test_the_page_loads_nothing_from_anywhere(written: tuple[_Page, dict[str, Any], Path]) -> None:
+    page = written[0]
+    assert page.loads
+    assert all(load.startswith("data:") for load in page.loads)
+    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
+    assert "script" not in page.tags
+    assert "iframe" not in page.tags
+    assert "url(" not in page.styles
+    assert "@import" not in page.styles
+
+
+def test_every_section_of_a_whole_workflow(written: tuple[_Page, dict[str, Any], Path]) -> None:
+    page, summary, _ = written
+    assert set(SECTIONS) <= page.ids
+    assert summary["page"] == "report.html"
+    assert summary["headline"].startswith("pretraining: helped")
+    for words in ("Pretraining helped", "1 failed", "Relative error reduction", "models:/small/1"):
+        assert words in page.words, words
+
+
+def test_sections_of_absent_stages_are_left_out(
+    inputs: dict[str, Artifact], tmp_path: Path
+) -> None:
+    some = {name: inputs[name] for name in ("corpus", "tokenizer", "instances", "pretrain")}
+    page, summary = _written(some, tmp_path, fill_in_examples=0, title="only <this>")
+    assert page.ids & set(SECTIONS) == {"result", "loss", "reads", "time", "origin"}
+    assert not {"trials.csv", "seeds.csv", "sweep.png", "fill_in.png"} & set(summary["show"])
+    assert "only <this>" in page.words
+    assert summary["headline"].startswith("validation mlm")
+    assert "rungwise run pretrain recipe.yaml" in page.words
+
+
+def test_text_of_documents_and_labels_is_escaped(
+    written: tuple[_Page, dict[str, Any], Path],
+) -> None:
+    page, _, path = written
+    text = (path / "report.html").read_text("utf-8")
+    assert EVIL not in text
+    assert "&lt;img src=x onerror=alert(1)&gt;" in text
+    assert EVIL in page.words
+    assert "corpus <done>" not in text
+
+
+def test_pictures_are_pictures(written: tuple[_Page, dict[str, Any], Path]) -> None:
+    _, summary, path = written
+    names = [name for name in summary["show"] if name.endswith(".png")]
+    assert len(names) == 10
+    for name in names:
+        with Image.open(path / name) as picture:
+            picture.verify()
+        with Image.open(path / name) as picture:
+            assert picture.width >= 800
+            assert len(picture.convert("RGB").getcolors(1 << 24)) > 10, f"{name} is blank"
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text("utf-8"))))
+
+
+def test_tables_agree_with_the_records(
+    written: tuple[_Page, dict[str, Any], Path], inputs: dict[str, Artifact]
+) -> None:
+    path = written[2]
+    stages = _rows(path / "stages.csv")
+    assert [row["stage"] for row in stages] == list(inputs)
+    assert [float(row["seconds"]) for row in stages] == [
+        found.record["seconds"] for found in inputs.values()
+    ]
+    seeds = _rows(path / "seeds.csv")
+    assert [float(row["test_accuracy"]) for row in seeds] == [
+        row["test"]["accuracy"] for row in inputs["evaluate"].summary["rows"]
+    ]
+    trials = _rows(path / "trials.csv")
+    assert [row["trial"] for row in trials if row["winner"] == "True"] == [
+        "pretrained-000",
+        "random-000",
+    ]
+    assert [row["validation_accuracy"] for row in trials][-1] == ""
+    validation = _rows(path / "validation.csv")
+    assert [float(row["mlm_loss"]) for row in validation] == [
+        row["mlm_loss"] for row in inputs["pretrain"].summary["validation"]
+    ]
+    assert len(_rows(path / "fill_in.csv")) == 8 * fill_in.TOP
+
+
+@pytest.mark.parametrize(
+    ("pretrained", "name"),
+    [
+        ([0.70, 0.72, 0.71], "helped"),
+        ([0.60, 0.65, 0.58], "unresolved"),
+        ([0.50, 0.51, 0.49], "did-not-help"),
+    ],
+)
+def test_the_page_says_what_the_seeds_say(
+    inputs: dict[str, Artifact], tmp_path: Path, pretrained: list[float], name: str
+) -> None:
+    evaluate = _changed(inputs["evaluate"], **_evaluated(pretrained, [0.60, 0.61, 0.60]))
+    _written({**inputs, "evaluate": evaluate}, tmp_path, fill_in_examples=0)
+    text = (tmp_path / "report.html").read_text("utf-8")
+    verdicts = ("helped", "unresolved", "did-not-help")
+    shown = {verdict for verdict in verdicts if f'class="verdict {verdict}"' in text}
+    assert shown == {name}
+
+
+def test_one_initialisation_and_no_next_sentence_still_make_a_page(
+    inputs: dict[str, Artifact], tmp_path: Path
+) -> None:
+    evaluated = _evaluated([0.5, 0.6], [0.5, 0.5])
+    del evaluated["difference"], evaluated["systems"]["random"]
+    evaluated["rows"] = [r for r in evaluated["rows"] if r["initialisation"] == "pretrained"]
+    evaluate = inputs["evaluate"]
+    record = {**evaluate.record, "summary": {"headline": "test accuracy 55%", **evaluated}}
+    sweep = inputs["sweep"].summary
+    pretrain = inputs["pretrain"].summary
+    rows = {
+        key: [{k: v for k, v in row.items() if "nsp" not in k} for row in pretrain[key]]
+        for key in ("history", "validation")
+    }
+    changed = {
+        **inputs,
+        "evaluate": dataclasses.replace(evaluate, record=record),
+        "sweep": _changed(
+            inputs["sweep"],
+            trials=[t for t in sweep["trials"] if t["initialisation"] == "pretrained"],
+            best={"pretrained": sweep["best"]["pretrained"]},
+        ),
+        "pretrain": _changed(inputs["pretrain"], **rows, final=rows["validation"][-1]),
+    }
+    page, summary = _written(changed, tmp_path)
+    assert set(SECTIONS) <= page.ids
+    assert "verdict" not in page.words.lower()
+    assert summary["headline"] == "test accuracy 55%"
+    assert not {"difference.png", "next_sentence.png"} & set(summary["show"])
+
+
+def test_the_same_inputs_give_the_same_bytes(
+    written: tuple[_Page, dict[str, Any], Path], inputs: dict[str, Artifact], tmp_path: Path
+) -> None:
+    _, summary = _written(inputs, tmp_path)
+    for name in summary["show"]:
+        assert (tmp_path / name).read_bytes() == (written[2] / name).read_bytes(), name
+
+
+def test_blanks_follow_a_rule_and_hide_the_answer(inputs: dict[str, Artifact]) -> None:
+    reader = held_out.first_held_out(inputs["instances"], 60)
+    tokenizer = load(inputs["tokenizer"].folder)
+    blanks = fill_in.choose(reader, tokenizer, "wordpiece", 8, seed=0)
+    assert blanks == fill_in.choose(reader, tokenizer, "wordpiece", 8, seed=0)
+    assert blanks != fill_in.choose(reader, tokenizer, "wordpiece", 8, seed=1)
+    # The first few are the first few of more: asking for more examples picks no others.
+    assert blanks[:3] == fill_in.choose(reader, tokenizer, "wordpiece", 3, seed=0)
+    assert len({blank.instance for blank in blanks}) == 8
+    for blank in blanks:
+        assert blank.ids[blank.position] == MASK_ID
+        assert blank.ids.count(MASK_ID) == 1
+        assert blank.answer.isalpha()
+        assert len(blank.answer) >= fill_in.MINIMUM_LETTERS
+        assert blank.answer == tokenizer.id_to_token(blank.answer_id)
+        following = tokenizer.id_to_token(blank.ids[blank.position + 1])
+        assert not following.startswith("##")
+        # The sentence with the answer in its place is a piece of the text.
+        sentence = SENTENCES[blank.instance % 30 % 4].lower()
+        shown = f"{blank.before}{blank.answer}{blank.after}".replace("…", "")
+        assert _letters(shown) in _letters(sentence)
+        assert not blank.before.endswith(blank.answer)
+        assert not blank.after.startswith(blank.answer)
+
+
+def _letters(text: str) -> str:
+    return "".join(letter for letter in text if not letter.isspace())
+
+
+def test_guesses_are_the_models_own_and_sorted(inputs: dict[str, Artifact]) -> None:
+    reader = held_out.first_held_out(inputs["instances"], 60)
+    tokenizer = load(inputs["tokenizer"].folder)
+    blanks = fill_in.choose(reader, tokenizer, "wordpiece", 4, seed=0)
+    model = fill_in.load_model(inputs["pretrain"])
+    together = fill_in.fill(model, tokenizer, blanks)
+    for blank, found in zip(blanks, together, strict=True):
+        [alone] = fill_in.fill(model, tokenizer, [blank])
+        assert [guess.text for guess in alone.guesses] == [guess.text for guess in found.guesses]
+        assert alone.probability == pytest.approx(found.probability, rel=1e-5)
+        probabilities = [guess.probability for guess in found.guesses]
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert any(guess.right for guess in found.guesses) == (found.rank <= fill_in.TOP)
+
+
+def test_byte_level_blanks_are_whole_words(tmp_path: Path, inputs: dict[str, Artifact]) -> None:
+    config = TokenizerConfig(kind="byte_bpe", vocab_size=400, min_frequency=1)
+    folder = Folder.at(tmp_path)
+    with folder.staged("tokenizer.json") as path:
+        train(config, SENTENCES * 5).save(str(path))
+    tokenizer = load(folder)
+    with folder.staged("validation-00000.arrow") as path:
+        shards.write(_shard(tokenizer, 8), path)
+    found = inputs["instances"]
+    files = [{"file": "validation-00000.arrow", "split": "validation", "instances": 8}]
+    instances = dataclasses.replace(_changed(found, files=files, vocab_size=400), folder=folder)
+    blanks = fill_in.choose(held_out.first_held_out(instances, 8), tokenizer, "byte_bpe", 8, 0)
+    words = {word.strip(".,").lower() for text in SENTENCES for word in text.split()}
+    assert blanks
+    assert {blank.answer for blank in blanks} <= words
+
+
+def test_the_specimen_tells_what_masking_did(inputs: dict[str, Artifact]) -> None:
+    masking = InstancesConfig(sequence_length=LENGTH).masking
+    reader = held_out.first_held_out(inputs["instances"], 60)
+    tokenizer = load(inputs["tokenizer"].folder)
+    shown = specimen(reader, tokenizer, 0, masking)
+    kinds = {kind: shown.count(kind) for kind in ("special", "masked", "random", "kept")}
+    assert kinds["special"] == 3
+    assert min(kinds.values()) >= 1
+    for piece in shown.pieces:
+        assert (piece.original is not None) == (piece.kind in ("masked", "random", "kept"))
+        assert (piece.text == "[MASK]") == (piece.kind == "masked")
+        if piece.kind == "kept":
+            assert piece.text == piece.original
+        if piece.kind == "random":
+            assert piece.text != piece.original
+    original = tokenizer.encode(SENTENCES[shown.instance % 4], add_special_tokens=False).tokens[:20]
+    a = [piece.original or piece.text for piece in shown.pieces if piece.segment == 0]
+    assert a == ["[CLS]", *original, "[SEP]"]
+
+
+def test_only_as_many_shards_are_opened_as_are_needed(inputs: dict[str, Artifact]) -> None:
+    assert len(held_out.first_held_out(inputs["instances"], 30)) == 30
+    assert len(held_out.first_held_out(inputs["instances"], 31)) == 60
+    assert len(held_out.first_held_out(inputs["instances"], 10**9)) == 60
+
+
+def test_the_share_of_the_most_frequent_token_by_hand(inputs: dict[str, Artifact]) -> None:
+    masking = InstancesConfig(sequence_length=LENGTH).masking
+    reader = held_out.first_held_out(inputs["instances"], 60)
+    batch = held_out.rows(reader, np.arange(40), 0, masking)
+    targets = batch.masked.targets[batch.masked.weights > 0].tolist()
+    token, share = held_out.most_frequent_share(reader, 40, 0, masking)
+    assert share == max(targets.count(other) for other in set(targets)) / len(targets)
+    assert targets.count(token) / len(targets) == share
