@@ -50,7 +50,10 @@ def user_error_in(error: BaseException) -> UserError | None:
             # Ray makes RayTaskError(DataError), a subclass of both; its text is a traceback, and
             # the original is one link further down.
             original = getattr(current, "cause", None)
-            return original if isinstance(original, UserError) else current
+            found = original if isinstance(original, UserError) else current
+            # Ray Data adds lines of its own to the message; ours have one.
+            kind = DataError if isinstance(found, DataError) else UserError
+            return kind(str(found).partition("\n")[0])
         for name in ("cause", "__cause__", "__context__", "training_failed_error"):
             link = getattr(current, name, None)
             if isinstance(link, BaseException):

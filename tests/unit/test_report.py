@@ -142,7 +142,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
             "vocab_size": vocab_size,
             "model": shape.model_dump(),
             "flops_per_token": 1e6,
-            "tokens_per_second_overall": 1e4,
+            "tokens_per_second": 1e4,
+            "timings": [{"step": 20, "seconds": 2.0, "data_wait_share": 0.01}],
         },
     )
     save_tensors(found.folder, "model.safetensors", model.state_dict())

@@ -103,7 +103,8 @@ def quiet_ray_data() -> None:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_options.preserve_order = True
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    # At ERROR it prints the traceback of what the driver is about to report in one line.
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
 
 
 def _quiet_loggers() -> None:

@@ -38,7 +38,7 @@ _GOOGLE_PARAMETER = re.compile(r"(\*{0,2}\w+)\s*\([^()]*(?:\([^()]*\)[^()]*)*\)\
 _TEMPLATE = re.compile(r"[%{$]\(?\w*[)}]?s?$")
 _CODE = re.compile(
     r"(?:def|class|import|from|return|async|await|assert|raise|print|@\w+|\$|%|#!|<\w|</|pip|cmake)\b"
-    r".*[()=;:<>.]|\w[\w.\[\]]*\s*=\s|[A-Za-z_][\w.]*\([^)]*\)\s*$|[\]})]"
+    r".*[()=;:<>.]|(?:if|elif|else|for|while|with|try|except|finally)\b.*:$|.*::=|\w[\w.\[\]]*\s*=\s|[A-Za-z_][\w.]*\([^)]*\)\s*$|[\]})]"
 )
 
 _ROLE = re.compile(r":[\w:+.-]+:`([^`]+)`")

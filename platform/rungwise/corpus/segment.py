@@ -19,6 +19,7 @@ A line break always ends a sentence: readers join lines that are only wrapped.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 _TITLES = (
     "Mr Mrs Ms Mx Dr Drs Prof St Ste Gen Col Lt Capt Cmdr Maj Sgt Rep Reps Sen Sens Gov Pres Rev "
@@ -42,12 +43,22 @@ _CLOSING = "\"'”’»)\\]}`*"
 _OPENING = "\"'“‘«([{`*¿¡„"
 
 
-def _not_after(words: str) -> str:
-    """A guard against `words` before a full stop: one look-behind for each length of word."""
+def _same_length(words: str) -> Iterator[str]:
+    """`words` as alternatives, one group for each length: a look-behind has a fixed width."""
     by_length: dict[int, list[str]] = {}
     for word in words.split():
         by_length.setdefault(len(word), []).append(re.escape(word))
-    return "".join(rf"(?<!\b(?:{'|'.join(group)})\.)" for group in by_length.values())
+    return ("|".join(group) for group in by_length.values())
+
+
+def _not_after(words: str) -> str:
+    """A guard against `words` before a full stop."""
+    return "".join(rf"(?<!\b(?:{group})\.)" for group in _same_length(words))
+
+
+def _after_number_of(words: str) -> str:
+    """True after "vol. 2." and the like."""
+    return "|".join(rf"(?<=\b(?:{group})\.\s[0-9]\.)" for group in _same_length(words))
 
 
 # The first class is all that the engine looks for; each branch then asks which of them it was.
@@ -58,7 +69,8 @@ _END = re.compile(
             {_not_after(_TITLES)}
             (?: {_not_after(_COUNTED)} | (?! \s+ [0-9(\[] ) )
             (?: {_not_after(_MAYBE_LAST)} (?<!\b[A-Z]\.) | (?= \s+ (?:{_OPENERS})\b ) )
-            (?<! ^ [0-9]\. ) (?<! ^ [0-9][0-9]\. ) (?<! [.!?:;]\s [0-9]\. )
+            (?<! ^ [0-9]\. ) (?<! ^ [0-9][0-9]\. )
+            (?: (?<! [.!?:;]\s [0-9]\. ) | {_after_number_of(_COUNTED)} )
           | (?<=\.) (?=\.)
           | (?<=[!?…])
         )

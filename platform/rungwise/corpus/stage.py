@@ -30,9 +30,6 @@ from rungwise.corpus.sources import CorpusConfig, PydocsSource, files_of, key_of
 from rungwise.errors import DataError, UserError
 from rungwise.storage import Folder, SourceFile
 
-NAME = "corpus"
-VERSION = 1
-
 _LABELS_SHOWN = 100
 # Work is measured in bytes of plain text: what else takes as long as so many of them.
 _WORK_OF_PYDOCS_BYTE = 2.5

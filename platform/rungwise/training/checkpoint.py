@@ -41,6 +41,8 @@ class Progress:
     history: list[dict[str, float]] = field(default_factory=list)  # a row a logged step
     validation: list[dict[str, float]] = field(default_factory=list)
     pending: list[list[float]] = field(default_factory=list)  # loss sums since the last logged step
+    # How long it took is no part of where a run is: two runs with the same state have other times.
+    timings: list[dict[str, float]] = field(default_factory=list, compare=False)
 
 
 class Checkpoints:
@@ -153,4 +155,5 @@ def summary_of(progress: Progress) -> dict[str, Any]:
         "tokens": progress.tokens,
         "history": progress.history,
         "validation": progress.validation,
+        "timings": progress.timings,
     }

@@ -83,6 +83,8 @@ def train(
     progress = _resume(model, optimizer, checkpoints, group)
     wrapped = group.wrap(model)
     pending = _Pending.of(progress, objective, group)
+    if group.leads:
+        _report_again(progress, report)
     if progress.step == 0:
         first = validate(model, objective, feeds, config, group)
         _record_validation(progress, first, report, group)
@@ -126,9 +128,10 @@ def train(
                     _log(progress, values, rate, norm, clock, config, report)
                 pending.sums.zero_()
             if done % config.validation_every_steps == 0 or done == config.steps:
+                began = time.perf_counter()
                 result = validate(model, objective, feeds, config, group)
                 _record_validation(progress, result, report, group)
-                clock.restart(progress)
+                clock.validated += time.perf_counter() - began
             if save:
                 began = time.perf_counter()
                 if group.leads:
@@ -194,7 +197,7 @@ class _Pending:
 
 
 class _Clock:
-    """Wall time between logged steps, without validation."""
+    """Wall time since the last logged step."""
 
     def __init__(self, progress: Progress) -> None:
         self.restart(progress)
@@ -202,8 +205,13 @@ class _Clock:
     def restart(self, progress: Progress) -> None:
         self.began = time.perf_counter()
         self.tokens = progress.tokens
-        self.waited = 0.0
-        self.saved = 0.0
+        self.waited = 0.0  # for data
+        self.saved = 0.0  # checkpoints
+        self.validated = 0.0
+
+    def seconds(self) -> float:
+        """Of training: validation is left out."""
+        return time.perf_counter() - self.began - self.validated
 
 
 def _log(
@@ -215,25 +223,27 @@ def _log(
     config: PretrainConfig,
     report: Reporter,
 ) -> None:
-    seconds = time.perf_counter() - clock.began
-    speed = (progress.tokens - clock.tokens) / seconds
-    progress.history.append(
-        {"step": progress.step, "tokens": progress.tokens, "learning_rate": rate, **values}
-    )
-    report.metrics(
-        {f"train/{name}": value for name, value in values.items()}
-        | {
-            "train/learning_rate": rate,
-            "train/gradient_norm": float(norm),
-            "train/tokens": progress.tokens,
-            "throughput/tokens_per_second": speed,
-            "throughput/data_wait_share": clock.waited / seconds,
-            "checkpoint/stall_share": clock.saved / seconds,
-        },
-        progress.step,
-    )
+    seconds = clock.seconds()
+    row = {
+        "step": progress.step,
+        "tokens": progress.tokens,
+        "learning_rate": rate,
+        "gradient_norm": float(norm),
+        **values,
+    }
+    timing = {
+        "step": progress.step,
+        "seconds": seconds,
+        "tokens_per_second": (progress.tokens - clock.tokens) / seconds,
+        "data_wait_share": clock.waited / seconds,
+        "checkpoint_stall_share": clock.saved / seconds,
+    }
+    progress.history.append(row)
+    progress.timings.append(timing)
+    _report_row(report, "train", row)
+    _report_row(report, "throughput", timing)
     report.progress(
-        progress.step, config.steps, loss=values["loss"], **{"tokens/s": speed}
+        progress.step, config.steps, loss=values["loss"], **{"tokens/s": timing["tokens_per_second"]}
     )
     clock.restart(progress)
 
@@ -241,11 +251,27 @@ def _log(
 def _record_validation(
     progress: Progress, values: dict[str, float], report: Reporter, group: Group
 ) -> None:
-    progress.validation.append({"step": progress.step, "tokens": progress.tokens, **values})
+    row = {"step": progress.step, "tokens": progress.tokens, **values}
+    progress.validation.append(row)
     if group.leads:
-        report.metrics(
-            {f"validation/{name}": value for name, value in values.items()}, progress.step
-        )
+        _report_row(report, "validation", row)
+
+
+def _report_row(report: Reporter, prefix: str, row: dict[str, float]) -> None:
+    values = {f"{prefix}/{name}": value for name, value in row.items() if name != "step"}
+    report.metrics(values, int(row["step"]))
+
+
+def _report_again(progress: Progress, report: Reporter) -> None:
+    """Tell all that a checkpoint remembers: workers outlive a killed driver by some steps, and what
+    they reported then reached nobody. Points that arrived before are dropped (tracking.py)."""
+    for prefix, rows in (
+        ("train", progress.history),
+        ("throughput", progress.timings),
+        ("validation", progress.validation),
+    ):
+        for row in rows:
+            _report_row(report, prefix, row)
 
 
 def _check_start(

@@ -50,7 +50,6 @@ def run(
     """
     instances = inputs["instances"]
     check_fit(config, instances)
-    began = time.monotonic()
     identity = fingerprint({"config": config, "instances": instances.fingerprint})
     worker = {
         "config": config,
@@ -84,7 +83,8 @@ def run(
             instances.record["config"]["masking"]["rate"] * instances.summary["sequence_length"],
             next_sentence=config.pretrain.objective.next_sentence,
         ),
-        "tokens_per_second_overall": progress.tokens / (time.monotonic() - began),
+        # Over all attempts, without start-up and validation.
+        "tokens_per_second": progress.tokens / sum(row["seconds"] for row in progress.timings),
         "headline": f"{parameters / 1e6:.1f} M parameters  validation mlm {last['mlm_loss']:.3f} "
         f"(unigram {instances.summary['unigram_entropy']:.2f}){accuracy}",
     }

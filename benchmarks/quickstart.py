@@ -1,0 +1,101 @@
+"""How long `make quickstart` takes and how much memory, cold and when everything is cached.
+
+    python benchmarks/quickstart.py            prints a table and writes benchmarks/results/
+
+Installation is not counted. Memory is the largest sum of the proportional set sizes (PSS) of all
+processes that the run starts, read once a second; shared pages count once.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+CONFIG = "workflows/configs/quickstart.yaml"
+
+
+def measured(root: str) -> tuple[float, float, int]:
+    """Seconds, peak GiB and exit status of one run with its artifacts below `root`."""
+    command = [sys.executable, "workflows/finetune.py", CONFIG, f"root={root}"]
+    began = time.monotonic()
+    process = subprocess.Popen(command, cwd=REPOSITORY)
+    peak = 0
+    while process.poll() is None:
+        peak = max(peak, _memory(process.pid))
+        time.sleep(1)
+    return time.monotonic() - began, peak / 2**30, process.returncode
+
+
+def _memory(pid: int) -> int:
+    total = 0
+    try:
+        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return 0
+    for member in family:
+        try:
+            total += member.memory_full_info().pss
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return total
+
+
+def _record(root: str, stage: str) -> dict:
+    (path,) = Path(root).glob(f"{stage}/*/artifact.json")
+    return json.loads(path.read_text())
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as root:
+        cold, memory, status = measured(root)
+        if status:
+            return status
+        cached, _, status = measured(root)
+        if status:
+            return status
+        stages = ("corpus", "tokenizer", "instances", "pretrain", "task", "sweep", "evaluate",
+                  "register", "report")
+        records = {stage: _record(root, stage) for stage in stages}
+    pretrain, evaluation = records["pretrain"]["summary"], records["evaluate"]["summary"]
+    result = {
+        "date": datetime.date.today().isoformat(),
+        "cpus": os.cpu_count(),
+        "commit": records["report"]["made_by"]["commit"],
+        "cold_seconds": round(cold, 1),
+        "cached_seconds": round(cached, 1),
+        "peak_memory_gib": round(memory, 2),
+        "stage_seconds": {stage: record["seconds"] for stage, record in records.items()},
+        "pretrain_tokens_per_second": round(pretrain["tokens_per_second"]),
+        "validation_mlm_loss": round(pretrain["final"]["mlm_loss"], 4),
+        "unigram_entropy": round(pretrain["unigram_entropy"], 4),
+        "accuracy": {k: v["accuracy"] for k, v in evaluation["systems"].items()},
+        "difference": evaluation["difference"],
+    }
+    folder = REPOSITORY / "benchmarks" / "results"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{result['date']}-quickstart.json").write_text(json.dumps(result, indent=1) + "\n")
+    print("\nquickstart")
+    for label, value in (
+        ("everything built", f"{cold:.0f} s"),
+        ("everything cached", f"{cached:.1f} s"),
+        ("cold over cached", f"{cold / cached:.0f}"),
+        ("peak memory", f"{memory:.2f} GiB"),
+        ("pretraining", f"{result['pretrain_tokens_per_second']:,} tokens/s"),
+        ("MLM loss under unigram entropy",
+         f"{result['unigram_entropy'] - result['validation_mlm_loss']:.2f} nats"),
+    ):
+        print(f"  {label:<32}{value}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""The corpus stage on Ray Data: the same bytes however it is spread, errors that stay one line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rungwise.config import validate
+from rungwise.context import Context
+from rungwise.corpus import CorpusConfig, read_documents, stage
+from rungwise.errors import ConfigError, DataError, UserError
+from rungwise.storage import Folder
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+class Watched:
+    """A reporter that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, float]] = []
+
+    def progress(self, done: float, total: float, **shown: float | str) -> None:
+        self.seen.append((done, total))
+
+    def metrics(self, values: dict[str, float], step: int, run: str | None = None) -> None: ...
+
+    def nested(self, run: str, params: dict[str, Any], status: str = "RUNNING") -> None: ...
+
+    def note(self, message: str) -> None: ...
+
+
+def build(output: Path, *sources: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    config = validate(CorpusConfig, {"sources": list(sources), **keys})
+    summary = stage.run(config, {}, Folder.at(output), Context(report=Watched()))
+    json.dumps(summary)
+    return summary
+
+
+def digests(output: Path) -> dict[str, str]:
+    folder = Folder.at(output)
+    return {name: folder.sha256(name) for name in folder.names()}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """120 files in three forms: every tenth is a copy of another, one is empty, one is short."""
+    root = tmp_path_factory.mktemp("library")
+    for number in range(120):
+        original = number - 1 if number % 10 == 9 else number
+        text = f"Dr. Jones wrote text {original}. It is long enough.\nIt has lines.\n\n" * 3
+        name = f"{number % 3}/{number:03d}.txt"
+        (root / name).parent.mkdir(exist_ok=True)
+        if number % 3:
+            (root / name).write_text(text)
+        else:
+            (root / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
+    (root / "empty.txt").touch()
+    (root / "short.txt").write_text("Short.")
+    return {"kind": "text", "paths": [str(root)], "label": "letters"}
+
+
+def test_what_is_built(tmp_path: Path, library: dict[str, Any]) -> None:
+    config = validate(CorpusConfig, {"sources": [library], "held_out_fraction": 0.2})
+    watched = Watched()
+    output = Folder.at(tmp_path)
+    summary = stage.run(config, {}, output, Context(report=watched))
+    assert output.names() == ["train-00000.parquet", "validation-00000.parquet"]
+    assert summary["dropped"] == {"duplicate": 12, "empty file": 1, "too short": 1}
+    assert summary["dropped_examples"] == {
+        # Of 0/018 and 1/019 the former is kept; of 2/008 and 0/009 the latter.
+        "duplicate": ["1/019.txt", "1/049.txt", "1/079.txt"],
+        "empty file": ["empty.txt"],
+        "too short": ["short.txt"],
+    }
+    assert sum(summary["documents"].values()) == 108
+    assert summary["labels"] == {"letters": 108}
+    assert [file["file"] for file in summary["files"]] == output.names()
+    documents = {
+        split: list(read_documents(output, f"{split}-00000.parquet"))
+        for split in ("train", "validation")
+    }
+    assert {split: len(found) for split, found in documents.items()} == summary["documents"]
+    assert not {doc.digest for doc in documents["train"]} & {
+        doc.digest for doc in documents["validation"]
+    }
+    first = documents["train"][0]
+    assert len(first.sentences) == 9
+    assert first.paragraph_starts == (0, 3, 6)
+    assert first.sentences[1:3] == ("It is long enough.", "It has lines.")
+    done = [number / total for number, total in watched.seen]
+    assert done == sorted(done)
+    assert done[-1] == 1
+
+
+@pytest.mark.parametrize("shuffle", ["sort", "default"])
+@pytest.mark.parametrize("num_tasks", [1, 5])
+def test_same_bytes_however_it_is_spread(
+    tmp_path: Path,
+    library: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    num_tasks: int,
+    shuffle: str,
+) -> None:
+    keys = {"held_out_fraction": 0.2, "shard_megabytes": 0.005}
+    build(tmp_path / "expected", library, **keys)
+    monkeypatch.setattr(stage, "_TASKS_WANTED", num_tasks)
+    monkeypatch.setattr(stage, "_MINIMUM_TASK_WORK", 1)
+    if shuffle == "default":
+        monkeypatch.setattr(stage, "_SORTED_BELOW_BYTES", 0)
+    summary = build(tmp_path / "spread", library, **keys)
+    found = digests(tmp_path / "spread")
+    assert len(found) >= 6
+    assert found == digests(tmp_path / "expected")
+    assert [file["file"] for file in summary["files"]] == list(found)
+
+
+def test_another_source_moves_no_document_across_the_split(
+    tmp_path: Path, library: dict[str, Any]
+) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text(
+        "".join(json.dumps({"text": f"Another text, number {n}. " * 9}) + "\n" for n in range(60))
+    )
+    build(tmp_path / "one", library, held_out_fraction=0.2)
+    build(
+        tmp_path / "two", library, {"kind": "jsonl", "paths": [str(other)]}, held_out_fraction=0.2
+    )
+
+    def held_out(name: str) -> set[str]:
+        folder = Folder.at(tmp_path / name)
+        return {doc.id for doc in read_documents(folder, "validation-00000.parquet")}
+
+    from_library = {name for name in held_out("two") if not name.startswith("other")}
+    assert from_library == held_out("one")
+    assert held_out("two") > from_library
+
+
+def test_pydocs(tmp_path: Path) -> None:
+    summary = build(tmp_path, {"kind": "pydocs", "packages": ["fsspec", "aiohttp"]})
+    assert set(summary["labels"]) == {"fsspec", "aiohttp"}
+    assert summary["words"]["train"] > 10_000
+    assert summary["dropped"]["no text"] > 0
+
+
+def test_errors_are_one_line_and_the_users(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"caf\xe9")
+    (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(os.urandom(999))[:-20])
+    (tmp_path / "short.txt").write_text("Short.")
+    (tmp_path / "one.txt").write_text("One document that is long enough to be kept as it is.")
+    output = tmp_path / "output"
+
+    def refusal(expected: type[UserError], **source: Any) -> str:
+        with pytest.raises(expected) as caught:
+            build(output, {"kind": "text"} | source)
+        assert type(caught.value) is expected
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert refusal(DataError, paths=[str(bad)]) == (
+        f"{bad} is not UTF-8: byte 0xe9 at offset 3; convert it, or set "
+        "corpus.sources.0.invalid_utf8 to replace or latin-1"
+    )
+    assert "cut off" in refusal(DataError, paths=[str(tmp_path / "*.gz")])
+    assert refusal(DataError, paths=[str(tmp_path / "short.txt")]) == (
+        "no document long enough: found 1 too short; lower corpus.minimum_characters (now 50) or "
+        "add to corpus.sources"
+    )
+    assert "no document fell into validation" in refusal(
+        DataError, paths=[str(tmp_path / "one.txt")]
+    )
+    assert "no file matches" in refusal(ConfigError, paths=[str(tmp_path / "none")])
+    # Ray says nothing of what the user is told in one line.
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, library: dict[str, Any]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write to") as caught:
+        build(tmp_path / "file" / "below", library)
+    assert "\n" not in str(caught.value)

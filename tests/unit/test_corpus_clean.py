@@ -1,0 +1,62 @@
+"""Unicode clean-up: hand-worked cases, and what must hold of any text."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rungwise.corpus.clean import Cleaned, clean
+
+ANY_TEXT = st.text(alphabet=st.characters())
+MESSY_TEXT = st.text(
+    alphabet=st.sampled_from(
+        "aé \t\r\n\x00\x1b\x7f\x85\x9f\u00a0\u00ad\u0301\u200b\u200c\u200d\u2028\u202e\u2060\u3000"
+        "\ufeff\ufffd\u212a\ud800中می"
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("dirty", "expected"),
+    [
+        ("plain text stays", "plain text stays"),
+        ("a\r\nb\rc\u2028d\x0ce", "a\nb\nc\nd\ne"),
+        ("nai\u0308ve", "na\u00efve"),
+        ("\ufeffsoft\u00adhyphen zero\u200bwidth", "softhyphen zerowidth"),
+        ("no\u00a0break\u3000wide \t tab", "no break wide tab"),
+        ("  indented \n\t lines \n", "indented\nlines"),
+        ("\u202eright to left\u202c", "right to left"),
+        # Persian spells with the non-joiner; between ASCII letters it is noise.
+        (
+            "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+            "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+        ),
+        ("a\u200cb", "ab"),
+        # Taking the joiner out brings letter and accent together.
+        ("e\u200d\u0301", "\u00e9"),
+    ],
+)
+def test_cases(dirty: str, expected: str) -> None:
+    assert clean(dirty) == Cleaned(expected, removed=0, replaced=0)
+
+
+def test_what_cannot_be_read_is_counted() -> None:
+    assert clean("a\x00b\x1b\ud800c\x90") == Cleaned("abc", removed=4, replaced=0)
+    assert clean("lost \ufffd\ufffd here") == Cleaned(
+        "lost \ufffd\ufffd here", removed=0, replaced=2
+    )
+
+
+@given(ANY_TEXT | MESSY_TEXT)
+def test_clean_text_is_clean(text: str) -> None:
+    cleaned = clean(text)
+    assert clean(cleaned.text) == (cleaned.text, 0, cleaned.replaced)
+    assert unicodedata.is_normalized("NFC", cleaned.text)
+    assert "  " not in cleaned.text
+    assert cleaned.text == cleaned.text.strip()
+    cleaned.text.encode("utf-8")
+    controls = [c for c in cleaned.text if unicodedata.category(c) == "Cc"]
+    assert set(controls) <= {"\n"}
