@@ -62,8 +62,17 @@ def main() -> int:
         cached, _, status = measured(root)
         if status:
             return status
-        stages = ("corpus", "tokenizer", "instances", "pretrain", "task", "sweep", "evaluate",
-                  "register", "report")
+        stages = (
+            "corpus",
+            "tokenizer",
+            "instances",
+            "pretrain",
+            "task",
+            "sweep",
+            "evaluate",
+            "register",
+            "report",
+        )
         records = {stage: _record(root, stage) for stage in stages}
     pretrain, evaluation = records["pretrain"]["summary"], records["evaluate"]["summary"]
     result = {
@@ -90,8 +99,10 @@ def main() -> int:
         ("cold over cached", f"{cold / cached:.0f}"),
         ("peak memory", f"{memory:.2f} GiB"),
         ("pretraining", f"{result['pretrain_tokens_per_second']:,} tokens/s"),
-        ("MLM loss under unigram entropy",
-         f"{result['unigram_entropy'] - result['validation_mlm_loss']:.2f} nats"),
+        (
+            "MLM loss under unigram entropy",
+            f"{result['unigram_entropy'] - result['validation_mlm_loss']:.2f} nats",
+        ),
     ):
         print(f"  {label:<32}{value}")
     return 0

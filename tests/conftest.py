@@ -1,4 +1,4 @@
-"""What tests share: one Ray for the session, small corpora, small recipes, the real data if it is there."""
+"""What tests share: one Ray for the session, small corpora and recipes, real data if present."""
 
 from __future__ import annotations
 

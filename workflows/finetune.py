@@ -1,6 +1,6 @@
 """Raw text to a pretrained, fine-tuned, evaluated and registered BERT, and a page about it.
 
-    python workflows/finetune.py workflows/configs/quickstart.yaml
+python workflows/finetune.py workflows/configs/quickstart.yaml
 """
 
 import sys

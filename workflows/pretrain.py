@@ -1,6 +1,6 @@
 """Raw text to a pretrained BERT, and a page about it.
 
-    python workflows/pretrain.py workflows/configs/quickstart.yaml pretrain.steps=200
+python workflows/pretrain.py workflows/configs/quickstart.yaml pretrain.steps=200
 """
 
 import sys

@@ -28,7 +28,6 @@ def _parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.add_argument("workflow", metavar="WORKFLOW", help="workflows/finetune.py, or finetune")
         sub.add_argument("config", metavar="CONFIG", help="workflows/configs/quickstart.yaml")
-        sub.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="pretrain.steps=100")
         sub.set_defaults(command=command)
     doctor = commands.add_parser("doctor", help="versions and resources, and what is wrong")
     doctor.add_argument("config", metavar="CONFIG", nargs="?", help="look at this recipe's root")
@@ -40,6 +39,8 @@ def _parser() -> argparse.ArgumentParser:
     sync = commands.add_parser("sync", help="send what a tracking server missed while it was away")
     sync.add_argument("config", metavar="CONFIG")
     sync.set_defaults(command=_sync)
+    for sub in commands.choices.values():
+        sub.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="root=/data/artifacts")
     return parser
 
 
@@ -58,19 +59,19 @@ def _run(options: argparse.Namespace) -> int:
 def _doctor(options: argparse.Namespace) -> int:
     from rungwise.doctor import doctor
 
-    return doctor(options.config)
+    return doctor(options.config, options.overrides)
 
 
 def _ui(options: argparse.Namespace) -> int:
     from rungwise.maintenance import serve_ui
 
-    return serve_ui(options.config, options.port)
+    serve_ui(options.config, options.overrides, options.port)
 
 
 def _sync(options: argparse.Namespace) -> int:
     from rungwise.maintenance import sync_spool
 
-    return sync_spool(options.config)
+    return sync_spool(options.config, options.overrides)
 
 
 if __name__ == "__main__":

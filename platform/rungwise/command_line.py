@@ -143,7 +143,9 @@ def _print_outcome(outcome: Outcome, uri: str, console: Console) -> None:
     table.add_column("artifact", overflow="fold")
     for name, artifact in outcome.artifacts.items():
         seconds = f"{artifact.record['seconds']:.1f} s"
-        table.add_row(name, seconds if name in outcome.built else f"({seconds})", artifact.folder.uri)
+        table.add_row(
+            name, seconds if name in outcome.built else f"({seconds})", artifact.folder.uri
+        )
     console.print(table)
     built = f"{len(outcome.built)} of {len(outcome.artifacts)} stages built"
     console.print(f"\n{built} in {outcome.seconds:.0f} s", highlight=False)
@@ -157,8 +159,8 @@ def _print_outcome(outcome: Outcome, uri: str, console: Console) -> None:
     _say(console, "MLflow", shown + hint)
     if outcome.untracked_events:
         console.print(
-            f"{outcome.untracked_events} events did not reach {shown} and are kept; send them with: "
-            "rungwise sync CONFIG",
+            f"{outcome.untracked_events} events did not reach {shown} and are kept; "
+            "send them with: rungwise sync CONFIG",
             style="yellow",
             highlight=False,
         )

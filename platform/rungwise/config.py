@@ -2,8 +2,9 @@
 
     recipe = load(Recipe, "workflows/configs/quickstart.yaml", ["pretrain.steps=100"])
 
-A YAML file is complete: no includes, no interpolation. A key that no model knows is refused with its
-path and the nearest key there is. Nothing derived is ever a key; it is a property or a function.
+A YAML file is complete: no includes, no interpolation. A key that no model knows is refused with
+its path and the nearest key there is. Nothing derived is ever a key; it is a property or a
+function.
 """
 
 from __future__ import annotations
@@ -76,24 +77,29 @@ def with_overrides(data: dict[str, Any], overrides: dict[str, Any]) -> dict[str,
     for dotted, value in overrides.items():
         parts = dotted.split(".")
         node = result
-        for depth, part in enumerate(parts):
-            last = depth == len(parts) - 1
-            here = ".".join(parts[: depth + 1])
-            if isinstance(node, list):
-                if not part.isdigit() or int(part) >= len(node):
-                    raise ConfigError(
-                        f"{here}: expected an index below {len(node)}, found {part!r}"
-                    )
-                part = int(part)
-            elif not isinstance(node, dict):
-                raise ConfigError(f"{dotted}: {'.'.join(parts[:depth])} is a value, not a block")
-            if last:
-                node[part] = value
+        for depth in range(len(parts)):
+            key = _key_in(node, parts, depth)
+            if depth == len(parts) - 1:
+                node[key] = value
             else:
-                if isinstance(node, dict) and not isinstance(node.get(part), dict | list):
-                    node[part] = {}
-                node = node[part]
+                if isinstance(node, dict) and not isinstance(node.get(key), dict | list):
+                    node[key] = {}
+                node = node[key]
     return result
+
+
+def _key_in(node: Any, parts: list[str], depth: int) -> Any:
+    """What `parts[depth]` of a dotted key is in `node`: a key of a block, an index into a list."""
+    part = parts[depth]
+    if isinstance(node, list):
+        if not part.isdigit() or int(part) >= len(node):
+            here = ".".join(parts[: depth + 1])
+            raise ConfigError(f"{here}: expected an index below {len(node)}, found {part!r}")
+        return int(part)
+    if not isinstance(node, dict):
+        above = ".".join(parts[:depth])
+        raise ConfigError(f"{'.'.join(parts)}: {above} is a value, not a block")
+    return part
 
 
 def validate(model: type[ConfigT], data: dict[str, Any], source: str = "config") -> ConfigT:
@@ -108,8 +114,8 @@ def validate(model: type[ConfigT], data: dict[str, Any], source: str = "config")
 def canonical_json(value: Any) -> str:
     """The one text of `value`: sorted keys, no blanks. Refuses what JSON cannot hold exactly.
 
-    Raises TypeError for a value that is neither a Config nor plain JSON data, and ValueError for NaN
-    and infinities, so that a fingerprint never rests on somebody's `repr`.
+    Raises TypeError for a value that is neither a Config nor plain JSON data, and ValueError for
+    NaN and infinities, so that a fingerprint never rests on somebody's `repr`.
     """
     return json.dumps(
         _plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False

@@ -38,7 +38,7 @@ class Reporter(Protocol):
         ...
 
     def metrics(self, values: dict[str, float], step: int, run: str | None = None) -> None:
-        """Points of curves. `run` names a nested run (a trial, a seed) instead of the stage's own."""
+        """Points of curves. `run` names a nested run (a trial, a seed), None the stage's own."""
         ...
 
     def nested(self, run: str, params: dict[str, Any], status: str = "RUNNING") -> None:

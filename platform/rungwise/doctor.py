@@ -9,7 +9,7 @@ import shutil
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -42,9 +42,9 @@ class Finding:
     remedy: str = ""
 
 
-def doctor(config: str | None) -> int:
+def doctor(config: str | None, overrides: Sequence[str]) -> int:
     """Print the table; status 1 if something is wrong that a run would fail on."""
-    findings = list(examine(config))
+    findings = list(examine(config, overrides))
     table = Table(box=None, pad_edge=False)
     for heading in ("", "what", "found", "what to do"):
         table.add_column(heading, overflow="fold")
@@ -58,16 +58,20 @@ def doctor(config: str | None) -> int:
     return FAILED if wrong else OK
 
 
-def examine(config: str | None) -> Iterator[Finding]:
+def examine(config: str | None, overrides: Sequence[str]) -> Iterator[Finding]:
     """Every finding, in the order of the table."""
     yield _python()
     yield from _packages()
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    yield Finding("CPUs", str(cpus), "ok" if cpus >= 2 else "look",
-                  "" if cpus >= 2 else "set compute.num_workers=1")
+    yield Finding(
+        "CPUs",
+        str(cpus),
+        "ok" if cpus >= 2 else "look",
+        "" if cpus >= 2 else "set compute.num_workers=1",
+    )
     yield _memory()
     yield _gpu()
-    root, uri = _places(config)
+    root, uri = _places(config, overrides)
     yield _disk(root)
     yield _tracking(uri)
     yield _cluster()
@@ -76,8 +80,12 @@ def examine(config: str | None) -> Iterator[Finding]:
 def _python() -> Finding:
     version = platform.python_version()
     fits = sys.version_info >= (3, 11)
-    return Finding("Python", version, "ok" if fits else "wrong",
-                   "" if fits else "install Python 3.11 or newer, then remove .venv")
+    return Finding(
+        "Python",
+        version,
+        "ok" if fits else "wrong",
+        "" if fits else "install Python 3.11 or newer, then remove .venv",
+    )
 
 
 def _packages() -> Iterator[Finding]:
@@ -117,11 +125,11 @@ def _gpu() -> Finding:
     return Finding("GPU", ", ".join(names), remedy="set compute.gpus_per_worker=1 to use them")
 
 
-def _places(config: str | None) -> tuple[Folder, str]:
+def _places(config: str | None, overrides: Sequence[str]) -> tuple[Folder, str]:
     if config is None:
         root = Folder.at("artifacts")
         return root, default_uri(root, os.environ.get("MLFLOW_TRACKING_URI"))
-    recipe = load(Recipe, config)
+    recipe = load(Recipe, config, overrides)
     root = root_folder(recipe.root)
     return root, tracking_uri(recipe, root)
 
@@ -154,12 +162,16 @@ def _tracking(uri: str) -> Finding:
             answer.read()
         return Finding("MLflow", f"{shown} answers")
     except (urllib.error.URLError, OSError) as error:
-        return Finding("MLflow", f"{shown} does not answer ({error})", "wrong",
-                       "start the server, or unset MLFLOW_TRACKING_URI to use SQLite")
+        return Finding(
+            "MLflow",
+            f"{shown} does not answer ({error})",
+            "wrong",
+            "start the server, or unset MLFLOW_TRACKING_URI to use SQLite",
+        )
 
 
 def _cluster() -> Finding:
     address = os.environ.get("RAY_ADDRESS")
     if address:
         return Finding("Ray", f"joins {address} (RAY_ADDRESS)")
-    return Finding("Ray", "starts on this machine, on loopback")
+    return Finding("Ray", "starts on this machine, closed by a token")

@@ -43,7 +43,7 @@ _EVALUATION_BATCH = 64
 
 
 class FinetuneConfig(Config):
-    """The paper's recipe; its grid is learning rate 5e-5, 3e-5, 2e-5, batch 16, 32, epochs 2, 3, 4."""
+    """The paper's recipe; its grid: learning rate 5e-5, 3e-5, 2e-5; batch 16, 32; epochs 2 to 4."""
 
     learning_rate: float = Field(default=5e-5, gt=0)
     batch_size: int = Field(default=32, ge=1)
@@ -93,9 +93,7 @@ def load_data(
     """Examples as ids, and the encoder's weights."""
     splitter = load_tokenizer(tokenizer.folder)
     return TaskData(
-        splits={
-            split: encode(splitter, read(task, split), sequence_length) for split in SPLITS
-        },
+        splits={split: encode(splitter, read(task, split), sequence_length) for split in SPLITS},
         num_labels=len(task.summary["labels"]),
         vocab_size=pretrained.summary["vocab_size"],
         model=BertConfig.model_validate(pretrained.summary["model"]),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 
@@ -20,14 +21,16 @@ from rungwise.tracking import artifact_location, default_uri, sync, without_pass
 _DEFAULT_ROOT = "artifacts"
 
 
-def serve_ui(config: str | None, port: int) -> int:
+def serve_ui(config: str | None, overrides: Sequence[str], port: int) -> NoReturn:
     """Serve the MLflow UI of an SQLite store on loopback until Ctrl-C.
 
     Raises UserError if there is no such store, or the port is taken.
     """
-    uri = _store(config)
+    uri = _store(config, overrides)
     if not uri.startswith("sqlite:///"):
-        raise UserError(f"the tracking store is a server: open {without_password(uri)} in a browser")
+        raise UserError(
+            f"the tracking store is a server: open {without_password(uri)} in a browser"
+        )
     database = Path(uri.removeprefix("sqlite:///"))
     if not database.exists():
         raise UserError(f"there is no MLflow store at {database} yet; run a workflow first")
@@ -38,16 +41,13 @@ def serve_ui(config: str | None, port: int) -> int:
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
     command += ["--artifacts-destination", str(artifact_location(uri))]
     command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
-    try:
-        return subprocess.run(command, env=environment, check=False).returncode
-    except KeyboardInterrupt:
-        return OK
+    # The server takes this process's place, so that whatever ends the command ends the server.
+    os.execve(sys.executable, command, {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"})
 
 
-def sync_spool(config: str) -> int:
+def sync_spool(config: str, overrides: Sequence[str]) -> int:
     """Send every spooled event of a recipe to its tracking server."""
-    recipe = load(Recipe, config)
+    recipe = load(Recipe, config, overrides)
     root = root_folder(recipe.root)
     uri = tracking_uri(recipe, root)
     try:
@@ -58,8 +58,8 @@ def sync_spool(config: str) -> int:
     return OK
 
 
-def _store(config: str | None) -> str:
+def _store(config: str | None, overrides: Sequence[str]) -> str:
     if config is not None:
-        recipe = load(Recipe, config)
+        recipe = load(Recipe, config, overrides)
         return tracking_uri(recipe, root_folder(recipe.root))
     return default_uri(Folder.at(_DEFAULT_ROOT), os.environ.get("MLFLOW_TRACKING_URI"))

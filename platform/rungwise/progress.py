@@ -12,7 +12,8 @@ from typing import Any
 import ray
 
 
-@ray.remote(num_cpus=0, max_concurrency=1)
+# Ray's signature of `remote` leaves out what only actors have.
+@ray.remote(num_cpus=0, max_concurrency=1)  # pyright: ignore[reportCallIssue]
 class Board:
     """Holds events until the driver takes them."""
 
@@ -48,7 +49,7 @@ class BoardReporter:
         self._post(kind="note", message=message)
 
     def flush(self) -> None:
-        # Calls of one process to one actor arrive in order: when this returns, the others are there.
+        # Calls of one process to one actor arrive in order: when this returns, the rest is there.
         ray.get(self._board.post.remote({"kind": "flush", "stage": self._stage}))
 
     def _post(self, **event: Any) -> None:

@@ -97,7 +97,11 @@ def finetune_stages(recipe: Recipe, before: dict[str, Stage]) -> dict[str, Stage
             f"this workflow fine-tunes, but the config has no block {', '.join(missing)}; add what "
             "is missing (workflows/configs/quickstart.yaml has all), or use workflows/pretrain.py"
         )
-    assert recipe.task and recipe.finetune and recipe.sweep and recipe.evaluate and recipe.registry
+    assert recipe.task
+    assert recipe.finetune
+    assert recipe.sweep
+    assert recipe.evaluate
+    assert recipe.registry
     task = Stage("task", 1, paragraphs.run, recipe.task, inputs={"corpus": before["corpus"]})
     sources = {"task": task, "tokenizer": before["tokenizer"], "pretrain": before["pretrain"]}
     swept = Stage(
@@ -107,7 +111,9 @@ def finetune_stages(recipe: Recipe, before: dict[str, Stage]) -> dict[str, Stage
         sweep.SweepStageConfig(finetune=recipe.finetune, sweep=recipe.sweep),
         inputs=sources,
     )
-    evaluated = Stage("evaluate", 1, compare.run, recipe.evaluate, inputs=sources | {"sweep": swept})
+    evaluated = Stage(
+        "evaluate", 1, compare.run, recipe.evaluate, inputs=sources | {"sweep": swept}
+    )
     registered = Stage(
         "register",
         1,

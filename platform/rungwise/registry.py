@@ -44,6 +44,7 @@ def run(
     import mlflow
     from mlflow import MlflowClient
     from mlflow.models import infer_signature
+    from mlflow.models.model import ModelInfo
 
     assert context.tracking is not None, "the register stage runs in the driver"
     evaluation, task, pretrained = inputs["evaluate"], inputs["task"], inputs["pretrain"]
@@ -58,12 +59,15 @@ def run(
     texts = [example.text for example in read(task, "validation")[:_EXAMPLES]]
     quieten_mlflow()
     mlflow.set_tracking_uri(context.tracking.uri)
+    info: ModelInfo | None = None
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         described = Path(scratch) / "classifier.json"
         described.write_text(json.dumps(description, indent=1), encoding="utf-8")
         # MLflow prints what it registered; the display says it already.
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere), mlflow.start_run(
-            run_id=context.tracking.run_id
+        with (
+            open(os.devnull, "w") as nowhere,
+            contextlib.redirect_stderr(nowhere),
+            mlflow.start_run(run_id=context.tracking.run_id),
         ):
             info = mlflow.pyfunc.log_model(
                 name="model",
@@ -77,12 +81,24 @@ def run(
                 signature=infer_signature(texts, [{"label": "python", "probability": 0.5}]),
                 input_example=texts,
                 pip_requirements=[
-                    f"{name}=={version(name).partition('+')[0]}" for name in
-                    ("mlflow", "torch", "tokenizers", "safetensors", "numpy", "pandas", "pydantic",
-                     "pyyaml", "pyarrow", "fsspec", "scikit-learn")
+                    f"{name}=={version(name).partition('+')[0]}"
+                    for name in (
+                        "mlflow",
+                        "torch",
+                        "tokenizers",
+                        "safetensors",
+                        "numpy",
+                        "pandas",
+                        "pydantic",
+                        "pyyaml",
+                        "pyarrow",
+                        "fsspec",
+                        "scikit-learn",
+                    )
                 ],
                 registered_model_name=config.name,
             )
+    assert info is not None, "an error leaves the block above"
     client = MlflowClient(tracking_uri=context.tracking.uri)
     number = str(info.registered_model_version)
     score = chosen["validation"]["accuracy"]
@@ -94,7 +110,11 @@ def run(
     for key, value in tags.items():
         client.set_model_version_tag(config.name, number, key, value)
     holder = _holder(client, config)
-    takes = holder is None or not _better(holder, task.fingerprint, score)
+    takes = True
+    shown = f"alias {config.alias}"
+    if holder is not None and _better(holder, task.fingerprint, score):
+        takes = False
+        shown = f"{config.alias} stays with {holder.version}"
     if takes:
         client.set_registered_model_alias(config.name, config.alias, number)
     summary = {
@@ -103,8 +123,7 @@ def run(
         "alias": config.alias if takes else None,
         "model_uri": f"models:/{config.name}/{number}",
         "tags": tags,
-        "headline": f"models:/{config.name}/{number}"
-        + (f"  alias {config.alias}" if takes else f"  {config.alias} stays with {holder.version}"),
+        "headline": f"models:/{config.name}/{number}  {shown}",
     }
     output.write_bytes("registered.json", json.dumps(summary, indent=1).encode())
     return summary

@@ -38,7 +38,7 @@ _FINISH_SECONDS = 20.0  # how long the end of a run waits for the tracking serve
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: its artifacts in order, which of them were built now, and how long it took."""
+    """A finished run: its artifacts in order, which of them it built, and how long it took."""
 
     artifacts: dict[str, Artifact]
     built: tuple[str, ...]
@@ -57,7 +57,8 @@ def run(
 ) -> Outcome:
     """Build what is missing of `stages` (in order, inputs first) below `root`.
 
-    `tracker` is called only if something must be built. Raises UserError for what the user can mend, StageFailed for anything else a stage raises.
+    `tracker` is called only if something must be built. Raises UserError for what the user can
+    mend, StageFailed for anything else a stage raises.
     """
     began = time.monotonic()
     root.check_writable("root")
@@ -166,11 +167,10 @@ class _Job:
 
     def _in_task(self, key: str) -> dict[str, Any]:
         import ray
-
         from rungwise.progress import Board, BoardReporter
 
         stage = self.row.stage
-        board = Board.remote()
+        board = Board.remote()  # pyright: ignore[reportAttributeAccessIssue]
         context = Context(self.compute, BoardReporter(board, stage.name))
         # A killed node's stage starts again by itself; an exception of the stage does not.
         task = ray.remote(num_cpus=_STAGE_CPUS, max_retries=2, retry_exceptions=False)(_call)
@@ -191,8 +191,8 @@ class _Job:
         if run_id is None:
             raise UserError(
                 f"the stage {stage.name} needs the tracking server, which does not answer at "
-                f"{self.tracker.shown_uri}; all stages before it are done, run the same command when "
-                "the server is back"
+                f"{self.tracker.shown_uri}; all stages before it are done, run the same command "
+                "when the server is back"
             )
         tracking = TrackingRun(self.tracker.uri, run_id)
         context = Context(self.compute, tracking=tracking)
@@ -259,8 +259,8 @@ class _Job:
         free = self.row.folder.free_bytes()
         if free is not None and free < _ROOM_BYTES:
             raise UserError(
-                f"no room left on the disk of {self.row.folder.uri}: {free >> 20} MB free, at least "
-                f"{_ROOM_BYTES >> 20} MB needed; free some space, or choose another root"
+                f"no room left on the disk of {self.row.folder.uri}: {free >> 20} MB free, "
+                f"at least {_ROOM_BYTES >> 20} MB needed; free some space, or choose another root"
             )
 
 

@@ -10,11 +10,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import pandas as pd
 import safetensors.torch
 import torch
-from mlflow.pyfunc import PythonModel, PythonModelContext
+from mlflow.models import set_model
+from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from tokenizers import Tokenizer
 
 from rungwise.finetune import FinetuneConfig, encode_texts, predict_logits
@@ -40,7 +40,7 @@ class TextClassifier(PythonModel):
         self._model.load_state_dict(safetensors.torch.load_file(context.artifacts["weights"]))
         self._model.eval()
 
-    def predict(
+    def predict(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         context: PythonModelContext,
         model_input: list[str],
@@ -65,4 +65,4 @@ def _column(model_input: Any) -> list[Any]:
     return list(model_input)
 
 
-mlflow.models.set_model(TextClassifier())
+set_model(TextClassifier())

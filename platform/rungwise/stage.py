@@ -2,9 +2,9 @@
 
     run(config, inputs, output, context) -> summary
 
-The fingerprint hashes the stage's name and version, the identity part of its config, the digests of
-what it reads from outside, and its inputs' fingerprints. Where it runs, paths, the label and job ids
-are not among them, by construction. A change of code is declared by raising `version`.
+The fingerprint hashes the stage's name and version, the identity part of its config, the digests
+of what it reads from outside, and its inputs' fingerprints. Where it runs, paths, the label and job
+ids are not among them, by construction. A change of code is declared by raising `version`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The only file that knows a bucket from a folder.
 
-A `Folder` is a place for files: a local directory or a prefix of an object store (`s3://bucket/key`).
-Whatever is written appears whole or not at all: locally by a rename, on S3 because one object is one
-write. Everything else in the package speaks of folders and names.
+A `Folder` is a place for files: a local directory or a prefix of an object store
+(`s3://bucket/key`). Whatever is written appears whole or not at all: locally by a rename, on S3
+because one object is one write. Everything else in the package speaks of folders and names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import fsspec
 
@@ -39,7 +39,7 @@ class Folder:
 
     @classmethod
     def at(cls, uri: str | Path) -> Folder:
-        """A folder for a path or URL; a local path becomes absolute, so that workers agree on it."""
+        """A folder for a path or URL; a local path becomes absolute, so workers agree on it."""
         text = str(uri).removeprefix("file://")
         if is_remote(text):
             return cls(text.rstrip("/"))
@@ -116,7 +116,7 @@ class Folder:
                 path.unlink(missing_ok=True)
 
     def local(self, name: str, cache: Path | None = None) -> Path:
-        """A path on this machine with the bytes of `name`: itself, or a download kept in `cache`."""
+        """A path on this machine with the bytes of `name`: itself, or a download in `cache`."""
         if not self.remote:
             return Path(self.uri) / name
         cache = cache or Path(tempfile.gettempdir()) / f"rungwise-cache-{os.getuid()}"
@@ -185,7 +185,8 @@ class SourceFile:
     size_bytes: int
 
     def open(self) -> BinaryIO:
-        return fsspec.open(self.uri, "rb").open()
+        # `fsspec.open` gives one OpenFile; the checker reads a list of them into it.
+        return cast(fsspec.core.OpenFile, fsspec.open(self.uri, "rb")).open()
 
     def digest(self) -> str:
         """What changes when the bytes do: SHA-256 here, the store's own tag and size on S3."""

@@ -1,10 +1,10 @@
 """Sweep stage: Ray Tune over the fine-tuning function, scored on the validation split only.
 
 The space is a mapping from keys of the `finetune` block to what they may be; a trial's values go
-through the same override function as the command line. ASHA (Li et al. 2020, "A system for massively
-parallel hyperparameter tuning", MLSys, arXiv:1810.05934) stops trials that lag behind at a rung of
-epochs. Each initialisation is swept on its own, with the same space and number of trials, so that
-what is compared later is the best of each and not one at the other's settings.
+through the same override function as the command line. ASHA (Li et al. 2020, "A system for
+massively parallel hyperparameter tuning", MLSys, arXiv:1810.05934) stops trials that lag behind at
+a rung of epochs. Each initialisation is swept on its own, with the same space and number of trials,
+so that what is compared later is the best of each and not one at the other's settings.
 
 The score of a sweep's winner is a maximum over trials and so too good; the honest score comes from
 new seeds on the test split (evaluation/compare.py).
@@ -129,8 +129,10 @@ def _tune(
     before: int,
     total: int,
 ) -> list[dict[str, Any]]:
-    from ray import tune
     from ray.tune.schedulers import ASHAScheduler
+    from ray.tune.search import BasicVariantGenerator
+
+    from ray import tune
 
     sweep = config.sweep
     trainable = functools.partial(
@@ -143,7 +145,7 @@ def _tune(
             metric=METRIC,
             mode="max",
             num_samples=sweep.trials,
-            search_alg=tune.search.BasicVariantGenerator(
+            search_alg=BasicVariantGenerator(
                 random_state=sweep.seed, max_concurrent=context.compute.max_concurrent_trials
             ),
             scheduler=ASHAScheduler(

@@ -1,8 +1,8 @@
-"""Tokenizer stage: WordPiece or byte-level BPE, trained on a stated sample of the training documents.
+"""Tokenizer stage: WordPiece or byte-level BPE, trained on a stated sample of training documents.
 
-Both kinds carry BERT's special tokens, first and in this order, so their ids are 0 to 4 whatever the
-vocabulary. WordPiece as in Devlin et al. 2019 (arXiv:1810.04805), byte-level BPE as in Radford et al.
-2019; the file is `tokenizer.json` of the `tokenizers` library, which also does the training.
+Both kinds carry BERT's special tokens, first and in this order, so their ids are 0 to 4 whatever
+the vocabulary. WordPiece as in Devlin et al. 2019 (arXiv:1810.04805), byte-level BPE as in Radford
+et al. 2019; the file is `tokenizer.json` of the `tokenizers` library, which also does the training.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ def run(
     found = tokenizer.get_vocab_size()
     if found > config.vocab_size:
         raise DataError(
-            f"tokenizer.vocab_size: {config.vocab_size:,} asked, but the text has so many different "
-            f"characters that {found:,} pieces are needed; raise it to more than {found:,}"
+            f"tokenizer.vocab_size: {config.vocab_size:,} asked, but the text has so many "
+            f"different characters that {found:,} pieces are needed; "
+            f"raise it to more than {found:,}"
         )
     if found < config.vocab_size:
         raise DataError(
-            f"tokenizer.vocab_size: {config.vocab_size:,} asked, but {sample.characters:,} characters "
-            f"of text fill only {found:,}; set tokenizer.vocab_size to {found:,} or less, lower "
-            f"tokenizer.min_frequency, or add text"
+            f"tokenizer.vocab_size: {config.vocab_size:,} asked, but {sample.characters:,} "
+            f"characters of text fill only {found:,}; set tokenizer.vocab_size to {found:,} "
+            f"or less, lower tokenizer.min_frequency, or add text"
         )
     with output.staged(FILE) as path:
         tokenizer.save(str(path))
@@ -104,9 +105,10 @@ def train(config: TokenizerConfig, sentences: Iterable[str]) -> Tokenizer:
             ),
         )
         return tokenizer
-    # The library numbers single characters in the order of a hash map, which differs from process to
-    # process, and breaks ties between merges by these numbers. So a first pass finds the characters
-    # and merges nothing, and the second is given them sorted, as if they were special tokens.
+    # The library numbers single characters in the order of a hash map, which differs from process
+    # to process, and breaks ties between merges by these numbers. So a first pass finds the
+    # characters and merges nothing, and the second is given them sorted, as if they were special
+    # tokens.
     alphabet = _wordpiece_vocabulary(tokenizer, sentences, config, list(SPECIAL_TOKENS), size=0)
     known = [*SPECIAL_TOKENS, *sorted(alphabet.keys() - set(SPECIAL_TOKENS))]
     vocabulary = _wordpiece_vocabulary(tokenizer, sentences, config, known, config.vocab_size)

@@ -4,8 +4,8 @@ Stages and workers report events; the driver's `Tracker` writes each to a spool 
 thread sends the file's events in order. A server that is away, slow or wrong never stops training:
 what it has not taken stays in the spool and is sent by the next run or by `rungwise sync`.
 
-Sending twice is harmless. A run is found again by the tag `rungwise.key`, and a point whose step the
-run already has is dropped, which is also what makes steps replayed after a crash appear once.
+Sending twice is harmless. A run is found again by the tag `rungwise.key`, and a point whose step
+the run already has is dropped, which is also what makes steps replayed after a crash appear once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 from rungwise.config import Config
 from rungwise.storage import Folder
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 KEY_TAG = "rungwise.key"
 PARENT_TAG = "mlflow.parentRunId"
+# So that the UI opens on training runs and not on traces.
+_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _RETRY_SECONDS = 5.0
 _PARAM_CHARACTERS = 6000  # MLflow's own limit
 _TAG_CHARACTERS = 5000
@@ -75,8 +77,9 @@ class Tracker:
         self._spool = spool
         spool.mkdir(parents=True, exist_ok=True)
         self._path = spool / f"{time.time_ns()}-{uuid.uuid4().hex[:6]}.jsonl"
-        self._file = _locked(self._path, "w")
-        assert self._file is not None
+        file = _locked(self._path, "w")
+        assert file is not None, "its name is new, so no other process holds it"
+        self._file = file
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._sent = threading.Event()
         self._closing = threading.Event()
@@ -111,7 +114,7 @@ class Tracker:
         self._put(op="close", key=key, status=status)
 
     def run_id(self, key: str, timeout_seconds: float) -> str | None:
-        """MLflow's id of the run `key`, once the server has it; None if it does not within the time."""
+        """MLflow's id of the run `key`, once the server has it; None if that takes longer."""
         deadline = time.monotonic() + timeout_seconds
         while time.monotonic() < deadline:
             if key in self._sender.runs:
@@ -229,7 +232,7 @@ class _Sender:
 
     def send(self, event: dict[str, Any]) -> None:
         if self._client is None:
-            self._connect()
+            self._client = self._connect()
         key = event["key"]
         if event["op"] == "open":
             self._open(event)
@@ -247,7 +250,7 @@ class _Sender:
             case "close":
                 self._client.set_terminated(run_id, event["status"], event["time"])
 
-    def _connect(self) -> None:
+    def _connect(self) -> Any:
         import mlflow
         from mlflow import MlflowClient
 
@@ -261,7 +264,9 @@ class _Sender:
         else:
             try:
                 self._experiment_id = client.create_experiment(
-                    self._experiment, artifact_location=artifact_location(self._uri)
+                    self._experiment,
+                    artifact_location=artifact_location(self._uri),
+                    tags=_EXPERIMENT_TAGS,
                 )
             except mlflow.MlflowException:
                 # Another process made it between the two calls.
@@ -269,7 +274,7 @@ class _Sender:
                 if experiment is None:
                     raise
                 self._experiment_id = experiment.experiment_id
-        self._client = client
+        return client
 
     def _find(self, key: str) -> str | None:
         found = self._client.search_runs(
@@ -368,7 +373,7 @@ def _unsent(spool: Path) -> list[tuple[Path, list[dict[str, Any]]]]:
     return files
 
 
-def _locked(path: Path, mode: str) -> TextIO | None:
+def _locked(path: Path, mode: str) -> IO[str] | None:
     """`path` opened and locked until it is closed, or None if another process holds it."""
     stream = path.open(mode, encoding="utf-8")
     try:

@@ -17,13 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 
 @pytest.fixture
 def head() -> Iterator[tuple[str, dict[str, str]]]:
-    """A Ray head of our own on free ports, ended by its process id; its job address and environment."""
+    """A Ray head of our own on free ports, ended by its process id; its address and environment."""
     ports = []
     probes = [socket.socket() for _ in range(6)]
     for probe in probes:
@@ -40,14 +39,38 @@ def head() -> Iterator[tuple[str, dict[str, str]]]:
         "PATH": f"{binaries}:{os.environ['PATH']}",
     }
     process = subprocess.Popen(
-        [str(binaries / "ray"), "start", "--head", "--block", "--num-cpus", "2",
-         "--node-ip-address", "127.0.0.1", "--port", str(ports[0]),
-         "--dashboard-host", "127.0.0.1", "--dashboard-port", str(ports[1]),
-         "--dashboard-agent-listen-port", str(ports[2]), "--metrics-export-port", str(ports[3]),
-         "--ray-client-server-port", str(ports[4]), "--dashboard-agent-grpc-port", str(ports[5]),
-         "--object-store-memory", "200000000", "--temp-dir", str(scratch / "ray"),
-         "--disable-usage-stats"],
-        env=environment, start_new_session=True, stdout=subprocess.DEVNULL,
+        [
+            str(binaries / "ray"),
+            "start",
+            "--head",
+            "--block",
+            "--num-cpus",
+            "2",
+            "--node-ip-address",
+            "127.0.0.1",
+            "--port",
+            str(ports[0]),
+            "--dashboard-host",
+            "127.0.0.1",
+            "--dashboard-port",
+            str(ports[1]),
+            "--dashboard-agent-listen-port",
+            str(ports[2]),
+            "--metrics-export-port",
+            str(ports[3]),
+            "--ray-client-server-port",
+            str(ports[4]),
+            "--dashboard-agent-grpc-port",
+            str(ports[5]),
+            "--object-store-memory",
+            "200000000",
+            "--temp-dir",
+            str(scratch / "ray"),
+            "--disable-usage-stats",
+        ],
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     address = f"http://127.0.0.1:{ports[1]}"
@@ -80,25 +103,60 @@ def test_a_submitted_job_runs_the_workflow_on_the_cluster(
         shutil.copytree(
             REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
         )
+    # A mark by which to tell the code that came with the job from the code that is installed here.
+    stage = folder / "platform" / "rungwise" / "corpus" / "stage.py"
+    stage.write_text(stage.read_text().replace(" documents  ", " documents of the job  "))
     done = subprocess.run(
-        [str(Path(sys.executable).parent / "ray"), "job", "submit", "--address", address,
-         "--working-dir", str(folder), "--",
-         "python", "workflows/pretrain.py", str(config), "pretrain.steps=20"],
-        env=environment, capture_output=True, text=True, timeout=280, check=False,
+        [
+            str(Path(sys.executable).parent / "ray"),
+            "job",
+            "submit",
+            "--address",
+            address,
+            "--working-dir",
+            str(folder),
+            "--",
+            "python",
+            "workflows/pretrain.py",
+            str(config),
+            "pretrain.steps=20",
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 of 5 stages built" in done.stdout
+    (corpus_record,) = (tmp_path / "root").glob("corpus/*/artifact.json")
+    assert "documents of the job" in json.loads(corpus_record.read_text())["summary"]["headline"]
     (record,) = (tmp_path / "root").glob("pretrain/*/artifact.json")
     assert json.loads(record.read_text())["summary"]["steps"] == 20
 
 
 def test_a_failing_workflow_fails_the_job(head: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     address, environment = head
-    config = write_recipe(tmp_path / "recipe.yaml", small_recipe(tmp_path / "root", tmp_path / "no"))
+    config = write_recipe(
+        tmp_path / "recipe.yaml", small_recipe(tmp_path / "root", tmp_path / "no")
+    )
     done = subprocess.run(
-        [str(Path(sys.executable).parent / "ray"), "job", "submit", "--address", address, "--",
-         "python", str(REPOSITORY / "workflows" / "pretrain.py"), str(config)],
-        env=environment, capture_output=True, text=True, timeout=120, check=False,
+        [
+            str(Path(sys.executable).parent / "ray"),
+            "job",
+            "submit",
+            "--address",
+            address,
+            "--",
+            "python",
+            str(REPOSITORY / "workflows" / "pretrain.py"),
+            str(config),
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 1
     assert "corpus.sources.0.paths: no file matches" in done.stdout

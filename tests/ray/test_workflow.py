@@ -13,15 +13,18 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
+from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 from rungwise.config import with_overrides
 from rungwise.tracking import KEY_TAG, PARENT_TAG
-from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 STAGES = ("corpus", "tokenizer", "instances", "pretrain")
 DOWNSTREAM: dict[str, Any] = {
     "task": {
-        "num_labels": 3, "train_per_label": 4, "validation_per_label": 4, "test_per_label": 4,
+        "num_labels": 3,
+        "train_per_label": 4,
+        "validation_per_label": 4,
+        "test_per_label": 4,
         "minimum_words": 5,
     },
     "finetune": {"batch_size": 4, "pooling": "mean", "sequence_length": 32},
@@ -47,7 +50,9 @@ def command(workflow: str, config: Path, *overrides: str) -> list[str]:
     return [sys.executable, f"workflows/{workflow}.py", str(config), *overrides]
 
 
-def run(workflow: str, config: Path, *overrides: str, status: int = 0) -> subprocess.CompletedProcess:
+def run(
+    workflow: str, config: Path, *overrides: str, status: int = 0
+) -> subprocess.CompletedProcess:
     done = subprocess.run(
         command(workflow, config, *overrides),
         cwd=REPOSITORY,
@@ -114,8 +119,12 @@ def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: P
     assert len(by_parent[parent.info.run_id]) == len(stages)
     assert len(by_parent[stages["sweep"].info.run_id]) == 2 * 3
     assert len(by_parent[stages["evaluate"].info.run_id]) == 2 * 2
-    assert set(by_parent) == {None, parent.info.run_id, stages["sweep"].info.run_id,
-                              stages["evaluate"].info.run_id}
+    assert set(by_parent) == {
+        None,
+        parent.info.run_id,
+        stages["sweep"].info.run_id,
+        stages["evaluate"].info.run_id,
+    }
     for trial in by_parent[stages["sweep"].info.run_id]:
         assert 0.001 <= float(trial.data.params["learning_rate"]) <= 0.01
         assert "validation/accuracy" in trial.data.metrics
@@ -162,9 +171,21 @@ def test_a_second_run_builds_nothing_and_starts_no_ray(finished: Path) -> None:
 
 def test_plan_says_which_value_rebuilds_which_stages(finished: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "rungwise", "plan", "finetune", str(finished / "recipe.yaml"),
-         "pretrain.steps=50", "compute.num_workers=1"],
-        cwd=REPOSITORY, env=environment(finished), capture_output=True, text=True, check=True,
+        [
+            sys.executable,
+            "-m",
+            "rungwise",
+            "plan",
+            "finetune",
+            str(finished / "recipe.yaml"),
+            "pretrain.steps=50",
+            "compute.num_workers=1",
+        ],
+        cwd=REPOSITORY,
+        env=environment(finished),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
     for name in ("corpus", "tokenizer", "instances", "task"):
@@ -182,14 +203,24 @@ def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(
     recipe = with_overrides(
         small_recipe(tmp_path / "killed", corpus),
         # Slow enough to be killed in the middle: about ten seconds of training.
-        {"pretrain.steps": 400, "pretrain.log_every_steps": 10, "compute.checkpoint_every_steps": 20,
-         "model.hidden_size": 64, "pretrain.global_batch_size": 32, "model.dropout": 0.1},
+        {
+            "pretrain.steps": 400,
+            "pretrain.log_every_steps": 10,
+            "compute.checkpoint_every_steps": 20,
+            "model.hidden_size": 64,
+            "pretrain.global_batch_size": 32,
+            "model.dropout": 0.1,
+        },
     )
     config = write_recipe(tmp_path / "recipe.yaml", recipe)
     root = tmp_path / "killed"
     process = subprocess.Popen(
-        command("pretrain", config), cwd=REPOSITORY, env=environment(tmp_path),
-        start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        command("pretrain", config),
+        cwd=REPOSITORY,
+        env=environment(tmp_path),
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 200
     while not list(root.glob("pretrain/*/checkpoints/step-*[1-9]*0/checkpoint.json")):
@@ -204,7 +235,9 @@ def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(
 
     resumed = run("pretrain", config)
     for name in finished_before:
-        assert any(line.startswith(name) and "cached" in line for line in resumed.stdout.splitlines())
+        assert any(
+            line.startswith(name) and "cached" in line for line in resumed.stdout.splitlines()
+        )
     assert "goes on from its last checkpoint" in resumed.stdout
     run("pretrain", config, f"root={tmp_path / 'undisturbed'}")
     one, other = (records(tmp_path / name)["pretrain"] for name in ("killed", "undisturbed"))
@@ -216,7 +249,9 @@ def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(
     client = MlflowClient(f"sqlite:///{root}/mlflow.db")
     experiment = client.get_experiment_by_name("rungwise")
     assert experiment is not None
-    runs = [r for r in client.search_runs([experiment.experiment_id]) if r.info.run_name == "pretrain"]
+    runs = [
+        r for r in client.search_runs([experiment.experiment_id]) if r.info.run_name == "pretrain"
+    ]
     assert len(runs) == 1
     points = client.get_metric_history(runs[0].info.run_id, "train/loss")
     assert sorted(point.step for point in points) == list(range(10, 401, 10))
@@ -233,11 +268,17 @@ def test_a_server_that_is_gone_for_the_whole_run_stops_nothing(
     assert set(records(tmp_path / "root")) == {*STAGES, "report"}
     store = f"sqlite:///{tmp_path}/later.db"
     subprocess.run(
-        [sys.executable, "-c",
-         "import sys; from pathlib import Path; from rungwise.tracking import sync;"
-         "print(sync(sys.argv[1], 'rungwise', Path(sys.argv[2])))",
-         store, str(tmp_path / "root" / "tracking")],
-        cwd=REPOSITORY, env=environment(tmp_path), check=True,
+        [
+            sys.executable,
+            "-c",
+            "import sys; from pathlib import Path; from rungwise.tracking import sync;"
+            "print(sync(sys.argv[1], 'rungwise', Path(sys.argv[2])))",
+            store,
+            str(tmp_path / "root" / "tracking"),
+        ],
+        cwd=REPOSITORY,
+        env=environment(tmp_path),
+        check=True,
     )
     client = MlflowClient(store)
     experiment = client.get_experiment_by_name("rungwise")

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 from rungwise.__main__ import main
 from rungwise.command_line import root_folder
-from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 
 @pytest.fixture
@@ -24,13 +24,28 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["pretrain", "{recipe}", "pretrain.stepz=5"], "pretrain.stepz: unknown key; did you mean 'steps'?"),
-        (["pretrain", "{recipe}", "modle.num_layers=5"], "modle: unknown key; did you mean 'model'?"),
-        (["pretrain", "{recipe}", "model.num_heads=5"], "model: hidden_size must be a multiple of num_heads"),
-        (["pretrain", "{recipe}", "corpus.sources.0.paths=[/no/such]"], "no file matches '/no/such'"),
+        (
+            ["pretrain", "{recipe}", "pretrain.stepz=5"],
+            "pretrain.stepz: unknown key; did you mean 'steps'?",
+        ),
+        (
+            ["pretrain", "{recipe}", "modle.num_layers=5"],
+            "modle: unknown key; did you mean 'model'?",
+        ),
+        (
+            ["pretrain", "{recipe}", "model.num_heads=5"],
+            "model: hidden_size must be a multiple of num_heads",
+        ),
+        (
+            ["pretrain", "{recipe}", "corpus.sources.0.paths=[/no/such]"],
+            "no file matches '/no/such'",
+        ),
         (["pretrain", "gone.yaml"], "cannot read the config gone.yaml"),
         (["pretend", "{recipe}"], "there is no workflow workflows/pretend.py; found: workflows/"),
-        (["finetune", "{recipe}"], "the config has no block task, finetune, sweep, evaluate, registry"),
+        (
+            ["finetune", "{recipe}"],
+            "the config has no block task, finetune, sweep, evaluate, registry",
+        ),
         (["pretrain", "{recipe}", "instances.sequence_length=600"], "raise max_predictions to 90"),
         (["pretrain", "{recipe}", "root=/proc/nowhere"], "root: cannot write to /proc/nowhere"),
     ],
@@ -103,7 +118,11 @@ def test_a_relative_root_of_a_job_outlives_its_temporary_folder(
 def test_the_module_and_a_workflow_file_print_their_usage() -> None:
     for command in (["-m", "rungwise", "--help"], ["workflows/pretrain.py", "--help"]):
         done = subprocess.run(
-            [sys.executable, *command], cwd=REPOSITORY, capture_output=True, text=True,
-            env={**os.environ, "COLUMNS": "200"}, check=True,
+            [sys.executable, *command],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "COLUMNS": "200"},
+            check=True,
         )
         assert "usage:" in done.stdout + done.stderr

@@ -40,11 +40,16 @@ class Optimizer(Config):
 
 class Whole(Config):
     optimizer: Optimizer
-    sources: list[Annotated[Files | Made, Field(discriminator="kind")]] = []
+    sources: list[Annotated[Files | Made, Field(discriminator="kind")]] = Field(
+        default_factory=list
+    )
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=10,
@@ -54,7 +59,10 @@ JSON = st.recursive(
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"optimizer": {"learning_rat": 1}}, "optimizer.learning_rat: unknown key; did you mean 'learning_rate'?"),
+        (
+            {"optimizer": {"learning_rat": 1}},
+            "optimizer.learning_rat: unknown key; did you mean 'learning_rate'?",
+        ),
         ({"optimiser": {}}, "optimiser: unknown key; did you mean 'optimizer'?"),
         ({"optimizer": {"learning_rate": "fast"}}, "optimizer.learning_rate: "),
         ({"optimizer": {"learning_rate": -1}}, "greater than 0, found -1"),
@@ -104,7 +112,7 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot read the config .*gone.yaml"):
+    with pytest.raises(ConfigError, match=r"cannot read the config .*gone\.yaml"):
         load(Whole, tmp_path / "gone.yaml")
 
 
@@ -119,7 +127,9 @@ def test_any_changed_value_changes_the_fingerprint(value: dict) -> None:
     assert fingerprint(value) != fingerprint({**value, key: value[key] + 1})
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, {1: 2}, object(), {"f": print}, {"s": {1, 2}}])
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, {1: 2}, object(), {"f": print}, {"s": {1, 2}}]
+)
 def test_what_json_cannot_hold_exactly_is_refused(value: object) -> None:
     with pytest.raises((TypeError, ValueError)):
         canonical_json(value)

@@ -17,7 +17,16 @@ from rungwise.context import Context
 from rungwise.corpus.document import SCHEMA, digest_of
 from rungwise.errors import DataError
 from rungwise.evaluation.statistics import estimate, paired_difference
-from rungwise.finetune import Encoded, FinetuneConfig, TaskData, build, evaluate, finetune, pad, predict_logits
+from rungwise.finetune import (
+    Encoded,
+    FinetuneConfig,
+    TaskData,
+    build,
+    evaluate,
+    finetune,
+    pad,
+    predict_logits,
+)
 from rungwise.models.bert import BertConfig, BertForPretraining
 from rungwise.storage import Folder
 from rungwise.tasks.paragraphs import TaskConfig, hide_name, read, run
@@ -106,15 +115,22 @@ def corpus(folder: Path, paragraphs: int = 6) -> Artifact:
         for label, fruit in (("alpha", "apples"), ("beta", "pears"), ("gamma", "plums")):
             for module in modules:
                 sentences = [
-                    f"The {label} library and module {module} of kind {p} does what {label.title()} "
-                    f"says it does with {fruit} and nothing else at all."
+                    f"The {label} library and module {module} of kind {p} does what "
+                    f"{label.title()} says it does with {fruit} and nothing else at all."
                     for p in range(paragraphs)
                 ]
-                sentences.append("Licensed under the same licence as all of the other files are here.")
-                rows.append({
-                    "id": f"{label}.{module}", "label": label, "digest": digest_of(sentences),
-                    "sentences": sentences, "paragraph_starts": list(range(len(sentences))),
-                })
+                sentences.append(
+                    "Licensed under the same licence as all of the other files are here."
+                )
+                rows.append(
+                    {
+                        "id": f"{label}.{module}",
+                        "label": label,
+                        "digest": digest_of(sentences),
+                        "sentences": sentences,
+                        "paragraph_starts": list(range(len(sentences))),
+                    }
+                )
         folder.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), folder / f"{split}-00000.parquet")
         files.append({"file": f"{split}-00000.parquet", "split": split, "documents": len(rows)})

@@ -1,4 +1,4 @@
-"""Instances: pairs as the paper makes them, the published mask statistics, the same rows for any worker."""
+"""Instances: pairs and mask statistics as the paper has them, the same rows for any worker."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rungwise.errors import DataError
+from rungwise.config import validate
+from rungwise.errors import ConfigError, DataError
 from rungwise.instances import masked, order, shards
 from rungwise.instances.contract import check
 from rungwise.instances.masking import MaskingConfig, mask
 from rungwise.instances.randomness import bits, uniform
 from rungwise.instances.reader import positions_of
 from rungwise.instances.stage import InstancesConfig, entropy
-from rungwise.config import validate
-from rungwise.errors import ConfigError
 from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID
 
 VOCAB = 1000
@@ -28,7 +27,9 @@ VOCAB = 1000
 def text_of(lengths: list[list[int]]) -> masked.TokenisedText:
     """Documents with sentences of these lengths; every token of document d is 10 + d."""
     flat = [length for document in lengths for length in document]
-    ids = [10 + d for d, document in enumerate(lengths) for length in document for _ in range(length)]
+    ids = [
+        10 + d for d, document in enumerate(lengths) for length in document for _ in range(length)
+    ]
     return masked.TokenisedText(
         ids=np.array(ids, dtype=np.uint16),
         starts=np.concatenate([[0], np.cumsum(flat)]).astype(np.int64),
@@ -132,7 +133,7 @@ def sample_ids(rows: int, length: int, seed: int = 0) -> np.ndarray:
 
 
 def test_mask_statistics_are_the_papers() -> None:
-    """SPEC D20, over 280,000 tokens; the bounds are its own and five standard errors are inside them."""
+    """SPEC D20, over 280,000 tokens; its bounds, inside which five standard errors lie."""
     ids = sample_ids(3000, 128)
     config = MaskingConfig()
     out = mask(ids, np.arange(3000), np.zeros(3000, int), 0, VOCAB, config)
@@ -236,7 +237,7 @@ def test_the_generator_is_uniform_and_its_streams_are_unrelated() -> None:
 
 
 def test_splitmix64_gives_the_published_numbers() -> None:
-    """The first output for state 0 is 16294208416658607535 (reference code of Vigna, splitmix64.c)."""
+    """The first output for state 0 is 16294208416658607535 (Vigna's reference, splitmix64.c)."""
     assert int(bits(0)) == 16294208416658607535
 
 

@@ -12,9 +12,19 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "platform" / "rungwise"
 # What must run on a bare machine with PyTorch: no Ray, no MLflow, whatever imports it.
-BARE = ("models", "objectives", "training/loop", "training/optimizer", "training/checkpoint",
-        "training/feed", "training/parallel", "instances/reader", "instances/masking",
-        "instances/order", "instances/randomness")
+BARE = (
+    "models",
+    "objectives",
+    "training/loop",
+    "training/optimizer",
+    "training/checkpoint",
+    "training/feed",
+    "training/parallel",
+    "instances/reader",
+    "instances/masking",
+    "instances/order",
+    "instances/randomness",
+)
 
 
 def test_import_platform_still_finds_the_standard_library() -> None:
@@ -60,7 +70,9 @@ LAYERS = (
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE))
+)
 def test_imports_go_one_way(path: Path) -> None:
     relative = path.relative_to(PACKAGE)
     own = relative.parts[0].removesuffix(".py")
@@ -69,6 +81,6 @@ def test_imports_go_one_way(path: Path) -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rungwise"):
             parts = (node.module or "").split(".")[1:]
             for target in [parts[0]] if parts else [alias.name for alias in node.names]:
-                assert target == own or RANK[target] < RANK[own] or (
-                    RANK[target] == RANK[own]
-                ), f"{relative}:{node.lineno} imports {target}, a layer above {own}"
+                assert target == own or RANK[target] < RANK[own] or (RANK[target] == RANK[own]), (
+                    f"{relative}:{node.lineno} imports {target}, a layer above {own}"
+                )

@@ -82,7 +82,9 @@ def test_identity_and_outside_enter_and_what_they_leave_out_does_not() -> None:
     assert stage("here", "1").fingerprint != stage("here", "2").fingerprint
 
 
-def test_no_record_means_not_done_and_leftovers_of_a_killed_run_do_not_count(tmp_path: Path) -> None:
+def test_no_record_means_not_done_and_leftovers_of_a_killed_run_do_not_count(
+    tmp_path: Path,
+) -> None:
     root = Folder.at(tmp_path)
     row = plan(chain(), root, "x")[0]
     row.folder.write_bytes("data", b"half")

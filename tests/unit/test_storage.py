@@ -138,7 +138,9 @@ def test_files_are_named_relative_to_their_source(tmp_path: Path) -> None:
     assert find_files(f"{tmp_path}/none*") == []
 
 
-def test_the_digest_of_a_source_follows_its_bytes_not_its_place(tmp_path: Path, bucket: str) -> None:
+def test_the_digest_of_a_source_follows_its_bytes_not_its_place(
+    tmp_path: Path, bucket: str
+) -> None:
     def digest(pattern: str) -> str:
         return find_files(pattern)[0].digest()
 

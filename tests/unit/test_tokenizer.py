@@ -1,4 +1,4 @@
-"""Tokenizers: the same vocabulary in any process, the published examples, text that looks special."""
+"""Tokenizers: one vocabulary in any process, the published examples, text that looks special."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ from rungwise.corpus.document import SCHEMA, digest_of
 from rungwise.errors import DataError
 from rungwise.storage import Folder
 from rungwise.tokenizer import (
-    CLS_ID, MASK_ID, PAD_ID, SEP_ID, SPECIAL_TOKENS, UNK_ID, TokenizerConfig, load, run, train,
+    CLS_ID,
+    MASK_ID,
+    PAD_ID,
+    SEP_ID,
+    SPECIAL_TOKENS,
+    UNK_ID,
+    TokenizerConfig,
+    load,
+    run,
+    train,
 )
 
 TEXT = [
@@ -54,7 +63,11 @@ def test_every_process_learns_the_same_vocabulary(kind: str) -> None:
 def test_special_tokens_have_the_ids_the_rest_of_the_platform_uses(kind: str) -> None:
     tokenizer = train(config(kind, vocab_size=300), TEXT)
     assert [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS] == [
-        PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID,
+        PAD_ID,
+        UNK_ID,
+        CLS_ID,
+        SEP_ID,
+        MASK_ID,
     ]
 
 
@@ -83,16 +96,25 @@ def corpus(folder: Path, sentences: list[str]) -> Artifact:
     folder.mkdir(parents=True)
     files = []
     for split in shards.SPLITS:
-        row = {"id": "d", "label": "l", "digest": digest_of(sentences), "sentences": sentences,
-               "paragraph_starts": [0]}
-        pq.write_table(pa.Table.from_pylist([row], schema=SCHEMA), folder / f"{split}-00000.parquet")
+        row = {
+            "id": "d",
+            "label": "l",
+            "digest": digest_of(sentences),
+            "sentences": sentences,
+            "paragraph_starts": [0],
+        }
+        pq.write_table(
+            pa.Table.from_pylist([row], schema=SCHEMA), folder / f"{split}-00000.parquet"
+        )
         files.append({"file": f"{split}-00000.parquet", "split": split, "documents": 1})
     return Artifact("corpus", "c" * 12, Folder.at(folder), {"summary": {"files": files}})
 
 
 def test_text_that_looks_like_a_special_token_is_text(tmp_path: Path) -> None:
     output = Folder.at(tmp_path / "t")
-    inputs = {"corpus": corpus(tmp_path / "c", [*TEXT, "The [MASK] token and [SEP] and [CLS] too."])}
+    inputs = {
+        "corpus": corpus(tmp_path / "c", [*TEXT, "The [MASK] token and [SEP] and [CLS] too."])
+    }
     run(config("wordpiece", vocab_size=100), inputs, output, Context())
     ids = load(output).encode("a [MASK] b [SEP] [CLS] [PAD]", add_special_tokens=False).ids
     assert not {PAD_ID, CLS_ID, SEP_ID, MASK_ID} & set(ids)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from rungwise.tracking import KEY_TAG, PARENT_TAG, Tracker, default_uri, sync, without_password
 from rungwise.storage import Folder
+from rungwise.tracking import KEY_TAG, PARENT_TAG, Tracker, default_uri, sync, without_password
 
 
 @pytest.fixture
@@ -94,7 +94,15 @@ def test_what_a_killed_process_left_is_sent_by_the_next_one(uri: str, tmp_path: 
     spool = tmp_path / "spool"
     spool.mkdir()
     events = [
-        {"op": "open", "key": "old", "name": "n", "parent": None, "tags": {}, "params": {}, "time": 1},
+        {
+            "op": "open",
+            "key": "old",
+            "name": "n",
+            "parent": None,
+            "tags": {},
+            "params": {},
+            "time": 1,
+        },
         {"op": "metrics", "key": "old", "values": {"loss": 1.0}, "step": 0, "time": 2},
     ]
     text = "".join(json.dumps(event) + "\n" for event in events)
@@ -106,7 +114,9 @@ def test_what_a_killed_process_left_is_sent_by_the_next_one(uri: str, tmp_path: 
     assert points(uri, runs(uri)["old"], "loss") == [(0, 1.0)]
 
 
-def test_an_event_the_server_refuses_does_not_block_those_behind_it(uri: str, tmp_path: Path) -> None:
+def test_an_event_the_server_refuses_does_not_block_those_behind_it(
+    uri: str, tmp_path: Path
+) -> None:
     tracker = Tracker(uri, "test", tmp_path / "spool")
     tracker.open("stage", "child", params={"rate": 1})
     tracker.open("stage", "child", params={"rate": 2})  # MLflow never changes a parameter

@@ -1,4 +1,4 @@
-"""Join the cluster a job was submitted to, or start Ray on this machine; keep Ray's noise in its logs."""
+"""Join the cluster of a submitted job, or start Ray on this machine; keep its noise in its logs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 import ray
-
 from rungwise.context import ComputeConfig
 from rungwise.storage import Folder
 
@@ -45,15 +45,16 @@ def session(compute: ComputeConfig) -> Iterator[str]:
     """A connection to Ray, and its dashboard's address (empty if it has none).
 
     Inside a submitted job, or with RAY_ADDRESS set, this joins that cluster. Otherwise Ray is
-    started here on loopback with this machine's cores, and ends with the block; other clusters on
-    the machine are neither joined nor touched.
+    started here with this machine's cores, and ends with the block; other clusters on the machine
+    are neither joined nor touched. Ray 2.60 on Linux opens its ports on every interface whatever
+    address it is given; the token it makes for a local cluster is what keeps others out.
     """
     address = os.environ.get("RAY_ADDRESS")
     if ray.is_initialized():
         yield _dashboard()
         return
     _quiet_loggers()
-    variables = {name: os.environ[name] for name in ENVIRONMENT}
+    variables = {name: os.environ[name] for name in ENVIRONMENT} | _source_path(address)
     if address:
         ray.init(
             address=address,
@@ -69,13 +70,24 @@ def session(compute: ComputeConfig) -> Iterator[str]:
             logging_level=logging.ERROR,
             object_store_memory=compute.object_store_megabytes << 20,
             runtime_env={"env_vars": variables},
-            _node_ip_address="127.0.0.1",
         )
     try:
         with _terminated_as_interrupted():
             yield _dashboard()
     finally:
         ray.shutdown()
+
+
+def _source_path(address: str | None) -> dict[str, str]:
+    """Where workers of a cluster find this package if it came with a job's working directory.
+
+    Ray unpacks that directory on every node, at places of its own, and starts workers in it; so the
+    path has to be relative.
+    """
+    source_root = Path(__file__).resolve().parents[2]
+    if address is None or not source_root.is_relative_to(Path.cwd().resolve()):
+        return {}
+    return {"PYTHONPATH": str(source_root.relative_to(Path.cwd().resolve()))}
 
 
 @contextlib.contextmanager
@@ -113,7 +125,9 @@ def _quiet_loggers() -> None:
 
 
 def _dashboard() -> str:
-    url = getattr(ray._private.worker.global_worker.node, "webui_url", None) or ""
+    from ray._private.worker import global_worker
+
+    url = getattr(global_worker.node, "webui_url", None) or ""
     return f"http://{url}" if url else ""
 
 

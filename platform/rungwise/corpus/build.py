@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -34,7 +34,7 @@ _TABLE_BYTES = 8 << 20
 
 def tables(drafts: Iterable[Draft], minimum_characters: int) -> Iterator[pa.Table]:
     """One row for each draft, in order, in tables of a few megabytes; at least one table."""
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     held_bytes = 0
     for draft in drafts:
         row = _row(draft, minimum_characters)
@@ -62,7 +62,7 @@ def raise_failure(text: str) -> NoReturn:
     raise {"ConfigError": ConfigError, "DataError": DataError}.get(name, UserError)(message)
 
 
-def _row(draft: Draft, minimum_characters: int) -> dict[str, object]:
+def _row(draft: Draft, minimum_characters: int) -> dict[str, Any]:
     sentences: list[str] = []
     starts: list[int] = []
     removed = replaced = 0

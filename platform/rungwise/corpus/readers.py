@@ -93,6 +93,7 @@ def _text_drafts(text: str, file: SourceFile, source: TextSource) -> Iterator[Dr
 def _blocks(text: str) -> Iterator[tuple[int, str]]:
     """What stands between blank lines, each with the number of its first line."""
     block: list[str] = []
+    number = 0
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             block.append(line)
@@ -182,6 +183,7 @@ def _draft(
     text_field, id_field, label_field = (
         _named(key, record, place, source, index) for key in _FIELDS
     )
+    assert text_field is not None, "the config has a default for it and refuses null"
     text = record[text_field]
     if text is not None and not isinstance(text, str):
         raise DataError(

@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute as pc  # makes most of its functions at run time: no checker knows them
 import pyarrow.parquet as pq
 
 from rungwise.corpus.document import SCHEMA
@@ -72,8 +72,8 @@ def write_shard(
         "labels": dict(Counter(facts[at]["label"] for at in kept)),
         "dropped": {reason: len(ids) for reason, ids in dropped.items()},
         "dropped_examples": {reason: ids[:_EXAMPLES] for reason, ids in dropped.items()},
-        "removed": pc.sum(rows["removed"]).as_py() or 0,
-        "replaced": pc.sum(rows["replaced"]).as_py() or 0,
+        "removed": pc.sum(rows["removed"]).as_py() or 0,  # pyright: ignore[reportAttributeAccessIssue]
+        "replaced": pc.sum(rows["replaced"]).as_py() or 0,  # pyright: ignore[reportAttributeAccessIssue]
     }
 
 
@@ -106,9 +106,9 @@ def _write(table: pa.Table, name: str, split: str, output: Folder) -> dict[str, 
             path,
             compression="zstd",
             row_group_size=_ROWS_A_GROUP,
-            use_dictionary=["label"],
+            use_dictionary=["label"],  # pyright: ignore[reportArgumentType]
         )
-    sentences = pc.list_flatten(table["sentences"])
+    sentences = pc.list_flatten(table["sentences"])  # pyright: ignore[reportAttributeAccessIssue]
     # Clean text has single blanks only, and one more stands between two sentences.
     between = len(sentences) - table.num_rows
     return {
@@ -116,9 +116,9 @@ def _write(table: pa.Table, name: str, split: str, output: Folder) -> dict[str, 
         "split": split,
         "documents": table.num_rows,
         "sentences": len(sentences),
-        "words": pc.sum(pc.count_substring(sentences, " ")).as_py() + len(sentences),
-        "characters": pc.sum(pc.utf8_length(sentences)).as_py() + between,
-        "bytes": pc.sum(pc.binary_length(sentences)).as_py() + between,
+        "words": pc.sum(pc.count_substring(sentences, " ")).as_py() + len(sentences),  # pyright: ignore[reportAttributeAccessIssue]
+        "characters": pc.sum(pc.utf8_length(sentences)).as_py() + between,  # pyright: ignore[reportAttributeAccessIssue]
+        "bytes": pc.sum(pc.binary_length(sentences)).as_py() + between,  # pyright: ignore[reportAttributeAccessIssue]
     }
 
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import ray.data
 from ray.data.context import ShuffleStrategy
+from ray.types import ObjectRef
 
 import ray
 from rungwise.cluster.session import quiet_ray_data
@@ -70,7 +71,7 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[
     documents = ray.data.from_items(
         [{"task": task} for task in tasks], override_num_blocks=len(tasks)
     ).map_batches(read, batch_size=1, batch_format="pyarrow")
-    blocks: list[ray.ObjectRef] = []
+    blocks: list[ObjectRef[Any]] = []
     text_bytes = 0
     for bundle in documents.iter_internal_ref_bundles():
         for measured, failed in ray.get([_measure.remote(ref) for ref in bundle.block_refs]):
@@ -121,7 +122,8 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[
 def _measure(rows: pa.Table) -> tuple[int, str | None]:
     """The bytes of text in a block, and what stopped its reader if anything did."""
     failures = rows["error"].drop_null()
-    return pc.sum(rows["bytes"]).as_py() or 0, failures[0].as_py() if len(failures) else None
+    measured = pc.sum(rows["bytes"]).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
+    return measured, failures[0].as_py() if len(failures) else None
 
 
 def _tasks(config: CorpusConfig) -> list[str]:
@@ -180,9 +182,12 @@ def _summary(config: CorpusConfig, found: dict[str, Any]) -> dict[str, Any]:
                 f"corpus.held_out_fraction is {config.held_out_fraction}; {direction} it or add "
                 "documents to corpus.sources"
             )
+    dropped = sum(found["dropped"].values())
     return {
         "files": found["files"],
         **totals,
+        "headline": f"{sum(documents.values()):,} documents  "
+        f"{sum(totals['words'].values()) / 1e6:.1f} M words  {dropped:,} dropped",
         "labels": dict(found["labels"].most_common(_LABELS_SHOWN)),
         "dropped": found["dropped"],
         "dropped_examples": found["dropped_examples"],

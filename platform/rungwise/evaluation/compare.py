@@ -1,7 +1,7 @@
 """Evaluate stage: the winners of the sweep on new seeds and on the test split that no trial saw.
 
-Each seed fine-tunes both initialisations, so the difference is taken pair by pair. The seeds are not
-the sweep's and the split is not the one that selected, so the winner's luck does not enter.
+Each seed fine-tunes both initialisations, so the difference is taken pair by pair. The seeds are
+not the sweep's and the split is not the one that selected, so the winner's luck does not enter.
 """
 
 from __future__ import annotations
@@ -137,8 +137,9 @@ def _score(
         report.metrics({f"validation/{k}": v for k, v in metrics.items()}, epoch, run=name)
 
     model = finetune(config, data, initialisation, seed, on_epoch)
-    scores = {split: evaluate(model, data.splits[split]).metrics() for split in
-              ("validation", "test")}
+    scores = {
+        split: evaluate(model, data.splits[split]).metrics() for split in ("validation", "test")
+    }
     report.metrics({f"test/{k}": v for k, v in scores["test"].items()}, config.epochs, run=name)
     save_tensors(weights, _weights(initialisation, seed), model.state_dict())
     report.nested(name, {}, "FINISHED")

@@ -1,1 +1,1 @@
-"""Instances: what one forward pass reads. Built once in shards, read by index in a computed order."""
+"""Instances: what one forward pass reads. Built once in shards, read by index in computed order."""

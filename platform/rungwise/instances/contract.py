@@ -1,4 +1,4 @@
-"""The contract: what must hold of every shard, checked where it is built; a violation stops the stage.
+"""The contract: what must hold of every shard, checked where it is built; if not, the stage stops.
 
 Bounds are those of SPEC D20 (15 +- 0.3 %, 80/10/10 +- 1 %, NSP 50 +- 1 %). On a shard so small that
 an honest draw would leave them now and then, five standard errors take their place.
@@ -114,7 +114,9 @@ def check(
 def _masking_counts(
     shard: Shard, sequence_length: int, vocab_size: int, masking: MaskingConfig, seed: int
 ) -> dict[str, int]:
-    counts = dict.fromkeys(("candidates", "selected", "to_mask", "to_random", "kept"), 0)
+    counts: dict[str, int] = dict.fromkeys(
+        ("candidates", "selected", "to_mask", "to_random", "kept"), 0
+    )
     column = np.arange(sequence_length)[None, :]
     for begin in range(0, len(shard), _ROWS_AT_ONCE):
         rows = np.arange(begin, min(begin + _ROWS_AT_ONCE, len(shard)))

@@ -177,7 +177,7 @@ def _gather_until(starts: list[int], sentence: int, end: int, wanted: int) -> in
 def _truncate(
     a: tuple[int, int], b: tuple[int, int], room: int, draw: _Draws
 ) -> tuple[tuple[int, int], tuple[int, int], bool]:
-    """Cut the pair to `room` tokens: one at a time from the longer side, front or back by a coin."""
+    """Cut the pair to `room` tokens: one by one from the longer side, front or back by a coin."""
     a_length, b_length = a[1] - a[0], b[1] - b[0]
     excess = a_length + b_length - room
     if excess <= 0:

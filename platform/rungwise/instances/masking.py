@@ -1,9 +1,9 @@
 """Masking: which tokens a batch predicts and what stands in their place, drawn when rows are read.
 
-Devlin et al. 2019: 15 % of the tokens are selected; of these 80 % become [MASK], 10 % a random token
-and 10 % stay. The draw is a function of (seed, epoch, instance, position), so every epoch masks
-anew, and any worker that reads an instance masks it the same. Special tokens and padding are never
-selected and never drawn as a replacement.
+Devlin et al. 2019: 15 % of the tokens are selected; of these 80 % become [MASK], 10 % a random
+token and 10 % stay. The draw is a function of (seed, epoch, instance, position), so every epoch
+masks anew, and any worker that reads an instance masks it the same. Special tokens and padding are
+never selected and never drawn as a replacement.
 
 B batch, T sequence, M the most positions that one instance predicts
 """

@@ -1,10 +1,10 @@
-"""The order in which training reads: a pure function of (seed, epoch, count), computed and not stored.
+"""The order in which training reads: a pure function of (seed, epoch, count), never stored.
 
-Position p of a run is place p mod count of epoch p div count, and each epoch is a permutation of the
-instances. The permutation is a four-round Feistel network over the smallest even number of bits that
-holds the count, walked until it lands below the count (Black and Rogaway, "Ciphers with arbitrary
-finite domains", CT-RSA 2002): any place is found in O(1) time and memory, for 10^10 instances as for
-ten. So the data position of a run is one integer, whatever the number of workers.
+Position p of a run is place p mod count of epoch p div count, and each epoch is a permutation of
+the instances. The permutation is a four-round Feistel network over the smallest even number of bits
+that holds the count, walked until it lands below the count (Black and Rogaway, "Ciphers with
+arbitrary finite domains", CT-RSA 2002): any place is found in O(1) time and memory, for 10^10
+instances as for ten. So the data position of a run is one integer, whatever the number of workers.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A bijection of 64-bit integers in which each input bit moves about half of the output bits."""
+    """A bijection of 64-bit integers in which each input bit moves about half the output bits."""
     x = (x ^ (x >> np.uint64(30))) * _MIX_1
     x = (x ^ (x >> np.uint64(27))) * _MIX_2
     return x ^ (x >> np.uint64(31))
@@ -34,4 +34,4 @@ def bits(*coordinates: ArrayLike) -> NDArray[np.uint64]:
 
 def uniform(*coordinates: ArrayLike) -> NDArray[np.float64]:
     """A number in [0, 1) for each broadcast tuple of coordinates, from the 53 highest bits."""
-    return (bits(*coordinates) >> np.uint64(11)) * 2.0**-53
+    return (bits(*coordinates) >> np.uint64(11)) * np.float64(2.0**-53)

@@ -1,7 +1,7 @@
 """Reads instances by position of the run: any worker, any step, any world size, the same rows.
 
-Step s takes positions [s B, (s + 1) B) of the order (order.py); a rank takes its part of them. So one
-integer, the step, resumes the data. Shards are mapped files, opened once.
+Step s takes positions [s B, (s + 1) B) of the order (order.py); a rank takes its part of them. So
+one integer, the step, resumes the data. Shards are mapped files, opened once.
 
 B batch, T sequence, M masked positions
 """

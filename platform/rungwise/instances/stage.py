@@ -1,4 +1,4 @@
-"""Instances stage on Ray Data: one row a shard of documents, one task reads, builds, checks, writes it.
+"""Instances stage on Ray Data: a row is a shard of documents; a task reads, builds, checks, writes.
 
 A shard is the unit of work: what comes out depends on its documents, the config and the seed alone,
 so the bytes are the same whatever the number of workers. The driver sees one manifest row a shard.

@@ -41,13 +41,7 @@ def stages(inputs: Mapping[str, Artifact]) -> list[Row]:
 
 
 def made(artifact: Artifact) -> str:
-    """What a stage says of itself in one line; the corpus is counted here."""
-    if artifact.stage == "corpus":
-        documents, words = artifact.summary["documents"], artifact.summary["words"]
-        return (
-            f"{documents['train']:,} documents to train on, {documents['validation']:,} held out  "
-            f"{sum(words.values()) / 1e6:.1f} M words"
-        )
+    """What a stage says of itself in one line."""
     return artifact.summary["headline"]
 
 

@@ -1,10 +1,10 @@
 """Task stage: which library does a paragraph document? Sequence classification from the corpus.
 
-Labels are the corpus's own (its documents say where they are from), so the task needs no data beside
-it. A paragraph that names its library would be no task, so the name is replaced. Training and
-validation paragraphs come from documents the model was pretrained on, without labels, test paragraphs
-from held-out documents that no earlier stage has seen; no document gives paragraphs to two splits,
-and no text stands in two of them.
+Labels are the corpus's own (its documents say where they are from), so the task needs no data
+beside it. A paragraph that names its library would be no task, so the name is replaced. Training
+and validation paragraphs come from documents the model was pretrained on, without labels, test
+paragraphs from held-out documents that no earlier stage has seen; no document gives paragraphs to
+two splits, and no text stands in two of them.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def run(
         found = {label: {split: len(pools[label][split]) for split in SPLITS} for label in pools}
         raise DataError(
             f"task.num_labels is {config.num_labels}, but only {len(labels)} labels of the corpus "
-            f"have the paragraphs asked for ({wanted}); lower num_labels or the *_per_label numbers, "
-            f"raise corpus.held_out_fraction, or add text. Found: {found}"
+            f"have the paragraphs asked for ({wanted}); lower num_labels or the *_per_label "
+            f"numbers, raise corpus.held_out_fraction, or add text. Found: {found}"
         )
     counts = {}
     for split, number in wanted.items():
@@ -116,10 +116,8 @@ def hide_name(text: str, label: str) -> str:
     return re.sub(rf"(?i)(?<![a-z0-9]){re.escape(label)}(?![a-z0-9])", _NEUTRAL, text)
 
 
-def _pools(
-    config: TaskConfig, corpus: Artifact
-) -> dict[str, dict[str, list[tuple[str, str]]]]:
-    """(text, document) by label and split; a text that several labels or splits have is nobody's."""
+def _pools(config: TaskConfig, corpus: Artifact) -> dict[str, dict[str, list[tuple[str, str]]]]:
+    """(text, document) by label and split; a text that two labels or splits have is left out."""
     found: dict[str, list[tuple[str, str, str]]] = {}
     for row in corpus.summary["files"]:
         for document in read_documents(corpus.folder, row["file"]):
@@ -149,16 +147,16 @@ def _paragraphs(document: Document, config: TaskConfig) -> Iterator[str]:
             yield text
 
 
-def _drawn(
-    pool: list[tuple[str, str]], number: int, seed: int
-) -> list[tuple[str, str]]:
+def _drawn(pool: list[tuple[str, str]], number: int, seed: int) -> list[tuple[str, str]]:
     """`number` of the pool by the hash of the text, so that they do not depend on its order.
 
     Documents take turns: a large module does not crowd out the small ones.
     """
     taken: Counter[str] = Counter()
     ranked = []
-    for text, document in sorted(pool, key=lambda item: float(uniform(seed, document_hash(item[0])))):
+    for text, document in sorted(
+        pool, key=lambda item: float(uniform(seed, document_hash(item[0])))
+    ):
         ranked.append((taken[document], text, document))
         taken[document] += 1
     ranked.sort(key=lambda item: item[0])

@@ -3,7 +3,7 @@
     checkpoints/step-000000400/
         model.safetensors
         optimizer.safetensors      AdamW's moments, by the names of their parameters
-        checkpoint.json            written last: step, tokens, history, identity, sha256 of the others
+        checkpoint.json            written last: step, tokens, history, identity, the others' sha256
 
 Without `checkpoint.json` there is no checkpoint, so a save that was killed costs the previous one
 nothing. Digests are checked before anything is loaded; a damaged checkpoint is passed over for the
@@ -61,9 +61,7 @@ class Checkpoints:
             if name.startswith("step-") and (self._folder / name).exists(RECORD)
         ]
 
-    def save(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
-    ) -> None:
+    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
         """Write the checkpoint of this step, then drop the oldest beyond `keep`."""
         folder = self._at(progress.step)
         folder.remove()
@@ -99,9 +97,7 @@ class Checkpoints:
             logger.warning("%s is damaged, using the checkpoint before it", folder.uri)
         return None
 
-    def load(
-        self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer
-    ) -> Progress:
+    def load(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
         """Put the state of that step into `model` and `optimizer`."""
         folder = self._at(step)
         model.load_state_dict(load_tensors(folder, MODEL))

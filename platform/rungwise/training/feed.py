@@ -1,8 +1,8 @@
 """From instances to tensors, one thread ahead of the training step.
 
 A worker's rows of a step are sorted by length before they are cut into micro-batches, and each
-micro-batch is as long as its longest row: a loss is a sum, so the order of rows changes nothing, and
-padding is hardly paid for.
+micro-batch is as long as its longest row: a loss is a sum, so the order of rows changes nothing,
+and padding is hardly paid for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The training loop: plain PyTorch, no Ray and no MLflow, read from top to bottom.
 
-A run is a function of its config. Step s reads positions [s B, (s + 1) B) of the computed order, its
-learning rate follows from s, and dropout is seeded by (seed, s, rank). So a run that was killed goes
-on from its last checkpoint and ends with the bits it would have ended with.
+A run is a function of its config. Step s reads positions [s B, (s + 1) B) of the computed order,
+its learning rate follows from s, and dropout is seeded by (seed, s, rank). So a run that was killed
+goes on from its last checkpoint and ends with the bits it would have ended with.
 
 A loss is a sum and a count until the last all-reduce: every micro-batch is divided by the counts of
 the whole global batch, so splitting it over micro-batches and workers in any way gives the same
@@ -37,6 +37,10 @@ from rungwise.training.optimizer import (
 )
 from rungwise.training.parallel import Group
 
+# "auto" is bfloat16 where the processor multiplies it natively, else float32. Weights, moments and
+# losses are float32 in each.
+Precision = Literal["float32", "bfloat16", "auto"]
+
 # How far a loss may be from its expected start, in nats, before it is named.
 _START_TOLERANCE = {"mlm": 0.5, "nsp": 0.15}
 
@@ -48,7 +52,7 @@ class PretrainConfig(Config):
     steps: int = Field(ge=1)
     global_batch_size: int = Field(default=256, ge=1)  # instances
     optimizer: OptimizerConfig = OptimizerConfig()
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     validation_every_steps: int = Field(default=1000, ge=1)
     validation_instances: int = Field(default=2048, ge=1)
     log_every_steps: int = Field(default=10, ge=1)
@@ -74,7 +78,7 @@ def train(
     group: Group,
     report: Reporter,
 ) -> Progress:
-    """Train `model` in place until `config.steps`, from the newest sound checkpoint if there is one.
+    """Train `model` in place until `config.steps`, from the newest sound checkpoint if any.
 
     Raises UserError if the loss stops being a number.
     """
@@ -102,8 +106,12 @@ def train(
             torch.manual_seed(int(bits(config.seed, step, group.rank)) >> 1)
             rate = learning_rate_at(step, config.steps, config.optimizer)
             set_learning_rate(optimizer, rate)
-            micro_batches = [part.to(group.device, non_blocking=True) for part in batch.micro_batches]
-            counts = group.sum(torch.stack([objective.counts(part) for part in micro_batches]).sum(0))
+            micro_batches = [
+                part.to(group.device, non_blocking=True) for part in batch.micro_batches
+            ]
+            counts = group.sum(
+                torch.stack([objective.counts(part) for part in micro_batches]).sum(0)
+            )
             for number, part in enumerate(micro_batches):
                 last = number == len(micro_batches) - 1
                 with group.exchange(wrapped, last), _precision(config, group):
@@ -243,7 +251,10 @@ def _log(
     _report_row(report, "train", row)
     _report_row(report, "throughput", timing)
     report.progress(
-        progress.step, config.steps, loss=values["loss"], **{"tokens/s": timing["tokens_per_second"]}
+        progress.step,
+        config.steps,
+        loss=values["loss"],
+        **{"tokens/s": timing["tokens_per_second"]},
     )
     clock.restart(progress)
 
@@ -295,5 +306,18 @@ def _check_start(
 
 def _precision(config: PretrainConfig, group: Group) -> torch.autocast:
     return torch.autocast(
-        group.device.type, dtype=torch.bfloat16, enabled=config.precision == "bfloat16"
+        group.device.type,
+        dtype=torch.bfloat16,
+        enabled=uses_bfloat16(config.precision, group.device),
     )
+
+
+def uses_bfloat16(precision: Precision, device: torch.device) -> bool:
+    """Whether matrix products are taken in bfloat16 on `device`."""
+    if precision != "auto":
+        return precision == "bfloat16"
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    # Without these instructions oneDNN emulates the products, several times slower than float32.
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

@@ -59,9 +59,7 @@ class Group:
             gradient_as_bucket_view=True,
         )
 
-    def exchange(
-        self, model: nn.Module, last: bool
-    ) -> contextlib.AbstractContextManager[None]:
+    def exchange(self, model: nn.Module, last: bool) -> contextlib.AbstractContextManager[None]:
         """Gradients are exchanged once a step, in the backward of the last micro-batch."""
         if isinstance(model, DistributedDataParallel) and not last:
             return model.no_sync()

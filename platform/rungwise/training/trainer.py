@@ -3,8 +3,8 @@
 Ray Train starts the workers, connects them (gloo on CPUs, nccl on GPUs) and starts them again when
 one dies. Checkpoints are ours (checkpoint.py), in the stage's own folder: a report to Ray Train
 waits for its controller's next poll, its snapshot is tied to a run's name, and the loop must also
-run without Ray. So workers that start again, and a driver that starts again, do the same thing: they
-look for the newest sound checkpoint.
+run without Ray. So workers that start again, and a driver that starts again, do the same thing:
+they look for the newest sound checkpoint.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import functools
 import time
 from typing import Any
 
+import numpy as np
 import torch
 
 from rungwise.artifact import Artifact
@@ -20,6 +21,7 @@ from rungwise.cluster.session import shared_scratch
 from rungwise.config import Config, fingerprint
 from rungwise.context import ComputeConfig, Context, Reporter
 from rungwise.errors import UserError
+from rungwise.instances.masking import MaskingConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.stage import InstancesConfig
 from rungwise.models.bert import BertConfig, BertForPretraining, flops_per_token
@@ -28,7 +30,7 @@ from rungwise.storage import Folder
 from rungwise.training import checkpoint
 from rungwise.training.checkpoint import Checkpoints, Progress
 from rungwise.training.feed import micro_batches, step_batch
-from rungwise.training.loop import Feeds, PretrainConfig, train
+from rungwise.training.loop import Feeds, PretrainConfig, train, uses_bfloat16
 from rungwise.training.parallel import Group
 
 MODEL_FILE = checkpoint.MODEL
@@ -59,7 +61,8 @@ def run(
         "compute": context.compute,
         "report": context.report,
     }
-    progress = Progress(**_fit(worker, context.compute, output))
+    value = _fit(worker, context.compute, output)
+    progress = Progress(**value["progress"])
     vocab_size = instances.summary["vocab_size"]
     parameters = sum(p.numel() for p in _build(config, vocab_size, meta=True).parameters())
     last = progress.validation[-1]
@@ -67,6 +70,7 @@ def run(
     return {
         **checkpoint.summary_of(progress),
         "parameters": parameters,
+        "bfloat16": value["bfloat16"],
         "vocab_size": vocab_size,
         "model": config.model.model_dump(mode="json"),
         "epochs": config.pretrain.steps
@@ -136,7 +140,7 @@ def _fit(worker: dict[str, Any], compute: ComputeConfig, output: Folder) -> dict
     assert isinstance(value, dict), f"the leading worker returned {value!r}"
     if "user_error" in value:
         raise UserError(value["user_error"])
-    return value["progress"]
+    return value
 
 
 def _resources(compute: ComputeConfig) -> dict[str, float]:
@@ -165,7 +169,11 @@ def _work(worker: dict[str, Any]) -> dict[str, Any]:
         return {"user_error": str(error)}
     finally:
         report.flush()
-    return {"progress": checkpoint.as_data(progress)}
+    precision = worker["config"].pretrain.precision
+    return {
+        "progress": checkpoint.as_data(progress),
+        "bfloat16": uses_bfloat16(precision, group.device),
+    }
 
 
 def pretrain(
@@ -213,9 +221,7 @@ def pretrain(
     return progress
 
 
-def _build(
-    config: PretrainStageConfig, vocab_size: int, meta: bool = False
-) -> BertForPretraining:
+def _build(config: PretrainStageConfig, vocab_size: int, meta: bool = False) -> BertForPretraining:
     with torch.device("meta" if meta else "cpu"):
         torch.manual_seed(config.pretrain.seed)
         return BertForPretraining(
@@ -226,15 +232,14 @@ def _build(
 def _validation_batches(
     reader: InstanceReader,
     settings: PretrainConfig,
-    masking: Any,
+    masking: MaskingConfig,
     compute: ComputeConfig,
     group: Group,
 ) -> list[PretrainingBatch]:
     """This worker's part of the first held-out instances, masked as for epoch 0."""
-    import numpy as np
-
     count = min(settings.validation_instances, len(reader))
-    mine = np.arange(count * group.rank // group.world_size,
-                     count * (group.rank + 1) // group.world_size)
+    mine = np.arange(
+        count * group.rank // group.world_size, count * (group.rank + 1) // group.world_size
+    )
     batch = reader.rows(mine, np.zeros_like(mine), settings.seed, masking)
     return list(micro_batches(batch, compute.micro_batch_size))

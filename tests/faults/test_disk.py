@@ -1,0 +1,50 @@
+"""A disk without room: one clear line, status 2, and nothing that looks finished."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+
+from rungwise.__main__ import main
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 32 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(place)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def test_a_full_disk_is_named_before_a_stage_begins(
+    small_disk: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    corpus = write_corpus(tmp_path / "text", documents=6)
+    recipe = small_recipe(small_disk / "root", corpus)
+    recipe["tracking"] = {"uri": f"sqlite:///{tmp_path}/mlflow.db"}
+    config = write_recipe(tmp_path / "recipe.yaml", recipe)
+    assert main(["run", "pretrain", str(config)]) == 2
+    error = capfd.readouterr().err
+    assert "no room left on the disk" in error
+    assert "choose another root" in error
+    assert "Traceback" not in error
+    assert not list((small_disk / "root").glob("*/*/artifact.json"))
