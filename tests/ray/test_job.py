@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
@@ -86,7 +87,11 @@ def head() -> Iterator[tuple[str, dict[str, str]]]:
                 time.sleep(0.5)
         yield address, environment
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
+        # `ray start --block` sits out a SIGTERM; what it started is below it in the process tree.
+        family = [*psutil.Process(process.pid).children(recursive=True), process]
+        for member in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
         process.wait(30)
         shutil.rmtree(scratch, ignore_errors=True)
 
