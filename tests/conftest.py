@@ -25,10 +25,10 @@ _ENDS = "at once,in order,on error,by name,for each call,when asked,in place,wit
 
 
 @pytest.fixture(scope="session")
-def ray_session() -> Iterator[str]:
+def ray_session() -> Iterator[None]:
     """One local Ray for all tests that need one in this process."""
-    with session(ComputeConfig(object_store_megabytes=200)) as dashboard:
-        yield dashboard
+    with session(ComputeConfig(object_store_megabytes=200)):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -65,7 +66,7 @@ def run_command(workflow: str, config: str, overrides: Sequence[str]) -> int:
 
     console = Console()
     outcome = run(stages, root, recipe.name, recipe.compute, tracker, console)
-    _print_outcome(outcome, uri, console)
+    _print_outcome(outcome, uri, shlex.join([config, *overrides]), console)
     return OK
 
 
@@ -135,7 +136,7 @@ def _load_workflow(workflow: str) -> Callable[[Recipe], list[Stage]]:
     return module.stages
 
 
-def _print_outcome(outcome: Outcome, uri: str, console: Console) -> None:
+def _print_outcome(outcome: Outcome, uri: str, recipe: str, console: Console) -> None:
     console.print()
     table = Table(box=None, pad_edge=False)
     table.add_column("stage")
@@ -155,15 +156,11 @@ def _print_outcome(outcome: Outcome, uri: str, console: Console) -> None:
         if "model_uri" in artifact.summary:
             _say(console, "model", artifact.summary["model_uri"])
     shown = without_password(uri)
-    hint = "  (look at it with: rungwise ui CONFIG)" if uri.startswith("sqlite:") else ""
+    hint = f"  (look at it with: rungwise ui {recipe})" if uri.startswith("sqlite:") else ""
     _say(console, "MLflow", shown + hint)
     if outcome.untracked_events:
-        console.print(
-            f"{outcome.untracked_events} events did not reach {shown} and are kept; "
-            "send them with: rungwise sync CONFIG",
-            style="yellow",
-            highlight=False,
-        )
+        _say(console, "kept", f"{outcome.untracked_events} events that did not reach {shown}")
+        _say(console, "", f"send them with: rungwise sync {recipe}")
 
 
 def _say(console: Console, what: str, where: str) -> None:

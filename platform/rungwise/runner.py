@@ -43,7 +43,6 @@ class Outcome:
     artifacts: dict[str, Artifact]
     built: tuple[str, ...]
     seconds: float
-    dashboard: str
     untracked_events: int
 
 
@@ -68,7 +67,7 @@ def run(
             done = {row.stage.name: row.artifact for row in rows if row.artifact}
             for name, artifact in done.items():
                 display.cached(name, artifact.summary.get("headline", ""))
-            return Outcome(done, (), time.monotonic() - began, "", 0)
+            return Outcome(done, (), time.monotonic() - began, 0)
         return _build(rows, root, label, compute, tracker(), display, began)
 
 
@@ -90,7 +89,7 @@ def _build(
     built: list[str] = []
     status = "FAILED"
     try:
-        with session(compute) as dashboard:
+        with session(compute):
             for row in rows:
                 stage = row.stage
                 if row.artifact:
@@ -111,7 +110,7 @@ def _build(
     finally:
         tracker.close(parent, status)
         untracked = tracker.finish(_FINISH_SECONDS)
-    return Outcome(finished, tuple(built), time.monotonic() - began, dashboard, untracked)
+    return Outcome(finished, tuple(built), time.monotonic() - began, untracked)
 
 
 @dataclass

@@ -41,8 +41,8 @@ def set_environment() -> None:
 
 
 @contextlib.contextmanager
-def session(compute: ComputeConfig) -> Iterator[str]:
-    """A connection to Ray, and its dashboard's address (empty if it has none).
+def session(compute: ComputeConfig) -> Iterator[None]:
+    """A connection to Ray for the time of the block.
 
     Inside a submitted job, or with RAY_ADDRESS set, this joins that cluster. Otherwise Ray is
     started here with this machine's cores, and ends with the block; other clusters on the machine
@@ -51,7 +51,7 @@ def session(compute: ComputeConfig) -> Iterator[str]:
     """
     address = os.environ.get("RAY_ADDRESS")
     if ray.is_initialized():
-        yield _dashboard()
+        yield
         return
     _quiet_loggers()
     variables = {name: os.environ[name] for name in ENVIRONMENT} | _source_path(address)
@@ -73,7 +73,7 @@ def session(compute: ComputeConfig) -> Iterator[str]:
         )
     try:
         with _terminated_as_interrupted():
-            yield _dashboard()
+            yield
     finally:
         ray.shutdown()
 
@@ -122,13 +122,6 @@ def quiet_ray_data() -> None:
 def _quiet_loggers() -> None:
     for name in ("ray", "ray.data", "ray.train", "ray.tune"):
         logging.getLogger(name).setLevel(logging.ERROR)
-
-
-def _dashboard() -> str:
-    from ray._private.worker import global_worker
-
-    url = getattr(global_worker.node, "webui_url", None) or ""
-    return f"http://{url}" if url else ""
 
 
 @contextlib.contextmanager

@@ -52,6 +52,11 @@ def run(
     """
     instances = inputs["instances"]
     check_fit(config, instances)
+    if config.pretrain.global_batch_size < context.compute.num_workers:
+        raise UserError(
+            f"pretrain.global_batch_size is {config.pretrain.global_batch_size}, too few for "
+            f"compute.num_workers {context.compute.num_workers}; lower the second"
+        )
     identity = fingerprint({"config": config, "instances": instances.fingerprint})
     worker = {
         "config": config,
