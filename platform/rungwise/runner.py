@@ -166,6 +166,7 @@ class _Job:
 
     def _in_task(self, key: str) -> dict[str, Any]:
         import ray
+
         from rungwise.progress import Board, BoardReporter
 
         stage = self.row.stage

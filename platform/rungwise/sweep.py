@@ -129,10 +129,9 @@ def _tune(
     before: int,
     total: int,
 ) -> list[dict[str, Any]]:
+    from ray import tune
     from ray.tune.schedulers import ASHAScheduler
     from ray.tune.search import BasicVariantGenerator
-
-    from ray import tune
 
     sweep = config.sweep
     trainable = functools.partial(

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 from rungwise.__main__ import main
+from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 
 @pytest.fixture

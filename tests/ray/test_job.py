@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 

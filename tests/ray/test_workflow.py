@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
-from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 from rungwise.config import with_overrides
 from rungwise.tracking import KEY_TAG, PARENT_TAG
+from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 STAGES = ("corpus", "tokenizer", "instances", "pretrain")
 DOWNSTREAM: dict[str, Any] = {

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 from rungwise.__main__ import main
 from rungwise.command_line import root_folder
+from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 import ray
+
 from rungwise.context import ComputeConfig
 from rungwise.storage import Folder
 

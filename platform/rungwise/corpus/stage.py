@@ -18,11 +18,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import ray
 import ray.data
 from ray.data.context import ShuffleStrategy
 from ray.types import ObjectRef
 
-import ray
 from rungwise.cluster.session import quiet_ray_data
 from rungwise.context import Context
 from rungwise.corpus import build, pydocs, readers, shards
