@@ -158,9 +158,11 @@ def test_errors_are_one_line_and_the_users(
     (tmp_path / "one.txt").write_text("One document that is long enough to be kept as it is.")
     output = tmp_path / "output"
 
-    def refusal(expected: type[UserError], **source: Any) -> str:
+    def refusal(
+        expected: type[UserError], keys: dict[str, Any] | None = None, **source: Any
+    ) -> str:
         with pytest.raises(expected) as caught:
-            build(output, {"kind": "text"} | source)
+            build(output, {"kind": "text"} | source, **(keys or {}))
         assert type(caught.value) is expected
         assert "\n" not in str(caught.value)
         return str(caught.value)
@@ -174,8 +176,12 @@ def test_errors_are_one_line_and_the_users(
         "no document long enough: found 1 too short; lower corpus.minimum_characters (now 50) or "
         "add to corpus.sources"
     )
-    assert "no document fell into validation" in refusal(
-        DataError, paths=[str(tmp_path / "one.txt")]
+    assert refusal(DataError, paths=[str(tmp_path / "one.txt")]).startswith(
+        "the corpus is one document"
+    )
+    (tmp_path / "one more.txt").write_text("Another document that is as long as the first one is.")
+    assert "no document fell into train" in refusal(
+        DataError, keys={"held_out_fraction": 0.999}, paths=[str(tmp_path / "one*.txt")]
     )
     assert "no file matches" in refusal(ConfigError, paths=[str(tmp_path / "none")])
     # Ray says nothing of what the user is told in one line.

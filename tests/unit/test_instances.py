@@ -11,14 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rungwise.artifact import Artifact
 from rungwise.config import validate
+from rungwise.context import Context
 from rungwise.errors import ConfigError, DataError
 from rungwise.instances import masked, order, shards
 from rungwise.instances.contract import check
 from rungwise.instances.masking import MaskingConfig, mask
 from rungwise.instances.randomness import bits, uniform
 from rungwise.instances.reader import positions_of
-from rungwise.instances.stage import InstancesConfig, entropy
+from rungwise.instances.stage import InstancesConfig, entropy, run
+from rungwise.storage import Folder
 from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID
 
 VOCAB = 1000
@@ -92,6 +95,20 @@ def test_labels_stay_even_where_documents_end_in_single_sentences() -> None:
 def test_one_document_is_refused_where_b_must_come_from_another() -> None:
     with pytest.raises(DataError, match=r"instances\.next_sentence=false"):
         masked.build(text_of([[5] * 10]), 64, True, 0.1, rng())
+
+
+def test_too_few_documents_for_pairs_are_refused_before_anything_is_built(tmp_path: Path) -> None:
+    rows = [
+        {"file": f"{split}-00000.parquet", "split": split, "documents": count}
+        for split, count in (("train", 5), ("validation", 1))
+    ]
+    inputs = {
+        name: Artifact(name, "f" * 12, Folder.at(tmp_path / name), {"summary": summary})
+        for name, summary in (("corpus", {"files": rows}), ("tokenizer", {"vocab_size": 100}))
+    }
+    with pytest.raises(DataError, match=r"5 for training and 1 held out; set instances\.next_sent"):
+        run(InstancesConfig(), inputs, Folder.at(tmp_path / "out"), Context())
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_pairs_every_token_is_used_once_in_order() -> None:

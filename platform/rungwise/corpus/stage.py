@@ -175,6 +175,13 @@ def _summary(config: CorpusConfig, found: dict[str, Any]) -> dict[str, Any]:
             f"no document long enough: found {what or 'nothing'}; lower corpus.minimum_characters "
             f"(now {config.minimum_characters}) or add to corpus.sources"
         )
+    if sum(documents.values()) == 1:
+        raise DataError(
+            "the corpus is one document, and it takes one to train on and one held out, or two of "
+            "each for next-sentence pairs; add documents, cut it into several with "
+            "corpus.sources.N.documents (blank_line or line), and for fewer than four set "
+            "instances.next_sentence=false pretrain.objective.kind=mlm"
+        )
     for split, direction in (("validation", "raise"), ("train", "lower")):
         if documents[split] == 0:
             raise DataError(
