@@ -369,8 +369,17 @@ def _unsent(spool: Path) -> list[tuple[Path, list[dict[str, Any]]]]:
                 continue
             with stream:
                 lines = stream.read().split("\n")[:-1]
-            files.append((path, [json.loads(line) for line in lines]))
+            files.append((path, [event for line in lines for event in _parsed(line, path)]))
     return files
+
+
+def _parsed(line: str, path: Path) -> list[dict[str, Any]]:
+    """The event of a line; none, and a warning, if a full disk or a crash spoilt it."""
+    try:
+        return [json.loads(line)]
+    except ValueError:
+        logger.warning("a spoilt line of %s is left out: %.80s", path, line)
+        return []
 
 
 def _locked(path: Path, mode: str) -> IO[str] | None:

@@ -106,6 +106,7 @@ def test_what_a_killed_process_left_is_sent_by_the_next_one(uri: str, tmp_path: 
         {"op": "metrics", "key": "old", "values": {"loss": 1.0}, "step": 0, "time": 2},
     ]
     text = "".join(json.dumps(event) + "\n" for event in events)
+    text = text.replace("\n", "\nspoilt by a full disk\n", 1)
     (spool / "1.jsonl").write_text(text + '{"op": "metrics", "key": "ol')  # torn by the kill
     tracker = Tracker(uri, "test", spool)
     tracker.open("new", "n")
