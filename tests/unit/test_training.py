@@ -237,7 +237,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(
         run(config(), instances, tmp_path, report=KilledAt(12))
     checkpoints = Checkpoints(Folder.at(tmp_path / "checkpoints"), "another", 2)
     with pytest.raises(DataError, match="another configuration: expected another, found identity"):
-        checkpoints.newest_sound()
+        checkpoints.refuse_foreign()
 
 
 def test_old_checkpoints_go(instances: Artifact, tmp_path: Path) -> None:

@@ -78,20 +78,23 @@ class Checkpoints:
             self._at(step).remove(RECORD)
             self._at(step).remove()
 
-    def newest_sound(self) -> int | None:
-        """The step of the newest checkpoint whose files are what was written, or None.
+    def refuse_foreign(self) -> None:
+        """Raise DataError if the folder holds a checkpoint of another configuration."""
+        for step in self.steps():
+            folder = self._at(step)
+            found = json.loads(folder.read_bytes(RECORD))["identity"]
+            if found != self._identity:
+                raise DataError(
+                    f"{folder.uri} is a checkpoint of another configuration: expected "
+                    f"{self._identity}, found {found}; remove it, or go back to the config it was "
+                    "made with"
+                )
 
-        Raises DataError if the folder holds checkpoints of another configuration.
-        """
+    def newest_sound(self) -> int | None:
+        """The step of the newest checkpoint whose files are what was written, or None."""
         for step in reversed(self.steps()):
             folder = self._at(step)
             record = json.loads(folder.read_bytes(RECORD))
-            if record["identity"] != self._identity:
-                raise DataError(
-                    f"{folder.uri} is a checkpoint of another configuration: expected "
-                    f"{self._identity}, found {record['identity']}; remove it, or go back to the "
-                    "config it was made with"
-                )
             if all(folder.sha256(name) == digest for name, digest in record["sha256"].items()):
                 return step
             logger.warning("%s is damaged, using the checkpoint before it", folder.uri)

@@ -170,6 +170,8 @@ def validate(
 def _resume(
     model: nn.Module, optimizer: torch.optim.Optimizer, checkpoints: Checkpoints, group: Group
 ) -> Progress:
+    # On every worker: if the leader alone raised, the others would wait for it for ever.
+    checkpoints.refuse_foreign()
     # The leader decides, so that workers cannot disagree about a checkpoint that is being removed.
     newest = checkpoints.newest_sound() if group.leads else None
     step = group.from_leader(-1 if newest is None else newest)

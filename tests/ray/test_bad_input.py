@@ -1,0 +1,90 @@
+"""Mistakes that only show while stages run: still one clear line, status 2, nothing half done."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rungwise.__main__ import main
+from rungwise.config import with_overrides
+from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("text"), documents=60)
+
+
+@pytest.fixture(autouse=True)
+def _in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+
+
+def recipe(folder: Path, corpus: Path, **changes: Any) -> Path:
+    changed = with_overrides(small_recipe(folder / "root", corpus), changes)
+    return write_recipe(folder / "recipe.yaml", changed)
+
+
+def refusal(config: Path, capfd: pytest.CaptureFixture[str]) -> str:
+    """The one line that a run of this recipe ends with."""
+    capfd.readouterr()
+    assert main(["run", "pretrain", str(config)]) == 2
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("stage", "text", "changes", "message"),
+    [
+        ("corpus", b"caf\xe9 " * 50, {}, "is not UTF-8: byte 0xe9 at offset 3"),
+        ("corpus", b"Short.", {}, "no document long enough: found 1 too short"),
+        ("corpus", b"One document of some length. " * 9, {}, "the corpus is one document"),
+        ("tokenizer", None, {"tokenizer.vocab_size": 30_522}, "tokenizer.vocab_size: 30,522 asked"),
+        ("pretrain", None, {"pretrain.global_batch_size": 10**6}, "training instances; lower it"),
+        (
+            "pretrain",
+            None,
+            {"pretrain.optimizer.learning_rate": 1e30},
+            "lower pretrain.optimizer.learning_rate",
+        ),
+    ],
+)
+def test_a_mistake_is_named_by_the_stage_that_finds_it(
+    stage: str,
+    text: bytes | None,
+    changes: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    corpus: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    if text is not None:
+        corpus = tmp_path / "one.txt"
+        corpus.write_bytes(text)
+    line = refusal(recipe(tmp_path, corpus, **changes), capfd)
+    assert line.startswith(f"error: {stage}: ")
+    assert message in line
+    assert not list((tmp_path / "root").glob(f"{stage}/*/artifact.json"))
+
+
+def test_a_checkpoint_of_another_configuration_is_refused_and_left_alone(
+    tmp_path: Path, corpus: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = recipe(tmp_path, corpus, **{"pretrain.steps": 10})
+    assert main(["run", "pretrain", str(config)]) == 0
+    (done,) = (tmp_path / "root").glob("pretrain/*")
+    (done / "artifact.json").unlink()
+    (record,) = done.glob("checkpoints/*/checkpoint.json")
+    foreign = json.loads(record.read_text()) | {"identity": "0123456789ab"}
+    record.write_text(json.dumps(foreign))
+    line = refusal(config, capfd)
+    assert "is a checkpoint of another configuration" in line
+    assert "found 0123456789ab" in line
+    assert json.loads(record.read_text()) == foreign
+    assert not (done / "artifact.json").exists()
