@@ -40,11 +40,6 @@ class Shard:
         """Tokens of each row, special tokens included."""
         return np.diff(self.offsets).astype(np.int64)
 
-    def unit_starts(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether a word or span begins at each of these tokens; there must be bits."""
-        assert self.unit_bits is not None, "built without units"
-        return (self.unit_bits[tokens >> 3] >> (tokens & 7).astype(np.uint8)) & 1 == 1
-
 
 def pack_bits(starts: NDArray[np.bool_]) -> NDArray[np.uint8]:
     """Booleans as the bits of a shard."""
