@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help quickstart test test-all check format bench clean
+.PHONY: help quickstart test test-all check format bench bench-instances clean
 help: ## print this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -30,6 +30,9 @@ format: $(VENV)/.dev ## mend what check would complain about, where a tool can
 bench: $(VENV)/.dev ## measure what the README states
 	$(BIN)/python benchmarks/quickstart.py
 
+bench-instances: $(VENV)/.bench ## building and reading instances, beside the rivals, as ratios
+	$(BIN)/python -m benchmarks.instances
+
 clean: ## remove what was built: artifacts, the MLflow store in them, the environment
 	rm -rf artifacts $(VENV) .pytest_cache .ruff_cache .hypothesis
 
@@ -41,4 +44,8 @@ $(VENV)/.run: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.run
 	$(PIP) -e '.[test,check]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	$(PIP) -e '.[test,check,bench]'
 	@touch $@

@@ -14,8 +14,12 @@ import yaml
 
 from rungwise.cluster.session import session, set_environment
 from rungwise.context import ComputeConfig
+from rungwise.instances.shards import Shard, digest, write
+from rungwise.tokenizer import SpecialIds
 
 set_environment()
+# Of tokenizers trained here: [PAD] [UNK] [CLS] [SEP] [MASK], and what ends a document.
+SPECIAL_IDS = SpecialIds(0, 1, 2, 3, 4, end=3, ids=(0, 1, 2, 3, 4))
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 _SUBJECTS = "the parser,a worker,the cluster,an array,the model,each thread,the cache,a query"
@@ -39,6 +43,13 @@ def real_data() -> Path:
         if place and Path(place).is_dir():
             return Path(place)
     pytest.skip("no real data: set RUNGWISE_DATA or put it at ../shared/data")
+
+
+def made_up_sentences(seed: int, count: int) -> list[str]:
+    """Sentences of made-up English."""
+    rng = random.Random(seed)
+    choices = [part.split(",") for part in (_SUBJECTS, _VERBS, _OBJECTS, _ENDS)]
+    return [" ".join(rng.choice(part) for part in choices) + f" {seed}." for _ in range(count)]
 
 
 def write_corpus(folder: Path, documents: int, seed: int = 0, sentences: int = 30) -> Path:
@@ -66,8 +77,8 @@ def small_recipe(root: Path, corpus: Path, **changes: Any) -> dict[str, Any]:
             "sources": [{"kind": "text", "paths": [str(corpus)]}],
             "held_out_fraction": 0.2,
         },
-        "tokenizer": {"vocab_size": 200, "min_frequency": 1},
-        "instances": {"sequence_length": 32},
+        "tokenizer": {"kind": "wordpiece", "vocab_size": 200, "min_frequency": 1},
+        "instances": {"kind": "masked_pairs", "sequence_length": 32},
         "model": {
             "num_layers": 1,
             "num_heads": 2,
@@ -91,6 +102,35 @@ def small_recipe(root: Path, corpus: Path, **changes: Any) -> dict[str, Any]:
         },
     }
     return recipe | changes
+
+
+def write_shards(folder: Path, shards: dict[str, Shard], vocab_size: int) -> dict[str, Any]:
+    """Write these shards, by file name; what the summary of an instances artifact says of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for name, shard in shards.items():
+        write(shard, folder / name)
+        files.append(
+            {
+                "file": name,
+                "split": name.split("-")[0],
+                "sha256": digest(folder / name),
+                "bytes": (folder / name).stat().st_size,
+                "instances": len(shard),
+                "tokens": len(shard.ids),
+            }
+        )
+    splits = ("train", "validation")
+    return {
+        "kind": "masked_pairs",
+        "files": files,
+        "vocab_size": vocab_size,
+        "special": SPECIAL_IDS.as_data(),
+        "instances": {
+            split: sum(row["instances"] for row in files if row["split"] == split)
+            for split in splits
+        },
+    }
 
 
 def write_recipe(path: Path, recipe: dict[str, Any]) -> Path:

@@ -1,4 +1,4 @@
-"""The command line: plan, run, doctor, ui, sync."""
+"""The command line: plan, run, inspect, doctor, ui, sync."""
 
 from __future__ import annotations
 
@@ -39,7 +39,16 @@ def _parser() -> argparse.ArgumentParser:
     sync = commands.add_parser("sync", help="send what a tracking server missed while it was away")
     sync.add_argument("config", metavar="CONFIG")
     sync.set_defaults(command=_sync)
-    for sub in commands.choices.values():
+    inspect = commands.add_parser("inspect", help="print instances as a person reads them")
+    inspect.add_argument("instances", metavar="INSTANCES", help="artifacts/instances, or one in it")
+    inspect.add_argument("--index", type=int, help="which one; a few are drawn if left out")
+    inspect.add_argument("--split", default="train", choices=("train", "validation"))
+    inspect.add_argument("--epoch", type=int, default=0, help="masks and windows are drawn anew")
+    inspect.add_argument("--seed", type=int, default=0, help="of the masks and of the choice")
+    inspect.set_defaults(command=_inspect)
+    for name, sub in commands.choices.items():
+        if name == "inspect":
+            continue
         sub.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="root=/data/artifacts")
     return parser
 
@@ -60,6 +69,22 @@ def _doctor(options: argparse.Namespace) -> int:
     from rungwise.doctor import doctor
 
     return doctor(options.config, options.overrides)
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from rungwise.instances.inspection import find, inspect
+
+    inspect(
+        find(options.instances),
+        options.split,
+        options.index,
+        options.epoch,
+        options.seed,
+        Console(),
+    )
+    return 0
 
 
 def _ui(options: argparse.Namespace) -> int:

@@ -84,8 +84,8 @@ def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> 
     need not read terabytes again.
     """
     files = {
-        name: {"bytes": folder.size(name), "sha256": known.get(name) or folder.sha256(name)}
-        for name in folder.names()
+        name: {"bytes": size, "sha256": known.get(name) or folder.sha256(name)}
+        for name, size in folder.sizes().items()
         if name != RECORD and not name.rpartition("/")[2].startswith(".")
     }
     record = {"format": RECORD_FORMAT, **record, "files": files}

@@ -167,6 +167,13 @@ def _describe(model: type[Config], item: Any) -> str:
         return f"{key}: unknown key; {hint}"
     if item["type"] == "missing":
         return f"{key}: this key is missing"
+    if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        kinds = [str(_tag(node)) for node in _nodes_at(model, item["loc"])]
+        tag = item.get("ctx", {}).get("tag")
+        near = difflib.get_close_matches(str(tag), kinds, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        found = f"found {tag!r}{hint}" if tag is not None else "this key is missing"
+        return f"{key}.kind: expected one of {', '.join(kinds)}; {found}"
     message = item["msg"].removeprefix("Value error, ")
     found = "" if item["type"] == "value_error" else f", found {_shorten(item.get('input'))}"
     return f"{key}: {message[0].lower() + message[1:]}{found}"
@@ -189,11 +196,15 @@ def _yaml_path(model: Any, location: tuple[int | str, ...]) -> list[int | str]:
 
 
 def _fields_at(model: type[Config], location: tuple[int | str, ...]) -> set[str]:
+    return {name for node in _nodes_at(model, location) for name in node.model_fields}
+
+
+def _nodes_at(model: type[Config], location: tuple[int | str, ...]) -> list[type[Config]]:
     nodes: list[Any] = [model]
     for part in location:
         tagged = [node for node in nodes if _is_model(node) and _tag(node) == part]
         nodes = tagged or _children(nodes, part)
-    return {name for node in nodes if _is_model(node) for name in node.model_fields}
+    return [node for node in nodes if _is_model(node)]
 
 
 def _children(nodes: list[Any], part: int | str) -> list[Any]:

@@ -9,7 +9,7 @@ terminal or to MLflow itself, so one process alone speaks to each of them whatev
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
@@ -27,6 +27,8 @@ class ComputeConfig(Config):
     checkpoint_every_steps: int = Field(default=100, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
     max_concurrent_trials: int = Field(default=2, ge=1)
+    tokenizer_backend: Literal["memo", "rust", "gigatoken"] = "memo"  # the ids are the same
+    shard_cache_megabytes: int = Field(default=8192, ge=1)  # of remote shards, a machine
     object_store_megabytes: int = Field(default=512, ge=80)  # of a Ray started by rungwise itself
 
 

@@ -26,8 +26,8 @@ from rungwise.instances.randomness import bits
 from rungwise.models.bert import Bert, BertConfig
 from rungwise.models.heads import Pooling, SequenceClassifier, load_encoder
 from rungwise.tasks.paragraphs import SPLITS, Example, read
-from rungwise.tokenizer import CLS_ID, PAD_ID, SEP_ID
 from rungwise.tokenizer import load as load_tokenizer
+from rungwise.tokenizer import special_ids
 from rungwise.training.checkpoint import MODEL, load_tensors
 from rungwise.training.optimizer import (
     OptimizerConfig,
@@ -110,8 +110,9 @@ def encode(tokenizer: Tokenizer, examples: list[Example], sequence_length: int) 
 
 def encode_texts(tokenizer: Tokenizer, texts: list[str], sequence_length: int) -> list[list[int]]:
     """[CLS] text [SEP] as ids, cut to `sequence_length`."""
+    cls_id, sep_id = special_ids(tokenizer).require("cls", "sep")
     encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-    return [[CLS_ID, *encoding.ids[: sequence_length - 2], SEP_ID] for encoding in encodings]
+    return [[cls_id, *encoding.ids[: sequence_length - 2], sep_id] for encoding in encodings]
 
 
 def finetune(
@@ -197,7 +198,7 @@ def predict_logits(model: SequenceClassifier, rows: list[list[int]]) -> Tensor:
 def pad(rows: list[list[int]]) -> tuple[Tensor, Tensor | None]:
     """(B, T) ids padded to the longest row, and the lengths (B,), None if all are equal."""
     lengths = [len(row) for row in rows]
-    ids = torch.full((len(rows), max(lengths)), PAD_ID, dtype=torch.int64)
+    ids = torch.zeros((len(rows), max(lengths)), dtype=torch.int64)
     for number, row in enumerate(rows):
         ids[number, : len(row)] = torch.tensor(row)
     return ids, None if min(lengths) == max(lengths) else torch.tensor(lengths)

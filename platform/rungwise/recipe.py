@@ -19,8 +19,9 @@ from rungwise.errors import ConfigError
 from rungwise.evaluation import compare
 from rungwise.evaluation.compare import EvaluateConfig
 from rungwise.finetune import FinetuneConfig
+from rungwise.instances import kinds
 from rungwise.instances import stage as instances
-from rungwise.instances.stage import InstancesConfig
+from rungwise.instances.kinds import InstancesConfig
 from rungwise.models.bert import BertConfig
 from rungwise.registry import RegistryConfig
 from rungwise.report import page
@@ -36,15 +37,16 @@ from rungwise.training.loop import PretrainConfig
 
 
 class Recipe(Config):
-    """All blocks. The last five are what a workflow that fine-tunes needs besides the others."""
+    """All blocks. Optional ones are needed by the workflows that go so far: `model` and `pretrain`
+    by those that train, the last five by those that fine-tune."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")  # labels folders and runs
     root: str = "artifacts"  # a folder or s3://bucket/prefix
     corpus: CorpusConfig
     tokenizer: TokenizerConfig
     instances: InstancesConfig
-    model: BertConfig
-    pretrain: PretrainConfig
+    model: BertConfig | None = None
+    pretrain: PretrainConfig | None = None
     report: ReportConfig = ReportConfig()
     compute: ComputeConfig = ComputeConfig()
     tracking: TrackingConfig = TrackingConfig()
@@ -55,33 +57,56 @@ class Recipe(Config):
     registry: RegistryConfig | None = None
 
 
-def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
-    """Corpus, tokenizer, instances, pretrain; inputs come first."""
+def instances_stages(recipe: Recipe) -> dict[str, Stage]:
+    """Corpus, tokenizer, instances; inputs come first."""
     text = Stage(
         name="corpus",
-        version=1,
+        version=2,
         run=corpus.run,
         config=recipe.corpus,
         identity=identity(recipe.corpus),
         outside=outside(recipe.corpus),
     )
-    words = Stage("tokenizer", 1, tokenizer.run, recipe.tokenizer, inputs={"corpus": text})
+    words = Stage(
+        "tokenizer",
+        2,
+        tokenizer.run,
+        recipe.tokenizer,
+        inputs={"corpus": text},
+        identity=tokenizer.identity(recipe.tokenizer),
+        outside=tokenizer.outside(recipe.tokenizer),
+    )
     built = Stage(
         "instances",
-        1,
+        2,
         instances.run,
         recipe.instances,
         inputs={"corpus": text, "tokenizer": words},
+        identity=kinds.identity(recipe.instances),
+        outside=kinds.outside(recipe.instances),
+        resumes=True,
     )
+    return {stage.name: stage for stage in (text, words, built)}
+
+
+def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
+    """Corpus, tokenizer, instances, pretrain; inputs come first.
+
+    Raises ConfigError if the recipe lacks the model or the pretrain block.
+    """
+    _need(recipe, "trains", "model", "pretrain")
+    assert recipe.model
+    assert recipe.pretrain
+    before = instances_stages(recipe)
     trained = Stage(
         "pretrain",
         1,
         trainer.run,
         trainer.PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain),
-        inputs={"instances": built},
+        inputs={"instances": before["instances"]},
         resumes=True,
     )
-    return {stage.name: stage for stage in (text, words, built, trained)}
+    return before | {"pretrain": trained}
 
 
 def finetune_stages(recipe: Recipe, before: dict[str, Stage]) -> dict[str, Stage]:
@@ -89,14 +114,7 @@ def finetune_stages(recipe: Recipe, before: dict[str, Stage]) -> dict[str, Stage
 
     Raises ConfigError if the recipe lacks one of their blocks.
     """
-    blocks = (recipe.task, recipe.finetune, recipe.sweep, recipe.evaluate, recipe.registry)
-    names = ("task", "finetune", "sweep", "evaluate", "registry")
-    missing = [name for name, block in zip(names, blocks, strict=True) if block is None]
-    if missing:
-        raise ConfigError(
-            f"this workflow fine-tunes, but the config has no block {', '.join(missing)}; add what "
-            "is missing (workflows/configs/quickstart.yaml has all), or use workflows/pretrain.py"
-        )
+    _need(recipe, "fine-tunes", "task", "finetune", "sweep", "evaluate", "registry")
     assert recipe.task
     assert recipe.finetune
     assert recipe.sweep
@@ -128,3 +146,13 @@ def finetune_stages(recipe: Recipe, before: dict[str, Stage]) -> dict[str, Stage
 def report_stage(recipe: Recipe, before: dict[str, Stage]) -> Stage:
     """One page about all stages so far."""
     return Stage("report", 1, page.run, recipe.report, inputs=before)
+
+
+def _need(recipe: Recipe, does: str, *blocks: str) -> None:
+    missing = [name for name in blocks if getattr(recipe, name) is None]
+    if missing:
+        raise ConfigError(
+            f"this workflow {does}, but the config has no block {', '.join(missing)}; add what is "
+            "missing (workflows/configs/quickstart.yaml has all), or use a workflow that needs "
+            "less: instances.py, pretrain.py"
+        )

@@ -85,7 +85,7 @@ def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
 
 def _reason(stage: Stage, root: Folder, folder: Folder, earlier: Sequence[Planned]) -> str:
     if stage.resumes and folder.names():
-        return "goes on from its last checkpoint"
+        return "goes on where it was stopped"
     previous = artifacts.all_of(root, stage.name)
     if not previous:
         return "never built"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +152,7 @@ def test_errors_are_one_line_and_the_users(
 ) -> None:
     bad = tmp_path / "bad.txt"
     bad.write_bytes(b"caf\xe9")
-    (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(os.urandom(999))[:-20])
+    (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(b"some words")[:-9])
     (tmp_path / "short.txt").write_text("Short.")
     (tmp_path / "one.txt").write_text("One document that is long enough to be kept as it is.")
     output = tmp_path / "output"
@@ -167,11 +166,14 @@ def test_errors_are_one_line_and_the_users(
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    assert refusal(DataError, paths=[str(bad)]) == (
+    assert refusal(DataError, paths=[str(bad)], invalid_utf8="refuse") == (
         f"{bad} is not UTF-8: byte 0xe9 at offset 3; convert it, or set "
-        "corpus.sources.0.invalid_utf8 to replace or latin-1"
+        "corpus.sources.0.invalid_utf8 to drop, replace or latin-1"
     )
-    assert "cut off" in refusal(DataError, paths=[str(tmp_path / "*.gz")])
+    assert refusal(DataError, paths=[str(bad)]).startswith(
+        f"no document long enough: found 1 not UTF-8 ({bad} is not UTF-8: byte 0xe9 at offset 3);"
+    )
+    assert "1 cut-off .gz" in refusal(DataError, paths=[str(tmp_path / "*.gz")])
     assert refusal(DataError, paths=[str(tmp_path / "short.txt")]) == (
         "no document long enough: found 1 too short; lower corpus.minimum_characters (now 50) or "
         "add to corpus.sources"

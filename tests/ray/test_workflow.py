@@ -238,7 +238,7 @@ def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(
         assert any(
             line.startswith(name) and "cached" in line for line in resumed.stdout.splitlines()
         )
-    assert "goes on from its last checkpoint" in resumed.stdout
+    assert "goes on where it was stopped" in resumed.stdout
     run("pretrain", config, f"root={tmp_path / 'undisturbed'}")
     one, other = (records(tmp_path / name)["pretrain"] for name in ("killed", "undisturbed"))
     for key in ("final_validation_loss", "final_train_loss", "history", "validation", "tokens"):

@@ -73,7 +73,7 @@ JSON = st.recursive(
         ),
         (
             {"optimizer": {"learning_rate": 1}, "sources": [{"kind": "other"}]},
-            "'files', 'made'",
+            "sources.0.kind: expected one of files, made; found 'other'",
         ),
     ],
 )

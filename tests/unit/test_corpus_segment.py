@@ -1,5 +1,6 @@
 """Sentence segmentation: hand-worked cases, the gold sentences of Brown, and what always holds."""
 
+# ruff: noqa: RUF001  (stops and quotes of other scripts are the subject here)
 from __future__ import annotations
 
 import gzip
@@ -41,6 +42,41 @@ def test_sentences_joined_come_apart_again(sentences: list[str]) -> None:
     assert segment(joined) == sentences
 
 
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["他走了……", "后来才回来。", "你呢？", "好！"],
+        ["“真的吗……”", "他问。", "“没有人听见……。”"],
+        ["……教你看。", "好教得知。……”", "他说。"],
+        ["他问：“来吗？”，她不答。", "“待我渡河。”、徐晃领命去了。"],
+        ["第一，风；第二，雨；第三，雪。", "完了。"],
+        ["（完。）", "《书。》", "下一本。"],
+        ['"好。"', "他说。", '"走吧。', '今天走。"', '她问："去哪？"', "他不说。"],
+        ['玉问：“他不在家么？"', "尤氏道：“出城了。”", "走。"],
+        ["研究了算法.", "实验结果表明,有效(P<0.05).", "占99%.", "血压为0.78.", "结果好."],
+        ["为宜.", "2.根据水体.", "PA 6材料.", "(3)中高纬度."],
+        ["价３．５元．", "他走了．"],
+        ["参见百度.com和J.华生的书。", "好。"],
+        ["今日は寒い。", "「本当ですか？」", "と聞いた。"],
+    ],
+)
+def test_chinese_and_japanese_joined_come_apart_again(sentences: list[str]) -> None:
+    assert segment("".join(sentences)) == sentences
+
+
+def test_a_quote_left_open_does_not_reach_the_next_paragraph() -> None:
+    assert segment('他说："好。走。\n"好。"他说。') == ['他说："好。', "走。", '"好。"', "他说。"]
+
+
+def test_abstracts_that_use_ascii_stops_come_apart(real_data: Path) -> None:
+    path = real_data / "corpora" / "zh" / "csl_abstracts" / "abstracts.txt.gz"
+    lines = gzip.decompress(path.read_bytes()).decode("utf-8").splitlines()
+    sentences = [sentence for line in lines for sentence in segment(line)]
+    # Ten thousand abstracts of a few sentences each; half of them use no stop of their own script.
+    assert len(sentences) > 3 * len(lines)
+    assert not [one for one in sentences if one[0] in "，、；：。"]
+
+
 @pytest.mark.parametrize("blank", ["", " ", "\n \n\t"])
 def test_nothing_has_no_sentences(blank: str) -> None:
     assert segment(blank) == []
@@ -48,7 +84,7 @@ def test_nothing_has_no_sentences(blank: str) -> None:
 
 WORDS = (
     "Dr. A. no The U.S. ... ?! ( ) 3.14 1. e.g. etc. end. [1] Jan. "
-    "\u201d \u3002 \uff1f \u4f60 \u00e9 \u2026"
+    "\u201c \u201d \u3002 \uff1f \u4f60 \u00e9 \u2026 \uff0e \uff0c \u2026\u2026 \u4f60.\u4f60"
 )
 PIECES = st.sampled_from([*WORDS.split(), "\n", " ", "\t", '"'])
 

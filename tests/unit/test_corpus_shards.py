@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -120,12 +121,86 @@ def test_duplicates_keep_the_smallest_id(tmp_path: Path) -> None:
     table = pa.concat_tables([table, rows([Draft("e", "x", [" ".join(same)])])])
     report = write(table, tmp_path / "kept once")
     assert report["dropped"] == {"duplicate": 3}
-    assert report["dropped_examples"] == {"duplicate": ["b", "c", "e"]}
+    samples = report["dropped_samples"]["duplicate"]
+    assert [one["id"] for one in samples] == ["b", "c", "e"]
+    assert {one["text"] for one in samples} == {"The same text. Twice."}
     folder = Folder.at(tmp_path / "kept once")
     kept = {doc.id for name in folder.names() for doc in read_documents(folder, name)}
     assert kept == {"a", "d"}
     everything = write(table, tmp_path / "all", deduplicate=False)
     assert sum(file["documents"] for file in everything["files"]) == 5
+
+
+def test_a_copy_travels_without_its_text_and_changes_nothing(tmp_path: Path) -> None:
+    # The smallest id comes last, and its paragraphs are its own.
+    same = [Draft(f"c{n}", "x", ["The same text.", "Twice."]) for n in range(1000)]
+    same.append(Draft("a", "x", ["The same text. Twice."]))
+    light, heavy = rows(same), pa.concat_tables(rows([draft]) for draft in same)
+    assert sum(len(sentences) for sentences in light["sentences"].to_pylist()) == 2
+    assert sum(light["bytes"].to_pylist()) == sum(heavy["bytes"].to_pylist())
+    reports = [
+        write(table, tmp_path / name) for name, table in (("light", light), ("heavy", heavy))
+    ]
+    assert reports[0] == reports[1]
+    (file,) = reports[0]["files"]
+    assert file["documents"] == 1
+    first, second = (Folder.at(tmp_path / name).sha256(file["file"]) for name in ("light", "heavy"))
+    assert first == second
+    (document,) = read_documents(Folder.at(tmp_path / "light"), file["file"])
+    assert document == Document("a", "x", ("The same text.", "Twice."), (0,))
+
+
+def test_ids_that_repeat_leave_the_order_of_rows_without_effect(tmp_path: Path) -> None:
+    several = [
+        Draft("a", "x", ["One two.", "Three."]),
+        Draft("a", "x", ["One two. Three."]),
+        Draft("a", "x", ["Another one."]),
+        Draft("a", "x", ["Yes."]),
+        Draft("a", "x", ["No!"]),
+    ]
+    found = []
+    for number, order in enumerate((several, several[::-1])):
+        table = pa.concat_tables(rows([draft], 5) for draft in order)
+        report = write(table, tmp_path / str(number))
+        files = [Folder.at(tmp_path / str(number)).sha256(row["file"]) for row in report["files"]]
+        found.append((report, files))
+    assert found[0] == found[1]
+
+
+def test_marked_documents_are_dropped_with_their_copies(tmp_path: Path) -> None:
+    table = rows([Draft("a", "x", ["One text."]), *drafts(1), Draft("b", "x", ["One text."])])
+    digest = table["digest"][0].as_py()
+    marks = pa.concat_tables(build.mark_table({digest: other}) for other in ("f" * 32, "0" * 32))
+    report = write(pa.concat_tables([marks, table]), tmp_path)
+    assert report["dropped"] == {"near-duplicate": 1, "duplicate": 1}
+    assert report["dropped_samples"]["near-duplicate"] == [{"id": "a", "text": "One text."}]
+    assert [file["documents"] for file in report["files"]] == [1]
+
+
+def test_files_that_cannot_be_read_are_listed_in_order(tmp_path: Path) -> None:
+    several = [
+        Draft(f"{n}.gz", "x", [], reason="unsound .gz", unreadable=json.dumps(told))
+        for n in range(30)
+        if (told := {"file": f"/in/{n:02}.gz", "reason": "an unsound .gz"})
+    ]
+    total = shards.merged(
+        [write(rows(several[start::3]), tmp_path / str(start)) for start in range(3)]
+    )
+    assert total["unreadable_files"] == 30
+    assert [one["file"] for one in total["unreadable"]] == [f"/in/{n:02}.gz" for n in range(20)]
+
+
+def test_spans_are_stored_with_their_sentences(tmp_path: Path) -> None:
+    text = "A  big dog ran. It saw a cat.\nAll."
+    spans = [(3, 10), (25, 28), (0, 99)]
+    table = rows([Draft("a", "x", text.split("\n"), text=text, spans=spans), *drafts(1)])
+    report = write(table, tmp_path, held_out_fraction=1e-9)
+    assert (report["files"][0]["spans"], report["spans_dropped"]) == (2, 1)
+    documents = {d.id: d for d in read_documents(Folder.at(tmp_path), "train-00007.parquet")}
+    assert documents["a"].spans == ((2, 9), (9, 12), ())
+    assert documents["id0"].spans == ()
+    plain = rows([Draft("a", "x", text.split("\n"))])
+    assert plain["digest"][0] == table["digest"][0]
 
 
 def test_split_is_of_the_asked_size_and_independent_of_the_rest() -> None:
@@ -149,7 +224,10 @@ def test_reports_add_up(tmp_path: Path) -> None:
     reports = [write(rows(some, 5), tmp_path / name) for name, some in drafts_of.items()]
     total = shards.merged(reports)
     assert total["dropped"] == {"no text": 2, "too short": 8}
-    assert total["dropped_examples"] == {"no text": ["a0", "b0"], "too short": ["a1", "a2", "a3"]}
+    assert total["dropped_samples"] == {
+        "no text": [{"id": name, "text": ""} for name in ("a0", "b0")],
+        "too short": [{"id": f"a{n}", "text": "x" * n} for n in (1, 2, 3)],
+    }
     assert total["labels"] == {"a": 4, "b": 4}
 
 

@@ -129,6 +129,7 @@ def corpus(folder: Path, paragraphs: int = 6) -> Artifact:
                         "digest": digest_of(sentences),
                         "sentences": sentences,
                         "paragraph_starts": list(range(len(sentences))),
+                        "spans": [[] for _ in sentences],
                     }
                 )
         folder.mkdir(parents=True, exist_ok=True)

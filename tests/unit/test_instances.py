@@ -1,4 +1,4 @@
-"""Instances: pairs and mask statistics as the paper has them, the same rows for any worker."""
+"""Masked instances: pairs and blocks as the papers have them, held to their contract."""
 
 from __future__ import annotations
 
@@ -15,34 +15,69 @@ from rungwise.artifact import Artifact
 from rungwise.config import validate
 from rungwise.context import Context
 from rungwise.errors import ConfigError, DataError
-from rungwise.instances import masked, order, shards
-from rungwise.instances.contract import check
-from rungwise.instances.masking import MaskingConfig, mask
-from rungwise.instances.randomness import bits, uniform
-from rungwise.instances.reader import positions_of
-from rungwise.instances.stage import InstancesConfig, entropy, run
+from rungwise.instances import frame, masked_blocks, masked_pairs, sentence_order, shards
+from rungwise.instances.contract import Facts
+from rungwise.instances.masked_blocks import MaskedBlocksConfig
+from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.sentence_order import SentenceOrderConfig
+from rungwise.instances.stage import entropy, run
+from rungwise.instances.text import Built, Draws, TokenisedText, ranges
 from rungwise.storage import Folder
-from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID
+from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds
 
 VOCAB = 1000
+SPECIAL = SpecialIds(
+    pad=PAD_ID,
+    unk=UNK_ID,
+    cls=CLS_ID,
+    sep=SEP_ID,
+    mask=MASK_ID,
+    end=SEP_ID,
+    ids=(PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID),
+)
 
 
-def text_of(lengths: list[list[int]]) -> masked.TokenisedText:
+def text_of(lengths: list[list[int]], units: bool = False) -> TokenisedText:
     """Documents with sentences of these lengths; every token of document d is 10 + d."""
     flat = [length for document in lengths for length in document]
     ids = [
         10 + d for d, document in enumerate(lengths) for length in document for _ in range(length)
     ]
-    return masked.TokenisedText(
+    return TokenisedText(
         ids=np.array(ids, dtype=np.uint16),
         starts=np.concatenate([[0], np.cumsum(flat)]).astype(np.int64),
         first_sentence=np.concatenate([[0], np.cumsum([len(d) for d in lengths])]).astype(np.int64),
         documents=[f"d{number}" for number in range(len(lengths))],
+        unit_starts=np.arange(len(ids)) % 3 == 0 if units else None,
     )
+
+
+def numbered(text: TokenisedText) -> TokenisedText:
+    """The same with every token different: 10, 11, 12, ..."""
+    return dataclasses.replace(text, ids=np.arange(10, 10 + len(text.ids), dtype=np.uint16))
 
 
 def rng(seed: int = 0) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(seed))
+
+
+def pairs(text: TokenisedText, length: int, short_rate: float = 0.1, seed: int = 0) -> Built:
+    config = MaskedPairsConfig.model_construct(sequence_length=length, short_rate=short_rate)
+    return masked_pairs.build(text, config, SPECIAL, rng(seed))
+
+
+def blocks(text: TokenisedText, length: int, short_rate: float = 0.1, seed: int = 0) -> Built:
+    config = MaskedBlocksConfig.model_construct(sequence_length=length, short_rate=short_rate)
+    return masked_blocks.build(text, config, SPECIAL, rng(seed))
+
+
+def ordered(text: TokenisedText, length: int, short_rate: float = 0.1, seed: int = 0) -> Built:
+    config = SentenceOrderConfig.model_construct(sequence_length=length, short_rate=short_rate)
+    return sentence_order.build(text, config, SPECIAL, rng(seed))
+
+
+def row_of(shard: shards.Shard, row: int) -> np.ndarray:
+    return shard.ids[shard.offsets[row] : shard.offsets[row + 1]]
 
 
 DOCUMENTS = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=20), min_size=2, max_size=12)
@@ -53,30 +88,29 @@ DOCUMENTS = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=20), min_
 def test_every_pair_is_framed_fits_and_takes_b_from_where_its_label_says(
     lengths: list[list[int]], sequence_length: int, short_rate: float, seed: int
 ) -> None:
-    built = masked.build(text_of(lengths), sequence_length, True, short_rate, rng(seed))
+    built = pairs(text_of(lengths), sequence_length, short_rate, seed)
     shard = built.shard
     hashes = {shards.document_hash(f"d{number}"): 10 + number for number in range(len(lengths))}
     for row in range(len(shard)):
-        ids = shard.ids[shard.offsets[row] : shard.offsets[row + 1]]
-        a = ids[: shard.a_length[row]]
-        b = ids[shard.a_length[row] :]
+        ids = row_of(shard, row)
+        columns = {name: values[row] for name, values in shard.columns.items()}
+        a = ids[: columns["a_length"]]
+        b = ids[columns["a_length"] :]
         assert len(ids) <= sequence_length
         assert (ids[0], a[-1], b[-1]) == (CLS_ID, SEP_ID, SEP_ID)
         assert len(a) > 2
         assert len(b) > 1
-        assert set(a[1:-1]) == {hashes[shard.document_a[row]]}
-        assert set(b[:-1]) == {hashes[shard.document_b[row]]}
-        assert (shard.document_a[row] == shard.document_b[row]) == bool(shard.is_next[row])
+        assert set(a[1:-1]) == {hashes[columns["document_a"]]}
+        assert set(b[:-1]) == {hashes[columns["document_b"]]}
+        assert (columns["document_a"] == columns["document_b"]) == bool(columns["is_next"])
 
 
 def test_a_true_next_follows_in_its_document_word_for_word() -> None:
-    text = text_of([[7] * 40, [5] * 40])
-    text = dataclasses.replace(text, ids=np.arange(10, 10 + len(text.ids), dtype=np.uint16))
-    shard = masked.build(text, 64, True, 0.1, rng()).shard
-    for row in np.flatnonzero(shard.is_next):
-        ids = shard.ids[shard.offsets[row] : shard.offsets[row + 1]].astype(int)
-        a = ids[1 : shard.a_length[row] - 1]
-        b = ids[shard.a_length[row] : -1]
+    shard = pairs(numbered(text_of([[7] * 40, [5] * 40])), 64).shard
+    for row in np.flatnonzero(shard.columns["is_next"]):
+        ids = row_of(shard, row).astype(int)
+        a = ids[1 : shard.columns["a_length"][row] - 1]
+        b = ids[shard.columns["a_length"][row] : -1]
         assert (np.diff(a) == 1).all()
         assert (np.diff(b) == 1).all()
         # Nothing lies between them but what truncation took away.
@@ -86,15 +120,15 @@ def test_a_true_next_follows_in_its_document_word_for_word() -> None:
 
 def test_labels_stay_even_where_documents_end_in_single_sentences() -> None:
     rows = [[20] for _ in range(3000)] + [[9] * 12 for _ in range(600)]
-    built = masked.build(text_of(rows), 64, True, 0.1, rng())
-    share = built.shard.is_next.mean()
+    built = pairs(text_of(rows), 64)
+    share = built.shard.columns["is_next"].mean()
     assert abs(share - 0.5) < 5 * math.sqrt(0.25 / len(built.shard))
-    assert built.sentences_left_out > 0
+    assert built.counts["left_out"] > 0
 
 
 def test_one_document_is_refused_where_b_must_come_from_another() -> None:
-    with pytest.raises(DataError, match=r"instances\.next_sentence=false"):
-        masked.build(text_of([[5] * 10]), 64, True, 0.1, rng())
+    with pytest.raises(DataError, match=r"instances\.kind=masked_blocks"):
+        pairs(text_of([[5] * 10]), 64)
 
 
 def test_too_few_documents_for_pairs_are_refused_before_anything_is_built(tmp_path: Path) -> None:
@@ -106,15 +140,14 @@ def test_too_few_documents_for_pairs_are_refused_before_anything_is_built(tmp_pa
         name: Artifact(name, "f" * 12, Folder.at(tmp_path / name), {"summary": summary})
         for name, summary in (("corpus", {"files": rows}), ("tokenizer", {"vocab_size": 100}))
     }
-    with pytest.raises(DataError, match=r"5 for training and 1 held out; set instances\.next_sent"):
-        run(InstancesConfig(), inputs, Folder.at(tmp_path / "out"), Context())
+    with pytest.raises(DataError, match=r"5 for training and 1 held out; set instances\.kind"):
+        run(MaskedPairsConfig(), inputs, Folder.at(tmp_path / "out"), Context())
     assert not (tmp_path / "out").exists()
 
 
 def test_without_pairs_every_token_is_used_once_in_order() -> None:
-    text = text_of([[7, 9, 3, 30], [4] * 9, [1]])
-    text = dataclasses.replace(text, ids=np.arange(10, 10 + len(text.ids), dtype=np.uint16))
-    built = masked.build(text, 64, False, 0.0, rng())
+    text = numbered(text_of([[7, 9, 3, 30], [4] * 9, [1]]))
+    built = blocks(text, 64, 0.0)
     body = built.shard.ids[(built.shard.ids != CLS_ID) & (built.shard.ids != SEP_ID)]
     assert body.tolist() == text.ids.tolist()
 
@@ -134,137 +167,19 @@ def test_without_pairs_every_token_is_used_once_in_order() -> None:
 def test_truncation_takes_from_the_longer_side(
     a: int, b: int, room: int, expected: tuple[int, int]
 ) -> None:
-    left, right, cut = masked._truncate((0, a), (100, 100 + b), room, masked._Draws(rng()))
+    left, right, cut = frame.truncate((0, a), (100, 100 + b), room, Draws(rng()))
     assert (left[1] - left[0], right[1] - right[0]) == expected
     assert cut == (a + b > room)
 
 
-def sample_ids(rows: int, length: int, seed: int = 0) -> np.ndarray:
-    generator = rng(seed)
-    ids = generator.integers(5, VOCAB, size=(rows, length))
-    lengths = generator.integers(length // 2, length + 1, size=rows)
-    ids[:, 0] = CLS_ID
-    ids[np.arange(rows), lengths - 1] = SEP_ID
-    ids[np.arange(length)[None, :] >= lengths[:, None]] = PAD_ID
-    return ids
-
-
-def test_mask_statistics_are_the_papers() -> None:
-    """SPEC D20, over 280,000 tokens; its bounds, inside which five standard errors lie."""
-    ids = sample_ids(3000, 128)
-    config = MaskingConfig()
-    out = mask(ids, np.arange(3000), np.zeros(3000, int), 0, VOCAB, config)
-    used = out.weights > 0
-    now = np.take_along_axis(out.ids, out.positions, 1)[used]
-    before = out.targets[used]
-    candidates = (ids >= 5).sum()
-    assert candidates > 100_000
-    assert abs(used.sum() / candidates - 0.15) < 0.003
-    assert abs((now == MASK_ID).mean() - 0.8) < 0.01
-    assert abs((now == before).mean() - 0.1) < 0.01
-    assert abs(((now != MASK_ID) & (now != before)).mean() - 0.1) < 0.01
-    assert used.sum(axis=1).max() <= 20
-    # Selection does not depend on where a token stands.
-    picked = np.zeros(ids.shape)
-    picked[np.nonzero(used)[0], out.positions[used]] = 1
-    by_position = picked[:, 1:60].sum(0) / (ids[:, 1:60] >= 5).sum(0)
-    assert np.abs(by_position - 0.15).max() < 5 * math.sqrt(0.15 * 0.85 / 3000)
-    # Random replacements cover the vocabulary evenly and hold no special token.
-    replaced = now[(now != MASK_ID) & (now != before)]
-    assert replaced.min() >= 5
-    assert replaced.max() < VOCAB
-    expected = len(replaced) / (VOCAB - 5)
-    chi_square = ((np.bincount(replaced, minlength=VOCAB)[5:] - expected) ** 2 / expected).sum()
-    assert abs(chi_square - (VOCAB - 6)) < 5 * math.sqrt(2 * (VOCAB - 6))
-
-
-def test_only_masked_positions_change_and_their_targets_are_the_originals() -> None:
-    ids = sample_ids(200, 64)
-    out = mask(ids, np.arange(200), np.zeros(200, int), 0, VOCAB, MaskingConfig(max_predictions=12))
-    restored = out.ids.copy()
-    rows = np.broadcast_to(np.arange(200)[:, None], out.positions.shape)
-    used = out.weights > 0
-    restored[rows[used], out.positions[used]] = out.targets[used]
-    assert (restored == ids).all()
-    assert (ids[rows[used], out.positions[used]] >= 5).all()
-
-
-def test_a_row_is_masked_the_same_in_any_batch_and_anew_in_each_epoch() -> None:
-    ids = sample_ids(50, 64)
-    config = MaskingConfig(max_predictions=12)
-    whole = mask(ids, np.arange(50), np.zeros(50, int), 3, VOCAB, config)
-    some = np.array([7, 3, 31])
-    part = mask(ids[some], some, np.zeros(3, int), 3, VOCAB, config)
-    assert (part.ids == whole.ids[some]).all()
-    assert (part.positions == whole.positions[some]).all()
-    again = mask(ids, np.arange(50), np.ones(50, int), 3, VOCAB, config)
-    assert (again.positions != whole.positions).any(axis=1).mean() > 0.95
-    other_seed = mask(ids, np.arange(50), np.zeros(50, int), 4, VOCAB, config)
-    assert (other_seed.positions != whole.positions).any(axis=1).mean() > 0.95
-
-
-def test_rows_with_fewer_tokens_than_predictions_are_masked() -> None:
-    ids = np.array([[CLS_ID, 9, SEP_ID] + [PAD_ID] * 29, [CLS_ID, SEP_ID] + [PAD_ID] * 30])
-    out = mask(ids, np.arange(2), np.zeros(2, int), 0, VOCAB, MaskingConfig())
-    assert out.weights.sum(axis=1).tolist() == [1, 0]
-    assert out.positions[0, 0] == 1
-
-
-@given(st.integers(1, 3000), st.integers(0, 5), st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
-def test_every_epoch_is_a_permutation(count: int, epoch: int, seed: int) -> None:
-    places = np.arange(count)
-    found = order.permute(places, np.full(count, epoch), count, seed)
-    assert np.array_equal(np.sort(found), places)
-
-
-def test_epochs_are_reshuffled_and_positions_run_through_them() -> None:
-    count = 1000
-    first = order.indices(np.arange(count), count, 0)
-    second = order.indices(np.arange(count, 2 * count), count, 0)
-    assert np.array_equal(np.sort(second), np.arange(count))
-    assert (first == second).mean() < 0.01
-    assert order.epochs(np.array([999, 1000]), count).tolist() == [0, 1]
-    # Neighbours in the file are no neighbours in the order: correlation within five sigma of none.
-    assert abs(np.corrcoef(np.arange(count), first)[0, 1]) < 5 / math.sqrt(count)
-
-
-def test_a_place_among_ten_billion_is_found_without_storing_them() -> None:
-    places = np.array([0, 1, 9_999_999_999])
-    found = order.permute(places, np.zeros(3, int), 10_000_000_000, 1)
-    assert len(set(found.tolist())) == 3
-    assert ((found >= 0) & (found < 10_000_000_000)).all()
-
-
-@given(st.integers(1, 500), st.integers(1, 9), st.integers(0, 10_000))
-def test_workers_share_a_step_without_gap_or_overlap(size: int, world: int, step: int) -> None:
-    parts = [positions_of(step, size, rank, world) for rank in range(world)]
-    assert np.concatenate(parts).tolist() == list(range(step * size, (step + 1) * size))
-    lengths = [len(part) for part in parts]
-    assert max(lengths) - min(lengths) <= 1
-
-
-def test_the_generator_is_uniform_and_its_streams_are_unrelated() -> None:
-    draws = uniform(1, np.arange(200_000))
-    histogram = np.histogram(draws, bins=100, range=(0, 1))[0]
-    assert abs(((histogram - 2000) ** 2 / 2000).sum() - 99) < 5 * math.sqrt(2 * 99)
-    other = uniform(2, np.arange(200_000))
-    assert abs(np.corrcoef(draws, other)[0, 1]) < 5 / math.sqrt(200_000)
-    assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 5 / math.sqrt(200_000)
-
-
-def test_splitmix64_gives_the_published_numbers() -> None:
-    """The first output for state 0 is 16294208416658607535 (Vigna's reference, splitmix64.c)."""
-    assert int(bits(0)) == 16294208416658607535
-
-
 def good_shard() -> shards.Shard:
     documents = [[9, 12, 7, 15] * 10 for _ in range(400)]
-    return masked.build(text_of(documents), 64, True, 0.1, rng()).shard
+    return pairs(text_of(documents), 64).shard
 
 
 def examine(shard: shards.Shard) -> dict:
-    return check(shard, "s", 64, VOCAB, True, MaskingConfig(), 0)
+    config = MaskedPairsConfig(sequence_length=64)
+    return masked_pairs.check(shard, Facts("s", VOCAB, SPECIAL, 0), config)
 
 
 def test_the_contract_accepts_what_the_builder_makes() -> None:
@@ -275,16 +190,19 @@ def test_the_contract_accepts_what_the_builder_makes() -> None:
 
 def corrupted(field: str, value: object) -> shards.Shard:
     shard = good_shard()
-    array = getattr(shard, field).copy()
+    array = (shard.ids if field == "ids" else shard.columns[field]).copy()
     if callable(value):
         value(array)
-    return dataclasses.replace(shard, **{field: array})
+    if field == "ids":
+        return dataclasses.replace(shard, ids=array)
+    return dataclasses.replace(shard, columns={**shard.columns, field: array})
 
 
 @pytest.mark.parametrize(
     ("field", "change", "message"),
     [
-        ("ids", lambda a: a.__setitem__(0, 50), r"begin with \[CLS\]"),
+        ("ids", lambda a: a.__setitem__([0, 5], [50, CLS_ID]), r"begin with \[CLS\]"),
+        ("ids", lambda a: a.__setitem__(0, 50), r"\[CLS\] must be exactly"),
         ("ids", lambda a: a.__setitem__(3, MASK_ID), r"\[MASK\] must be exactly 0"),
         ("ids", lambda a: a.__setitem__(3, VOCAB), "largest id must be below 1000"),
         ("ids", lambda a: a.__setitem__(3, SEP_ID), r"\[SEP\] must be exactly"),
@@ -302,9 +220,11 @@ def test_a_corrupted_builder_is_caught_with_shard_figure_and_bound(
 
 def test_unbalanced_labels_are_caught() -> None:
     shard = good_shard()
-    shard = dataclasses.replace(
-        shard, is_next=np.ones_like(shard.is_next), document_b=shard.document_a
-    )
+    changed = {
+        "is_next": np.ones_like(shard.columns["is_next"]),
+        "document_b": shard.columns["document_a"],
+    }
+    shard = dataclasses.replace(shard, columns={**shard.columns, **changed})
     with pytest.raises(DataError, match=r"share of IsNext pairs must be within 0\.5"):
         examine(shard)
 
@@ -315,14 +235,103 @@ def test_a_shard_file_gives_back_its_rows_and_the_same_bytes(tmp_path: Path) -> 
     shards.write(shard, tmp_path / "b")
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     again = shards.read(tmp_path / "a")
-    for field in dataclasses.fields(shards.Shard):
-        assert np.array_equal(getattr(again, field.name), getattr(shard, field.name))
+    assert np.array_equal(again.ids, shard.ids)
+    assert np.array_equal(again.offsets, shard.offsets)
+    assert again.columns.keys() == shard.columns.keys()
+    for name, values in shard.columns.items():
+        assert np.array_equal(again.columns[name], values)
+        assert again.columns[name].dtype == values.dtype
 
 
 def test_predictions_that_cannot_hold_the_rate_are_refused() -> None:
     with pytest.raises(ConfigError, match="raise max_predictions to 77"):
-        validate(InstancesConfig, {"sequence_length": 512})
+        validate(MaskedPairsConfig, {"sequence_length": 512})
 
 
 def test_entropy_of_a_fair_die_is_the_log_of_its_sides() -> None:
     assert entropy(np.array([4, 4, 4, 4, 4, 4, 0])) == pytest.approx(math.log(6))
+
+
+def test_a_pair_out_of_order_is_the_same_text_turned_round() -> None:
+    text = numbered(text_of([[7] * 60, [5] * 60, [11, 3] * 30]))
+    built = ordered(text, 64)
+    shard = built.shard
+    for row in range(len(shard)):
+        ids = row_of(shard, row).astype(int)
+        a = ids[1 : shard.columns["a_length"][row] - 1]
+        b = ids[shard.columns["a_length"][row] : -1]
+        first, second = (a, b) if shard.columns["in_order"][row] else (b, a)
+        assert (np.diff(first) == 1).all()
+        assert (np.diff(second) == 1).all()
+        assert second[0] > first[-1]
+    share = shard.columns["in_order"].mean()
+    assert abs(share - 0.5) < 5 * math.sqrt(0.25 / len(shard))
+    config = SentenceOrderConfig(sequence_length=64)
+    large = dataclasses.replace(text, ids=(text.ids % 900 + 10).astype(np.uint16))
+    counts = sentence_order.check(ordered(large, 64).shard, Facts("s", VOCAB, SPECIAL, 0), config)
+    assert counts["in_order"] == shard.columns["in_order"].sum()
+
+
+@given(DOCUMENTS, st.integers(8, 64), st.integers(0, 99))
+@settings(max_examples=100, deadline=None)
+def test_every_ordered_pair_is_of_one_document_and_fits(
+    lengths: list[list[int]], sequence_length: int, seed: int
+) -> None:
+    shard = ordered(text_of(lengths), sequence_length, seed=seed).shard
+    for row in range(len(shard)):
+        ids = row_of(shard, row)
+        assert len(ids) <= sequence_length
+        assert len(set(ids.tolist()) - {CLS_ID, SEP_ID}) == 1
+        middle = shard.columns["a_length"][row] - 1
+        assert (ids[0], ids[middle], ids[-1]) == (CLS_ID, SEP_ID, SEP_ID)
+        assert 0 < middle - 1 < len(ids) - 3
+
+
+def test_a_lone_last_sentence_has_no_order_and_is_counted() -> None:
+    built = ordered(text_of([[9], [20, 20, 20], [4]]), 32, 0.0)
+    assert built.counts["left_out"] >= 2
+
+
+def test_unit_bits_travel_with_their_tokens_through_the_file(tmp_path: Path) -> None:
+    text = numbered(text_of([[9, 12, 7, 15] * 10 for _ in range(9)], units=True))
+    for build in (pairs, blocks, ordered):
+        shards.write(build(text, 64).shard, tmp_path / "s")
+        shard = shards.read(tmp_path / "s")
+        begins = shard.unit_starts(np.arange(len(shard.ids)))
+        special = shard.ids < 10
+        assert begins[special].all()
+        assert (begins[~special] == ((shard.ids[~special] - 10) % 3 == 0)).all()
+
+
+def test_other_dupes_of_a_text_give_other_pairs() -> None:
+    text = numbered(text_of([[9, 12, 7, 15] * 10 for _ in range(40)]))
+    one, other = pairs(text, 64, seed=0).shard, pairs(text, 64, seed=1).shard
+    assert not np.array_equal(one.ids[: 5 * 64], other.ids[: 5 * 64])
+
+
+def test_special_ids_of_another_vocabulary_frame_the_rows() -> None:
+    """bert-base-uncased: [PAD] [UNK] [CLS] [SEP] [MASK] are 0, 100, 101, 102, 103."""
+    special = SpecialIds(0, 100, 101, 102, 103, 102, ids=(0, 100, 101, 102, 103))
+    text = numbered(text_of([[9, 12, 7, 15] * 10 for _ in range(400)]))
+    text = dataclasses.replace(text, ids=(200 + text.ids % 700).astype(np.uint16))
+    config = MaskedPairsConfig(sequence_length=64)
+    shard = masked_pairs.build(text, config, special, rng()).shard
+    assert (shard.ids[shard.offsets[:-1]] == 101).all()
+    counts = masked_pairs.check(shard, Facts("s", VOCAB, special, 0), config)
+    assert counts["candidates"] == (shard.ids >= 200).sum()
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 6)), max_size=20))
+def test_ranges_are_the_ranges_behind_one_another(spans: list[tuple[int, int]]) -> None:
+    begins = np.array([begin for begin, _ in spans], dtype=np.int64)
+    lengths = np.array([length for _, length in spans], dtype=np.int64)
+    expected = [index for begin, length in spans for index in range(begin, begin + length)]
+    assert ranges(begins, lengths).tolist() == expected
+
+
+def test_a_damaged_shard_file_is_refused(tmp_path: Path) -> None:
+    shards.write(good_shard(), tmp_path / "s")
+    whole = (tmp_path / "s").read_bytes()
+    (tmp_path / "s").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="not a whole shard"):
+        shards.read(tmp_path / "s")

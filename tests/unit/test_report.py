@@ -19,15 +19,16 @@ from rungwise.context import Context
 from rungwise.evaluation.statistics import estimate, paired_difference
 from rungwise.finetune import FinetuneConfig
 from rungwise.instances import shards
-from rungwise.instances.stage import InstancesConfig
+from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.models.bert import BertConfig, BertForPretraining
 from rungwise.report import fill_in, held_out
 from rungwise.report.page import ReportConfig, run
 from rungwise.report.specimen import specimen
 from rungwise.storage import Folder
-from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, TokenizerConfig, load, train
+from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, WordPieceConfig, load, train
 from rungwise.training.checkpoint import save_tensors
 from rungwise.training.loop import PretrainConfig
+from tests.conftest import write_shards
 
 SENTENCES = (
     "The parser reads <b>every</b> token & keeps the rows in order.",
@@ -82,28 +83,21 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
             "characters_replaced": 0,
         },
     )
-    config = TokenizerConfig(vocab_size=300, min_frequency=1)
+    config = WordPieceConfig(vocab_size=300, min_frequency=1)
     tokenizer = train(config, SENTENCES * 5)
     vocab_size = tokenizer.get_vocab_size()
     found = add("tokenizer", config.model_dump(), {"kind": "wordpiece", "vocab_size": vocab_size})
     with found.folder.staged("tokenizer.json") as path:
         tokenizer.save(str(path))
 
-    settings = InstancesConfig(sequence_length=LENGTH)
+    settings = MaskedPairsConfig(sequence_length=LENGTH)
     found = add("instances", settings.model_dump(), {})
-    files = []
-    for split, number in (("train", 0), ("validation", 0), ("validation", 1)):
-        name = f"{split}-{number:05d}.arrow"
-        with found.folder.staged(name) as path:
-            shards.write(_shard(load(built["tokenizer"].folder), 30), path)
-        files.append({"file": name, "split": split, "instances": 30, "tokens": 900})
+    shard = _shard(load(built["tokenizer"].folder), 30)
+    names = ("train-00000.arrow", "validation-00000.arrow", "validation-00001.arrow")
     shares = ("selected", "mask", "random", "kept", "is_next", "truncated")
     found.record["summary"] |= {
-        "files": files,
-        "vocab_size": vocab_size,
+        **write_shards(Path(found.folder.uri), dict.fromkeys(names, shard), vocab_size),
         "sequence_length": LENGTH,
-        "next_sentence": True,
-        "instances": {"train": 30, "validation": 60},
         "tokens": 2700,
         "unigram_entropy": 4.5,
         "statistics": {f"{name}_share": 0.5 for name in shares}
@@ -204,10 +198,10 @@ def _shard(tokenizer: Any, count: int) -> shards.Shard:
     return shards.Shard(
         ids=np.array([token for row in rows for token in row], np.uint16),
         offsets=np.cumsum([0, *map(len, rows)]).astype(np.int64),
-        a_length=np.array(a_lengths, np.uint16),
-        is_next=np.array([row % 2 for row in range(count)], np.uint8),
-        document_a=np.zeros(count, np.uint64),
-        document_b=np.zeros(count, np.uint64),
+        columns={
+            "a_length": np.array(a_lengths, np.uint16),
+            "is_next": np.array([row % 2 for row in range(count)], np.uint8),
+        },
     )
 
 
@@ -481,16 +475,13 @@ def test_guesses_are_the_models_own_and_sorted(inputs: dict[str, Artifact]) -> N
 
 
 def test_byte_level_blanks_are_whole_words(tmp_path: Path, inputs: dict[str, Artifact]) -> None:
-    config = TokenizerConfig(kind="byte_bpe", vocab_size=400, min_frequency=1)
+    config = ByteBpeConfig(vocab_size=400, min_frequency=1)
     folder = Folder.at(tmp_path)
     with folder.staged("tokenizer.json") as path:
         train(config, SENTENCES * 5).save(str(path))
     tokenizer = load(folder)
-    with folder.staged("validation-00000.arrow") as path:
-        shards.write(_shard(tokenizer, 8), path)
-    found = inputs["instances"]
-    files = [{"file": "validation-00000.arrow", "split": "validation", "instances": 8}]
-    instances = dataclasses.replace(_changed(found, files=files, vocab_size=400), folder=folder)
+    facts = write_shards(tmp_path, {"validation-00000.arrow": _shard(tokenizer, 8)}, 400)
+    instances = dataclasses.replace(_changed(inputs["instances"], **facts), folder=folder)
     blanks = fill_in.choose(held_out.first_held_out(instances, 8), tokenizer, "byte_bpe", 8, 0)
     words = {word.strip(".,").lower() for text in SENTENCES for word in text.split()}
     assert blanks
@@ -498,10 +489,9 @@ def test_byte_level_blanks_are_whole_words(tmp_path: Path, inputs: dict[str, Art
 
 
 def test_the_specimen_tells_what_masking_did(inputs: dict[str, Artifact]) -> None:
-    masking = InstancesConfig(sequence_length=LENGTH).masking
     reader = held_out.first_held_out(inputs["instances"], 60)
     tokenizer = load(inputs["tokenizer"].folder)
-    shown = specimen(reader, tokenizer, 0, masking)
+    shown = specimen(reader, tokenizer, 0)
     kinds = {kind: shown.count(kind) for kind in ("special", "masked", "random", "kept")}
     assert kinds["special"] == 3
     assert min(kinds.values()) >= 1
@@ -524,10 +514,9 @@ def test_only_as_many_shards_are_opened_as_are_needed(inputs: dict[str, Artifact
 
 
 def test_the_share_of_the_most_frequent_token_by_hand(inputs: dict[str, Artifact]) -> None:
-    masking = InstancesConfig(sequence_length=LENGTH).masking
     reader = held_out.first_held_out(inputs["instances"], 60)
-    batch = held_out.rows(reader, np.arange(40), 0, masking)
+    batch = held_out.rows(reader, np.arange(40), 0)
     targets = batch.masked.targets[batch.masked.weights > 0].tolist()
-    token, share = held_out.most_frequent_share(reader, 40, 0, masking)
+    token, share = held_out.most_frequent_share(reader, 40, 0)
     assert share == max(targets.count(other) for other in set(targets)) / len(targets)
     assert targets.count(token) / len(targets) == share

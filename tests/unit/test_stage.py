@@ -95,7 +95,7 @@ def test_a_stage_that_resumes_says_so(tmp_path: Path) -> None:
     root = Folder.at(tmp_path)
     stage = Stage("a", 1, nothing, Settings(), resumes=True)
     plan([stage], root, "x")[0].folder.write_bytes("checkpoints/1", b"x")
-    assert to_build([stage], root) == {"a": "goes on from its last checkpoint"}
+    assert to_build([stage], root) == {"a": "goes on where it was stopped"}
 
 
 def test_a_changed_or_missing_file_is_found_by_verify(tmp_path: Path) -> None:

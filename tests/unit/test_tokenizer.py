@@ -1,8 +1,9 @@
-"""Tokenizers: one vocabulary in any process, the published examples, text that looks special."""
+"""Tokenizers trained here: one vocabulary in any process, special tokens, the stage."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from rungwise.artifact import Artifact
+from rungwise.config import Config, validate
 from rungwise.context import Context
 from rungwise.corpus import shards
 from rungwise.corpus.document import SCHEMA, digest_of
-from rungwise.errors import DataError
+from rungwise.errors import ConfigError, DataError
 from rungwise.storage import Folder
 from rungwise.tokenizer import (
     CLS_ID,
@@ -22,11 +24,22 @@ from rungwise.tokenizer import (
     SEP_ID,
     SPECIAL_TOKENS,
     UNK_ID,
+    ByteBpeConfig,
+    CharacterConfig,
+    SpecialIds,
     TokenizerConfig,
+    TokenizerFileConfig,
+    UnigramConfig,
+    WordConfig,
+    WordPieceConfig,
+    identity,
     load,
+    outside,
     run,
+    special_ids,
     train,
 )
+from rungwise.tokenizer.config import TrainedConfig
 
 TEXT = [
     "He was playing while they play; players played, and the player plays.",
@@ -35,33 +48,52 @@ TEXT = [
 ] * 5
 
 
-def config(kind: str, **changes: object) -> TokenizerConfig:
-    return TokenizerConfig(kind=kind, **{"vocab_size": 120, "min_frequency": 1, **changes})  # type: ignore[arg-type]
+class Block(Config):
+    tokenizer: TokenizerConfig
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
-def test_every_process_learns_the_same_vocabulary(kind: str) -> None:
+KINDS: dict[str, type[TrainedConfig]] = {
+    "wordpiece": WordPieceConfig,
+    "byte_bpe": ByteBpeConfig,
+    "unigram": UnigramConfig,
+    "character": CharacterConfig,
+    "word": WordConfig,
+}
+SIZES = {"wordpiece": 100, "byte_bpe": 280, "unigram": 80, "character": 100, "word": 100}
+
+
+def config(kind: str, **changes: object) -> TrainedConfig:
+    values = {"vocab_size": 120, "min_frequency": 1, **changes}
+    if kind == "unigram":
+        del values["min_frequency"]
+    return KINDS[kind](**values)  # type: ignore[arg-type]
+
+
+def digests() -> dict[str, str]:
+    """What training gives for each kind, as text that has no other meaning."""
+    files = {kind: train(config(kind, vocab_size=SIZES[kind]), TEXT).to_str() for kind in KINDS}
+    return {kind: hashlib.sha256(text.encode()).hexdigest() for kind, text in files.items()}
+
+
+def test_every_process_learns_the_same_vocabulary() -> None:
     """The library's own training does not: its hash maps are seeded anew in every process."""
     code = (
-        "import sys, hashlib; sys.path.insert(0, 'tests/unit');"
-        "from test_tokenizer import TEXT, config, train;"
-        f"text = train(config('{kind}', vocab_size=300), TEXT).to_str();"
-        "print(hashlib.sha256(text.encode()).hexdigest())"
+        "import json, sys; sys.path.insert(0, 'tests/unit');"
+        "from test_tokenizer import digests; print(json.dumps(digests()))"
     )
     repository = Path(__file__).resolve().parents[2]
-    found = {
-        subprocess.run(
+    for _ in range(3):
+        done = subprocess.run(
             [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True
-        ).stdout
-        for _ in range(4)
-    }
-    here = train(config(kind, vocab_size=300), TEXT).to_str()
-    assert found == {hashlib.sha256(here.encode()).hexdigest() + "\n"}
+        )
+        assert json.loads(done.stdout) == digests()
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_special_tokens_have_the_ids_the_rest_of_the_platform_uses(kind: str) -> None:
-    tokenizer = train(config(kind, vocab_size=300), TEXT)
+    tokenizer = train(config(kind, vocab_size=SIZES[kind]), TEXT)
+    found = special_ids(tokenizer)
+    assert found == SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, end=3, ids=(0, 1, 2, 3, 4))
     assert [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS] == [
         PAD_ID,
         UNK_ID,
@@ -102,11 +134,13 @@ def corpus(folder: Path, sentences: list[str]) -> Artifact:
             "digest": digest_of(sentences),
             "sentences": sentences,
             "paragraph_starts": [0],
+            "spans": [[] for _ in sentences],
         }
         pq.write_table(
             pa.Table.from_pylist([row], schema=SCHEMA), folder / f"{split}-00000.parquet"
         )
-        files.append({"file": f"{split}-00000.parquet", "split": split, "documents": 1})
+        characters = sum(map(len, sentences))
+        files.append({"file": f"{split}-00000.parquet", "split": split, "characters": characters})
     return Artifact("corpus", "c" * 12, Folder.at(folder), {"summary": {"files": files}})
 
 
@@ -130,6 +164,7 @@ def test_the_summary_counts_what_it_measured(tmp_path: Path) -> None:
     assert summary["tokens_per_word"] == pytest.approx(tokens / words)
     assert summary["unknown_rate"] == 0
     assert summary["sample_characters"] == sum(len(s) for s in TEXT)
+    assert SpecialIds.from_data(summary["special"]) == special_ids(tokenizer)
 
 
 @pytest.mark.parametrize(("size", "message"), [(5000, "fill only"), (30, "different characters")])
@@ -141,3 +176,140 @@ def test_a_vocabulary_that_does_not_fit_the_text_is_refused(
     with pytest.raises(DataError, match=rf"tokenizer\.vocab_size: .*{message}"):
         run(config("wordpiece", vocab_size=size), inputs, output, Context())
     assert output.names() == []
+
+
+@pytest.mark.parametrize("kind", ["unigram", "character", "word"])
+def test_a_tokenizer_of_every_kind_gives_its_text_back(kind: str) -> None:
+    tokenizer = train(config(kind, vocab_size=100, lowercase=False), TEXT)
+    tokenizer.encode_special_tokens = True
+    for text in TEXT[:3]:
+        encoding = tokenizer.encode(text, add_special_tokens=False)
+        assert UNK_ID not in encoding.ids
+        back = tokenizer.decode(encoding.ids)
+        if kind == "word":
+            assert back.replace(" ", "") == text.replace(" ", "")
+        else:
+            assert back == text
+
+
+def test_a_unigram_tokenizer_finds_the_likeliest_pieces() -> None:
+    tokenizer = train(config("unigram", vocab_size=80), TEXT)
+    assert {"\u2581play", "berries"} <= tokenizer.get_vocab().keys()
+    scores = dict(json.loads(tokenizer.to_str())["model"]["vocab"])
+
+    def ways(rest: str) -> list[list[str]]:
+        return (
+            [[]]
+            if not rest
+            else [
+                [rest[:end], *more]
+                for end in range(1, len(rest) + 1)
+                if rest[:end] in scores
+                for more in ways(rest[end:])
+            ]
+        )
+
+    for word in ("playing", "plays", "strawberries", "bluest"):
+        best = max(ways("\u2581" + word), key=lambda way: sum(scores[piece] for piece in way))
+        assert tokenizer.encode(word, add_special_tokens=False).tokens == best
+    assert tokenizer.encode("play Ж", add_special_tokens=False).ids[-1] == UNK_ID
+
+
+def test_a_character_vocabulary_counts_blanks_and_composed_letters() -> None:
+    text = ["e\u0301 é a", "a b"]  # the same letter, decomposed and composed
+    tokenizer = train(config("character"), text)
+    assert tokenizer.id_to_token(len(SPECIAL_TOKENS)) == " "  # three, the most frequent
+    assert set(tokenizer.get_vocab()) == {*SPECIAL_TOKENS, " ", "é", "a", "b"}
+    assert tokenizer.encode("  é", add_special_tokens=False).tokens == [" ", " ", "é"]
+
+
+def test_a_word_vocabulary_has_the_frequent_words_and_knows_not_the_rest() -> None:
+    text = ["the cat, the dog", "The cat: a dog!", "the ant"]
+    tokenizer = train(config("word", min_frequency=2, vocab_size=16), text)
+    assert set(tokenizer.get_vocab()) == {*SPECIAL_TOKENS, "the", "cat", "dog"}
+    assert tokenizer.token_to_id("the") == 5
+    assert tokenizer.token_to_id("cat") == 6  # as frequent as dog: the alphabet decides
+    assert tokenizer.encode("the bee", add_special_tokens=False).tokens == ["the", "[UNK]"]
+    whole = train(config("word", split_punctuation=False, lowercase=False), text)
+    assert {"cat,", "dog!", "The"} <= set(whole.get_vocab())
+    smallest = train(config("word", vocab_size=16), ["a b c d e f g h i j k l m n"])
+    assert smallest.get_vocab_size() == 16
+
+
+@pytest.mark.parametrize("kind", ["character", "word"])
+def test_counting_on_the_cluster_gives_what_counting_here_does(
+    kind: str, tmp_path: Path, ray_session: None
+) -> None:
+    text = [*TEXT, "A sentence: that is, one more [MASK].", "with  two blanks"]
+    for megabytes in (1.0, 200e-6):
+        output = Folder.at(tmp_path / f"{kind}{megabytes}")
+        inputs = {"corpus": corpus(tmp_path / f"c{megabytes}", text)}
+        settings = config(kind, sample_megabytes=megabytes)
+        summary = run(settings, inputs, output, Context())
+        sample: list[str] = []
+        for sentence in text:
+            if sum(map(len, sample)) < megabytes * 1e6:
+                sample.append(sentence)
+        assert load(output).get_vocab() == train(settings, sample).get_vocab()
+        assert summary["sample_characters"] == sum(map(len, sample))
+        assert summary["vocab_size"] == load(output).get_vocab_size()
+        assert summary["kind"] == kind
+        assert summary["special"]["ids"] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"kind": "wordpiece", "vocab_size": 99}, WordPieceConfig(vocab_size=99)),
+        ({"kind": "byte_bpe"}, ByteBpeConfig()),
+        ({"kind": "word", "split_punctuation": False}, WordConfig(split_punctuation=False)),
+        ({"kind": "file", "path": "x"}, TokenizerFileConfig(path="x")),
+    ],
+)
+def test_the_block_is_told_apart_by_kind(data: dict[str, object], expected: Config) -> None:
+    assert validate(Block, {"tokenizer": data}).tokenizer == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            {"kind": "wordpeice"},
+            "tokenizer.kind: expected one of wordpiece, byte_bpe.*did you mean",
+        ),
+        ({}, "tokenizer.kind: expected one of .*; this key is missing"),
+        ("wordpiece", "tokenizer: input should be a valid dictionary"),
+        ({"kind": "unigram", "min_frequency": 2}, "tokenizer.min_frequency: unknown key"),
+        ({"kind": "word", "vocab_sise": 16}, "did you mean 'vocab_size'"),
+        ({"kind": "file"}, "tokenizer.path: this key is missing"),
+    ],
+)
+def test_a_wrong_block_is_refused_with_its_key(data: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        validate(Block, {"tokenizer": data})
+
+
+def test_what_is_learned_here_reads_nothing_from_outside() -> None:
+    for kind in KINDS:
+        assert outside(config(kind)) == {}
+        assert identity(config(kind)) == config(kind).model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "message"),
+    [
+        ("wordpiece", 16, "raise it to more than"),
+        ("byte_bpe", 5000, "fill only"),
+        ("unigram", 16, "cannot learn 16 pieces"),
+        ("unigram", 5000, "fill only"),
+    ],
+)
+def test_a_vocabulary_that_the_text_cannot_give_is_refused(
+    kind: str, size: int, message: str, tmp_path: Path
+) -> None:
+    inputs = {"corpus": corpus(tmp_path / "c", TEXT)}
+    with pytest.raises(DataError, match=message) as caught:
+        run(config(kind, vocab_size=size), inputs, Folder.at(tmp_path / "t"), Context())
+    assert "tokenizer.vocab_size" in str(caught.value)
+    if kind == "unigram":
+        assert "min_frequency" not in str(caught.value)

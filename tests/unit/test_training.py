@@ -16,11 +16,14 @@ from rungwise.artifact import Artifact
 from rungwise.config import validate, with_overrides
 from rungwise.context import ComputeConfig, SilentReporter
 from rungwise.errors import DataError, UserError
-from rungwise.instances import masked, shards
+from rungwise.instances import masked_pairs
+from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.text import TokenisedText
 from rungwise.storage import Folder
 from rungwise.training.checkpoint import MODEL, OPTIMIZER, RECORD, Checkpoints, load_tensors
 from rungwise.training.parallel import Group
 from rungwise.training.trainer import PretrainStageConfig, check_fit, pretrain
+from tests.conftest import SPECIAL_IDS, write_shards
 
 VOCAB = 60
 CPU = torch.device("cpu")
@@ -33,31 +36,24 @@ def instances(tmp_path: Path) -> Artifact:
 
 def make_instances(folder: Path) -> Artifact:
     """An instances artifact of a made-up language, built without Ray: a word calls for the next."""
-    folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
-    files = []
+    settings = MaskedPairsConfig(sequence_length=32)
+    shards = {}
     for number, split in enumerate(("train", "validation")):
         lengths = rng.integers(3, 9, size=(60, 8))
         total = int(lengths.sum())
         steps = rng.choice([1] * 19 + [7], size=total)
-        text = masked.TokenisedText(
+        text = TokenisedText(
             ids=(5 + np.cumsum(steps) % (VOCAB - 5)).astype(np.uint16),
             starts=np.concatenate([[0], np.cumsum(lengths.ravel())]),
             first_sentence=np.arange(0, 60 * 8 + 1, 8),
             documents=[f"{split}{n}" for n in range(60)],
         )
         generator = np.random.Generator(np.random.Philox(number))
-        shard = masked.build(text, 32, True, 0.1, generator).shard
-        shards.write(shard, folder / f"{split}-00000.arrow")
-        files.append({"file": f"{split}-00000.arrow", "split": split, "instances": len(shard)})
-    summary = {
-        "files": files,
-        "vocab_size": VOCAB,
-        "sequence_length": 32,
-        "next_sentence": True,
-        "instances": {row["split"]: row["instances"] for row in files},
-    }
-    record = {"summary": summary, "config": {"sequence_length": 32, "masking": {}}}
+        built = masked_pairs.build(text, settings, SPECIAL_IDS, generator)
+        shards[f"{split}-00000.arrow"] = built.shard
+    summary = {**write_shards(folder, shards, VOCAB), "sequence_length": 32}
+    record = {"summary": summary, "config": settings.model_dump()}
     return Artifact("instances", "f" * 12, Folder.at(folder), record)
 
 

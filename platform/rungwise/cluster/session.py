@@ -42,13 +42,14 @@ def set_environment() -> None:
 
 
 @contextlib.contextmanager
-def session(compute: ComputeConfig) -> Iterator[None]:
+def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[None]:
     """A connection to Ray for the time of the block.
 
     Inside a submitted job, or with RAY_ADDRESS set, this joins that cluster. Otherwise Ray is
     started here with this machine's cores, and ends with the block; other clusters on the machine
-    are neither joined nor touched. Ray 2.60 on Linux opens its ports on every interface whatever
-    address it is given; the token it makes for a local cluster is what keeps others out.
+    are neither joined nor touched; `num_cpus` tells it of fewer or more than there are cores. Ray
+    2.60 on Linux opens its ports on every interface whatever address it is given; the token it
+    makes for a local cluster is what keeps others out.
     """
     address = os.environ.get("RAY_ADDRESS")
     if ray.is_initialized():
@@ -66,6 +67,7 @@ def session(compute: ComputeConfig) -> Iterator[None]:
     else:
         ray.init(
             address="local",
+            num_cpus=num_cpus,
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,

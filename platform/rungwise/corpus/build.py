@@ -3,20 +3,27 @@
 A dropped document is a row too, without sentences and with a `reason`, so that the counts of a
 cluster come together the way its documents do. So is an error that the user can mend: Ray Data
 would print a page for it and put its own words behind the message.
+
+A text that a task has seen already travels without its sentences, so that a thousand copies do not
+meet in one place with all they hold.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from rungwise.corpus import signatures
 from rungwise.corpus.clean import clean
 from rungwise.corpus.document import SCHEMA, Draft, digest_of
+from rungwise.corpus.quality import QualityConfig, fault
 from rungwise.corpus.segment import segment
+from rungwise.corpus.signatures import NearDuplicateConfig
+from rungwise.corpus.spans import located
 from rungwise.errors import ConfigError, DataError, UserError
 
 ROW_SCHEMA = pa.schema(
@@ -24,26 +31,54 @@ ROW_SCHEMA = pa.schema(
         *SCHEMA,
         ("bytes", pa.int64()),  # of text, sentences joined by one blank
         ("reason", pa.string()),  # why it is dropped; empty for a document
+        ("sample", pa.string()),  # the start of the text of what is dropped
+        ("unreadable", pa.string()),  # what is wrong with a file; see Draft
+        ("copied", pa.bool_()),  # the sentences are left out: a row with this digest has them
+        ("spans_dropped", pa.int64()),
         ("removed", pa.int64()),  # unreadable characters taken out
         ("replaced", pa.int64()),  # replacement characters in the text
+        ("bands", pa.binary()),  # keys, little-endian uint64; null without near_duplicates
+        ("signature", pa.binary()),  # compact
+        ("near", pa.string()),  # no document, but a mark: this digest is too much like that one
         ("error", pa.string()),  # what stopped the reader, in the one row of such a table
     ]
 )
+SAMPLE_CHARACTERS = 80
 _TABLE_BYTES = 8 << 20
 
 
-def tables(drafts: Iterable[Draft], minimum_characters: int) -> Iterator[pa.Table]:
+def tables(
+    drafts: Iterable[Draft],
+    minimum_characters: int,
+    *,
+    deduplicate: bool = True,
+    quality: QualityConfig | None = None,
+    near_duplicates: NearDuplicateConfig | None = None,
+) -> Iterator[pa.Table]:
     """One row for each draft, in order, in tables of a few megabytes; at least one table."""
     rows: list[dict[str, Any]] = []
     held_bytes = 0
+    seen: set[str] = set()
     for draft in drafts:
-        row = _row(draft, minimum_characters)
+        row = _row(draft, minimum_characters, quality)
+        held_bytes += 200
+        if not row["reason"] and row["digest"] in seen:
+            row |= {"sentences": [], "copied": True}
+        else:
+            held_bytes += row["bytes"]
+        if deduplicate and not row["reason"]:
+            seen.add(row["digest"])
         rows.append(row)
-        held_bytes += row["bytes"] + 200
         if held_bytes >= _TABLE_BYTES:
-            yield pa.Table.from_pylist(rows, schema=ROW_SCHEMA)
+            yield _table(rows, near_duplicates)
             rows, held_bytes = [], 0
-    yield pa.Table.from_pylist(rows, schema=ROW_SCHEMA)
+    yield _table(rows, near_duplicates)
+
+
+def mark_table(marks: dict[str, str]) -> pa.Table:
+    """Rows that mark digests as too much like others; see near_duplicates.py."""
+    rows = [{"id": "", "digest": digest, "near": marks[digest]} for digest in sorted(marks)]
+    return pa.Table.from_pylist(rows, schema=ROW_SCHEMA)
 
 
 def failure(error: UserError) -> pa.Table:
@@ -62,7 +97,18 @@ def raise_failure(text: str) -> NoReturn:
     raise {"ConfigError": ConfigError, "DataError": DataError}.get(name, UserError)(message)
 
 
-def _row(draft: Draft, minimum_characters: int) -> dict[str, Any]:
+def _table(rows: list[dict[str, Any]], near_duplicates: NearDuplicateConfig | None) -> pa.Table:
+    if near_duplicates is not None:
+        signed = [row for row in rows if row["sentences"]]
+        texts = ["\n".join(row["sentences"]) for row in signed]
+        found = signatures.signatures(texts, near_duplicates)
+        keys = signatures.band_keys(found, signatures.banding(near_duplicates)).astype("<u8")
+        for row, of_bands, compact in zip(signed, keys, signatures.compact(found), strict=True):
+            row |= {"bands": of_bands.tobytes(), "signature": compact.tobytes()}
+    return pa.Table.from_pylist(rows, schema=ROW_SCHEMA)
+
+
+def _row(draft: Draft, minimum_characters: int, quality: QualityConfig | None) -> dict[str, Any]:
     sentences: list[str] = []
     starts: list[int] = []
     removed = replaced = 0
@@ -83,21 +129,39 @@ def _row(draft: Draft, minimum_characters: int) -> dict[str, Any]:
         reason = reason or "no text"
     elif characters < minimum_characters:
         reason = "too short"
-    if reason:
-        # The digest only has to spread the dropped over the shards.
-        digest = hashlib.blake2b(draft.id.encode("utf-8", "replace"), digest_size=16).hexdigest()
-        sentences, starts, size_bytes = [], [], 0
-    else:
-        digest = digest_of(sentences)
-        size_bytes = sum(len(line.encode("utf-8")) for line in sentences) + len(sentences) - 1
-    return {
+    elif quality is not None:
+        reason = fault(sentences, quality)
+    row: dict[str, Any] = {
         "id": clean(draft.id).text,
         "label": clean(draft.label).text,
-        "digest": digest,
-        "sentences": sentences,
-        "paragraph_starts": starts,
-        "bytes": size_bytes,
         "reason": reason,
+        "sample": sample_of(sentences) if reason else "",
+        "unreadable": draft.unreadable,
+        "copied": False,
         "removed": removed,
         "replaced": replaced,
     }
+    if reason:
+        # The digest only has to spread the dropped over the shards.
+        digest = hashlib.blake2b(draft.id.encode("utf-8", "replace"), digest_size=16).hexdigest()
+        nothing = {"sentences": [], "paragraph_starts": [], "spans": [], "spans_dropped": 0}
+        return row | nothing | {"digest": digest, "bytes": 0}
+    spans = located(draft.text, draft.spans, sentences)
+    return row | {
+        "digest": digest_of(sentences),
+        "sentences": sentences,
+        "paragraph_starts": starts,
+        "spans": spans.spans,
+        "spans_dropped": spans.dropped,
+        "bytes": sum(len(line.encode("utf-8")) for line in sentences) + len(sentences) - 1,
+    }
+
+
+def sample_of(sentences: Sequence[str]) -> str:
+    """The start of a text, for people to see what it was."""
+    start = ""
+    for sentence in sentences:
+        start = f"{start} {sentence[:SAMPLE_CHARACTERS]}".lstrip()
+        if len(start) >= SAMPLE_CHARACTERS:
+            break
+    return start[:SAMPLE_CHARACTERS]

@@ -2,7 +2,9 @@
 
 A corpus artifact is a set of files `{train,validation}-{shard:05d}.parquet`, one document a row.
 Sentences are flat, for that is how most of the platform reads them; `paragraph_starts` holds the
-index of the first sentence of each paragraph, so that paragraphs can be had again.
+index of the first sentence of each paragraph, so that paragraphs can be had again. `spans` holds
+the named stretches of each sentence, such as the entities that ERNIE masks as one (Sun et al. 2019,
+arXiv:1904.09223), if the source names any; otherwise it is empty.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ SCHEMA = pa.schema(
         ("digest", pa.string()),
         ("sentences", pa.list_(pa.string())),
         ("paragraph_starts", pa.list_(pa.int32())),
+        ("spans", pa.list_(pa.list_(pa.int32()))),
     ]
 )
 _ROWS_AT_ONCE = 256
@@ -31,12 +34,17 @@ _ROWS_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Document:
-    """One document. `id` says where it came from and is for people; `digest` is of its text."""
+    """One document. `id` says where it came from and is for people; `digest` is of its text.
+
+    `spans` has an entry a sentence, (start 0, end 0, start 1, end 1, ...) in characters of that
+    sentence, in order and apart; it is empty if the document has no spans.
+    """
 
     id: str
     label: str
     sentences: tuple[str, ...]
     paragraph_starts: tuple[int, ...]
+    spans: tuple[tuple[int, ...], ...] = ()
 
     def paragraphs(self) -> Iterator[tuple[str, ...]]:
         """The sentences again, paragraph by paragraph."""
@@ -54,7 +62,9 @@ class Draft:
     """What a reader yields: a document before clean-up and segmentation.
 
     A line break in a paragraph ends a sentence; with `segmented` nothing else does. `reason` says
-    why there is no text, where the reader knows.
+    why there is no text, where the reader knows, and `unreadable` is a JSON object with the keys
+    `file` and `reason` if that is the fault of a file. `spans` are [start, end) in characters of
+    `text`, which is the text that the paragraphs were made of.
     """
 
     id: str
@@ -62,6 +72,9 @@ class Draft:
     paragraphs: Sequence[str]
     segmented: bool = False
     reason: str = ""
+    unreadable: str = ""
+    text: str = ""
+    spans: Sequence[tuple[int, int]] = ()
 
 
 def digest_of(sentences: Sequence[str]) -> str:
@@ -73,15 +86,19 @@ def digest_of(sentences: Sequence[str]) -> str:
 
 def read_documents(folder: Folder, file: str) -> Iterator[Document]:
     """The documents of one file of a corpus artifact in its order, a few in memory at a time."""
-    path = folder.local(file)
     try:
-        parquet = pq.ParquetFile(path)
+        stream = folder.open(file)
+        parquet = pq.ParquetFile(stream)
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(f"cannot read {folder.path(file)} as a corpus file: {error}") from error
-    with parquet:
-        columns = ["id", "label", "sentences", "paragraph_starts"]
+    with stream, parquet:
+        columns = ["id", "label", "sentences", "paragraph_starts", "spans"]
         for batch in parquet.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
             for row in batch.to_pylist():
                 yield Document(
-                    row["id"], row["label"], tuple(row["sentences"]), tuple(row["paragraph_starts"])
+                    row["id"],
+                    row["label"],
+                    tuple(row["sentences"]),
+                    tuple(row["paragraph_starts"]),
+                    tuple(tuple(spans) for spans in row["spans"]),
                 )

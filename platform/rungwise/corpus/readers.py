@@ -1,20 +1,22 @@
 """From the files of a source to drafts of documents: text, WikiText, JSON Lines, Parquet, and .gz.
 
-A file is decoded as UTF-8, with or without BOM; what is not UTF-8, not whole, not JSON or lacks the
-field asked for is one DataError that names the file, the place in it and the key to change. Ids are
-`{file}` or `{file}:{line}`, relative to the source, so that they survive a move.
+A file is read as a stream, so that a worker holds one document of it at most, and none of more than
+`maximum_bytes`. It is decoded as UTF-8, with or without BOM. What cannot be read for a reason of
+the file's own (it is not UTF-8, its .gz is cut off or garbled, a document is too long) is a draft
+without text and with a reason, and the rest is read; what is not JSON or lacks the field asked for
+is one DataError that names the file, the place in it and the key to change. Ids are `{file}` or
+`{file}:{line}`, relative to the source, so that they survive a move.
 """
 
 from __future__ import annotations
 
-import gzip
-import io
+import contextlib
 import json
 import re
-import zlib
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +24,6 @@ import pyarrow.parquet as pq
 from rungwise.corpus.document import Draft
 from rungwise.corpus.sources import (
     FileSource,
-    InvalidUtf8,
     JsonLinesSource,
     Lines,
     ParquetSource,
@@ -30,36 +31,95 @@ from rungwise.corpus.sources import (
     WikiTextSource,
     key_of,
 )
+from rungwise.corpus.spans import is_list_of_spans
+from rungwise.corpus.streams import (
+    TOO_LONG,
+    Content,
+    Line,
+    UnsoundGzipError,
+    check,
+    lines,
+    utf8_length,
+)
 from rungwise.errors import DataError
-from rungwise.storage import SourceFile
+from rungwise.storage import SourceFile, reached
 
 _PARAGRAPH_BREAK = re.compile(r"\n(?:[ \t]*\n)+")
 _WIKITEXT_HEADING = re.compile(r"\s*(=(?: =)*) (.+?) \1\s*$")
 _WIKITEXT_ESCAPE = re.compile(r" ?@([-,.])@ ?")
 _EMPTY = "empty file"
+_NOT_UTF8 = "not UTF-8"
 _ROWS_AT_ONCE = 1024
-_FIELDS = ("text_field", "id_field", "label_field")
+_ROW_BYTES_AT_ONCE = 16 << 20
+_FIELDS = ("text_field", "id_field", "label_field", "spans_field")
+# A line of JSON has other fields too, and spells what is not ASCII with twice the bytes.
+_JSON_FACTOR = 2
+_JSON_MORE_BYTES = 1 << 20
 
 
-def read_file(file: SourceFile, source: FileSource, index: int) -> Iterator[Draft]:
-    """The drafts in one file of source number `index`, in order."""
-    if file.size_bytes == 0:
+def read_file(
+    file: SourceFile, source: FileSource, index: int, maximum_bytes: int
+) -> Iterator[Draft]:
+    """The drafts in one file of source number `index`, in order; one at least."""
+    found = False
+    try:
+        with reached(file.uri, key_of(index, "paths")):
+            for draft in _drafts(file, source, index, maximum_bytes):
+                found = True
+                yield draft
+    except OSError as error:
+        raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
+    if not found:
         yield Draft(file.name, _stem(file), (), reason=_EMPTY)
+
+
+def _drafts(
+    file: SourceFile, source: FileSource, index: int, maximum_bytes: int
+) -> Iterator[Draft]:
+    if file.size_bytes == 0:
         return
     if isinstance(source, ParquetSource):
-        yield from _parquet_drafts(file, source, index)
+        yield from _parquet_drafts(file, source, index, maximum_bytes)
         return
-    text = _decode(_bytes_of(file), file, source.invalid_utf8, index)
-    if not text.strip():
-        yield Draft(file.name, _stem(file), (), reason=_EMPTY)
-        return
+    content = Content(file)
+    checked = check(content)
+    encoding, errors = "utf-8", "strict"
+    if checked.invalid_at is not None:
+        match source.invalid_utf8:
+            case "drop":
+                yield _unreadable(file, file.name, _NOT_UTF8, f"not UTF-8: {checked.invalid}")
+                return
+            case "refuse":
+                raise DataError(
+                    f"{file.uri} is not UTF-8: {checked.invalid}; convert it, or set "
+                    f"{key_of(index, 'invalid_utf8')} to drop, replace or latin-1"
+                )
+            case "replace":
+                errors = "replace"
+            case "latin-1":
+                # A second reading of files that are not UTF-8; the others stay what they are.
+                encoding = "latin-1"
+    maximum_line = maximum_bytes
+    if isinstance(source, JsonLinesSource):
+        maximum_line = _JSON_FACTOR * maximum_bytes + _JSON_MORE_BYTES
+    found = lines(content, checked, encoding, errors, maximum_line)
     match source:
         case TextSource():
-            yield from _text_drafts(text, file, source)
+            drafts = _text_drafts(found, file, source, maximum_bytes)
         case WikiTextSource():
-            yield from _wikitext_drafts(text, file, source.label or _stem(file))
+            drafts = _wikitext_drafts(found, file, source.label or _stem(file), maximum_bytes)
         case JsonLinesSource():
-            yield from _json_drafts(text, file, source, index)
+            drafts = _json_drafts(found, file, source, index, maximum_bytes)
+    for draft in drafts:
+        if draft.reason and draft.reason == checked.reason:
+            yield _unreadable(file, draft.id, draft.reason, checked.detail)
+        else:
+            yield draft
+
+
+def _unreadable(file: SourceFile, id_: str, reason: str, detail: str) -> Draft:
+    named = json.dumps({"file": file.uri, "reason": detail})
+    return Draft(id_, _stem(file), (), reason=reason, unreadable=named)
 
 
 def paragraphs_of(text: str, lines: Lines) -> list[str]:
@@ -74,55 +134,96 @@ def paragraphs_of(text: str, lines: Lines) -> list[str]:
             return [block for block in _PARAGRAPH_BREAK.split(text) if block.strip()]
 
 
-def _text_drafts(text: str, file: SourceFile, source: TextSource) -> Iterator[Draft]:
+class _Gathered:
+    """The lines of one document, up to the size that it may have."""
+
+    def __init__(self, maximum_bytes: int) -> None:
+        self._left = maximum_bytes
+        self._lines: list[str] = []
+        self.reason = ""
+
+    def add(self, text: str, reason: str = "") -> None:
+        self._left -= utf8_length(text) + 1
+        # The break that the last line does not need is not counted, nor is what is blank after it.
+        self.reason = reason or self.reason or (TOO_LONG if self._left < -1 and text else "")
+        if self.reason:
+            self._lines = []
+        else:
+            self._lines.append(text)
+
+    def __bool__(self) -> bool:
+        return bool(self._lines or self.reason)
+
+    def draft(self, id_: str, label: str, source: TextSource) -> Draft:
+        if self.reason:
+            return Draft(id_, label, (), reason=self.reason)
+        paragraphs = paragraphs_of("\n".join(self._lines), source.lines)
+        return Draft(id_, label, paragraphs, segmented=source.lines == "sentence")
+
+
+def _text_drafts(
+    found: Iterator[Line], file: SourceFile, source: TextSource, maximum_bytes: int
+) -> Iterator[Draft]:
     label = source.label or _stem(file)
-    segmented = source.lines == "sentence"
     match source.documents:
         case "file":
-            yield Draft(file.name, label, paragraphs_of(text, source.lines), segmented)
+            whole, blank = _Gathered(maximum_bytes), True
+            for _, line, reason in found:
+                whole.add(line, reason)
+                blank = blank and not reason and not line.strip()
+            if not blank:
+                yield whole.draft(file.name, label, source)
         case "blank_line":
-            for number, block in _blocks(text):
-                paragraphs = paragraphs_of(block, source.lines)
-                yield Draft(f"{file.name}:{number}", label, paragraphs, segmented)
+            block, opened = _Gathered(maximum_bytes), 1
+            for number, line, reason in found:
+                if reason or line.strip():
+                    opened = opened if block else number
+                    block.add(line, reason)
+                elif block:
+                    yield block.draft(f"{file.name}:{opened}", label, source)
+                    block = _Gathered(maximum_bytes)
+            if block:
+                yield block.draft(f"{file.name}:{opened}", label, source)
         case "line":
-            for number, line in enumerate(text.split("\n"), start=1):
-                if line.strip():
-                    yield Draft(f"{file.name}:{number}", label, (line,), segmented)
+            segmented = source.lines == "sentence"
+            for number, line, reason in found:
+                if reason or line.strip():
+                    texts = (line,) if line else ()
+                    yield Draft(f"{file.name}:{number}", label, texts, segmented, reason)
 
 
-def _blocks(text: str) -> Iterator[tuple[int, str]]:
-    """What stands between blank lines, each with the number of its first line."""
-    block: list[str] = []
-    number = 0
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            block.append(line)
-        elif block:
-            yield number - len(block), "\n".join(block)
-            block = []
-    if block:
-        yield number - len(block) + 1, "\n".join(block)
-
-
-def _wikitext_drafts(text: str, file: SourceFile, label: str) -> Iterator[Draft]:
-    opened, paragraphs = 1, []
-    for number, line in enumerate(text.split("\n"), start=1):
+def _wikitext_drafts(
+    found: Iterator[Line], file: SourceFile, label: str, maximum_bytes: int
+) -> Iterator[Draft]:
+    opened, paragraphs, left, stopped = 1, [], maximum_bytes, ""
+    for number, line, reason in found:
         heading = _WIKITEXT_HEADING.match(line)
         if heading and heading[1] == "=":
-            if paragraphs:
-                yield Draft(f"{file.name}:{opened}", label, paragraphs)
-            opened, paragraphs = number, []
+            if paragraphs or stopped:
+                yield Draft(f"{file.name}:{opened}", label, paragraphs, reason=stopped)
+            opened, paragraphs, left, stopped = number, [], maximum_bytes, ""
+        left -= utf8_length(line) + 1
+        stopped = reason or stopped or (TOO_LONG if left < -1 else "")
         content = heading[2] if heading else line
-        if content.strip():
+        if stopped:
+            paragraphs = []
+        elif content.strip():
             paragraphs.append(_WIKITEXT_ESCAPE.sub(r"\1", content))
-    if paragraphs:
-        yield Draft(f"{file.name}:{opened}", label, paragraphs)
+    if paragraphs or stopped:
+        yield Draft(f"{file.name}:{opened}", label, paragraphs, reason=stopped)
 
 
 def _json_drafts(
-    text: str, file: SourceFile, source: JsonLinesSource, index: int
+    found: Iterator[Line],
+    file: SourceFile,
+    source: JsonLinesSource,
+    index: int,
+    maximum_bytes: int,
 ) -> Iterator[Draft]:
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line, reason in found:
+        if reason:
+            yield Draft(f"{file.name}:{number}", _stem(file), (), reason=reason)
+            continue
         if not line.strip():
             continue
         place = f"{file.uri}, line {number}"
@@ -135,24 +236,50 @@ def _json_drafts(
             raise DataError(f"{place}: not JSON that can be read: {error}") from None
         if not isinstance(record, dict):
             raise DataError(f"{place}: expected a JSON object, found {type(record).__name__}")
-        yield _draft(record, place, f"{file.name}:{number}", _stem(file), source, index)
+        names = (f"{file.name}:{number}", _stem(file))
+        yield _draft(record, place, names, source, index, maximum_bytes)
 
 
-def _parquet_drafts(file: SourceFile, source: ParquetSource, index: int) -> Iterator[Draft]:
-    packed = file.uri.endswith(".gz")
+def _parquet_drafts(
+    file: SourceFile, source: ParquetSource, index: int, maximum_bytes: int
+) -> Iterator[Draft]:
     try:
-        with pq.ParquetFile(io.BytesIO(_bytes_of(file)) if packed else file.open()) as parquet:
+        with _unpacked(file) as stream, pq.ParquetFile(stream, buffer_size=1 << 20) as parquet:
             names = parquet.schema_arrow.names
             columns = [_named(key, names, file.uri, source, index) for key in _FIELDS]
             wanted = sorted({column for column in columns if column is not None})
             number = 0
-            for batch in parquet.iter_batches(batch_size=_ROWS_AT_ONCE, columns=wanted):
+            rows_at_once = _rows_at_once(parquet.metadata)
+            for batch in parquet.iter_batches(batch_size=rows_at_once, columns=wanted):
                 for row in batch.to_pylist():
                     number += 1
                     place = f"{file.uri}, row {number}"
-                    yield _draft(row, place, f"{file.name}:{number}", _stem(file), source, index)
+                    default = (f"{file.name}:{number}", _stem(file))
+                    yield _draft(row, place, default, source, index, maximum_bytes)
+    except UnsoundGzipError as error:
+        # The directory of a Parquet file is at its end: nothing can be read without it.
+        yield _unreadable(file, file.name, error.reason, str(error))
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         raise DataError(f"{file.uri}: not a sound Parquet file: {error}") from error
+
+
+def _unpacked(file: SourceFile) -> BinaryIO:
+    """A stream that can seek; what is packed is unpacked to the disk first."""
+    if not file.uri.endswith(".gz"):
+        return file.open()
+    with contextlib.ExitStack() as on_error:
+        stream = on_error.enter_context(tempfile.TemporaryFile())
+        for piece in Content(file).pieces():
+            stream.write(piece)
+        stream.seek(0)
+        on_error.pop_all()
+        return stream
+
+
+def _rows_at_once(metadata: pq.FileMetaData) -> int:
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    largest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1)
+    return int(min(max(_ROW_BYTES_AT_ONCE / max(largest, 1), 1), _ROWS_AT_ONCE))
 
 
 def _named(
@@ -175,12 +302,13 @@ def _named(
 def _draft(
     record: dict[str, Any],
     place: str,
-    default_id: str,
-    default_label: str,
+    names: tuple[str, str],
     source: JsonLinesSource | ParquetSource,
     index: int,
+    maximum_bytes: int,
 ) -> Draft:
-    text_field, id_field, label_field = (
+    """The draft of one record; `names` are its id and label where the source names no field."""
+    text_field, id_field, label_field, spans_field = (
         _named(key, record, place, source, index) for key in _FIELDS
     )
     assert text_field is not None, "the config has a default for it and refuses null"
@@ -190,43 +318,27 @@ def _draft(
             f"{place}: the field {text_field!r} must be text, found {type(text).__name__}; "
             f"change {key_of(index, 'text_field')}"
         )
+    spans = None if spans_field is None else record[spans_field]
+    spans = [] if spans is None else spans
+    if not is_list_of_spans(spans):
+        raise DataError(
+            f"{place}: the field {spans_field!r} must be a list of [start, end) in characters of "
+            f"the text, such as [[0, 5]], found {json.dumps(spans, default=str)[:60]}; change "
+            f"{key_of(index, 'spans_field')}"
+        )
+    text = text or ""
+    id_ = names[0] if id_field is None else str(record[id_field])
+    label = names[1] if label_field is None else str(record[label_field])
+    if utf8_length(text) > maximum_bytes:
+        return Draft(id_, label, (), reason=TOO_LONG)
     return Draft(
-        default_id if id_field is None else str(record[id_field]),
-        default_label if label_field is None else str(record[label_field]),
-        paragraphs_of(_plain_breaks(text or ""), source.lines),
+        id_,
+        label,
+        paragraphs_of(_plain_breaks(text), source.lines),
         segmented=source.lines == "sentence",
+        text=text if spans else "",
+        spans=[(start, end) for start, end in spans],
     )
-
-
-def _bytes_of(file: SourceFile) -> bytes:
-    try:
-        with file.open() as stream:
-            data = stream.read()
-    except OSError as error:
-        raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
-    if not file.uri.endswith(".gz"):
-        return data
-    try:
-        return gzip.decompress(data)
-    except EOFError:
-        raise DataError(f"{file.uri}: the .gz is cut off; copy or download it again") from None
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{file.uri}: not a sound .gz file: {error}") from None
-
-
-def _decode(data: bytes, file: SourceFile, invalid: InvalidUtf8, index: int) -> str:
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if invalid == "refuse":
-            hint = ", it looks like UTF-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
-            raise DataError(
-                f"{file.uri} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}"
-                f"{hint}; convert it, or set {key_of(index, 'invalid_utf8')} to replace or latin-1"
-            ) from None
-        # "latin-1" is a second reading of files that are not UTF-8; the others stay what they are.
-        text = data.decode("latin-1") if invalid == "latin-1" else data.decode("utf-8", "replace")
-    return _plain_breaks(text.removeprefix("\ufeff"))
 
 
 def _plain_breaks(text: str) -> str:

@@ -4,7 +4,9 @@
         ["Dr. Smith paid $3.50.", '"Why?" he asked.']
 
 A sentence ends at . ! ? … with its closing quotes and brackets, before white space and a capital,
-a digit or an opening quote; and at 。！？ before anything. A full stop does not end one
+a digit or an opening quote. In Chinese and Japanese it ends at 。！？ and at …… after a word, with
+what closes there, before anything but a comma or a semicolon; and, as many journals print, at an
+ASCII stop between two such characters. A semicolon ends none. A full stop does not end one
 
   - after a title or a Latin abbreviation (Mr., e.g., vs.), whatever follows;
   - after what counts or dates (No., Fig., Jan.), if a digit or a bracket follows;
@@ -39,6 +41,8 @@ _OPENERS = (
     "After|Before|However|Only|Each|All|Any|Some|Not|No|What|Who|How|Why"
 )
 _LOWER = "a-zß-öø-ÿāăąćĉċčďđēĕėęěĝğġģĥħĩīĭįıĵķĺļľłńņňōŏőœŕřśŝşšţťũūŭůűųŵŷźżžα-ωά-ώа-џ"
+_WIDE = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # kana and Han
+_WIDE_CLOSING = "”’」』）》】〉〕\"'"
 _CLOSING = "\"'”’»)\\]}`*"
 _OPENING = "\"'“‘«([{`*¿¡„"
 
@@ -64,7 +68,7 @@ def _after_number_of(words: str) -> str:
 # The first class is all that the engine looks for; each branch then asks which of them it was.
 _END = re.compile(
     rf"""
-    [.!?…\n。！？]
+    [.!?…\n。！？．｡]
     (?: (?: (?<=\.) (?!\.)
             {_not_after(_TITLES)}
             (?: {_not_after(_COUNTED)} | (?! \s+ [0-9(\[] ) )
@@ -76,7 +80,14 @@ _END = re.compile(
         )
         [.!?…]* [{_CLOSING}]* \s+
         (?= [{_OPENING}]* [^\W_{_LOWER}] )
-      | (?<=[。！？]) [。！？]* [”’」』）》】\"']* \s*
+      | (?: (?<=[。！？｡]) | (?<=．) (?![0-9０-９]) | (?<=[{_WIDE}]…) )
+        [。！？…]*+ [{_WIDE_CLOSING}]*+ (?! [，、；：,;] ) \s*
+      | (?: (?<=[{_WIDE}][.!?]) (?= [{_WIDE_CLOSING}]* [{_WIDE}A-Z0-9(（\[“‘「『《【] )
+          | (?<=[)）\]%％][.!?]) (?= [{_WIDE_CLOSING}]* [{_WIDE}] )
+          | (?<=[0-9a-zA-Z][0-9a-zA-Z][.!?]) (?<! [\s;:。；：] [0-9][0-9]\. )
+            (?= [{_WIDE_CLOSING}]* [{_WIDE}] )
+        )
+        [{_WIDE_CLOSING}]*+
       | (?<=\n) \s*
     )
     """,
@@ -87,11 +98,19 @@ _END = re.compile(
 def segment(text: str) -> list[str]:
     """The sentences of `text` in order, none empty; together they hold all but its white space."""
     sentences: list[str] = []
-    start = 0
+    start = counted = quotes = 0
     for end in _END.finditer(text):
-        if sentence := text[start : end.end()].strip():
+        stop = end.end()
+        if text[stop - 1] == '"' and stop - end.start() > 1:
+            # The same mark opens and closes; in a text without blanks only its count tells which.
+            opened = max(counted, text.rfind("\n", 0, stop) + 1)
+            marks = sum(text.count(mark, opened, stop) for mark in '"“”')
+            quotes = marks + (quotes if opened == counted else 0)
+            counted = stop
+            stop -= quotes % 2
+        if sentence := text[start:stop].strip():
             sentences.append(sentence)
-        start = end.end()
+        start = stop
     if sentence := text[start:].strip():
         sentences.append(sentence)
     return sentences

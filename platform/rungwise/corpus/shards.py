@@ -8,6 +8,7 @@ in one shard and land on one side, and adding a source moves no document across 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from typing import Any
 
@@ -15,11 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc  # makes most of its functions at run time: no checker knows them
 import pyarrow.parquet as pq
 
+from rungwise.corpus.build import sample_of
 from rungwise.corpus.document import SCHEMA
 from rungwise.storage import Folder
 
 SPLITS = ("train", "validation")
 _EXAMPLES = 3
+_UNREADABLE_SHOWN = 20
+# By what documents are put in order; the first two decide, unless a source repeats its ids.
+_ORDER = ("id", "label", "digest", "paragraph_starts", "spans", "sample")
+_FACTS = [*_ORDER, "reason", "unreadable", "copied", "near", "spans_dropped"]
 _ROWS_A_GROUP = 512
 
 
@@ -43,20 +49,32 @@ def write_shard(
     seed: int,
 ) -> dict[str, Any]:
     """Write the files of one shard, a split without documents has none; return what to report."""
-    facts = rows.select(["id", "label", "digest", "reason"]).to_pylist()
+    facts: list[dict[str, Any]] = rows.select(_FACTS).to_pylist()
+    near: dict[str, str] = {}
+    # A copy has left its sentences with the first of its text that its task has read.
+    with_text: dict[str, int] = {}
+    for at, fact in enumerate(facts):
+        if fact["near"] is not None:
+            near[fact["digest"]] = min(fact["near"], near.get(fact["digest"], fact["near"]))
+        elif not fact["reason"] and not fact["copied"]:
+            with_text[fact["digest"]] = at
     # Of equal texts the smallest id is kept, so sort before looking.
-    by_id = sorted(range(len(facts)), key=lambda at: (facts[at]["id"], facts[at]["label"]))
-    dropped: dict[str, list[str]] = {}
+    documents = (at for at, fact in enumerate(facts) if fact["near"] is None)
+    by_id = sorted(documents, key=lambda at: [facts[at][name] for name in _ORDER])
+    dropped: dict[str, list[int]] = {}
     kept: list[int] = []
     seen: set[str] = set()
     for at in by_id:
         reason, digest = facts[at]["reason"], facts[at]["digest"]
         if not reason and deduplicate and digest in seen:
             reason = "duplicate"
-        if reason:
-            dropped.setdefault(reason, []).append(facts[at]["id"])
-        else:
+        elif not reason and digest in near:
+            reason = "near-duplicate"
+        if not facts[at]["reason"]:
             seen.add(digest)
+        if reason:
+            dropped.setdefault(reason, []).append(at)
+        else:
             kept.append(at)
     # By a hash, so that any stretch of a shard is a fair sample of the corpus.
     kept.sort(key=lambda at: _keyed(facts[at]["digest"], f"order-{seed}"))
@@ -66,12 +84,31 @@ def write_shard(
         chosen = [at for at in kept if (at in held_out) == (split == "validation")]
         if chosen:
             table = rows.select(SCHEMA.names).take(pa.array(chosen, pa.int64()))
+            if any(facts[at]["copied"] for at in chosen):
+                texts = [with_text[facts[at]["digest"]] for at in chosen]
+                sentences = rows["sentences"].take(pa.array(texts, pa.int64()))
+                column = SCHEMA.get_field_index("sentences")
+                table = table.set_column(column, SCHEMA.field("sentences"), sentences)
             files.append(_write(table, f"{split}-{shard:05d}.parquet", split, output))
+
+    def example(at: int) -> dict[str, str]:
+        if facts[at]["reason"]:
+            text = facts[at]["sample"]
+        else:
+            text = sample_of(rows["sentences"][with_text[facts[at]["digest"]]].as_py())
+        return {"id": facts[at]["id"], "text": text}
+
+    unreadable = [json.loads(fact["unreadable"]) for fact in facts if fact["unreadable"]]
     return {
         "files": files,
         "labels": dict(Counter(facts[at]["label"] for at in kept)),
-        "dropped": {reason: len(ids) for reason, ids in dropped.items()},
-        "dropped_examples": {reason: ids[:_EXAMPLES] for reason, ids in dropped.items()},
+        "dropped": {reason: len(found) for reason, found in dropped.items()},
+        "dropped_samples": {
+            reason: [example(at) for at in found[:_EXAMPLES]] for reason, found in dropped.items()
+        },
+        "unreadable": _first_unreadable(unreadable),
+        "unreadable_files": len(unreadable),
+        "spans_dropped": sum(facts[at]["spans_dropped"] for at in kept),
         "removed": pc.sum(rows["removed"]).as_py() or 0,  # pyright: ignore[reportAttributeAccessIssue]
         "replaced": pc.sum(rows["replaced"]).as_py() or 0,  # pyright: ignore[reportAttributeAccessIssue]
     }
@@ -81,21 +118,31 @@ def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
     """What the shards report, together: files in order, counts summed, the smallest examples."""
     labels: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
-    examples: dict[str, list[str]] = {}
+    samples: dict[str, list[dict[str, str]]] = {}
     for report in reports:
         labels.update(report["labels"])
         dropped.update(report["dropped"])
-        for reason, ids in report["dropped_examples"].items():
-            examples[reason] = sorted([*examples.get(reason, []), *ids])[:_EXAMPLES]
+        for reason, found in report["dropped_samples"].items():
+            several = sorted([*samples.get(reason, []), *found], key=lambda one: list(one.values()))
+            samples[reason] = several[:_EXAMPLES]
     files = [file for report in reports for file in report["files"]]
+    unreadable = [file for report in reports for file in report["unreadable"]]
+    totals = {
+        key: sum(report[key] for report in reports)
+        for key in ("unreadable_files", "spans_dropped", "removed", "replaced")
+    }
     return {
         "files": sorted(files, key=lambda file: file["file"]),
         "labels": labels,
         "dropped": dict(sorted(dropped.items())),
-        "dropped_examples": dict(sorted(examples.items())),
-        "removed": sum(report["removed"] for report in reports),
-        "replaced": sum(report["replaced"] for report in reports),
+        "dropped_samples": dict(sorted(samples.items())),
+        "unreadable": _first_unreadable(unreadable),
+        **totals,
     }
+
+
+def _first_unreadable(files: list[dict[str, str]]) -> list[dict[str, str]]:
+    return sorted(files, key=lambda one: (one["file"], one["reason"]))[:_UNREADABLE_SHOWN]
 
 
 def _write(table: pa.Table, name: str, split: str, output: Folder) -> dict[str, Any]:
@@ -119,6 +166,7 @@ def _write(table: pa.Table, name: str, split: str, output: Folder) -> dict[str, 
         "words": pc.sum(pc.count_substring(sentences, " ")).as_py() + len(sentences),  # pyright: ignore[reportAttributeAccessIssue]
         "characters": pc.sum(pc.utf8_length(sentences)).as_py() + between,  # pyright: ignore[reportAttributeAccessIssue]
         "bytes": pc.sum(pc.binary_length(sentences)).as_py() + between,  # pyright: ignore[reportAttributeAccessIssue]
+        "spans": len(pc.list_flatten(pc.list_flatten(table["spans"]))) // 2,  # pyright: ignore[reportAttributeAccessIssue]
     }
 
 

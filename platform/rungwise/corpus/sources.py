@@ -15,10 +15,14 @@ from pydantic import Field
 
 from rungwise.config import Config
 from rungwise.corpus import pydocs
+from rungwise.corpus.quality import QualityConfig
+from rungwise.corpus.signatures import NearDuplicateConfig
 from rungwise.errors import ConfigError, DataError
-from rungwise.storage import SourceFile, find_files
+from rungwise.storage import SourceFile, find_files, reached
 
-InvalidUtf8 = Literal["refuse", "replace", "latin-1"]
+# What becomes of a file that is not UTF-8: it is left out and named, or stops the stage; or its odd
+# bytes become replacement characters; or it is read as latin-1.
+InvalidUtf8 = Literal["drop", "refuse", "replace", "latin-1"]
 # How a text's lines are laid out: hard wrapped with blank lines between paragraphs; a paragraph
 # each; or a sentence each, taken as it is.
 Lines = Literal["wrapped", "paragraph", "sentence"]
@@ -37,7 +41,7 @@ class TextSource(_Files):
     documents: Literal["file", "blank_line", "line"] = "file"
     lines: Lines = "wrapped"
     label: str | None = None  # of every document; the name of its file if unset
-    invalid_utf8: InvalidUtf8 = "refuse"
+    invalid_utf8: InvalidUtf8 = "drop"
 
 
 class WikiTextSource(_Files):
@@ -45,7 +49,7 @@ class WikiTextSource(_Files):
 
     kind: Literal["wikitext"] = "wikitext"
     label: str | None = "wikitext"
-    invalid_utf8: InvalidUtf8 = "refuse"
+    invalid_utf8: InvalidUtf8 = "drop"
 
 
 class JsonLinesSource(_Files):
@@ -55,8 +59,9 @@ class JsonLinesSource(_Files):
     text_field: str = "text"
     id_field: str | None = None
     label_field: str | None = None
+    spans_field: str | None = None  # a list of [start, end) in characters of the text
     lines: Lines = "paragraph"
-    invalid_utf8: InvalidUtf8 = "refuse"
+    invalid_utf8: InvalidUtf8 = "drop"
 
 
 class ParquetSource(_Files):
@@ -66,6 +71,7 @@ class ParquetSource(_Files):
     text_field: str = "text"
     id_field: str | None = None
     label_field: str | None = None
+    spans_field: str | None = None  # a list of [start, end) in characters of the text
     lines: Lines = "paragraph"
 
 
@@ -87,9 +93,14 @@ class CorpusConfig(Config):
 
     sources: tuple[Source, ...] = Field(min_length=1)
     minimum_characters: int = Field(default=50, ge=1)  # a shorter document is dropped
+    # A larger one is dropped too: UTF-8 text of one document, which a worker has to hold.
+    maximum_document_megabytes: float = Field(default=32.0, gt=0)
     deduplicate: bool = True  # drop documents whose text was seen already
+    near_duplicates: NearDuplicateConfig | None = None  # drop documents like another
+    quality: QualityConfig | None = None  # drop documents that break its rules
     held_out_fraction: float = Field(default=0.05, gt=0, lt=1)  # goes to validation
-    shard_megabytes: float = Field(default=8.0, gt=0)  # text of an output shard
+    # Text of an output shard. A task that builds instances of it stays under 1 GiB up to the limit.
+    shard_megabytes: float = Field(default=8.0, gt=0, le=256)
     seed: int = 0
 
 
@@ -117,7 +128,7 @@ def outside(config: CorpusConfig) -> dict[str, Any]:
             found[f"sources.{index}"] = {
                 "files": len(files),
                 "bytes": sum(file.size_bytes for file in files),
-                "sha256": _digest(files),
+                "sha256": _digest(files, index),
             }
     return found
 
@@ -127,7 +138,8 @@ def files_of(source: FileSource, index: int) -> list[SourceFile]:
     key = key_of(index, "paths")
     files: dict[str, SourceFile] = {}
     for pattern in source.paths:
-        matched = find_files(pattern)
+        with reached(pattern, key):
+            matched = find_files(pattern)
         if not matched:
             raise ConfigError(
                 f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
@@ -142,9 +154,14 @@ def files_of(source: FileSource, index: int) -> list[SourceFile]:
     return sorted(files.values(), key=lambda file: (file.name, file.uri))
 
 
-def _digest(files: list[SourceFile]) -> str:
+def _digest(files: list[SourceFile], index: int) -> str:
     digest = hashlib.sha256()
+
+    def of(file: SourceFile) -> str:
+        with reached(file.uri, key_of(index, "paths")):
+            return file.digest()
+
     with ThreadPoolExecutor(_DIGESTS_AT_ONCE) as pool:
-        for file, of_file in zip(files, pool.map(SourceFile.digest, files), strict=True):
+        for file, of_file in zip(files, pool.map(of, files), strict=True):
             digest.update(f"{file.name}\0{of_file}\n".encode())
     return digest.hexdigest()

@@ -4,7 +4,12 @@
 
 The number of shards follows from the bytes of text, so the first half runs to its end (its blocks
 stay in the object store, which spills) before the second begins. Ray Data needs 0.1 to 0.2 s to
-schedule a task; therefore files are packed into few tasks, by how long each should take.
+schedule a task; therefore files are packed into few tasks, by how long each should take. A file is
+read by one task, whatever its size.
+
+Near-duplicates are found between the halves: a row for each band of each signature, grouped by
+parts of the bands; who is marked there meets its document again where shards are written. The
+driver holds references to blocks, never a document, a band or a mark.
 """
 
 from __future__ import annotations
@@ -25,8 +30,9 @@ from ray.types import ObjectRef
 
 from rungwise.cluster.session import quiet_ray_data
 from rungwise.context import Context
-from rungwise.corpus import build, pydocs, readers, shards
+from rungwise.corpus import build, near_duplicates, pydocs, readers, shards, signatures
 from rungwise.corpus.document import Draft
+from rungwise.corpus.signatures import NearDuplicateConfig
 from rungwise.corpus.sources import CorpusConfig, PydocsSource, files_of, key_of
 from rungwise.errors import DataError, UserError
 from rungwise.storage import Folder, SourceFile
@@ -42,6 +48,9 @@ _MAXIMUM_TASK_WORK = 64 << 20
 # sort shuffle does 27 MB in 0.7 s, but makes an object for each pair of blocks. What is written is
 # the same with all three.
 _SORTED_BELOW_BYTES = 4 << 30
+# Of the bands of near-duplicates: a row without its signature, and what one task looks at.
+_BAND_ROW_BYTES = 32
+_PARTITION_BYTES = 64 << 20
 
 
 def run(
@@ -64,7 +73,13 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[
     def read(batch: pa.Table) -> Iterator[pa.Table]:
         for task in batch["task"].to_pylist():
             try:
-                yield from build.tables(_drafts(task, config), config.minimum_characters)
+                yield from build.tables(
+                    _drafts(task, config),
+                    config.minimum_characters,
+                    deduplicate=config.deduplicate,
+                    quality=config.quality,
+                    near_duplicates=config.near_duplicates,
+                )
             except UserError as error:
                 yield build.failure(error)
 
@@ -72,18 +87,24 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[
         [{"task": task} for task in tasks], override_num_blocks=len(tasks)
     ).map_batches(read, batch_size=1, batch_format="pyarrow")
     blocks: list[ObjectRef[Any]] = []
-    text_bytes = 0
+    text_bytes = num_signed = 0
     for bundle in documents.iter_internal_ref_bundles():
-        for measured, failed in ray.get([_measure.remote(ref) for ref in bundle.block_refs]):
+        for measured, signed, failed in ray.get(
+            [_measure.remote(ref) for ref in bundle.block_refs]
+        ):
             if failed is not None:
                 build.raise_failure(failed)
             text_bytes += measured
+            num_signed += signed
         blocks.extend(bundle.block_refs)
         context.report.progress(len(blocks), 2 * max(len(tasks), len(blocks)))
+    if config.near_duplicates is not None:
+        blocks.extend(_marks(blocks, num_signed, config.near_duplicates))
     num_shards = max(1, math.ceil(text_bytes / (config.shard_megabytes * 1e6)))
 
     def with_shard(rows: pa.Table) -> pa.Table:
         found = [shards.shard_of(digest, num_shards) for digest in rows["digest"].to_pylist()]
+        rows = rows.drop_columns(["bands", "signature"])
         return rows.append_column("shard", pa.array(found, pa.int64()))
 
     def write(rows: pa.Table) -> pa.Table:
@@ -100,11 +121,9 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[
             report = {"error": build.failure_text(error)}
         return pa.table({"report": [json.dumps(report)]})
 
-    rows = ray.data.from_arrow_refs(blocks)
-    if text_bytes < _SORTED_BELOW_BYTES:
-        rows.context.shuffle_strategy = ShuffleStrategy.SORT_SHUFFLE_PULL_BASED
     written = (
-        rows.map_batches(with_shard, batch_size=None, batch_format="pyarrow")
+        _shuffled(blocks, text_bytes)
+        .map_batches(with_shard, batch_size=None, batch_format="pyarrow")
         .groupby("shard", num_partitions=num_shards)
         .map_groups(write, batch_format="pyarrow")
     )
@@ -118,12 +137,44 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[
     return reports
 
 
+def _marks(
+    blocks: list[ObjectRef[Any]], num_signed: int, config: NearDuplicateConfig
+) -> list[ObjectRef[Any]]:
+    """Blocks of rows that mark the near-duplicates among the documents of `blocks`."""
+    row_bytes = config.permutations + _BAND_ROW_BYTES
+    moved_bytes = num_signed * signatures.banding(config).bands * row_bytes
+    num_partitions = max(1, math.ceil(moved_bytes / _PARTITION_BYTES))
+
+    def split(rows: pa.Table) -> pa.Table:
+        return near_duplicates.band_rows(rows, num_partitions)
+
+    def mark(rows: pa.Table) -> pa.Table:
+        return build.mark_table(near_duplicates.marks(rows, config.similarity))
+
+    marked = (
+        _shuffled(blocks, moved_bytes)
+        .map_batches(split, batch_size=None, batch_format="pyarrow")
+        .groupby("partition", num_partitions=num_partitions)
+        .map_groups(mark, batch_format="pyarrow")
+    )
+    return [ref for bundle in marked.iter_internal_ref_bundles() for ref in bundle.block_refs]
+
+
+def _shuffled(blocks: list[ObjectRef[Any]], moved_bytes: int) -> ray.data.Dataset:
+    """The rows of `blocks`, to be grouped in the way that is fastest for so many bytes."""
+    rows = ray.data.from_arrow_refs(blocks)
+    if moved_bytes < _SORTED_BELOW_BYTES:
+        rows.context.shuffle_strategy = ShuffleStrategy.SORT_SHUFFLE_PULL_BASED
+    return rows
+
+
 @ray.remote(num_cpus=0.1)
-def _measure(rows: pa.Table) -> tuple[int, str | None]:
-    """The bytes of text in a block, and what stopped its reader if anything did."""
+def _measure(rows: pa.Table) -> tuple[int, int, str | None]:
+    """The bytes of text in a block, its signatures, and what stopped its reader if anything did."""
     failures = rows["error"].drop_null()
     measured = pc.sum(rows["bytes"]).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
-    return measured, failures[0].as_py() if len(failures) else None
+    signed = rows.num_rows - rows["signature"].null_count
+    return measured, signed, failures[0].as_py() if len(failures) else None
 
 
 def _tasks(config: CorpusConfig) -> list[str]:
@@ -136,7 +187,7 @@ def _tasks(config: CorpusConfig) -> list[str]:
         else:
             for file in files_of(source, index):
                 factor = _WORK_OF_GZIP_BYTE if file.uri.endswith(".gz") else 1.0
-                item = [file.uri, file.name, file.size_bytes]
+                item = [file.uri, file.name, file.size_bytes, file.tag]
                 items.append((file.size_bytes * factor, index, item))
     total = sum(work for work, _, _ in items)
     work_a_task = min(max(total / _TASKS_WANTED, _MINIMUM_TASK_WORK), _MAXIMUM_TASK_WORK)
@@ -157,7 +208,8 @@ def _drafts(task: str, config: CorpusConfig) -> Iterator[Draft]:
         if isinstance(source, PydocsSource):
             yield from pydocs.read([pydocs.Module(*item)], key_of(index, "packages"))
         else:
-            yield from readers.read_file(SourceFile(*item), source, index)
+            maximum_bytes = int(config.maximum_document_megabytes * 1e6)
+            yield from readers.read_file(SourceFile(*item), source, index, maximum_bytes)
 
 
 def _summary(config: CorpusConfig, found: dict[str, Any]) -> dict[str, Any]:
@@ -166,11 +218,13 @@ def _summary(config: CorpusConfig, found: dict[str, Any]) -> dict[str, Any]:
             split: sum(file[unit] for file in found["files"] if file["split"] == split)
             for split in shards.SPLITS
         }
-        for unit in ("documents", "sentences", "words", "characters", "bytes")
+        for unit in ("documents", "sentences", "words", "characters", "bytes", "spans")
     }
     documents = totals["documents"]
     if not found["files"]:
         what = ", ".join(f"{count} {reason}" for reason, count in found["dropped"].items())
+        for file in found["unreadable"][:1]:
+            what += f" ({file['file']} is {file['reason']})"
         raise DataError(
             f"no document long enough: found {what or 'nothing'}; lower corpus.minimum_characters "
             f"(now {config.minimum_characters}) or add to corpus.sources"
@@ -180,7 +234,7 @@ def _summary(config: CorpusConfig, found: dict[str, Any]) -> dict[str, Any]:
             "the corpus is one document, and it takes one to train on and one held out, or two of "
             "each for next-sentence pairs; add documents, cut it into several with "
             "corpus.sources.N.documents (blank_line or line), and for fewer than four set "
-            "instances.next_sentence=false pretrain.objective.kind=mlm"
+            "instances.kind=masked_blocks pretrain.objective.kind=mlm"
         )
     for split, direction in (("validation", "raise"), ("train", "lower")):
         if documents[split] == 0:
@@ -189,15 +243,31 @@ def _summary(config: CorpusConfig, found: dict[str, Any]) -> dict[str, Any]:
                 f"corpus.held_out_fraction is {config.held_out_fraction}; {direction} it or add "
                 "documents to corpus.sources"
             )
-    dropped = sum(found["dropped"].values())
+    samples = found["dropped_samples"]
+    headline = [
+        f"{sum(documents.values()):,} documents",
+        f"{sum(totals['words'].values()) / 1e6:.1f} M words",
+        f"{sum(found['dropped'].values()):,} dropped",
+    ]
+    if count := found["unreadable_files"]:
+        headline.append(f"{count:,} file{'s' * (count > 1)} unreadable")
     return {
         "files": found["files"],
         **totals,
-        "headline": f"{sum(documents.values()):,} documents  "
-        f"{sum(totals['words'].values()) / 1e6:.1f} M words  {dropped:,} dropped",
+        "headline": "  ".join(headline),
         "labels": dict(found["labels"].most_common(_LABELS_SHOWN)),
         "dropped": found["dropped"],
-        "dropped_examples": found["dropped_examples"],
+        "dropped_examples": {
+            reason: [one["id"] for one in several] for reason, several in samples.items()
+        },
+        "dropped_samples": {
+            reason: shown
+            for reason, several in samples.items()
+            if (shown := [one for one in several if one["text"]])
+        },
+        "unreadable": found["unreadable"],
+        "unreadable_files": found["unreadable_files"],
+        "spans_dropped": found["spans_dropped"],
         "characters_removed": found["removed"],
         "characters_replaced": found["replaced"],
     }

@@ -1,255 +1,184 @@
-"""Masked pairs: BERT's instances, `[CLS] A [SEP] B [SEP]`, or single blocks if NSP is off.
+"""What masked pairs, masked blocks and sentence-order pairs share: config, contract, and batches.
 
-The procedure is that of Devlin et al. 2019 (arXiv:1810.04805, appendix A.2): sentences of one
-document are gathered until a target length, which now and then is short; the gathered ones are cut
-in two; B is what follows A, or, half of the time, text from another document, and then what was not
-used is gathered again. Pairs too long lose tokens from the longer side, front or back.
+Shards hold unmasked ids. A batch is masked when it is read (masking.py), by a draw that is a
+function of (seed, epoch, instance, position).
 
-It works in two passes. The plan walks over sentences with one bisection an instance and touches no
-token; then all tokens are moved at once.
-
-Two things differ from the published procedure, and both are about labels. A document that ends in a
-single sentence can only give NotNext, which makes such pairs more than half of all; here a later
-pair is made IsNext in exchange, and where too many are owed the sentence is left out and counted.
-And B is never from the document of A, however often the draw has to be repeated.
+B batch, T sequence, M masked positions
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
-from rungwise.errors import DataError
-from rungwise.instances.shards import Shard, document_hash
-from rungwise.tokenizer import CLS_ID, SEP_ID
+from rungwise.config import Config
+from rungwise.instances.contract import Facts, check_rows, must, near
+from rungwise.instances.masking import Masked, MaskingConfig, Vocabulary, mask
+from rungwise.instances.rows import Rows, padded
+from rungwise.instances.shards import Shard
+from rungwise.instances.units import UnitsConfig
+from rungwise.tokenizer import SpecialIds
 
-_OWED_AT_MOST = 8  # NotNext pairs a shard may be ahead before single sentences are left out
-
-
-@dataclass(frozen=True)
-class TokenisedText:
-    """Documents of one shard as ids: sentence s is `ids[starts[s]:starts[s + 1]]`."""
-
-    ids: NDArray[np.unsignedinteger]
-    starts: NDArray[np.int64]  # sentences + 1
-    first_sentence: NDArray[np.int64]  # documents + 1
-    documents: Sequence[str]
+_ROWS_AT_ONCE = 1024
+_TOKENS_A_SPAN = 10.0  # phrases and spans decide 80/10/10 for all their tokens together
 
 
-@dataclass
-class _Plan:
-    a: list[tuple[int, int]]  # begin and end of A in ids
-    b: list[tuple[int, int]]
-    is_next: list[bool]
-    document_a: list[int]
-    document_b: list[int]
-    owed: int = 0  # pairs made NotNext for want of a second sentence, not yet made up for
-    left_out: int = 0
-    truncated: int = 0
+class MaskedConfig(Config):
+    """What every masked kind is told."""
 
-    def add(
-        self,
-        a: tuple[int, int],
-        b: tuple[int, int],
-        is_next: bool,
-        document_a: int,
-        document_b: int,
-        cut: bool,
-    ) -> None:
-        self.a.append(a)
-        self.b.append(b)
-        self.is_next.append(is_next)
-        self.document_a.append(document_a)
-        self.document_b.append(document_b)
-        self.truncated += cut
+    sequence_length: int = Field(default=128, ge=8, le=65_535)  # special tokens included
+    short_rate: float = Field(default=0.1, ge=0, le=1)  # of instances with a shorter target
+    masking: MaskingConfig = MaskingConfig()
+    units: UnitsConfig = UnitsConfig()
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _room_for_predictions(self) -> MaskedConfig:
+        wanted = math.floor(self.masking.rate * (self.sequence_length - 3))
+        if wanted > self.masking.max_predictions:
+            raise ValueError(
+                f"masking.rate {self.masking.rate} of sequence_length {self.sequence_length} is "
+                f"{wanted} predictions, more than masking.max_predictions "
+                f"{self.masking.max_predictions}; raise max_predictions to {wanted + 1}"
+            )
+        return self
 
 
 @dataclass(frozen=True)
-class Built:
-    """A shard and what was counted on the way."""
+class MaskedBatch:
+    """Masked rows. Positions from `lengths` on are padding."""
 
-    shard: Shard
-    sentences_left_out: int
-    pairs_truncated: int
-
-
-def build(
-    text: TokenisedText,
-    sequence_length: int,
-    next_sentence: bool,
-    short_rate: float,
-    rng: np.random.Generator,
-) -> Built:
-    """Instances of one shard of documents, `sequence_length` tokens at most.
-
-    Raises DataError if NSP needs a second document and there is none.
-    """
-    if next_sentence and len(text.documents) < 2:
-        raise DataError(
-            "a next-sentence pair needs a B from another document, but a shard holds "
-            f"{len(text.documents)} document; set instances.next_sentence=false, add documents, or "
-            "raise corpus.shard_megabytes"
-        )
-    plan = _Plan([], [], [], [], [])
-    draw = _Draws(rng)
-    starts, bounds = text.starts.tolist(), text.first_sentence.tolist()
-    for document in range(len(text.documents)):
-        if next_sentence:
-            _plan_pairs(starts, bounds, document, sequence_length - 3, short_rate, draw, plan)
-        else:
-            _plan_blocks(starts, bounds, document, sequence_length - 2, short_rate, draw, plan)
-    return Built(_gather(text, plan, with_b=next_sentence), plan.left_out, plan.truncated)
+    instances: NDArray[np.int64]  # (B,) index of each row in its split
+    segments: NDArray[np.int64]  # (B, T) 0 for A, 1 for B, 0 for padding
+    lengths: NDArray[np.int64]  # (B,)
+    masked: Masked  # ids (B, T), positions, targets, weights (B, M)
+    label: NDArray[np.int64]  # (B,) 1 if B follows A, or A and B are in order; 1 without pairs
 
 
-def _plan_pairs(
-    starts: list[int],
-    bounds: list[int],
-    document: int,
-    room: int,
-    short_rate: float,
-    draw: _Draws,
-    plan: _Plan,
-) -> None:
-    sentence, end = bounds[document], bounds[document + 1]
-    while sentence < end:
-        target = draw.integer(2, room) if draw.uniform() < short_rate else room
-        last = _gather_until(starts, sentence, end, target)
-        if last - sentence == 1 and last < end:
-            last += 1  # one long sentence: a true next needs another
-        count = last - sentence
-        if count == 1 and plan.owed >= _OWED_AT_MOST:
-            # Whatever its coin would say: to leave out only one kind would tilt the labels.
-            plan.left_out += 1
-            return
-        random_next = draw.uniform() < 0.5
-        if count == 1 and not random_next:
-            plan.owed += 1
-            random_next = True
-        elif random_next and plan.owed and count > 1:
-            plan.owed -= 1
-            random_next = False
-        a_count = 1 if count <= 2 else draw.integer(1, count - 1)
-        a = (starts[sentence], starts[sentence + a_count])
-        if random_next:
-            other = draw.integer(0, len(bounds) - 3)
-            other += other >= document
-            first = draw.integer(bounds[other], bounds[other + 1] - 1)
-            wanted = max(1, target - (a[1] - a[0]))
-            b = (starts[first], starts[_gather_until(starts, first, bounds[other + 1], wanted)])
-            sentence += a_count  # the rest is gathered again
-        else:
-            other = document
-            b = (a[1], starts[last])
-            sentence = last
-        a, b, cut = _truncate(a, b, room, draw)
-        plan.add(a, b, not random_next, document, other, cut)
-
-
-def _plan_blocks(
-    starts: list[int],
-    bounds: list[int],
-    document: int,
-    room: int,
-    short_rate: float,
-    draw: _Draws,
-    plan: _Plan,
-) -> None:
-    sentence, end = bounds[document], bounds[document + 1]
-    while sentence < end:
-        target = draw.integer(2, room) if draw.uniform() < short_rate else room
-        last = _gather_until(starts, sentence, end, target)
-        stop = min(starts[last], starts[sentence] + room)
-        plan.add(
-            (starts[sentence], stop), (stop, stop), True, document, document, stop < starts[last]
-        )
-        sentence = last
-
-
-def _gather_until(starts: list[int], sentence: int, end: int, wanted: int) -> int:
-    """The end of the fewest sentences from `sentence` on that hold `wanted` tokens, or `end`."""
-    return min(bisect_left(starts, starts[sentence] + wanted, sentence + 1, end + 1), end)
-
-
-def _truncate(
-    a: tuple[int, int], b: tuple[int, int], room: int, draw: _Draws
-) -> tuple[tuple[int, int], tuple[int, int], bool]:
-    """Cut the pair to `room` tokens: one by one from the longer side, front or back by a coin."""
-    a_length, b_length = a[1] - a[0], b[1] - b[0]
-    excess = a_length + b_length - room
-    if excess <= 0:
-        return a, b, False
-    from_longer = min(abs(a_length - b_length), excess)
-    rest = excess - from_longer
-    cut_a = (from_longer if a_length > b_length else 0) + rest // 2
-    cut_b = (from_longer if b_length >= a_length else 0) + rest - rest // 2
-    front_a, front_b = draw.binomial(cut_a), draw.binomial(cut_b)
-    a = (a[0] + front_a, a[1] - (cut_a - front_a))
-    b = (b[0] + front_b, b[1] - (cut_b - front_b))
-    return a, b, True
-
-
-def _gather(text: TokenisedText, plan: _Plan, with_b: bool) -> Shard:
-    """All rows of a plan at once: every token is copied once, none is looked at by Python."""
-    a, b = np.array(plan.a, np.int64).reshape(-1, 2), np.array(plan.b, np.int64).reshape(-1, 2)
-    a_length, b_length = a[:, 1] - a[:, 0], b[:, 1] - b[:, 0]
-    lengths = a_length + b_length + (3 if with_b else 2)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    ids = np.empty(int(offsets[-1]), dtype=text.ids.dtype)
-    begin = offsets[:-1]
-    ids[begin] = CLS_ID
-    ids[begin + 1 + a_length] = SEP_ID
-    _copy_ranges(text.ids, a[:, 0], a_length, ids, begin + 1)
-    if with_b:
-        ids[offsets[1:] - 1] = SEP_ID
-        _copy_ranges(text.ids, b[:, 0], b_length, ids, begin + 2 + a_length)
-    hashes = np.array([document_hash(name) for name in text.documents], dtype=np.uint64)
-    return Shard(
-        ids=ids,
-        offsets=offsets,
-        a_length=(a_length + 2).astype(np.uint16),
-        is_next=np.array(plan.is_next, dtype=np.uint8),
-        document_a=hashes[np.array(plan.document_a, dtype=np.int64)],
-        document_b=hashes[np.array(plan.document_b, dtype=np.int64)],
+def masked_batch(
+    rows: Rows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary, config: MaskingConfig
+) -> MaskedBatch:
+    """These rows, masked for their epochs; with static masks, for epoch 0."""
+    masked = mask(
+        rows.ids, rows.lengths, rows.unit_starts, rows.instances, epochs, seed, vocabulary, config
+    )
+    column = np.arange(rows.ids.shape[1])[None, :]
+    if "a_length" in rows.columns:
+        in_b = column >= rows.columns["a_length"].astype(np.int64)[:, None]
+        segments = (in_b & (column < rows.lengths[:, None])).astype(np.int64)
+    else:
+        segments = np.zeros(rows.ids.shape, dtype=np.int64)
+    label = rows.columns.get("is_next", rows.columns.get("in_order"))
+    return MaskedBatch(
+        rows.instances,
+        segments,
+        rows.lengths,
+        masked,
+        np.ones(len(rows.ids), np.int64) if label is None else label.astype(np.int64),
     )
 
 
-def _copy_ranges(
-    source: NDArray[np.unsignedinteger],
-    source_begin: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    target: NDArray[np.unsignedinteger],
-    target_begin: NDArray[np.int64],
-) -> None:
-    """`target[t:t+n] = source[s:s+n]` for every (s, n, t), without a loop."""
-    ends = np.cumsum(lengths)
-    within = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - lengths, lengths)
-    target[np.repeat(target_begin, lengths) + within] = source[
-        np.repeat(source_begin, lengths) + within
-    ]
+def vocabulary_of(vocab_size: int, special: SpecialIds) -> Vocabulary:
+    """What masking must know of a tokenizer; DataError if it has no [MASK] or [PAD]."""
+    pad_id, mask_id = special.require("pad", "mask")
+    return Vocabulary(size=vocab_size, special=special.ids, mask=mask_id, pad=pad_id)
 
 
-class _Draws:
-    """Random numbers of one shard, drawn in blocks because one at a time costs microseconds."""
+def check_masked(shard: Shard, facts: Facts, config: MaskedConfig, segments: int) -> dict[str, Any]:
+    """The frame and the mask statistics of one shard whose rows have so many segments.
 
-    _BLOCK = 1 << 14
+    Returns the counts of `check_rows` and `candidates`, `selected`, `to_mask`, `to_random`, `kept`,
+    `most_predictions`. Raises DataError naming the figure and the bound.
+    """
+    special = facts.special
+    cls_id, sep_id = special.require("cls", "sep")
+    rows = len(shard)
+    counts = check_rows(
+        shard, facts, config.sequence_length, {cls_id: rows, sep_id: segments * rows}
+    )
+    first, last = shard.offsets[:-1], shard.offsets[1:] - 1
+    begin = int((shard.ids[first] == cls_id).sum())
+    must(facts.name, "instances that begin with [CLS]", begin, "exactly", rows, begin == rows)
+    ends = shard.ids[last] == sep_id
+    if "a_length" in shard.columns:
+        middle = first + shard.columns["a_length"].astype(np.int64) - 1
+        ends &= shard.ids[np.clip(middle, 0, len(shard.ids) - 1)] == sep_id
+    end = int(ends.sum())
+    what = "instances whose A and last segment end with [SEP]"
+    must(facts.name, what, end, "exactly", rows, end == rows)
+    counts |= _masking_counts(shard, facts, config)
+    masking = config.masking
+    per_draw = _TOKENS_A_SPAN if masking.unit in ("phrase", "span") else 1.0
+    for figure, part, whole, expected, bound in (
+        ("share of tokens selected", "selected", "candidates", masking.rate, 0.003),
+        ("share of selected made [MASK]", "to_mask", "selected", masking.mask_share, 0.01),
+        ("share of selected made random", "to_random", "selected", masking.random_share, 0.01),
+    ):
+        near(facts.name, figure, counts[part], counts[whole], expected, bound, per_draw)
+    most, allowed = counts["most_predictions"], masking.max_predictions
+    must(facts.name, "predictions of an instance", most, "at most", allowed, most <= allowed)
+    return counts
 
-    def __init__(self, rng: np.random.Generator) -> None:
-        self._rng = rng
-        self._block: list[float] = []
 
-    def uniform(self) -> float:
-        if not self._block:
-            self._block = self._rng.random(self._BLOCK).tolist()
-        return self._block.pop()
+def masked_statistics(totals: dict[str, Any], config: MaskedConfig) -> dict[str, Any]:
+    """Shares from the counts of all shards."""
+    return {
+        "selected_share": totals["selected"] / totals["candidates"],
+        "mask_share": totals["to_mask"] / totals["selected"],
+        "random_share": totals["to_random"] / totals["selected"],
+        "kept_share": totals["kept"] / totals["selected"],
+        "most_predictions": totals["most_predictions"],
+        "truncated_share": totals["truncated"] / totals["instances"],
+        "fill": totals["tokens"] / (totals["instances"] * config.sequence_length),
+    }
 
-    def integer(self, low: int, high: int) -> int:
-        """Uniform over low..high, both included."""
-        return low + int(self.uniform() * (high - low + 1))
 
-    def binomial(self, trials: int) -> int:
-        """Heads among `trials` fair coins."""
-        return int(self._rng.binomial(trials, 0.5)) if trials else 0
+def masked_headline(statistics: dict[str, Any]) -> str:
+    """`mlm 15.0% (80.0/10.0/10.0)`, and the balance of labels if there are pairs."""
+    text = (
+        f"mlm {statistics['selected_share']:.1%} ({statistics['mask_share'] * 100:.1f}/"
+        f"{statistics['random_share'] * 100:.1f}/{statistics['kept_share'] * 100:.1f})"
+    )
+    for key, name in (("is_next_share", "nsp"), ("in_order_share", "in order")):
+        if key in statistics:
+            text += f"  {name} {statistics[key]:.1%}"
+    return text
+
+
+def _masking_counts(shard: Shard, facts: Facts, config: MaskedConfig) -> dict[str, int]:
+    counts: dict[str, int] = dict.fromkeys(
+        ("candidates", "selected", "to_mask", "to_random", "kept", "most_predictions"), 0
+    )
+    vocabulary = vocabulary_of(facts.vocab_size, facts.special)
+    special = np.zeros(facts.vocab_size, dtype=np.int64)
+    special[list(facts.special.ids)] = 1
+    for begin in range(0, len(shard), _ROWS_AT_ONCE):
+        local = np.arange(begin, min(begin + _ROWS_AT_ONCE, len(shard)))
+        rows = padded(shard, local, local, config.sequence_length, vocabulary.pad)
+        masked = mask(
+            rows.ids,
+            rows.lengths,
+            rows.unit_starts,
+            local,
+            np.zeros_like(local),
+            facts.seed,
+            vocabulary,
+            config.masking,
+        )
+        used = masked.weights > 0
+        now = np.take_along_axis(masked.ids, masked.positions, axis=1)[used]
+        before = masked.targets[used]
+        tokens = shard.ids[shard.offsets[begin] : shard.offsets[local[-1] + 1]]
+        counts["candidates"] += len(tokens) - int(special[tokens].sum())
+        counts["selected"] += int(used.sum())
+        counts["to_mask"] += int((now == vocabulary.mask).sum())
+        counts["to_random"] += int(((now != vocabulary.mask) & (now != before)).sum())
+        counts["kept"] += int((now == before).sum())
+        most = int(used.sum(axis=1).max(initial=0))
+        counts["most_predictions"] = max(counts["most_predictions"], most)
+    return counts

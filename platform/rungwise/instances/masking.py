@@ -1,35 +1,57 @@
 """Masking: which tokens a batch predicts and what stands in their place, drawn when rows are read.
 
-Devlin et al. 2019: 15 % of the tokens are selected; of these 80 % become [MASK], 10 % a random
-token and 10 % stay. The draw is a function of (seed, epoch, instance, position), so every epoch
-masks anew, and any worker that reads an instance masks it the same. Special tokens and padding are
-never selected and never drawn as a replacement.
+Devlin et al. 2019 (arXiv:1810.04805): 15 % of the tokens are selected; of these 80 % become [MASK],
+10 % a random token and 10 % stay. What is selected together is the unit:
 
-B batch, T sequence, M the most positions that one instance predicts
+    token        each for itself
+    whole_word   all pieces of a word; units are taken in random order and one that no longer fits
+                 is passed over, as in the second release of google-research/bert
+    phrase       the same with phrases and entities, ERNIE (Sun et al. 2019, arXiv:1904.09223)
+    span         words in a row, as many as a geometric draw says, SpanBERT (Joshi et al. 2020,
+                 arXiv:1907.10529)
+
+Words and phrases are stored with the ids (units.py), so reading a row costs no look at its text.
+Every draw is a function of (seed, epoch, instance, position), so each epoch masks anew, and any
+worker that reads an instance masks it the same. Special tokens and padding are never selected and
+never drawn as a replacement.
+
+B batch, T sequence, M the most positions that one instance predicts, P predictions of a batch.
+"Flat" positions count through a (B, T) array row by row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rungwise.config import Config
-from rungwise.instances.randomness import bits, uniform
-from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, SPECIAL_TOKENS
-
-_SELECT, _CORRUPT, _REPLACE, _ROUND = 1, 2, 3, 4  # streams of the generator
+from rungwise.errors import DataError
+from rungwise.instances.randomness import extend
+from rungwise.instances.selection import (
+    RANDOM_BITS,
+    Draws,
+    fraction,
+    select_tokens,
+    select_units,
+)
 
 
 class MaskingConfig(Config):
-    """The paper's numbers."""
+    """The papers' numbers."""
 
+    unit: Literal["token", "whole_word", "phrase", "span"] = "token"
+    dynamic: bool = True  # anew in every epoch; if not, as in the first one
     rate: float = Field(default=0.15, gt=0, lt=1)  # of the tokens, special ones not counted
     mask_share: float = Field(default=0.8, ge=0, le=1)
     random_share: float = Field(default=0.1, ge=0, le=1)  # what is left stays as it is
     max_predictions: int = Field(default=20, ge=1)
+    # Spans: lengths in words, geometric and cut off above, 3.8 words on average.
+    span_stop_probability: float = Field(default=0.2, gt=0, lt=1)
+    span_max_words: int = Field(default=10, ge=1, le=64)
 
     @model_validator(mode="after")
     def _shares(self) -> MaskingConfig:
@@ -39,6 +61,22 @@ class MaskingConfig(Config):
                 f"{self.mask_share} + {self.random_share}"
             )
         return self
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What masking has to know of a tokenizer."""
+
+    size: int
+    special: tuple[int, ...]  # ids of all special tokens, ascending
+    mask: int
+    pad: int
+
+    def __post_init__(self) -> None:
+        assert list(self.special) == sorted(set(self.special)), "special ids must ascend"
+        assert {self.mask, self.pad} <= set(self.special), "[MASK] and [PAD] are special tokens"
+        assert self.special[-1] < self.size, "special ids must lie in the vocabulary"
+        assert len(self.special) < self.size, "a vocabulary needs ordinary tokens"
 
 
 @dataclass(frozen=True)
@@ -52,47 +90,111 @@ class Masked:
 
 
 def mask(
-    ids: NDArray[np.int64],  # (B, T), padded with PAD_ID
+    ids: NDArray[np.integer],  # (B, T); what stands at `lengths` and behind is padding
+    lengths: NDArray[np.integer],  # (B,)
+    unit_starts: NDArray[np.bool_] | None,  # (B, T): a unit begins here; not read for tokens
     instances: NDArray[np.int64],  # (B,) index of each row in its split
     epochs: NDArray[np.int64],  # (B,)
     seed: int,
-    vocab_size: int,
+    vocab: Vocabulary,
     config: MaskingConfig,
 ) -> Masked:
-    """Select, corrupt, and remember what was there."""
-    row = np.arange(len(ids))[:, None]
-    position = np.arange(ids.shape[1])[None, :]
-    key = bits(seed, epochs, instances)  # (B,)
-    maskable = (ids != PAD_ID) & (ids != CLS_ID) & (ids != SEP_ID)
-    score = uniform(key[:, None], _SELECT, position)
-    score[~maskable] = 2.0  # sorts behind every candidate
-    candidates = maskable.sum(axis=1)
-    # Rounding by a coin keeps the share exact for every length; one prediction at least.
-    wanted = np.floor(config.rate * candidates + uniform(key, _ROUND)).astype(np.int64)
-    wanted = np.minimum(np.clip(wanted, 1, config.max_predictions), candidates)
+    """Select, corrupt, and remember what was there.
 
-    size = min(config.max_predictions, ids.shape[1])
-    lowest = (
-        np.argpartition(score, size - 1, axis=1)[:, :size]
-        if size < ids.shape[1]
-        else (np.broadcast_to(position, ids.shape))
-    )
-    ranked = np.take_along_axis(lowest, np.argsort(score[row, lowest], axis=1), axis=1)
-    used = np.arange(size)[None, :] < wanted[:, None]
-    positions = np.sort(np.where(used, ranked, ids.shape[1]), axis=1)  # unused places go last
-    positions[~used] = 0
+    The share selected is `rate` on average, rounded by a coin row by row, at least one token and at
+    most `max_predictions`. A row in which every unit is longer than that predicts less.
+    Raises DataError if the unit needs `unit_starts` and there are none.
+    """
+    draws = Draws.of(seed, epochs if config.dynamic else np.zeros_like(epochs), instances)
+    maskable = _ordinary(ids, vocab)
+    maskable &= np.arange(ids.shape[1], dtype=np.int32) < lengths.astype(np.int32)[:, None]
+    wanted = _wanted(maskable.sum(axis=1), draws, config)
+    if config.unit == "token":
+        flat = together = select_tokens(maskable, wanted, config.max_predictions, draws)
+    elif unit_starts is None:
+        raise DataError(
+            f"masking.unit={config.unit} needs instances that say where units begin, found none; "
+            "build the instances with units, or set masking.unit=token"
+        )
+    else:
+        shares = _span_shares(config) if config.unit == "span" else None
+        flat, together = select_units(
+            maskable, unit_starts, wanted, config.max_predictions, draws, shares
+        )
+    # The papers leave open what phrases do; they follow spans, whose tokens share one fate.
+    decided_at = together if config.unit in ("phrase", "span") else flat
+    return _corrupt(ids, flat, decided_at, draws, vocab, config)
 
-    targets = np.where(used, ids[row, positions], 0)
-    draw = uniform(key[:, None], _CORRUPT, positions)
-    ordinary = vocab_size - len(SPECIAL_TOKENS)
-    random_ids = len(SPECIAL_TOKENS) + (
-        bits(key[:, None], _REPLACE, positions) % np.uint64(ordinary)
-    ).astype(np.int64)
-    replacement = np.where(
-        draw < config.mask_share,
-        MASK_ID,
-        np.where(draw < config.mask_share + config.random_share, random_ids, targets),
+
+def _ordinary(ids: NDArray[np.integer], vocab: Vocabulary) -> NDArray[np.bool_]:
+    """Which ids lie between special ones; these come in few runs, so no table is looked up."""
+    special = np.array(vocab.special)
+    breaks = np.flatnonzero(np.diff(special) > 1)
+    ordinary = ids > special[-1]
+    for last, first in zip(special[breaks], special[breaks + 1], strict=True):
+        ordinary |= (ids > last) & (ids < first)
+    if special[0] > 0:
+        ordinary |= ids < special[0]
+    return ordinary
+
+
+def _wanted(
+    candidates: NDArray[np.int64], draws: Draws, config: MaskingConfig
+) -> NDArray[np.int64]:
+    """Tokens to select in each row; rounding by a coin keeps the share exact for every length."""
+    coin = fraction(draws.round) * 2.0**-RANDOM_BITS
+    wanted = np.floor(config.rate * candidates + coin).astype(np.int64)
+    return np.minimum(np.clip(wanted, 1, config.max_predictions), candidates)
+
+
+def _span_shares(config: MaskingConfig) -> NDArray[np.float64]:
+    """The shares of spans of at most 1, 2, ... words: geometric, given that none is longer.
+
+    Given, not clipped: only so is the mean the paper's 3.8; lengths piled up at 10 make it 4.5.
+    """
+    at_most = 1 - (1 - config.span_stop_probability) ** np.arange(1, config.span_max_words + 1)
+    return at_most / at_most[-1]
+
+
+def _corrupt(
+    ids: NDArray[np.integer],
+    flat: NDArray[np.int64],  # (P,) ascending
+    decided_at: NDArray[np.int64],  # (P,) flat; tokens with the same one have the same fate
+    draws: Draws,
+    vocab: Vocabulary,
+    config: MaskingConfig,
+) -> Masked:
+    size, length = ids.shape
+    row_begin = np.arange(size + 1) * length
+    counts = np.diff(np.searchsorted(flat, row_begin))
+    row = np.repeat(np.arange(size), counts)
+    offset = row_begin[row]
+    masked = np.array(ids, dtype=np.int64, order="C")
+    here = masked.reshape(-1)
+    before = here[flat]
+
+    draw = fraction(extend(draws.corrupt[row], decided_at - offset))
+    to_mask, to_random = (
+        np.uint64(np.ceil(share * 2.0**RANDOM_BITS))
+        for share in (config.mask_share, config.mask_share + config.random_share)
     )
-    masked = ids.copy()
-    masked[np.broadcast_to(row, positions.shape)[used], positions[used]] = replacement[used]
+    here[flat[draw < to_mask]] = vocab.mask
+    random = np.flatnonzero((draw >= to_mask) & (draw < to_random))
+    position = flat - offset
+    replacement = extend(draws.replace[row[random]], position[random])
+    here[flat[random]] = _random_ids(replacement, vocab)
+
+    used = np.arange(min(config.max_predictions, length)) < counts[:, None]
+    positions = np.zeros(used.shape, dtype=np.int64)
+    targets = np.zeros(used.shape, dtype=np.int64)
+    positions[used] = position
+    targets[used] = before
     return Masked(masked, positions, targets, used.astype(np.float32))
+
+
+def _random_ids(draw: NDArray[np.uint64], vocab: Vocabulary) -> NDArray[np.int64]:
+    """An ordinary id for each 64 random bits, all equally likely."""
+    number = (draw % np.uint64(vocab.size - len(vocab.special))).astype(np.int64)
+    # The n-th ordinary id has as many special ids before it as lie at or below it, less their rank.
+    special = np.array(vocab.special)
+    return number + np.searchsorted(special - np.arange(len(special)), number, side="right")

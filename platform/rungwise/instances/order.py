@@ -1,49 +1,282 @@
-"""The order in which training reads: a pure function of (seed, epoch, count), never stored.
+"""The order in which training reads: computed, never stored, and local to a few shards at a time.
 
-Position p of a run is place p mod count of epoch p div count, and each epoch is a permutation of
-the instances. The permutation is a four-round Feistel network over the smallest even number of bits
-that holds the count, walked until it lands below the count (Black and Rogaway, "Ciphers with
-arbitrary finite domains", CT-RSA 2002): any place is found in O(1) time and memory, for 10^10
-instances as for ten. So the data position of a run is one integer, whatever the number of workers.
+Place q of an epoch, of N in all, is found in three steps, each O(1) but for one bisection:
+
+    line      the shards in a permutation of the epoch, their rows laid end to end
+    lane      the line cut into `lanes` equal parts; place q is place q // lanes of lane q % lanes
+    window    a lane cut into `window_instances` places, each window permuted by a Feistel network
+
+The network has four rounds over the smallest even number of bits that holds the window, walked
+until it lands inside (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). A
+batch so draws from all lanes at once, but a worker that reads a few lanes needs the few shards
+their windows lie in. If one window holds the whole epoch, the shards keep their places and the
+order is one permutation of all instances.
+
+Position p of a run is place p % N of epoch p // N. Step s is the positions [s B, (s + 1) B) for any
+number of workers, so the data position of a run is one integer. B global batch size
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from rungwise.config import Config
 from rungwise.instances.randomness import bits
 
 _ROUNDS = 4
+# What keeps the numbers of shards and windows apart from each other and from those of masking.
+_SHARDS = 0x5A4D
+_WINDOW = 0x77D0
+_Integers = TypeVar("_Integers", int, NDArray[np.int64])
 
 
-def indices(positions: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
-    """The instance at each position of a run, and with `epochs` the pass it belongs to."""
-    epoch, place = np.divmod(positions.astype(np.int64), count)
-    return permute(place, epoch, count, seed)
+class OrderConfig(Config):
+    """How far the order mixes; defaults suit files on a disk, lanes are for object stores."""
+
+    window_instances: int = Field(default=1 << 20, ge=1, le=1 << 40)
+    lanes: int = Field(default=1, ge=1, le=1 << 20)  # best a divisor of the global batch size
 
 
-def epochs(positions: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Which pass over the instances each position belongs to, from 0."""
-    return positions.astype(np.int64) // count
+@dataclass(frozen=True)
+class Located:
+    """Where the instances at some positions are, one entry a position."""
+
+    instances: NDArray[np.int64]  # begin of the shard in manifest order, plus the row
+    shards: NDArray[np.int64]  # number of the shard in the manifest
+    rows: NDArray[np.int64]  # in the shard
+    epochs: NDArray[np.int64]  # passes over the instances before this one
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The shards of an epoch end to end, empty ones left out."""
+
+    shards: NDArray[np.int64]  # numbers in the manifest
+    begins: NDArray[np.int64]  # place of the first row of each
+
+
+class ReadOrder:
+    """The order of one run: a function of seed, rows of each shard, and config."""
+
+    def __init__(
+        self, rows_per_shard: NDArray[np.int64], seed: int, config: OrderConfig | None = None
+    ) -> None:
+        """`rows_per_shard` is in manifest order; zeros are allowed."""
+        config = config or OrderConfig()
+        rows = np.asarray(rows_per_shard, dtype=np.int64)
+        self.count = int(rows.sum())
+        self._seed = seed
+        # A lane beyond the count would be empty; leaving it out changes no place.
+        self._lanes = max(1, min(config.lanes, self.count))
+        self._window = config.window_instances
+        self._whole = self._lanes == 1 and self.count <= self._window
+        self._rows = rows
+        self._begins = np.cumsum(rows) - rows
+        self._lines: dict[int, _Line] = {}
+
+    def locate(self, positions: NDArray[np.int64]) -> Located:
+        """The instances at these positions of the run, in the shape of `positions`."""
+        assert self.count, "no instances to read"
+        epochs, place = np.divmod(np.asarray(positions, dtype=np.int64), self.count)
+        shards, rows = np.empty_like(place), np.empty_like(place)
+        point = self._points(place, epochs)
+        for epoch in np.unique(epochs):
+            line = self._line(int(epoch))
+            here = epochs == epoch
+            index = np.searchsorted(line.begins, point[here], side="right") - 1
+            shards[here] = line.shards[index]
+            rows[here] = point[here] - line.begins[index]
+        return Located(self._begins[shards] + rows, shards, rows, epochs)
+
+    def positions_of(
+        self, step: int, global_batch_size: int, rank: int, world_size: int
+    ) -> NDArray[np.int64]:
+        """The positions that one rank reads at one step, sorted by lane, then by position.
+
+        The ranks share the step out evenly, and each holds as many whole lanes as that allows.
+        """
+        assert self.count, "no instances to read"
+        size, lanes = global_batch_size, self._lanes
+        begin, end = step * size, (step + 1) * size
+        wanted = rank * size // world_size, (rank + 1) * size // world_size
+        if wanted[0] == wanted[1]:
+            return np.empty(0, dtype=np.int64)
+        low, high = (
+            bisect_right(range(lanes), nth, key=lambda lane: self._before(step, lane, size)) - 1
+            for nth in (wanted[0], wanted[1] - 1)
+        )
+        lane = np.arange(low, high + 1, dtype=np.int64)[:, None]
+        epoch = np.arange(begin // self.count, (end - 1) // self.count + 1, dtype=np.int64)[None, :]
+        # Of each lane and epoch: the first position from `begin` on, and how many there are.
+        offset = epoch * self.count
+        first_place = np.maximum(begin - offset, 0)
+        first_place = first_place + (lane - first_place) % lanes
+        last_place = np.minimum(end - offset, self.count)
+        counts = np.maximum(-((first_place - last_place) // lanes), 0).ravel()
+        starts = (first_place + offset).ravel()
+        ends = np.cumsum(counts)
+        within = np.arange(ends[-1]) - np.repeat(ends - counts, counts)
+        positions = np.repeat(starts, counts) + within * lanes
+        skipped = self._before(step, low, size)
+        return positions[wanted[0] - skipped : wanted[1] - skipped]
+
+    def upcoming_shards(
+        self, step: int, steps_ahead: int, global_batch_size: int, rank: int, world_size: int
+    ) -> NDArray[np.int64]:
+        """The shards in which the windows lie that a rank enters in the steps [step, step + ahead).
+
+        In order of first use, each once. A window is needed as a whole from its first place on,
+        so this holds every shard the rank reads in these steps, and the others of those windows.
+        """
+        assert self.count, "no instances to read"
+        size = global_batch_size
+        wanted = rank * size // world_size, (rank + 1) * size // world_size
+        if wanted[0] == wanted[1] or steps_ahead < 1:
+            return np.empty(0, dtype=np.int64)
+        steps = np.arange(step, step + steps_ahead, dtype=np.int64)
+        low = self._lane_of(steps, np.full_like(steps, wanted[0]), size)
+        high = self._lane_of(steps, np.full_like(steps, wanted[1] - 1), size)
+        # A step that runs over the end of an epoch is a piece for each epoch.
+        first_epoch, last_epoch = steps * size // self.count, ((steps + 1) * size - 1) // self.count
+        at, nth = _ranges(last_epoch - first_epoch + 1)
+        epoch = first_epoch[at] + nth
+        begin = np.maximum(steps[at] * size - epoch * self.count, 0)
+        end = np.minimum((steps[at] + 1) * size - epoch * self.count, self.count)
+        piece, nth = _ranges((high - low + 1)[at])
+        lane, epoch = low[at][piece] + nth, epoch[piece]
+        first = -((lane - begin[piece]) // self._lanes)
+        last = (end[piece] - 1 - lane) // self._lanes
+        entered = first <= last
+        lane, epoch, first, last = lane[entered], epoch[entered], first[entered], last[entered]
+        at, nth = _ranges(last // self._window - first // self._window + 1)
+        window = (first // self._window)[at] + nth
+        # A step mostly finds the windows of the step before: only the first time counts.
+        per_lane = -(-(self.count // self._lanes + 1) // self._window)
+        name = ((epoch[at] - epoch[0]) * self._lanes + lane[at]) * per_lane + window
+        _, kept = np.unique(name, return_index=True)
+        found = [
+            self._shards_of(int(epoch[at][index]), int(lane[at][index]), int(window[index]))
+            for index in np.sort(kept)
+        ]
+        shards = np.concatenate(found)
+        _, kept = np.unique(shards, return_index=True)
+        return shards[np.sort(kept)]
+
+    def _points(self, place: NDArray[np.int64], epoch: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where on its epoch's line each place lies."""
+        if self._whole:
+            return permute(place, epoch, self.count, self._seed)
+        in_lane, lane = np.divmod(place, self._lanes)
+        window = in_lane // self._window
+        begin = window * self._window
+        size = np.minimum(self._lane_size(lane) - begin, self._window)
+        key = bits(self._seed, epoch, _WINDOW, lane, window)
+        return self._lane_begin(lane) + begin + permute(in_lane - begin, key, size, self._seed)
+
+    def _line(self, epoch: int) -> _Line:
+        if self._whole:
+            epoch = 0  # shards stay in their places, so all epochs have the same line
+        line = self._lines.get(epoch)
+        if line is None:
+            shards = np.arange(len(self._rows), dtype=np.int64)
+            if not self._whole:
+                key = bits(self._seed, epoch, _SHARDS, shards)
+                shards = np.argsort(key, kind="stable").astype(np.int64)
+            shards = shards[self._rows[shards] > 0]
+            rows = self._rows[shards]
+            line = _Line(shards, np.cumsum(rows) - rows)
+            # One assignment, because threads share this object; two epochs are in use at most.
+            held = sorted(self._lines.items(), key=lambda item: abs(item[0] - epoch))
+            self._lines = {**dict(held[:1]), epoch: line}
+        return line
+
+    def _shards_of(self, epoch: int, lane: int, window: int) -> NDArray[np.int64]:
+        """The shards in which a window lies: neighbours on the line."""
+        if self._whole:
+            return self._line(epoch).shards
+        number = np.array(lane)
+        begin = int(self._lane_begin(number)) + window * self._window
+        size = min(int(self._lane_size(number)) - window * self._window, self._window)
+        line = self._line(epoch)
+        first, last = np.searchsorted(line.begins, [begin, begin + size - 1], side="right") - 1
+        return line.shards[first : last + 1]
+
+    def _lane_begin(self, lane: _Integers) -> _Integers:
+        size, longer = divmod(self.count, self._lanes)
+        return lane * size + _least(lane, longer)
+
+    def _lane_size(self, lane: NDArray[np.int64]) -> NDArray[np.int64]:
+        size, longer = divmod(self.count, self._lanes)
+        return size + (lane < longer)
+
+    def _before(self, step: _Integers, lane: _Integers, size: int) -> _Integers:
+        """How many positions of each step belong to lanes below `lane`."""
+        whole = self._lane_begin(lane)
+
+        def up_to(position: _Integers) -> _Integers:
+            epoch, place = position // self.count, position % self.count
+            turns, rest = place // self._lanes, place % self._lanes
+            return epoch * whole + turns * lane + _least(lane, rest)
+
+        return up_to((step + 1) * size) - up_to(step * size)
+
+    def _lane_of(
+        self, steps: NDArray[np.int64], nth: NDArray[np.int64], size: int
+    ) -> NDArray[np.int64]:
+        """The lane of the nth position of each step, sorted by lane: a bisection over the lanes."""
+        low = np.zeros_like(steps)
+        high = np.full_like(steps, self._lanes)
+        while (high - low > 1).any():
+            middle = (low + high) // 2
+            below = self._before(steps, middle, size) <= nth
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return low
 
 
 def permute(
-    places: NDArray[np.int64], epoch: NDArray[np.int64], count: int, seed: int
+    places: NDArray[np.int64],
+    key: NDArray[np.int64] | NDArray[np.uint64],
+    count: NDArray[np.int64] | int,
+    seed: int,
 ) -> NDArray[np.int64]:
-    """The instance at each place of its epoch: for every epoch a bijection of 0..count-1."""
-    half = max(1, (max(count - 1, 1).bit_length() + 1) // 2)
-    mask = np.uint64((1 << half) - 1)
-    shift = np.uint64(half)
+    """A bijection of 0..count-1 for every key; `key` and `count` belong to each place.
+
+    The key is the epoch where the whole epoch is one window.
+    """
+    counts = np.broadcast_to(np.asarray(count, dtype=np.int64), places.shape)
+    # The exponent of a float is the length in bits, exact for counts below 2^53.
+    length = np.frexp(np.maximum(counts - 1, 1).astype(np.float64))[1]
+    half = np.maximum(1, (length + 1) // 2).astype(np.uint64)
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    limit = counts.astype(np.uint64)
     value = places.astype(np.uint64)
-    keys = [bits(seed, epoch, turn) for turn in range(_ROUNDS)]
+    keys = [np.broadcast_to(bits(seed, key, turn), places.shape) for turn in range(_ROUNDS)]
     outside = np.ones(value.shape, dtype=bool)
     # Cycle-walking: the network permutes 2^(2 half) < 4 count values, so a walk is four steps long
     # on average at worst, and a value below the count always comes back below it.
     while outside.any():
-        left, right = value[outside] >> shift, value[outside] & mask
-        for key in keys:
-            left, right = right, left ^ (bits(key[outside], right) & mask)
+        shift, low = half[outside], mask[outside]
+        left, right = value[outside] >> shift, value[outside] & low
+        for turn in keys:
+            left, right = right, left ^ (bits(turn[outside], right) & low)
         value[outside] = (left << shift) | right
-        outside = value >= np.uint64(count)
+        outside = value >= limit
     return value.astype(np.int64)
+
+
+def _least(a: _Integers, b: _Integers | int) -> _Integers:
+    # Not numpy's minimum, which takes microseconds for a number that is not an array.
+    return a + (b - a) * (b < a)
+
+
+def _ranges(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """[2, 3] -> ([0, 0, 1, 1, 1], [0, 1, 0, 1, 2]): which range, and the place in it."""
+    which = np.repeat(np.arange(len(lengths)), lengths)
+    ends = np.cumsum(lengths)
+    return which, np.arange(len(which)) - np.repeat(ends - lengths, lengths)

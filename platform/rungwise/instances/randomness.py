@@ -25,8 +25,12 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def bits(*coordinates: ArrayLike) -> NDArray[np.uint64]:
     """64 random bits for each broadcast tuple of non-negative integer coordinates."""
+    return extend(np.zeros((), dtype=np.uint64), *coordinates)
+
+
+def extend(state: NDArray[np.uint64], *coordinates: ArrayLike) -> NDArray[np.uint64]:
+    """The bits of longer tuples: `extend(bits(a, b), c, d)` is `bits(a, b, c, d)`."""
     with np.errstate(over="ignore"):
-        state = np.zeros((), dtype=np.uint64)
         for coordinate in coordinates:
             state = mix((state ^ np.asarray(coordinate).astype(np.uint64)) + _GOLDEN)
     return state

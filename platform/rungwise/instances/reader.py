@@ -1,88 +1,106 @@
-"""Reads instances by position of the run: any worker, any step, any world size, the same rows.
+"""Reads instances by index: any worker, any step, any world size, the same rows.
 
 Step s takes positions [s B, (s + 1) B) of the order (order.py); a rank takes its part of them. So
-one integer, the step, resumes the data. Shards are mapped files, opened once.
+one integer, the step, resumes the data. What a kind makes of rows is in its own file; the masked
+kinds share masked.py.
 
-B batch, T sequence, M masked positions
+B batch, T sequence
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.artifact import Artifact
-from rungwise.instances import order, shards
-from rungwise.instances.masking import Masked, MaskingConfig, mask
-from rungwise.tokenizer import PAD_ID
+from rungwise.instances import contexts
+from rungwise.instances.cache import ShardStore
+from rungwise.instances.causal import CausalConfig
+from rungwise.instances.contexts import ContextBatch, ContextsConfig
+from rungwise.instances.kinds import config_of
+from rungwise.instances.order import OrderConfig, ReadOrder
+from rungwise.instances.rows import Rows, joined, padded
+from rungwise.tokenizer import SpecialIds
 
-
-@dataclass(frozen=True)
-class Batch:
-    """One micro-batch of masked pairs. Positions from `lengths` on are padding."""
-
-    instances: NDArray[np.int64]  # (B,) index of each row in its split
-    segments: NDArray[np.int64]  # (B, T) 0 for A, 1 for B, 0 for padding
-    lengths: NDArray[np.int64]  # (B,)
-    masked: Masked  # ids (B, T), positions, targets, weights (B, M)
-    is_next: NDArray[np.int64]  # (B,)
+CACHE_BYTES = 8 << 30
 
 
 class InstanceReader:
-    """The instances of one split of an instances artifact."""
+    """The instances of one split of an instances artifact; shards are opened when first needed.
 
-    def __init__(self, artifact: Artifact, split: str) -> None:
-        rows = [row for row in artifact.summary["files"] if row["split"] == split]
-        self._shards = [shards.read(artifact.folder.local(row["file"])) for row in rows]
-        self._begin = np.concatenate([[0], np.cumsum([len(shard) for shard in self._shards])])
+    `cache_bytes` bounds what of remote shards is kept on this machine's disk, in `cache_folder`.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        split: str,
+        cache_bytes: int = CACHE_BYTES,
+        cache_folder: Path | None = None,
+    ) -> None:
+        files = [row for row in artifact.summary["files"] if row["split"] == split]
+        self.config = config_of(artifact)
         self.vocab_size: int = artifact.summary["vocab_size"]
-        self.sequence_length: int = artifact.summary["sequence_length"]
+        self.special = SpecialIds.from_data(artifact.summary["special"])
+        self.rows_per_shard = np.array([row["instances"] for row in files], dtype=np.int64)
+        self._begin = np.concatenate([[0], np.cumsum(self.rows_per_shard)])
+        self.store = ShardStore(
+            artifact.folder,
+            [row["file"] for row in files],
+            [row["sha256"] for row in files],
+            [row["bytes"] for row in files],
+            cache_bytes=cache_bytes,
+            cache_folder=cache_folder,
+        )
 
     def __len__(self) -> int:
         return int(self._begin[-1])
 
-    def batch(self, positions: NDArray[np.int64], seed: int, masking: MaskingConfig) -> Batch:
-        """The rows at these positions of the run with this seed, masked for their epochs."""
-        instances = order.indices(positions, len(self), seed)
-        epochs = order.epochs(positions, len(self))
-        return self.rows(instances, epochs, seed, masking)
+    @property
+    def width(self) -> int:
+        """T: the tokens of the longest row."""
+        assert not isinstance(self.config, ContextsConfig), "contexts are read with `contexts`"
+        return self.config.sequence_length + isinstance(self.config, CausalConfig)
 
-    def rows(
-        self,
-        instances: NDArray[np.int64],
-        epochs: NDArray[np.int64],
-        seed: int,
-        masking: MaskingConfig,
-    ) -> Batch:
-        """The rows with these indices, padded to the sequence length and masked for `epochs`."""
-        size, length = len(instances), self.sequence_length
-        ids = np.full((size, length), PAD_ID, dtype=np.int64)
-        lengths = np.empty(size, dtype=np.int64)
-        a_length = np.empty(size, dtype=np.int64)
-        is_next = np.empty(size, dtype=np.int64)
-        shard_of = np.searchsorted(self._begin, instances, side="right") - 1
-        column = np.arange(length)[None, :]
-        for number in np.unique(shard_of):
-            shard = self._shards[number]
-            here = np.flatnonzero(shard_of == number)
+    def order(self, seed: int, config: OrderConfig) -> ReadOrder:
+        """The order in which a run with this seed reads this split."""
+        return ReadOrder(self.rows_per_shard, seed, config)
+
+    def rows(self, instances: NDArray[np.int64]) -> Rows:
+        """The rows with these indices (B,), padded to T.
+
+        Raises DataError if a shard is damaged.
+        """
+        parts, places = [], []
+        for number, here in self._by_shard(instances):
             local = instances[here] - self._begin[number]
-            begin = shard.offsets[local]
-            lengths[here] = shard.offsets[local + 1] - begin
-            a_length[here] = shard.a_length[local]
-            is_next[here] = shard.is_next[local]
-            real = column < lengths[here][:, None]
-            gathered = shard.ids[np.minimum(begin[:, None] + column, len(shard.ids) - 1)]
-            ids[here] = np.where(real, gathered, PAD_ID)
-        segments = ((column >= a_length[:, None]) & (column < lengths[:, None])).astype(np.int64)
-        masked = mask(ids, instances, epochs, seed, self.vocab_size, masking)
-        return Batch(instances, segments, lengths, masked, is_next)
+            shard = self.store.get(number)
+            parts.append(padded(shard, local, instances[here], self.width, self.special.pad or 0))
+            places.append(here)
+        return joined(parts, places)
 
+    def contexts(self, instances: NDArray[np.int64]) -> ContextBatch:
+        """The context windows with these indices (B,)."""
+        assert isinstance(self.config, ContextsConfig), f"{self.config.kind} has no contexts"
+        (start_id,) = self.special.require("cls")
+        size = self.config.context_size
+        before = np.empty((len(instances), size), dtype=np.int64)
+        targets = np.empty(len(instances), dtype=np.int64)
+        for number, here in self._by_shard(instances):
+            local = instances[here] - self._begin[number]
+            before[here], targets[here] = contexts.windows(
+                self.store.get(number), local, size, start_id
+            )
+        return ContextBatch(instances, before, targets)
 
-def positions_of(
-    step: int, global_batch_size: int, rank: int, world_size: int
-) -> NDArray[np.int64]:
-    """The positions that one rank reads at one step: an even part of the step's, in order."""
-    begin = step * global_batch_size + np.array([rank, rank + 1]) * global_batch_size // world_size
-    return np.arange(begin[0], begin[1], dtype=np.int64)
+    def _by_shard(self, instances: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+        """For each shard that holds some of them: its number, and which."""
+        shard_of = np.searchsorted(self._begin, instances, side="right") - 1
+        numbers = np.unique(shard_of)
+        if len(numbers) == 1:
+            return [(int(numbers[0]), np.arange(len(instances)))]
+        by_shard = np.argsort(shard_of, kind="stable")
+        ends = np.searchsorted(shard_of[by_shard], numbers, side="right")
+        return list(zip(numbers.tolist(), np.split(by_shard, ends[:-1]), strict=True))

@@ -1,24 +1,26 @@
 """The shard file: token ids without masks, in Arrow IPC, read in place by row number.
 
-    ids          list<uint16|uint32>   [CLS] A [SEP] B [SEP], unpadded
-    a_length     uint16                tokens of segment 0: [CLS] A [SEP]
-    is_next      uint8                 1 if B follows A in its document, 0 if not, 1 without pairs
-    document_a   uint64                a hash of the id of the document of A
-    document_b   uint64                the same of B
+    ids           list<uint16|uint32>   a row's tokens, unpadded
+    unit_starts   list<bool>            where a word or span begins; only if masking asks for units
+    ...           one number a row      what the kind of instance adds, such as a_length or is_next
 
 Masks are drawn when a row is read, so a shard serves every epoch. uint16 holds vocabularies up to
-65,536 at two bytes a token.
+65,536 at two bytes a token; a bit more says where words begin.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from rungwise.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -26,19 +28,49 @@ class Shard:
     """The rows of one shard. `offsets` has one entry more than there are rows."""
 
     ids: NDArray[np.unsignedinteger]  # all rows behind one another
-    offsets: NDArray[np.int64]
-    a_length: NDArray[np.uint16]
-    is_next: NDArray[np.uint8]
-    document_a: NDArray[np.uint64]
-    document_b: NDArray[np.uint64]
+    offsets: NDArray[np.integer]
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # one value a row, by name
+    unit_bits: NDArray[np.uint8] | None = None  # bit i % 8 of byte i // 8 belongs to token i
 
     def __len__(self) -> int:
-        return len(self.a_length)
+        return len(self.offsets) - 1
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each row, special tokens included."""
-        return np.diff(self.offsets)
+        return np.diff(self.offsets).astype(np.int64)
+
+    def unit_starts(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether a word or span begins at each of these tokens; there must be bits."""
+        assert self.unit_bits is not None, "built without units"
+        return (self.unit_bits[tokens >> 3] >> (tokens & 7).astype(np.uint8)) & 1 == 1
+
+
+def pack_bits(starts: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """Booleans as the bits of a shard."""
+    return np.packbits(starts, bitorder="little")
+
+
+def joined(parts: Sequence[Shard]) -> Shard:
+    """The rows of several shards as one."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = [np.diff(part.offsets) for part in parts]
+    bits = None
+    if parts[0].unit_bits is not None:
+        # Parts end within a byte.
+        starts = [
+            np.unpackbits(part.unit_bits, count=len(part.ids), bitorder="little")
+            for part in parts
+            if part.unit_bits is not None
+        ]
+        bits = np.packbits(np.concatenate(starts), bitorder="little")
+    return Shard(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64),
+        {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns},
+        bits,
+    )
 
 
 def id_type(vocab_size: int) -> type[np.unsignedinteger]:
@@ -53,31 +85,45 @@ def document_hash(document_id: str) -> int:
 
 def write(shard: Shard, path: Path) -> None:
     """Write a shard; the same rows give the same bytes."""
-    table = pa.table(
-        {
-            "ids": pa.ListArray.from_arrays(
-                pa.array(shard.offsets.astype(np.int32)), pa.array(shard.ids)
-            ),
-            "a_length": pa.array(shard.a_length),
-            "is_next": pa.array(shard.is_next),
-            "document_a": pa.array(shard.document_a),
-            "document_b": pa.array(shard.document_b),
-        }
-    )
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
+    offsets = pa.array(shard.offsets.astype(np.int32))
+    columns: dict[str, pa.Array] = {"ids": pa.ListArray.from_arrays(offsets, pa.array(shard.ids))}
+    if shard.unit_bits is not None:
+        bits = pa.BooleanArray.from_buffers(
+            pa.bool_(), len(shard.ids), [None, pa.py_buffer(shard.unit_bits)]
+        )
+        columns["unit_starts"] = pa.ListArray.from_arrays(offsets, bits)
+    columns |= {name: pa.array(values) for name, values in shard.columns.items()}
+    batch = pa.record_batch(list(columns.values()), names=list(columns))
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def digest(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file of this machine."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def read(path: Path) -> Shard:
-    """Map a shard into memory; nothing is copied until rows are touched."""
-    batches = pa.ipc.open_file(pa.memory_map(str(path))).read_all().to_batches()
-    batch = batches[0]
+    """Map a shard into memory; nothing is copied until rows are touched.
+
+    Raises DataError if the file is not a whole shard.
+    """
+    try:
+        batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path} is not a whole shard: {error}") from error
     ids = batch.column("ids")
+    bits = None
+    if "unit_starts" in batch.schema.names:
+        bits = np.frombuffer(batch.column("unit_starts").values.buffers()[1], dtype=np.uint8)
     return Shard(
         ids=ids.values.to_numpy(),
-        offsets=ids.offsets.to_numpy().astype(np.int64),
-        a_length=batch.column("a_length").to_numpy(),
-        is_next=batch.column("is_next").to_numpy(),
-        document_a=batch.column("document_a").to_numpy(),
-        document_b=batch.column("document_b").to_numpy(),
+        offsets=ids.offsets.to_numpy(),
+        columns={
+            name: batch.column(name).to_numpy()
+            for name in batch.schema.names
+            if name not in ("ids", "unit_starts")
+        },
+        unit_bits=bits,
     )

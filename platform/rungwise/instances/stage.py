@@ -1,262 +1,227 @@
-"""Instances stage on Ray Data: a row is a shard of documents; a task reads, builds, checks, writes.
+"""Instances stage on Ray Data: a row is a shard to be built; a task builds a few, one by one.
 
-A shard is the unit of work: what comes out depends on its documents, the config and the seed alone,
-so the bytes are the same whatever the number of workers. The driver sees one manifest row a shard.
+The driver holds one manifest row a shard and nothing that grows with tokens. A job that is killed
+leaves its shards and their markers, and the next attempt takes them; the manifest is written last
+and stands for them all.
 """
 
 from __future__ import annotations
 
-import math
+import heapq
+import json
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
-from rungwise import tokenizer as tokenizers
 from rungwise.artifact import Artifact
-from rungwise.config import Config
 from rungwise.context import Context
-from rungwise.errors import DataError, user_error_in
-from rungwise.instances import masked, shards
-from rungwise.instances.contract import check
-from rungwise.instances.masking import MaskingConfig
+from rungwise.corpus.build import failure_text, raise_failure
+from rungwise.errors import DataError, UserError
+from rungwise.instances.contexts import ContextsConfig
+from rungwise.instances.kinds import KINDS, AnyInstancesConfig
+from rungwise.instances.masked import MaskedConfig, masked_headline
+from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.shard_task import MARKERS, ShardSpec, ShardTask
 from rungwise.storage import Folder
+from rungwise.tokenizer import SpecialIds
 
+MANIFEST = "manifest.json"
+TOKEN_COUNTS = "token_counts.npy"  # of the training split, by id
+_SPLITS = ("train", "validation")
 _HISTOGRAM_SHARDS = 16  # each shard is a fair sample, so the first tell the token frequencies
-_BATCH_SENTENCES = 4096
-
-
-class InstancesConfig(Config):
-    """Masked pairs as in the paper: MLM, and NSP unless it is turned off."""
-
-    kind: str = Field(default="masked_pairs", pattern="^masked_pairs$")
-    sequence_length: int = Field(default=128, ge=8, le=65_535)  # special tokens included
-    next_sentence: bool = True
-    short_rate: float = Field(default=0.1, ge=0, le=1)  # of instances with a shorter target
-    masking: MaskingConfig = MaskingConfig()
-    seed: int = Field(default=0, ge=0)
-
-    @model_validator(mode="after")
-    def _room_for_predictions(self) -> InstancesConfig:
-        wanted = math.floor(self.masking.rate * (self.sequence_length - 3))
-        if wanted > self.masking.max_predictions:
-            raise ValueError(
-                f"masking.rate {self.masking.rate} of sequence_length {self.sequence_length} is "
-                f"{wanted} predictions, more than masking.max_predictions "
-                f"{self.masking.max_predictions}; raise max_predictions to {wanted + 1}"
-            )
-        return self
+# Ray Data takes 0.1 to 0.2 s to schedule a task: this much text is several seconds of work.
+_TASK_BYTES = 32e6
+_FACTS = ("file", "split", "sha256", "bytes", "documents", "instances", "tokens")
 
 
 def run(
-    config: InstancesConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+    config: AnyInstancesConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> dict[str, Any]:
     """Build every shard of both splits.
 
-    Raises DataError if a shard breaks the contract, or holds one document while NSP is on.
+    Raises DataError if a shard breaks the contract, or holds one document while NSP is on, and
+    ConfigError if the tokenizer lacks a special token that the kind needs.
     """
+    if output.exists(MANIFEST):  # killed between the last shard and the record
+        return json.loads(output.read_bytes(MANIFEST))
+    corpus, tokenizer = inputs["corpus"], inputs["tokenizer"]
+    _enough_documents(config, corpus.summary["files"])
+    _phrases_there(config, corpus.summary)
+    task = ShardTask(
+        config,
+        corpus.folder,
+        tokenizer.folder,
+        output,
+        tokenizer.summary["vocab_size"],
+        SpecialIds.from_data(tokenizer.summary["special"]),
+        context.compute.tokenizer_backend,
+    )
+    specs = specs_of(config, corpus.summary["files"])
+    rows = _build(task, specs, context)
+    summary = _summary(task, rows, output)
+    output.write_bytes(MANIFEST, json.dumps(summary).encode())
+    output.remove(MARKERS)
+    return summary
+
+
+def specs_of(config: AnyInstancesConfig, files: list[dict[str, Any]]) -> list[ShardSpec]:
+    """The shards to build."""
+    dupes = config.dupe_factor if isinstance(config, MaskedPairsConfig) else 1
+    return [
+        ShardSpec(
+            row["file"],
+            row["split"],
+            row["bytes"],
+            dupe,
+            histogram=dupe == 0 and _number_of(row["file"]) < _HISTOGRAM_SHARDS,
+        )
+        for row in files
+        for dupe in range(dupes)
+        if row["documents"]
+    ]
+
+
+def _phrases_there(config: AnyInstancesConfig, corpus: dict[str, Any]) -> None:
+    if (
+        isinstance(config, MaskedConfig)
+        and config.masking.unit == "phrase"
+        and config.units.phrases is None
+        and not corpus.get("spans")
+    ):
+        raise DataError(
+            "instances.masking.unit is phrase, but the corpus holds no spans and instances.units."
+            "phrases names no list; name spans_field in a jsonl or parquet source, or give a list, "
+            "or set instances.masking.unit=whole_word"
+        )
+
+
+def _enough_documents(config: AnyInstancesConfig, files: list[dict[str, Any]]) -> None:
+    documents = {
+        split: sum(row["documents"] for row in files if row["split"] == split) for split in _SPLITS
+    }
+    if isinstance(config, MaskedPairsConfig) and min(documents.values()) < 2:
+        raise DataError(
+            f"next-sentence pairs need documents to draw B from, but the corpus holds "
+            f"{documents['train']} for training and {documents['validation']} held out; set "
+            "instances.kind=masked_blocks (and pretrain.objective.kind=mlm), or add documents"
+        )
+
+
+def _build(task: ShardTask, specs: list[ShardSpec], context: Context) -> list[dict[str, Any]]:
+    """Every shard's row of the manifest, in the order of `specs`."""
+    import ray
     import ray.data
 
     from rungwise.cluster.session import quiet_ray_data
 
     quiet_ray_data()
-    corpus, tokenizer = inputs["corpus"], inputs["tokenizer"]
-    rows = corpus.summary["files"]
-    vocab_size = tokenizer.summary["vocab_size"]
-    documents = {
-        split: sum(row["documents"] for row in rows if row["split"] == split)
-        for split in ("train", "validation")
-    }
-    if config.next_sentence and min(documents.values()) < 2:
-        raise DataError(
-            f"next-sentence pairs need documents to draw B from, but the corpus holds "
-            f"{documents['train']} for training and {documents['validation']} held out; set "
-            "instances.next_sentence=false (and pretrain.objective=mlm), or add documents"
+
+    def build(batch: pa.Table) -> pa.Table:
+        found: list[dict[str, Any]] = []
+        for spec in batch.to_pylist():
+            try:
+                found.append(task.build_once(ShardSpec(**spec)))
+            except UserError as error:
+                # As a row: Ray Data would put a page of its own words around the message.
+                found.append({"error": failure_text(error)})
+                break
+        return pa.table({"row": [json.dumps(row) for row in found]})
+
+    packs = _packed(specs, int(ray.cluster_resources().get("CPU", 1)))
+    dataset = ray.data.from_arrow(
+        [pa.Table.from_pylist([vars(spec) for spec in pack]) for pack in packs]
+    ).map_batches(build, batch_size=None, batch_format="pyarrow")
+    rows: dict[str, dict[str, Any]] = {}
+    statistics = KINDS[task.config.kind].statistics
+    for answer in dataset.iter_rows():
+        row = json.loads(answer["row"])
+        if "error" in row:
+            raise_failure(row["error"])
+        rows[row["file"]] = row
+        context.report.progress(len(rows), len(specs))
+        found = statistics(row, task.config)
+        context.report.metrics(
+            {f"contract/{name}": float(value) for name, value in found.items()}, step=len(rows)
         )
-    specs = [
-        {
-            "number": number,
-            "file": row["file"],
-            "split": row["split"],
-            "histogram": int(row["file"].split("-")[1].split(".")[0]) < _HISTOGRAM_SHARDS,
-        }
-        for number, row in enumerate(rows)
-        if row["documents"]
-    ]
-    build = _Builder(config, corpus.folder, tokenizer.folder, output, vocab_size)
-    dataset = ray.data.from_items(specs, override_num_blocks=len(specs)).map_batches(
-        build, batch_size=1, batch_format="pyarrow"
-    )
-    found: list[dict[str, Any]] = []
-    try:
-        for row in dataset.iter_rows():
-            found.append(row)
-            context.report.progress(len(found), len(specs))
-    except Exception as error:
-        mendable = user_error_in(error)
-        if mendable is not None:
-            raise mendable from None
-        raise
-    found.sort(key=lambda row: row["file"])
-    return _summary(config, found, vocab_size)
+    return [rows[spec.name] for spec in specs]
 
 
-class _Builder:
-    """What one Ray Data task does with one shard specification."""
-
-    def __init__(
-        self,
-        config: InstancesConfig,
-        corpus: Folder,
-        tokenizer: Folder,
-        output: Folder,
-        vocab_size: int,
-    ) -> None:
-        self._config = config
-        self._corpus = corpus
-        self._tokenizer = tokenizer
-        self._output = output
-        self._vocab_size = vocab_size
-
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        return pa.Table.from_pylist([self._build(spec) for spec in batch.to_pylist()])
-
-    def _build(self, spec: dict[str, Any]) -> dict[str, Any]:
-        config = self._config
-        text = tokenise(self._corpus, spec["file"], self._tokenizer, self._vocab_size)
-        # The stream of a shard depends on the seed and its file name, never on who builds it.
-        stream = shards.document_hash(spec["file"])
-        rng = np.random.Generator(np.random.Philox(key=np.array([config.seed, stream], np.uint64)))
-        try:
-            built = masked.build(
-                text, config.sequence_length, config.next_sentence, config.short_rate, rng
-            )
-        except DataError as error:
-            raise DataError(f"{spec['file']}: {error}") from error
-        name = spec["file"].replace(".parquet", ".arrow")
-        counts = check(
-            built.shard,
-            name,
-            config.sequence_length,
-            self._vocab_size,
-            config.next_sentence,
-            config.masking,
-            config.seed,
-        )
-        with self._output.staged(name) as path:
-            shards.write(built.shard, path)
-        histogram = np.bincount(text.ids, minlength=self._vocab_size) if spec["histogram"] else []
-        return {
-            "file": name,
-            "split": spec["split"],
-            "sha256": self._output.sha256(name),
-            "documents": len(text.documents),
-            "truncated": built.pairs_truncated,
-            "left_out": built.sentences_left_out,
-            "histogram": np.asarray(histogram, dtype=np.int64).tobytes(),
-            **counts,
-        }
+def _packed(specs: list[ShardSpec], cpus: int) -> list[list[ShardSpec]]:
+    """The shards in packs of about equal work: several seconds each, and every CPU busy."""
+    total = sum(spec.text_bytes for spec in specs)
+    rounds = max(1, round(total / _TASK_BYTES / cpus))
+    count = min(len(specs), rounds * cpus)
+    packs: list[list[ShardSpec]] = [[] for _ in range(count)]
+    least = [(0, number) for number in range(count)]
+    for spec in sorted(specs, key=lambda spec: -spec.text_bytes):
+        so_far, number = heapq.heappop(least)
+        packs[number].append(spec)
+        heapq.heappush(least, (so_far + spec.text_bytes, number))
+    return packs
 
 
-def tokenise(
-    corpus: Folder, file: str, tokenizer_folder: Folder, vocab_size: int
-) -> masked.TokenisedText:
-    """The documents of one corpus file as ids; sentences without a token are left out."""
-    tokenizer = tokenizers.load(tokenizer_folder)
-    table = pq.read_table(corpus.local(file), columns=["id", "sentences"]).combine_chunks()
-    column = table.column("sentences").chunk(0)
-    sentences: list[str] = column.flatten().to_pylist()
-    first = np.concatenate([[0], np.cumsum(column.value_lengths().to_numpy())])
-    pieces: list[list[int]] = []
-    for begin in range(0, len(sentences), _BATCH_SENTENCES):
-        batch = sentences[begin : begin + _BATCH_SENTENCES]
-        encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-        pieces.extend(encoding.ids for encoding in encodings)
-    lengths = np.fromiter((len(piece) for piece in pieces), np.int64, len(pieces))
-    ids = np.fromiter(
-        (token for piece in pieces for token in piece), shards.id_type(vocab_size), lengths.sum()
-    )
-    filled = lengths > 0
-    before = np.concatenate([[0], np.cumsum(filled)])
-    first = before[first]
-    held = np.diff(first) > 0
-    names = table.column("id").to_pylist()
-    return masked.TokenisedText(
-        ids=ids,
-        starts=np.concatenate([[0], np.cumsum(lengths[filled])]),
-        first_sentence=np.concatenate([first[:-1][held], first[-1:]]),
-        documents=[name for name, keep in zip(names, held, strict=True) if keep],
-    )
-
-
-def _summary(
-    config: InstancesConfig, rows: list[dict[str, Any]], vocab_size: int
-) -> dict[str, Any]:
+def _summary(task: ShardTask, rows: list[dict[str, Any]], output: Folder) -> dict[str, Any]:
+    config = task.config
     histogram = {
-        split: _total(row["histogram"] for row in rows if row["split"] == split)
-        for split in ("train", "validation")
+        split: _histogram((row for row in rows if row["split"] == split), task.vocab_size)
+        for split in _SPLITS
     }
-    files = [
-        {key: row[key] for key in ("file", "split", "instances", "tokens", "documents")}
-        for row in rows
-    ]
-    totals = {
-        key: sum(row[key] for row in rows)
-        for key in (
-            "instances",
-            "tokens",
-            "is_next",
-            "candidates",
-            "selected",
-            "to_mask",
-            "to_random",
-            "kept",
-            "truncated",
-            "left_out",
-        )
-    }
-    statistics = {
-        "selected_share": totals["selected"] / totals["candidates"],
-        "mask_share": totals["to_mask"] / totals["selected"],
-        "random_share": totals["to_random"] / totals["selected"],
-        "kept_share": totals["kept"] / totals["selected"],
-        "is_next_share": totals["is_next"] / totals["instances"],
-        "truncated_share": totals["truncated"] / totals["instances"],
-        "sentences_left_out": totals["left_out"],
-        "fill": totals["tokens"] / (totals["instances"] * config.sequence_length),
-        "length_histogram": np.sum([row["length_histogram"] for row in rows], axis=0).tolist(),
-    }
+    with output.staged(TOKEN_COUNTS) as path, path.open("wb") as stream:
+        np.save(stream, histogram["train"])
+    totals = _totals(rows)
+    statistics = KINDS[config.kind].statistics(totals, config)
     per_split = {
-        split: sum(row["instances"] for row in rows if row["split"] == split)
-        for split in ("train", "validation")
+        split: sum(row["instances"] for row in rows if row["split"] == split) for split in _SPLITS
     }
-    nsp = f"  nsp {statistics['is_next_share']:.1%}" if config.next_sentence else ""
+    headline = f"{totals['instances']:,} instances  {totals['tokens'] / 1e6:.1f} M tokens"
+    if isinstance(config, MaskedConfig):
+        headline += f"  {masked_headline(statistics)}"
+    longest = (
+        {} if isinstance(config, ContextsConfig) else {"sequence_length": config.sequence_length}
+    )
     return {
-        "files": files,
+        "kind": config.kind,
+        **longest,
+        "files": [{key: row[key] for key in _FACTS} for row in rows],
         "sha256": {row["file"]: row["sha256"] for row in rows},
-        "vocab_size": vocab_size,
-        "sequence_length": config.sequence_length,
-        "next_sentence": config.next_sentence,
+        "vocab_size": task.vocab_size,
+        "special": task.special.as_data(),
         "instances": per_split,
         "tokens": totals["tokens"],
-        "statistics": statistics,
+        "statistics": {**statistics, "length_histogram": totals["length_histogram"]},
         # Of held-out tokens, in nats: what the best guess without context would cost.
         "unigram_entropy": entropy(histogram["validation"]),
-        "headline": f"{totals['instances']:,} instances  {totals['tokens'] / 1e6:.1f} M tokens  "
-        f"mlm {statistics['selected_share']:.1%} ({statistics['mask_share'] * 100:.1f}/"
-        f"{statistics['random_share'] * 100:.1f}/{statistics['kept_share'] * 100:.1f}){nsp}",
+        "headline": headline,
     }
 
 
-def _total(histograms: Any) -> NDArray[np.int64]:
-    arrays = [np.frombuffer(data, dtype=np.int64) for data in histograms if data]
-    return np.sum(arrays, axis=0) if arrays else np.zeros(1, dtype=np.int64)
+def _totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts of all shards: sums, and of what is a maximum the largest."""
+    totals: dict[str, Any] = {}
+    for key, value in rows[0].items():
+        if key.startswith("most_"):
+            totals[key] = max(row[key] for row in rows)
+        elif isinstance(value, int):
+            totals[key] = sum(row[key] for row in rows)
+    totals["length_histogram"] = np.sum([row["length_histogram"] for row in rows], axis=0).tolist()
+    return totals
+
+
+def _histogram(rows: Any, vocab_size: int) -> NDArray[np.int64]:
+    total = np.zeros(vocab_size, dtype=np.int64)
+    for row in rows:
+        if "histogram" in row:
+            total += np.array(row["histogram"], dtype=np.int64)
+    return total
+
+
+def _number_of(file: str) -> int:
+    return int(file.split("-")[1].split(".")[0])
 
 
 def entropy(counts: NDArray[np.int64]) -> float:
     """Shannon entropy of a histogram, in nats."""
     share = counts[counts > 0] / counts.sum()
-    return float(-(share * np.log(share)).sum())
+    return float(-(share * np.log(share)).sum()) + 0.0

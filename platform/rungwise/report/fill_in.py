@@ -17,13 +17,11 @@ import torch
 from tokenizers import Tokenizer
 
 from rungwise.artifact import Artifact
-from rungwise.instances.masking import MaskingConfig
+from rungwise.instances.masked_reader import MaskedReader
 from rungwise.instances.randomness import bits
-from rungwise.instances.reader import InstanceReader
 from rungwise.models.bert import BertConfig, BertForPretraining
 from rungwise.report.held_out import MOST_INSTANCES, originals, rows
 from rungwise.report.specimen import token_text
-from rungwise.tokenizer import MASK_ID, SPECIAL_TOKENS
 from rungwise.training.checkpoint import MODEL, load_tensors
 from rungwise.training.loop import PretrainConfig
 
@@ -66,7 +64,7 @@ class Filled:
 
 
 def choose(
-    reader: InstanceReader, tokenizer: Tokenizer, kind: str, number: int, seed: int
+    reader: MaskedReader, tokenizer: Tokenizer, kind: str, number: int, seed: int
 ) -> list[Blank]:
     """`number` blanks, or fewer if the text has not so many whole words."""
     count = min(MOST_INSTANCES, len(reader))
@@ -75,7 +73,7 @@ def choose(
     for instance in order.tolist():
         if len(blanks) == number:
             break
-        batch = rows(reader, np.array([instance]), seed, MaskingConfig())
+        batch = rows(reader, np.array([instance]), seed)
         ids = originals(batch)[0]
         length = int(batch.lengths[0])
         a_end = length - int(batch.segments[0, :length].sum()) - 1  # of the [SEP] behind A
@@ -83,7 +81,7 @@ def choose(
         words = [
             position
             for position in range(1, a_end)
-            if ids[position] >= len(SPECIAL_TOKENS)
+            if ids[position] not in reader.vocabulary.special
             and _is_word(tokenizer, kind, int(ids[position]))
             and not (position + 1 < a_end and _continues(pieces[position + 1], kind))
         ]
@@ -91,7 +89,17 @@ def choose(
             position = words[int(bits(seed, _WORD, instance) % np.uint64(len(words)))]
             segments = tuple(batch.segments[0].tolist())
             blanks.append(
-                _blank(tokenizer, kind, instance, position, ids, segments, length, pieces)
+                _blank(
+                    tokenizer,
+                    kind,
+                    instance,
+                    position,
+                    ids,
+                    segments,
+                    length,
+                    pieces,
+                    reader.vocabulary.mask,
+                )
             )
     return blanks
 
@@ -143,6 +151,7 @@ def _blank(
     segments: tuple[int, ...],
     length: int,
     pieces: list[str],
+    mask_id: int,
 ) -> Blank:
     begin, end = max(1, position - _SHOWN_TOKENS), min(len(pieces), position + 1 + _SHOWN_TOKENS)
     while begin > 1 and _continues(pieces[begin], kind):
@@ -152,7 +161,7 @@ def _blank(
     before = tokenizer.decode(ids[begin:position].tolist()).strip()
     after = tokenizer.decode(ids[position + 1 : end].tolist()).strip()
     prompt = ids.copy()
-    prompt[position] = MASK_ID
+    prompt[position] = mask_id
     return Blank(
         instance=instance,
         position=position,

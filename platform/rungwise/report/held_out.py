@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.artifact import Artifact
-from rungwise.instances.masking import MaskingConfig
-from rungwise.instances.reader import Batch, InstanceReader
+from rungwise.instances.masked import MaskedBatch
+from rungwise.instances.masked_reader import MaskedReader
 
 MOST_INSTANCES = 2048  # that a page looks at
 _ROWS_AT_ONCE = 512
 
 
-def first_held_out(instances: Artifact, count: int) -> InstanceReader:
+def first_held_out(instances: Artifact, count: int) -> MaskedReader:
     """A reader of the fewest validation shards that hold `count` instances."""
     kept, held = [], 0
     for row in instances.summary["files"]:
@@ -28,17 +28,15 @@ def first_held_out(instances: Artifact, count: int) -> InstanceReader:
             kept.append(row)
             held += row["instances"]
     record = {**instances.record, "summary": {**instances.summary, "files": kept}}
-    return InstanceReader(dataclasses.replace(instances, record=record), "validation")
+    return MaskedReader(dataclasses.replace(instances, record=record), "validation")
 
 
-def rows(
-    reader: InstanceReader, instances: NDArray[np.int64], seed: int, masking: MaskingConfig
-) -> Batch:
+def rows(reader: MaskedReader, instances: NDArray[np.int64], seed: int) -> MaskedBatch:
     """These instances with the masks of epoch 0, which validation uses."""
-    return reader.rows(instances, np.zeros_like(instances), seed, masking)
+    return reader.batch(instances, np.zeros_like(instances), seed)
 
 
-def originals(batch: Batch) -> NDArray[np.int64]:
+def originals(batch: MaskedBatch) -> NDArray[np.int64]:
     """The ids (B, T) as they were before masking."""
     ids = batch.masked.ids.copy()
     row, column = np.nonzero(batch.masked.weights)
@@ -46,16 +44,15 @@ def originals(batch: Batch) -> NDArray[np.int64]:
     return ids
 
 
-def most_frequent_share(
-    reader: InstanceReader, count: int, seed: int, masking: MaskingConfig
-) -> tuple[int, float]:
+def most_frequent_share(reader: MaskedReader, count: int, seed: int) -> tuple[int, float]:
     """The token that is masked most often in the first `count` instances, and its share.
 
     That is the accuracy of always guessing this one token.
     """
-    total = np.zeros(reader.vocab_size, dtype=np.int64)
+    vocab_size = reader.vocabulary.size
+    total = np.zeros(vocab_size, dtype=np.int64)
     for begin in range(0, count, _ROWS_AT_ONCE):
-        batch = rows(reader, np.arange(begin, min(begin + _ROWS_AT_ONCE, count)), seed, masking)
+        batch = rows(reader, np.arange(begin, min(begin + _ROWS_AT_ONCE, count)), seed)
         used = batch.masked.targets[batch.masked.weights > 0]
-        total += np.bincount(used, minlength=reader.vocab_size)
+        total += np.bincount(used, minlength=vocab_size)
     return int(total.argmax()), float(total.max() / total.sum())

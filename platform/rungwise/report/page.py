@@ -22,7 +22,7 @@ from pydantic import Field
 from rungwise.artifact import Artifact
 from rungwise.config import Config
 from rungwise.context import Context
-from rungwise.instances.stage import InstancesConfig
+from rungwise.instances.kinds import masked_config_of
 from rungwise.report import (
     comparison_plots,
     fill_in,
@@ -59,12 +59,11 @@ def run(
     """Write the page, the plots, the tables and the recipe that rebuilds them."""
     instances, pretrain = inputs["instances"], inputs["pretrain"]
     settings = PretrainConfig.model_validate(pretrain.record["config"]["pretrain"])
-    masking = InstancesConfig.model_validate(instances.record["config"]).masking
     tokenizer = load_tokenizer(inputs["tokenizer"].folder)
     reader = held_out.first_held_out(instances, held_out.MOST_INSTANCES)
     validated = min(settings.validation_instances, held_out.MOST_INSTANCES, len(reader))
-    shown = specimen(reader, tokenizer, settings.seed, masking)
-    frequent, share = held_out.most_frequent_share(reader, validated, settings.seed, masking)
+    shown = specimen(reader, tokenizer, settings.seed)
+    frequent, share = held_out.most_frequent_share(reader, validated, settings.seed)
     filled = _filled(config, inputs, reader, tokenizer)
 
     plots = draw(inputs, shown, filled)
@@ -158,7 +157,7 @@ def render(
         ),
         ln_vocabulary=math.log(pretrain["vocab_size"]),
         ln_2=math.log(2),
-        masking=InstancesConfig.model_validate(inputs["instances"].record["config"]).masking,
+        masking=masked_config_of(inputs["instances"]).masking,
         minimum_letters=fill_in.MINIMUM_LETTERS,
         top=fill_in.TOP,
         stages=tables.stages(inputs),

@@ -12,10 +12,9 @@ from typing import Literal
 import numpy as np
 from tokenizers import Tokenizer
 
-from rungwise.instances.masking import MaskingConfig
-from rungwise.instances.reader import Batch, InstanceReader
+from rungwise.instances.masked import MaskedBatch
+from rungwise.instances.masked_reader import MaskedReader
 from rungwise.report.held_out import originals, rows
-from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID
 
 Kind = Literal["special", "plain", "masked", "random", "kept"]
 _LOOKED_AT = 256
@@ -45,26 +44,25 @@ class Specimen:
         return sum(piece.kind == kind for piece in self.pieces)
 
 
-def specimen(
-    reader: InstanceReader, tokenizer: Tokenizer, seed: int, masking: MaskingConfig
-) -> Specimen:
+def specimen(reader: MaskedReader, tokenizer: Tokenizer, seed: int) -> Specimen:
     """The instance that the rule picks, masked as validation masks it."""
     count = min(_LOOKED_AT, len(reader))
-    batch = rows(reader, np.arange(count), seed, masking)
+    batch = rows(reader, np.arange(count), seed)
     before = originals(batch)
     row = np.arange(count)[:, None]
     used = batch.masked.weights > 0
     now = batch.masked.ids[row, batch.masked.positions]
+    mask_id = reader.vocabulary.mask
     fates = [
-        (used & (now == MASK_ID)).any(axis=1),
-        (used & (now != MASK_ID) & (now != batch.masked.targets)).any(axis=1),
+        (used & (now == mask_id)).any(axis=1),
+        (used & (now != mask_id) & (now != batch.masked.targets)).any(axis=1),
         (used & (now == batch.masked.targets)).any(axis=1),
     ]
     chosen = int(np.argmax(np.logical_and.reduce(fates)))
     return Specimen(
         instance=chosen,
-        pieces=tuple(_pieces(batch, before, chosen, tokenizer)),
-        is_next=bool(batch.is_next[chosen]),
+        pieces=tuple(_pieces(reader, batch, before, chosen, tokenizer)),
+        is_next=bool(batch.label[chosen]),
     )
 
 
@@ -75,16 +73,18 @@ def token_text(tokenizer: Tokenizer, token: int) -> str:
     return text.translate(_BYTE_LETTERS)
 
 
-def _pieces(batch: Batch, before: np.ndarray, row: int, tokenizer: Tokenizer) -> list[Piece]:
+def _pieces(
+    reader: MaskedReader, batch: MaskedBatch, before: np.ndarray, row: int, tokenizer: Tokenizer
+) -> list[Piece]:
     predicted = set(batch.masked.positions[row][batch.masked.weights[row] > 0].tolist())
     pieces = []
     for position in range(int(batch.lengths[row])):
         now, was = int(batch.masked.ids[row, position]), int(before[row, position])
         original = None
-        kind: Kind = "special" if was in (CLS_ID, SEP_ID) else "plain"
+        kind: Kind = "special" if was in reader.vocabulary.special else "plain"
         if position in predicted:
             original = token_text(tokenizer, was)
-            kind = "masked" if now == MASK_ID else "kept" if now == was else "random"
+            kind = "masked" if now == reader.vocabulary.mask else "kept" if now == was else "random"
         text = token_text(tokenizer, now)
         pieces.append(Piece(text, kind, int(batch.segments[row, position]), original))
     return pieces

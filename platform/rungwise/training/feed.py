@@ -1,8 +1,8 @@
 """From instances to tensors, one thread ahead of the training step.
 
-A worker's rows of a step are sorted by length before they are cut into micro-batches, and each
-micro-batch is as long as its longest row: a loss is a sum, so the order of rows changes nothing,
-and padding is hardly paid for.
+A worker's rows of a step are sorted by length and cut into bins of equal size, give or take one
+row; a bin is a micro-batch, as long as its longest row. A loss is a sum, so the order of rows
+changes nothing, padding is hardly paid for, and the order of reading need not know of lengths.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rungwise.instances.masking import MaskingConfig
-from rungwise.instances.reader import Batch, InstanceReader, positions_of
+from rungwise.instances.masked import MaskedBatch
+from rungwise.instances.masked_reader import MaskedReader
+from rungwise.instances.order import ReadOrder
 from rungwise.objectives import PretrainingBatch
 
 _AHEAD = 2
 _LENGTH_MULTIPLE = 8
+_PREFETCH_STEPS = 64  # shards of this many steps and as many again are asked for at once
 
 
 @dataclass(frozen=True)
@@ -34,28 +36,33 @@ class StepBatch:
 
 
 def step_batch(
-    reader: InstanceReader,
+    reader: MaskedReader,
+    order: ReadOrder,
     step: int,
     global_batch_size: int,
     rank: int,
     world_size: int,
     micro_batch_size: int,
     seed: int,
-    masking: MaskingConfig,
 ) -> StepBatch:
     """The rows of one worker at one step, as micro-batches."""
-    positions = positions_of(step, global_batch_size, rank, world_size)
-    batch = reader.batch(positions, seed, masking)
+    if step % _PREFETCH_STEPS == 0:
+        ahead = order.upcoming_shards(
+            step, 2 * _PREFETCH_STEPS, global_batch_size, rank, world_size
+        )
+        reader.prefetch(ahead.tolist())
+    located = order.locate(order.positions_of(step, global_batch_size, rank, world_size))
+    batch = reader.batch(located.instances, located.epochs, seed)
     return StepBatch(
         list(micro_batches(batch, micro_batch_size)), int(batch.lengths.sum()), batch.instances
     )
 
 
-def micro_batches(batch: Batch, size: int) -> Iterator[PretrainingBatch]:
-    """`batch` in pieces of at most `size` rows of about one length."""
+def micro_batches(batch: MaskedBatch, size: int) -> Iterator[PretrainingBatch]:
+    """`batch` in bins of at most `size` rows of about one length, equal but for one row."""
     by_length = np.argsort(batch.lengths, kind="stable")
-    for begin in range(0, len(by_length), size):
-        rows = by_length[begin : begin + size]
+    bins = -(-len(by_length) // size)
+    for rows in np.array_split(by_length, bins) if bins else ():
         longest = int(batch.lengths[rows].max())
         width = min(-(-longest // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, batch.segments.shape[1])
         padded = bool((batch.lengths[rows] < width).any())
@@ -68,7 +75,7 @@ def micro_batches(batch: Batch, size: int) -> Iterator[PretrainingBatch]:
             masked_positions=_tensor(masked.positions[rows, :used]),
             masked_ids=_tensor(masked.targets[rows, :used]),
             masked_weights=_tensor(masked.weights[rows, :used]),
-            is_next=_tensor(batch.is_next[rows]),
+            is_next=_tensor(batch.label[rows]),
         )
 
 

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from rungwise.config import Config
 from rungwise.context import Reporter
 from rungwise.errors import UserError
+from rungwise.instances.order import OrderConfig
 from rungwise.instances.randomness import bits
 from rungwise.objectives import LossSum, Objective, ObjectiveConfig, PretrainingBatch
 from rungwise.training.checkpoint import Checkpoints, Progress
@@ -51,12 +52,23 @@ class PretrainConfig(Config):
     objective: ObjectiveConfig = ObjectiveConfig()
     steps: int = Field(ge=1)
     global_batch_size: int = Field(default=256, ge=1)  # instances
+    order: OrderConfig = OrderConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     precision: Precision = "float32"
     validation_every_steps: int = Field(default=1000, ge=1)
     validation_instances: int = Field(default=2048, ge=1)
     log_every_steps: int = Field(default=10, ge=1)
     seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _whole_lanes(self) -> PretrainConfig:
+        if self.global_batch_size % self.order.lanes:
+            raise ValueError(
+                f"order.lanes {self.order.lanes} does not divide global_batch_size "
+                f"{self.global_batch_size}, so workers would change lanes at every step and fetch "
+                "each other's shards; choose a divisor"
+            )
+        return self
 
 
 @dataclass(frozen=True)

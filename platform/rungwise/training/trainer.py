@@ -21,9 +21,8 @@ from rungwise.cluster.session import shared_scratch
 from rungwise.config import Config, fingerprint
 from rungwise.context import ComputeConfig, Context, Reporter
 from rungwise.errors import UserError
-from rungwise.instances.masking import MaskingConfig
-from rungwise.instances.reader import InstanceReader
-from rungwise.instances.stage import InstancesConfig
+from rungwise.instances.kinds import masked_config_of
+from rungwise.instances.masked_reader import MaskedReader
 from rungwise.models.bert import BertConfig, BertForPretraining, flops_per_token
 from rungwise.objectives import PretrainingBatch, build_objective
 from rungwise.storage import Folder
@@ -89,7 +88,7 @@ def run(
             config.model,
             vocab_size,
             instances.summary["sequence_length"],
-            instances.record["config"]["masking"]["rate"] * instances.summary["sequence_length"],
+            masked_config_of(instances).masking.rate * instances.summary["sequence_length"],
             next_sentence=config.pretrain.objective.next_sentence,
         ),
         # Over all attempts, without start-up and validation.
@@ -101,16 +100,19 @@ def run(
 
 def check_fit(config: PretrainStageConfig, instances: Artifact) -> None:
     """Raise UserError where the instances cannot train this model."""
+    kind = instances.summary["kind"]
+    wanted = "masked_pairs" if config.pretrain.objective.next_sentence else "masked_"
+    if not kind.startswith(wanted):
+        raise UserError(
+            f"pretrain.objective.kind is {config.pretrain.objective.kind}, but the instances are "
+            f"{kind}; mlm_nsp reads instances.kind=masked_pairs, mlm reads masked_pairs or "
+            "masked_blocks"
+        )
     length = instances.summary["sequence_length"]
     if config.model.positions == "learned" and length > config.model.max_position_embeddings:
         raise UserError(
             f"model.max_position_embeddings is {config.model.max_position_embeddings}, but "
             f"instances.sequence_length is {length}; raise the first or lower the second"
-        )
-    if config.pretrain.objective.next_sentence and not instances.summary["next_sentence"]:
-        raise UserError(
-            "pretrain.objective is mlm_nsp, but the instances have no pairs; set "
-            "pretrain.objective.kind=mlm, or instances.next_sentence=true"
         )
     count = instances.summary["instances"]["train"]
     if config.pretrain.global_batch_size > count:
@@ -192,22 +194,25 @@ def pretrain(
 ) -> Progress:
     """The loop on this worker; the leader writes `model.safetensors` at the end."""
     settings = config.pretrain
-    masking = InstancesConfig.model_validate(instances.record["config"]).masking
-    readers = {split: InstanceReader(instances, split) for split in ("train", "validation")}
-    model = _build(config, readers["train"].vocab_size)
+    cache_bytes = compute.shard_cache_megabytes << 20
+    readers = {
+        split: MaskedReader(instances, split, cache_bytes) for split in ("train", "validation")
+    }
+    vocab_size = instances.summary["vocab_size"]
+    model = _build(config, vocab_size)
     feeds = Feeds(
         step=functools.partial(
             step_batch,
             readers["train"],
+            readers["train"].order(settings.seed, settings.order),
             global_batch_size=settings.global_batch_size,
             rank=group.rank,
             world_size=group.world_size,
             micro_batch_size=compute.micro_batch_size,
             seed=settings.seed,
-            masking=masking,
         ),
         validation=functools.partial(
-            _validation_batches, readers["validation"], settings, masking, compute, group
+            _validation_batches, readers["validation"], settings, compute, group
         ),
     )
     progress = train(
@@ -215,7 +220,7 @@ def pretrain(
         model,
         build_objective(settings.objective),
         feeds,
-        readers["train"].vocab_size,
+        vocab_size,
         Checkpoints(output / "checkpoints", identity, compute.keep_checkpoints),
         compute.checkpoint_every_steps,
         group,
@@ -235,9 +240,8 @@ def _build(config: PretrainStageConfig, vocab_size: int, meta: bool = False) -> 
 
 
 def _validation_batches(
-    reader: InstanceReader,
+    reader: MaskedReader,
     settings: PretrainConfig,
-    masking: MaskingConfig,
     compute: ComputeConfig,
     group: Group,
 ) -> list[PretrainingBatch]:
@@ -246,5 +250,5 @@ def _validation_batches(
     mine = np.arange(
         count * group.rank // group.world_size, count * (group.rank + 1) // group.world_size
     )
-    batch = reader.rows(mine, np.zeros_like(mine), settings.seed, masking)
+    batch = reader.batch(mine, np.zeros_like(mine), settings.seed)
     return list(micro_batches(batch, compute.micro_batch_size))

@@ -1,0 +1,285 @@
+"""What the processes of `benchmarks/instances.py` do: one measurement each, alone in its process.
+
+    python -m benchmarks.instance_workers NAME SETUP.json
+
+prints one JSON object: `seconds` (CPU of this process, or `wall` where several take part), `tokens`
+of text done in them, and what else a section wants. Caches cannot leak from one to the next, and
+imports and the loading of vocabularies are outside the measured time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import resource
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from benchmarks.measuring import (
+    BERT_ROLES,
+    END,
+    Setup,
+    artifact_at,
+    measured,
+    rows_of,
+    shard_task,
+    texts_of,
+)
+from benchmarks.reading_workers import READ_ROWS, build_instances, masks, reader
+from rungwise.artifact import Artifact
+from rungwise.storage import Folder
+
+_BATCH = 1000  # texts in a call of a tokenizer
+
+
+def _digest(ids: np.ndarray) -> str:
+    return hashlib.blake2b(ids.astype("<u4").tobytes(), digest_size=8).hexdigest()
+
+
+# The tokenizer alone
+
+
+def rust(setup: Setup) -> dict[str, Any]:
+    """`encode_batch_fast`, a thousand texts a call; Python lists of ids are made of what it gives.
+
+    `unit` is document or sentence.
+    """
+    from rungwise.tokenizer import load
+
+    tokenizer = load(Folder(getattr(setup, setup.arguments.get("vocabulary", "wordpiece"))))
+    texts = texts_of(setup, setup.arguments["unit"]).to_pylist()
+    pieces: list[list[int]] = []
+    result: dict[str, Any] = {}
+    with measured(result):
+        for begin in range(0, len(texts), _BATCH):
+            batch = texts[begin : begin + _BATCH]
+            pieces += [e.ids for e in tokenizer.encode_batch_fast(batch, add_special_tokens=False)]
+    ids = np.fromiter((token for piece in pieces for token in piece), np.uint32)
+    return result | {"tokens": len(ids), "digest": _digest(ids)}
+
+
+def encoder(setup: Setup) -> dict[str, Any]:
+    """Our encoder on the unseen text: `backend`, `unit`; with `warm` after the seen text."""
+    from rungwise.tokenizer import encoder_of, load
+
+    arguments = setup.arguments
+    tokenizer = load(Folder(getattr(setup, arguments.get("vocabulary", "wordpiece"))))
+    texts = texts_of(setup, arguments["unit"])
+    ours = encoder_of(tokenizer, arguments["backend"])
+    if arguments["warm"]:
+        ours.encode(texts_of(setup, arguments["unit"], split="train"))
+    result: dict[str, Any] = {}
+    with measured(result):
+        ids = ours.encode(texts).ids
+    return result | {"tokens": len(ids), "digest": _digest(ids)}
+
+
+# End to end
+
+
+def ours(setup: Setup) -> dict[str, Any]:
+    """Read a corpus file, tokenise, build, check, write: the task of the stage, shard after shard.
+
+    `kind`, `backend`; `split` to build; with `warm` the other split is built before; with `masks`
+    every row is then read and masked once.
+    """
+    from rungwise.instances.masked_reader import MaskedReader
+    from rungwise.instances.stage import specs_of
+
+    arguments = setup.arguments
+    corpus = artifact_at(arguments.get("corpus", setup.corpus))
+    with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:
+        output = Folder(folder)
+        task = shard_task(setup, corpus, output, arguments["kind"], arguments["backend"])
+        chosen = rows_of(corpus, arguments["split"])[: arguments.get("shards")]
+        specs = specs_of(task.config, chosen)
+        if arguments["warm"]:
+            for spec in specs_of(task.config, rows_of(corpus, "train")):
+                task.build(spec)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        result: dict[str, Any] = {}
+        with measured(result):
+            rows = [task.build(spec) for spec in specs]
+            if arguments.get("masks"):
+                summary = {
+                    "files": rows,
+                    "vocab_size": task.vocab_size,
+                    "special": task.special.as_data(),
+                }
+                record = {"config": task.config.model_dump(mode="json"), "summary": summary}
+                reader = MaskedReader(Artifact("instances", "", output, record), rows[0]["split"])
+                for begin in range(0, len(reader), READ_ROWS):
+                    instances = np.arange(begin, min(begin + READ_ROWS, len(reader)))
+                    reader.batch(instances, np.zeros_like(instances), seed=0)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return result | {
+        "tokens": sum(row["text_tokens"] for row in rows),
+        "text_bytes": sum(row["bytes"] for row in chosen),
+        "peak_bytes": peak * 1024,
+        "bytes_before": before * 1024,
+    }
+
+
+def google(setup: Setup) -> dict[str, Any]:
+    """The plain-Python procedure, masks and all, once over the unseen text."""
+    from benchmarks.baselines import google_bert
+
+    vocabulary = google_bert.read_vocabulary(Path(setup.wordpiece) / "vocab.txt")
+    tokenizer = google_bert.FullTokenizer(vocabulary, lowercase=True)
+    result: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder, measured(result):
+        output = Path(folder) / "records"
+        google_bert.create([Path(setup.sentences)], output, tokenizer, google_bert.Settings())
+    return result
+
+
+def hugging_face(setup: Setup) -> dict[str, Any]:
+    """`map`, `map` and Arrow files, for masked or causal blocks of the unseen text.
+
+    With `masks` every block is then masked once by the collator, 64 at a time.
+    """
+    from benchmarks.baselines import hugging_face as peer
+
+    causal = setup.arguments["kind"] == "causal"
+    file = Path(setup.bpe if causal else setup.wordpiece) / "tokenizer.json"
+    tokenizer = peer.fast_tokenizer(file, {"eos_token": END} if causal else BERT_ROLES)
+
+    def work(documents: Path, cache: Path) -> None:
+        if causal:
+            peer.causal_blocks(documents, cache, tokenizer, 1024, END)
+            return
+        blocks = peer.masked_blocks(documents, cache, tokenizer, 128)
+        if setup.arguments["masks"]:
+            collate = peer.masking_collator(tokenizer, whole_words=False)
+            for batch in blocks.iter(64):
+                keys = list(batch)
+                rows = zip(*(batch[key] for key in keys), strict=True)
+                collate([dict(zip(keys, row, strict=True)) for row in rows])
+
+    result: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:
+        few = Path(folder) / "few.parquet"
+        pq.write_table(pq.read_table(setup.documents)[:20], few)
+        work(few, Path(folder) / "few")  # what it imports when first used is not counted
+        with measured(result):
+            work(Path(setup.documents), Path(folder) / "all")
+    return result
+
+
+# On Ray
+
+
+def stage(setup: Setup) -> dict[str, Any]:
+    """The stage over `shards` files of the repeated text on a Ray of `cpus`, after its start."""
+    import ray
+
+    from rungwise.cluster.session import set_environment
+    from rungwise.context import ComputeConfig, Context
+    from rungwise.instances.kinds import KINDS
+    from rungwise.instances.stage import run
+    from rungwise.tokenizer import load, special_ids
+
+    set_environment()
+    assert "masked_pairs" in KINDS
+    corpus = artifact_at(setup.repeated)
+    tokenizer = load(Folder(setup.wordpiece))
+    with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:
+        task = shard_task(setup, corpus, Folder(folder), "masked_pairs", "memo")
+        rows = corpus.summary["files"][: setup.arguments["shards"]]
+        # The stage wants both splits; one small file of the other text is held out.
+        record = {"summary": {**corpus.summary, "files": _with_held_out(setup, rows, folder)}}
+        inputs = {
+            "corpus": Artifact("corpus", "", Folder(folder) / "corpus", record),
+            "tokenizer": Artifact(
+                "tokenizer",
+                "",
+                Folder(setup.wordpiece),
+                {
+                    "summary": {
+                        "vocab_size": tokenizer.get_vocab_size(),
+                        "special": special_ids(tokenizer).as_data(),
+                    }
+                },
+            ),
+        }
+        ray.init(
+            address="local",
+            num_cpus=setup.arguments["cpus"],
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=512 << 20,
+        )
+        try:
+            ray.get(ray.remote(_nothing).remote())  # starting a worker is not the stage's work
+            result: dict[str, Any] = {}
+            with measured(result):
+                context = Context(compute=ComputeConfig())
+                summary = run(task.config, inputs, Folder(folder) / "output", context)
+        finally:
+            ray.shutdown()
+    return result | {"instances": sum(summary["instances"].values())}
+
+
+def loop(setup: Setup) -> dict[str, Any]:
+    """The same shards, one after the other in this process."""
+    from rungwise.instances.stage import specs_of
+
+    corpus = artifact_at(setup.repeated)
+    with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:
+        files = _with_held_out(setup, corpus.summary["files"][: setup.arguments["shards"]], folder)
+        source = Artifact("corpus", "", Folder(folder) / "corpus", {"summary": {"files": files}})
+        task = shard_task(setup, source, Folder(folder) / "output", "masked_pairs", "memo")
+        result: dict[str, Any] = {}
+        with measured(result):
+            rows = [task.build(spec) for spec in specs_of(task.config, files)]
+    return result | {"instances": sum(row["instances"] for row in rows)}
+
+
+def _nothing() -> None:
+    pass
+
+
+def _with_held_out(setup: Setup, rows: list[dict[str, Any]], folder: str) -> list[dict[str, Any]]:
+    """Links to these training files and to a held-out file of the English, and their rows."""
+    english, repeated = artifact_at(setup.corpus), artifact_at(setup.repeated)
+    held_out = next(row for row in english.summary["files"] if row["split"] == "validation")
+    target = Path(folder) / "corpus"
+    target.mkdir()
+    for source, row in ((english, held_out), *((repeated, row) for row in rows)):
+        (target / row["file"]).symlink_to(source.folder.local(row["file"]))
+    return [*rows, held_out]
+
+
+WORKERS: dict[str, Callable[[Setup], dict[str, Any]]] = {
+    worker.__name__: worker
+    for worker in (
+        rust,
+        encoder,
+        ours,
+        google,
+        hugging_face,
+        masks,
+        reader,
+        stage,
+        loop,
+        build_instances,
+    )
+}
+
+
+def main() -> None:
+    name, path = sys.argv[1:]
+    setup = Setup(**json.loads(Path(path).read_text()))
+    print(json.dumps(WORKERS[name](setup)))
+
+
+if __name__ == "__main__":
+    main()

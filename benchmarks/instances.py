@@ -1,0 +1,341 @@
+"""How fast instances are built, masked and read, beside what others do on the same text.
+
+    python -m benchmarks.instances                       everything: about half an hour
+    python -m benchmarks.instances --only tokenizer,masks
+    python -m benchmarks.instances --quick               a smoke run on a little text
+
+Competitors take turns, round after round, each in a process of its own (instance_workers.py), so
+that a busy minute of the machine falls on all of them and no cache is shared. A ratio is the median
+of the ratios of the rounds. One-core figures are tokens of text per CPU second with one thread;
+figures for several processes are wall time. A full run writes the table to benchmarks/results/,
+with every measurement of every round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import json
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from benchmarks import texts
+from benchmarks.turns import Bench, Row, prepare, rates_of, ratio, shards_of
+from rungwise.provenance import provenance
+
+PEERS = ("tokenizers", "datasets", "transformers", "gigatoken")
+
+
+def tokenizer(bench: Bench) -> list[Row]:
+    """Section 1: the tokenizer alone, on text in memory that no memo has seen unless it says so."""
+    memo = {"backend": "memo", "unit": "sentence"}
+    found = bench.take_turns(
+        "tokenizer",
+        {
+            "rust_documents": ("rust", {"unit": "document"}),
+            "rust_sentences": ("rust", {"unit": "sentence"}),
+            "memo_cold": ("encoder", {**memo, "warm": False}),
+            "memo_warm": ("encoder", {**memo, "warm": True}),
+        },
+    )
+    same = {rounds[0]["digest"] for name, rounds in found.items() if name != "rust_documents"}
+    assert len(same) == 1, "the encoders disagree"
+    rates = {name: rates_of(rounds) for name, rounds in found.items()}
+    reference = rates["rust_documents"]
+    return [
+        Row(
+            "tokenizer: Rust on documents, a core",
+            f"{median(reference) / 1e6:.3f} M tokens/s",
+            "the reference of the ratios below",
+        ),
+        ratio("tokenizer: Rust by sentence over by document", rates["rust_sentences"], reference),
+        ratio("tokenizer: memo in a fresh process over Rust", rates["memo_cold"], reference),
+        ratio("tokenizer: memo, warm, unseen text over Rust", rates["memo_warm"], reference),
+    ]
+
+
+def end_to_end(bench: Bench) -> list[Row]:
+    """Section 2: Parquet to checked shards of masked pairs, V = 30,522, length 128, a core."""
+    pairs = {"kind": "masked_pairs", "backend": "memo", "split": "validation"}
+    found = bench.take_turns(
+        "end_to_end",
+        {
+            "rust": ("rust", {"unit": "document"}),
+            "ours_cold": ("ours", {**pairs, "warm": False}),
+            "ours_cold_seen_part": ("ours", {**pairs, "warm": False, "split": "train"}),
+            "ours_warm": ("ours", {**pairs, "warm": True}),
+            "ours_warm_with_masks": ("ours", {**pairs, "warm": True, "masks": True}),
+            "google_bert": ("google", {}),
+            "hugging_face": ("hugging_face", {"kind": "masked", "masks": False}),
+            "hugging_face_with_masks": ("hugging_face", {"kind": "masked", "masks": True}),
+        },
+    )
+    tokens = found["rust"][0]["tokens"]
+    rates = {name: rates_of(rounds, tokens) for name, rounds in found.items()}
+    large = f"{texts.size(bench.base, 'train') / 1e6:.0f} MB"
+    small = f"{texts.size(bench.base, 'validation') / 1e6:.0f} MB"
+    return [
+        ratio(
+            f"end to end over Rust tokenizer: warm, {small} unseen",
+            rates["ours_warm"],
+            rates["rust"],
+        ),
+        ratio(
+            f"end to end over Rust tokenizer: fresh process, {small}",
+            rates["ours_cold"],
+            rates["rust"],
+        ),
+        ratio(
+            f"end to end over Rust tokenizer: fresh process, {large}",
+            rates["ours_cold_seen_part"],
+            rates["rust"],
+        ),
+        ratio(
+            "end to end and masks drawn once over google-research/bert",
+            rates["ours_warm_with_masks"],
+            rates["google_bert"],
+        ),
+        ratio(
+            "end to end, fresh process, over google-research/bert",
+            rates["ours_cold"],
+            rates["google_bert"],
+        ),
+        ratio(
+            "end to end over Hugging Face map and group",
+            rates["ours_warm"],
+            rates["hugging_face"],
+        ),
+        ratio(
+            "end to end and masks over Hugging Face and its collator",
+            rates["ours_warm_with_masks"],
+            rates["hugging_face_with_masks"],
+        ),
+    ]
+
+
+def causal(bench: Bench) -> list[Row]:
+    """Section 3: GPT: tokenise, pack blocks of 1,024, write; V = 50,257, a core."""
+    blocks = {"kind": "causal", "split": "validation"}
+    found = bench.take_turns(
+        "causal",
+        {
+            "rust": ("rust", {"unit": "document", "vocabulary": "bpe"}),
+            "hugging_face": ("hugging_face", {"kind": "causal"}),
+            "memo_cold": ("ours", {**blocks, "backend": "memo", "warm": False}),
+            "memo_warm": ("ours", {**blocks, "backend": "memo", "warm": True}),
+            "gigatoken_cold": ("ours", {**blocks, "backend": "gigatoken", "warm": False}),
+            "gigatoken_warm": ("ours", {**blocks, "backend": "gigatoken", "warm": True}),
+        },
+    )
+    tokens = found["rust"][0]["tokens"]
+    rates = {name: rates_of(rounds, tokens) for name, rounds in found.items()}
+    return [
+        ratio(
+            f"GPT end to end, {name.replace('_', ', ')}, over Hugging Face fast BPE",
+            rates[name],
+            rates["hugging_face"],
+        )
+        for name in ("memo_cold", "memo_warm", "gigatoken_cold", "gigatoken_warm")
+    ]
+
+
+def masks(bench: Bench) -> list[Row]:
+    """Section 4: masks of a (64, 512) batch, a core."""
+    seconds = 0.3 if bench.quick else 3.0
+    found = bench.take_turns(
+        "masks",
+        {
+            f"{system}_{unit}": (
+                "masks",
+                {"system": system, "unit": unit, "for_seconds": seconds},
+            )
+            for unit in ("token", "whole_word")
+            for system in ("ours", "collator", "tensors")
+        },
+    )
+    rates = {name: rates_of(rounds) for name, rounds in found.items()}
+    return [
+        ratio(f"masks: {unit} over Hugging Face {what}", rates[f"ours_{key}"], rates[peer])
+        for key, unit in (("token", "tokens"), ("whole_word", "whole words"))
+        for what, peer in (
+            ("collator as a loader calls it", f"collator_{key}"),
+            ("collator's masking step alone", f"tensors_{key}"),
+        )
+    ]
+
+
+def reader(bench: Bench) -> list[Row]:
+    """Section 5: rows in training order, batches of 256, a core."""
+    seconds = 0.3 if bench.quick else 3.0
+    for unit, target in (
+        ("token", bench.setup.instances),
+        ("whole_word", bench.setup.instances_whole_word),
+    ):
+        bench.run("build_instances", unit=unit, target=target)
+    found = bench.take_turns(
+        "reader",
+        {
+            name: ("reader", {"unit": unit, "masked": masked, "for_seconds": seconds})
+            for name, unit, masked in (
+                ("plain", "token", False),
+                ("masked", "token", True),
+                ("masked whole words", "whole_word", True),
+            )
+        },
+    )
+    return [
+        Row(f"reader: {name}, a core", f"{median(rates_of(rounds)) / 1e6:.1f} M tokens/s")
+        for name, rounds in found.items()
+    ]
+
+
+def on_ray(bench: Bench) -> list[Row]:
+    """Section 6: the stage on Ray beside the same shards in one process, wall time."""
+    shards = shards_of(bench, 10 if bench.quick else 400)
+    found = bench.take_turns(
+        "on_ray",
+        {
+            "loop": ("loop", {"shards": shards}),
+            "ray_1": ("stage", {"shards": shards, "cpus": 1}),
+            "ray_2": ("stage", {"shards": shards, "cpus": 2}),
+        },
+    )
+    made = {rounds[0]["instances"] for rounds in found.values()}
+    assert len(made) == 1, "Ray and the loop built different instances"
+    rates = {
+        name: [found["instances"] / found["wall"] for found in rounds]
+        for name, rounds in found.items()
+    }
+    unit = "instances/s"
+    return [
+        ratio("Ray, one CPU, over the loop in one process", rates["ray_1"], rates["loop"], unit),
+        ratio("Ray, two CPUs, over one", rates["ray_2"], rates["ray_1"], unit),
+        Row(
+            "Ray: seconds of the job on one CPU",
+            f"{median(run['wall'] for run in found['ray_1']):.0f} s",
+        ),
+    ]
+
+
+def growth(bench: Bench) -> list[Row]:
+    """Section 7: seconds and peak memory of one process as the text grows a hundredfold."""
+    sizes = (5, 10, 20) if bench.quick else (10, 30, 100, 300, 1000)
+    pairs = {"kind": "masked_pairs", "backend": "memo", "split": "train", "warm": False}
+    found = bench.take_turns(
+        "growth",
+        {
+            f"{size} MB": (
+                "ours",
+                {**pairs, "corpus": bench.setup.repeated, "shards": shards_of(bench, size)},
+            )
+            for size in sizes
+        },
+        rounds=1,
+    )
+    runs = [rounds[0] for rounds in found.values()]
+    megabytes = np.array([run["text_bytes"] / 1e6 for run in runs])
+    seconds = np.array([run["seconds"] for run in runs])
+    slope, start = np.polyfit(megabytes, seconds, 1)
+    exponent = np.polyfit(np.log(megabytes), np.log(seconds), 1)[0]
+    rows = [
+        Row(
+            f"growth: {run['text_bytes'] / 1e6:,.0f} MB of text",
+            f"{1000 * run['seconds'] / (run['text_bytes'] / 1e6):.0f} ms a MB",
+            f"{run['seconds']:.1f} s, peak {run['peak_bytes'] / 2**20:.0f} MiB",
+        )
+        for run in runs
+    ]
+    rows.append(
+        Row(
+            "growth: seconds as a line of megabytes",
+            f"{1000 * slope:.0f} ms a MB",
+            f"and {start:.1f} s; on logarithms the slope is {exponent:.3f}",
+        )
+    )
+    memory = runs[-1]["peak_bytes"] / runs[0]["peak_bytes"]
+    rows.append(
+        Row(f"growth: peak memory at {megabytes[-1]:,.0f} MB", f"{memory:.2f} of the first")
+    )
+    return rows
+
+
+def simulation(bench: Bench) -> list[Row]:
+    """Section 8: what benchmarks/scale.py computes for a cluster that is not here."""
+    if bench.quick:
+        return [Row("simulation", "left out of a quick run: it takes minutes")]
+    try:
+        scale = importlib.import_module("benchmarks.scale")
+    except ModuleNotFoundError:
+        return [Row("simulation", "left out: there is no benchmarks/scale.py")]
+    return [Row(label, value, "simulated") for label, value in scale.rows()]
+
+
+SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
+    section.__name__: section
+    for section in (
+        tokenizer,
+        end_to_end,
+        causal,
+        masks,
+        reader,
+        on_ray,
+        growth,
+        simulation,
+    )
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas between")
+    parser.add_argument("--quick", action="store_true", help="one round on a little text")
+    parser.add_argument("--rounds", type=int, default=3)
+    chosen = parser.parse_args()
+    unknown = set(chosen.only.split(",")) - set(SECTIONS)
+    if unknown:
+        parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
+    with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:
+        bench = prepare(Path(folder), chosen.quick, 1 if chosen.quick else chosen.rounds)
+        rows: list[Row] = []
+        for name in chosen.only.split(","):
+            found = SECTIONS[name](bench)
+            rows += found
+            print(f"\n{name}")
+            for row in found:
+                print(f"  {row.label:<62}{row.value:<20}{row.absolute}")
+    if not chosen.quick and chosen.only == ",".join(SECTIONS):
+        _write(bench, rows)
+    return 0
+
+
+def _write(bench: Bench, rows: list[Row]) -> None:
+    result = {
+        "date": datetime.date.today().isoformat(),
+        "made_by": provenance(),
+        "processor": platform.processor() or platform.machine(),
+        "peers": {name: version(name) for name in PEERS},
+        "rounds": bench.rounds,
+        "text_bytes": {
+            "seen": texts.size(bench.base, "train"),
+            "unseen": texts.size(bench.base, "validation"),
+        },
+        "real_data": texts.real_data() is not None,
+        "rows": [vars(row) for row in rows],
+        "measured": bench.measured,
+    }
+    folder = texts.REPOSITORY / "benchmarks" / "results"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{result['date']}-instances.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""What the measuring processes of the instance benchmarks share: their setup, a clock, inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rungwise import artifact
+from rungwise.artifact import Artifact
+from rungwise.storage import Folder
+
+END = "<|endoftext|>"
+BERT_ROLES = {
+    "unk_token": "[UNK]",
+    "pad_token": "[PAD]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where everything lies; `arguments` are of one worker."""
+
+    corpus: str  # artifact: what has been seen (train) and what has not (validation)
+    repeated: str  # artifact: much text
+    wordpiece: str  # folder of tokenizer.json, and of vocab.txt
+    bpe: str  # folder of tokenizer.json
+    sentences: str  # of the unseen text, a sentence a line
+    documents: str  # of the unseen text, Parquet
+    instances: str  # finished artifacts: pairs with token and with whole-word masks
+    instances_whole_word: str
+    arguments: dict[str, Any]
+
+    def write(self, path: Path, **arguments: Any) -> None:
+        path.write_text(json.dumps({**asdict(self), "arguments": arguments}))
+
+
+@contextlib.contextmanager
+def measured(result: dict[str, Any]) -> Iterator[None]:
+    """Put the CPU seconds and the wall time of the block into `result`."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    yield
+    result["seconds"] = time.process_time() - cpu
+    result["wall"] = time.perf_counter() - wall
+
+
+def artifact_at(folder: str) -> Artifact:
+    """The artifact in `folder`."""
+    found = artifact.load(Folder(folder))
+    assert found is not None, folder
+    return found
+
+
+def rows_of(corpus: Artifact, split: str) -> list[dict[str, Any]]:
+    """The manifest rows of one split of a corpus."""
+    return [row for row in corpus.summary["files"] if row["split"] == split]
+
+
+def texts_of(setup: Setup, unit: str, split: str = "validation") -> pa.StringArray:
+    """The texts of one split: sentences, or documents with their sentences joined by a blank."""
+    corpus = artifact_at(setup.corpus)
+    parts: list[pa.Array] = []
+    for row in rows_of(corpus, split):
+        sentences = pq.read_table(corpus.folder.local(row["file"]))["sentences"].combine_chunks()
+        if unit == "sentence":
+            parts.append(sentences.flatten())
+        else:
+            parts.append(pa.array([" ".join(lines) for lines in sentences.to_pylist()]))
+    return pa.concat_arrays(parts)
+
+
+def shard_task(
+    setup: Setup, corpus: Artifact, output: Folder, kind: str, backend: str, unit: str = "token"
+) -> Any:
+    """The task of the stage for masked pairs of 128 tokens or causal blocks of 1,024."""
+    from rungwise.instances.causal import CausalConfig
+    from rungwise.instances.masked_pairs import MaskedPairsConfig
+    from rungwise.instances.shard_task import ShardTask
+    from rungwise.tokenizer import load, special_ids
+
+    masked = {"sequence_length": 128, "masking": {"unit": unit}}
+    config = CausalConfig() if kind == "causal" else MaskedPairsConfig.model_validate(masked)
+    folder = Folder(setup.bpe if kind == "causal" else setup.wordpiece)
+    tokenizer = load(folder)
+    return ShardTask(
+        config,
+        corpus.folder,
+        folder,
+        output,
+        tokenizer.get_vocab_size(),
+        special_ids(tokenizer),
+        backend,  # pyright: ignore[reportArgumentType]
+    )

@@ -1,0 +1,191 @@
+"""The text that the instance benchmarks read: about 25 MB of real English, and any multiple of it.
+
+The English is Reuters, Gutenberg, Brown and WikiText-2 from the folder of real data; where that is
+not there, the documentation of the installed packages. A third of the documents is held out, for
+figures on text that no memo has seen.
+
+Growth needs more text than there is, so it is repeated and changed: in each copy one word in a
+hundred is a new one, made of the halves of two others. Real text of that size would hold fewer new
+words (Heaps' law), so a memo of words is not flattered.
+
+Everything is written with the platform's own corpus functions: Parquet shards with a record, so
+that a stage can read them; and as plain text, a sentence a line, for the peers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rungwise import artifact
+from rungwise.artifact import Artifact
+from rungwise.corpus import build, pydocs, readers, shards
+from rungwise.corpus.document import Draft, read_documents
+from rungwise.corpus.sources import FileSource, TextSource, WikiTextSource, files_of
+from rungwise.storage import Folder
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+HELD_OUT = 1 / 3
+SHARD_MEGABYTES = 8.0  # what a corpus shard holds by default
+CHANGED_WORDS = 0.01
+_MINIMUM_CHARACTERS = 50
+_MAXIMUM_BYTES = 32 << 20
+_SEED = 0
+
+
+def real_data() -> Path | None:
+    """The folder of real corpora and vocabularies, if there is one; see tests/conftest.py."""
+    for place in (os.environ.get("RUNGWISE_DATA"), REPOSITORY.parent / "shared" / "data"):
+        if place and Path(place).is_dir():
+            return Path(place)
+    return None
+
+
+def english(limit_bytes: int) -> Iterator[Draft]:
+    """Documents until `limit_bytes` of text have passed; every source gives its share."""
+    data = real_data()
+    if data is None:
+        print("no real data (set RUNGWISE_DATA): the text is the documentation of Python packages")
+        streams = [pydocs.read(pydocs.modules(pydocs.DEFAULT_PACKAGES, "packages"), "packages")]
+    else:
+        streams = [_drafts(source, index) for index, source in enumerate(_sources(data))]
+    # A document of each source in turn, so that a short text is mixed too.
+    passed = 0
+    while streams and passed < limit_bytes:
+        for stream in list(streams):
+            draft = next(stream, None)
+            if draft is None:
+                streams.remove(stream)
+                continue
+            passed += sum(map(len, draft.paragraphs))
+            yield draft
+
+
+def _sources(data: Path) -> list[FileSource]:
+    folder = data / "corpora" / "en"
+    return [
+        TextSource(
+            paths=(f"{folder}/reuters21578",),
+            documents="blank_line",
+            lines="paragraph",
+            label="reuters",
+        ),
+        TextSource(
+            paths=(f"{folder}/brown/brown.txt.gz",),
+            documents="blank_line",
+            lines="sentence",
+            label="brown",
+        ),
+        TextSource(paths=(f"{folder}/gutenberg",), invalid_utf8="latin-1", label="gutenberg"),
+        WikiTextSource(paths=(f"{folder}/wikitext-2-raw",)),
+    ]
+
+
+def _drafts(source: FileSource, index: int) -> Iterator[Draft]:
+    for file in files_of(source, index):
+        yield from readers.read_file(file, source, index, _MAXIMUM_BYTES)
+
+
+def write_corpus(drafts: Iterable[Draft], folder: Path) -> Artifact:
+    """A finished corpus artifact in `folder`, both splits, without a cluster."""
+    rows = pa.concat_tables(build.tables(drafts, _MINIMUM_CHARACTERS))
+    size = sum(rows["bytes"].to_pylist())
+    num_shards = max(1, round(size * (1 - HELD_OUT) / (SHARD_MEGABYTES * 1e6)))
+    numbers = [shards.shard_of(digest, num_shards) for digest in rows["digest"].to_pylist()]
+    reports = []
+    for shard in range(num_shards):
+        chosen = [at for at, number in enumerate(numbers) if number == shard]
+        taken = rows.take(pa.array(chosen, pa.int64()))
+        reports.append(_write(taken, shard, Folder(str(folder)), HELD_OUT))
+    return _finish(Folder(str(folder)), reports)
+
+
+def _write(rows: pa.Table, shard: int, folder: Folder, held_out: float) -> dict[str, Any]:
+    return shards.write_shard(
+        rows, shard, folder, deduplicate=True, held_out_fraction=held_out, seed=_SEED
+    )
+
+
+def _finish(folder: Folder, reports: list[dict[str, Any]]) -> Artifact:
+    files = shards.merged(reports)["files"]
+    record = {
+        "stage": "corpus",
+        "label": "benchmark",
+        "fingerprint": "benchmark",
+        "summary": {"files": files},
+        "finished": "",
+    }
+    return artifact.finish(folder, record, {})
+
+
+def files(corpus: Artifact, split: str) -> list[str]:
+    """The names of the files of one split."""
+    return [row["file"] for row in corpus.summary["files"] if row["split"] == split]
+
+
+def size(corpus: Artifact, split: str) -> int:
+    """Bytes of text in one split."""
+    return sum(row["bytes"] for row in corpus.summary["files"] if row["split"] == split)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """One split as files of the peers."""
+
+    sentences: Path  # a sentence a line, a blank line between documents
+    documents: Path  # Parquet with one column, `text`
+
+
+def write_plain(corpus: Artifact, split: str, folder: Path) -> Plain:
+    """Both layouts, documents in the order of the corpus."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = Plain(folder / f"{split}.txt", folder / f"{split}-documents.parquet")
+    texts: list[str] = []
+    with plain.sentences.open("w", encoding="utf-8") as stream:
+        for file in files(corpus, split):
+            for document in read_documents(corpus.folder, file):
+                stream.write("\n".join(document.sentences) + "\n\n")
+                texts.append(" ".join(document.sentences))
+    pq.write_table(pa.table({"text": texts}), plain.documents)
+    return plain
+
+
+def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
+    """At least `megabytes` of training text: files of `base` copied, each time with new words.
+
+    A copy is written before the next is made, so memory holds one.
+    """
+    target = Folder(str(folder))
+    reports: list[dict[str, Any]] = []
+    written = copy = 0
+    while True:
+        for row in base.summary["files"]:
+            if written >= megabytes * 1e6:
+                return _finish(target, reports)
+            drafts = _changed(base, row["file"], copy)
+            rows = pa.concat_tables(build.tables(drafts, _MINIMUM_CHARACTERS))
+            report = _write(rows, len(reports), target, held_out=0.0)
+            written += sum(file["bytes"] for file in report["files"])
+            reports.append(report)
+        copy += 1
+
+
+def _changed(base: Artifact, file: str, copy: int) -> Iterator[Draft]:
+    rng = Random(f"{file} {copy}")
+    for document in read_documents(base.folder, file):
+        words = "\n".join(document.sentences).split(" ")
+        changes = round(len(words) * CHANGED_WORDS + rng.random() - 0.5)
+        for _ in range(changes):
+            at = rng.randrange(len(words))
+            left, right = words[at], words[rng.randrange(len(words))]
+            if "\n" not in left + right:
+                words[at] = left[: (len(left) + 1) // 2] + right[len(right) // 2 :]
+        text = " ".join(words)
+        yield Draft(f"{document.id}#{copy}", document.label, (text,), segmented=True)

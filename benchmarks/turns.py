@@ -1,0 +1,154 @@
+"""How the instance benchmarks compare: competitors take turns, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks import texts
+from benchmarks.measuring import Setup
+from rungwise.artifact import Artifact
+from rungwise.corpus.document import read_documents
+from rungwise.tokenizer import (
+    FILE,
+    ByteBpeConfig,
+    TokenizerFileConfig,
+    WordPieceConfig,
+    read,
+    train,
+)
+
+ONE_THREAD = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "RAYON_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "ARROW_IO_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+Measured = dict[str, list[dict[str, Any]]]  # competitor: what each round gave
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a ratio or a rate in words, and the absolute numbers behind it."""
+
+    label: str
+    value: str
+    absolute: str = ""
+
+
+@dataclass
+class Bench:
+    """What the sections share."""
+
+    folder: Path
+    setup: Setup
+    quick: bool
+    rounds: int
+    base: Artifact
+    measured: dict[str, Measured] = field(default_factory=dict)
+
+    def take_turns(
+        self,
+        section: str,
+        competitors: dict[str, tuple[str, dict[str, Any]]],
+        rounds: int | None = None,
+    ) -> Measured:
+        """Every competitor once a round, and in every round another one first."""
+        found: Measured = {name: [] for name in competitors}
+        names = list(competitors)
+        for turn in range(rounds or self.rounds):
+            first = turn % len(names)
+            for name in names[first:] + names[:first]:
+                worker, arguments = competitors[name]
+                print(f"  {section}, round {turn + 1}: {name}", file=sys.stderr)
+                found[name].append(self.run(worker, **arguments))
+        self.measured[section] = found
+        return found
+
+    def run(self, worker: str, **arguments: Any) -> dict[str, Any]:
+        """One measurement in a new process."""
+        path = self.folder / "setup.json"
+        self.setup.write(path, **arguments)
+        environment = os.environ | ONE_THREAD
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.instance_workers", worker, str(path)],
+            cwd=texts.REPOSITORY,
+            env=environment,
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+        )
+        return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def rates_of(rounds: list[dict[str, Any]], tokens: int = 0) -> list[float]:
+    """Tokens a CPU second in each round; `tokens` is for competitors that do not count them."""
+    return [found.get("tokens", tokens) / found["seconds"] for found in rounds]
+
+
+def ratio(label: str, ours: list[float], theirs: list[float], unit: str = "M tokens/s") -> Row:
+    """The median ratio of rates, round by round."""
+    scale = 1e6 if unit == "M tokens/s" else 1.0
+    value = median(a / b for a, b in zip(ours, theirs, strict=True))
+    absolute = f"{median(ours) / scale:.3g} over {median(theirs) / scale:.3g} {unit}"
+    return Row(label, f"{value:.2f}", absolute)
+
+
+def shards_of(bench: Bench, megabytes: float) -> int:
+    """How many files of the repeated text hold about so much; it is written when first wanted."""
+    folder = Path(bench.setup.repeated)
+    if not folder.exists():
+        wanted = 20 if bench.quick else 1000
+        print(f"  writing {wanted} MB of text", file=sys.stderr)
+        texts.write_repeated(bench.base, folder, wanted)
+    rows = json.loads((folder / "artifact.json").read_text())["summary"]["files"]
+    passed = np.cumsum([row["bytes"] for row in rows])
+    return int(np.searchsorted(passed, megabytes * 1e6)) + 1
+
+
+def prepare(folder: Path, quick: bool, rounds: int) -> Bench:
+    """Texts and vocabularies: BERT's and GPT-2's own where they are, else learned ones."""
+    base = texts.write_corpus(texts.english(8_000_000 if quick else 40_000_000), folder / "english")
+    plain = texts.write_plain(base, "validation", folder / "plain")
+    data = texts.real_data()
+    sentences = (
+        sentence
+        for file in texts.files(base, "train")
+        for document in read_documents(base.folder, file)
+        for sentence in document.sentences
+    )
+    for name, source, config in (
+        ("wordpiece", "bert-base-uncased", WordPieceConfig(vocab_size=30_522)),
+        ("bpe", "gpt2", ByteBpeConfig(vocab_size=50_257, lowercase=False)),
+    ):
+        if data is not None:
+            learned = read(TokenizerFileConfig(path=str(data / "vocab" / source)))
+        else:
+            learned = train(config, list(sentences))
+        (folder / name).mkdir()
+        learned.save(str(folder / name / FILE))
+        pieces = sorted(learned.get_vocab().items(), key=lambda item: item[1])
+        lines = "".join(f"{piece}\n" for piece, _ in pieces)
+        (folder / name / "vocab.txt").write_text(lines, encoding="utf-8")
+    setup = Setup(
+        corpus=str(folder / "english"),
+        repeated=str(folder / "repeated"),
+        wordpiece=str(folder / "wordpiece"),
+        bpe=str(folder / "bpe"),
+        sentences=str(plain.sentences),
+        documents=str(plain.documents),
+        instances=str(folder / "instances"),
+        instances_whole_word=str(folder / "instances-whole-word"),
+        arguments={},
+    )
+    return Bench(folder, setup, quick, rounds, base)

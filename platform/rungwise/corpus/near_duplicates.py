@@ -1,0 +1,74 @@
+"""Near-duplicates among all documents of a corpus: who meets in a band, and who is dropped.
+
+Locality-sensitive hashing by bands (Leskovec, Rajaraman and Ullman, chapter 3): documents whose
+signatures agree in a band of slots meet in a bucket; a bucket's smallest digest stands for those
+that are as alike to it as asked, by their signatures, and what is left over starts again. A
+document is dropped if any bucket marks it, so what goes depends on the texts alone.
+
+A document can be marked by one that is dropped itself: of a chain A ~ B ~ C the smallest is kept.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc  # makes most of its functions at run time: no checker knows them
+
+from rungwise.corpus.signatures import similarity
+
+# Documents that stand for others in one bucket; a bucket with more kinds keeps the rest.
+_ROUNDS = 64
+_DIGEST = pa.binary(16)
+
+
+def band_rows(rows: pa.Table, num_partitions: int) -> pa.Table:
+    """A row for each band of each document in `rows` that has a signature.
+
+    Columns: `partition`, the part of the shuffle in which the band is looked at; `band`, its key;
+    `digest` and `signature`, of the document.
+    """
+    rows = rows.filter(pc.is_valid(rows["bands"]))  # pyright: ignore[reportAttributeAccessIssue]
+    count = rows.num_rows
+    width = len(rows["bands"][0].as_py()) // 8 if count else 1
+    keys = np.frombuffer(b"".join(rows["bands"].to_pylist()), "<u8")
+    each = pa.array(np.repeat(np.arange(count), width))
+    digests = pa.array([bytes.fromhex(digest) for digest in rows["digest"].to_pylist()], _DIGEST)
+    return pa.table(
+        {
+            "partition": (keys % np.uint64(num_partitions)).astype(np.int64),
+            "band": keys.astype(np.uint64),
+            "digest": digests.take(each),
+            "signature": rows["signature"].take(each),
+        }
+    )
+
+
+def marks(rows: pa.Table, at_least: float) -> dict[str, str]:
+    """Who is dropped for the rows of some bands, all that there are of each: digest to whose it is.
+
+    Of several documents that one is too much like, the smallest digest is named.
+    """
+    # As two big-endian numbers they compare as their hexadecimal digits do.
+    digests = np.frombuffer(b"".join(rows["digest"].to_pylist()), ">u8").reshape(-1, 2)
+    band = rows["band"].to_numpy()
+    order = np.lexsort((digests[:, 1], digests[:, 0], band))
+    digests, band = digests[order], band[order]
+    joined = b"".join(rows["signature"].to_pylist())
+    signature = np.frombuffer(joined, np.uint8).reshape(len(order), -1)[order]
+    fresh = np.ones(len(order), bool)
+    fresh[1:] = (band[1:] != band[:-1]) | (digests[1:] != digests[:-1]).any(axis=1)
+    left = np.nonzero(fresh)[0]
+    found: dict[str, str] = {}
+    for _ in range(_ROUNDS):
+        first = np.ones(len(left), bool)
+        first[1:] = band[left][1:] != band[left][:-1]
+        if first.all():
+            break
+        leader = left[np.maximum.accumulate(np.where(first, np.arange(len(left)), 0))]
+        other, leader = left[~first], leader[~first]
+        alike = similarity(signature[leader], signature[other]) >= at_least
+        for one, its in zip(other[alike], leader[alike], strict=True):
+            digest, kept = digests[one].tobytes().hex(), digests[its].tobytes().hex()
+            found[digest] = min(kept, found.get(digest, kept))
+        left = other[~alike]
+    return found

@@ -1,0 +1,96 @@
+"""Rules that tell prose from tables, lists, blobs and boilerplate in any language.
+
+They are those of Rae et al. 2021 (arXiv:2112.11446, appendix A1.1) that need no list of words: the
+share of words with a letter becomes that of letters and digits among the characters, for Chinese
+has no blanks; the mean length of a word becomes that of the longest one; and the share of text in
+lines seen before is taken over sentences. A document is named by the first rule that it breaks.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import Field
+
+from rungwise.config import Config
+
+# Scripts that are written without blanks: Thai, Lao, Tibetan, Myanmar, Khmer, kana, and Han.
+_NO_BLANKS = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+_OTHER, _BLANK, _LETTER, _DIGIT, _LOST = range(5)
+
+
+class QualityConfig(Config):
+    """Shares are of the visible characters of a document. Each rule is off at its extreme value."""
+
+    # Letters of any script and the marks on them.
+    minimum_letter_share: float = Field(default=0.6, ge=0, le=1)
+    maximum_digit_share: float = Field(default=0.2, ge=0, le=1)
+    maximum_lost_share: float = Field(default=0.01, ge=0, le=1)  # replacement characters, U+FFFD
+    # Characters without a blank, in scripts that have blanks: encoded data, not words.
+    maximum_unbroken_characters: int = Field(default=500, ge=1)
+    # Sentences that the document has had before.
+    maximum_repeated_share: float = Field(default=0.3, ge=0, le=1)
+    # The sentence that takes the most room, if it stands there more than once.
+    maximum_one_sentence_share: float = Field(default=0.2, ge=0, le=1)
+
+
+def fault(sentences: Sequence[str], config: QualityConfig) -> str:
+    """Why a document is dropped, such as "quality: few letters"; empty if it is not."""
+    text = " ".join(sentences)
+    counts = _counts(text)
+    visible = max(1, int(counts.sum() - counts[_BLANK]))
+    if counts[_LOST] > config.maximum_lost_share * visible:
+        return "quality: many lost characters"
+    if counts[_LETTER] < config.minimum_letter_share * visible:
+        return "quality: few letters"
+    if counts[_DIGIT] > config.maximum_digit_share * visible:
+        return "quality: many digits"
+    if _is_unbroken(text, config.maximum_unbroken_characters):
+        return "quality: long run without a blank"
+    repeated, most = _repetition(sentences)
+    if repeated > config.maximum_repeated_share * len(text):
+        return "quality: repeated sentences"
+    if most > config.maximum_one_sentence_share * len(text):
+        return "quality: one sentence again and again"
+    return ""
+
+
+def _counts(text: str) -> np.ndarray:
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    return np.bincount(_classes()[codes], minlength=5)
+
+
+def _repetition(sentences: Sequence[str]) -> tuple[int, int]:
+    """Characters in sentences seen before, and in all of the one that takes the most of them."""
+    times = Counter(sentences)
+    if len(times) == len(sentences):
+        return 0, 0
+    several = {sentence: count for sentence, count in times.items() if count > 1}
+    repeated = sum(len(sentence) * (count - 1) for sentence, count in several.items())
+    return repeated, max(len(sentence) * count for sentence, count in several.items())
+
+
+def _is_unbroken(text: str, maximum: int) -> bool:
+    words = (word for word in text.split(" ") if len(word) > maximum)
+    return any(len(part) > maximum for word in words for part in _NO_BLANKS.split(word))
+
+
+@functools.cache
+def _classes() -> np.ndarray:
+    """The class of every code point, as this Python's Unicode tables have it."""
+    of_category = {"L": _LETTER, "M": _LETTER, "N": _DIGIT, "Z": _BLANK}
+    found = bytes(
+        of_category.get(unicodedata.category(chr(code))[0], _OTHER)
+        for code in range(sys.maxunicode + 1)
+    )
+    classes = np.frombuffer(found, np.uint8).copy()
+    classes[0xFFFD] = _LOST
+    return classes

@@ -1,0 +1,153 @@
+"""MinHash signatures of documents: how alike two texts are, from a few numbers of each.
+
+The resemblance of two texts is the Jaccard index of their sets of shingles (Broder 1997). A shingle
+is a run of characters, for words are not to be had in a script without blanks; nine of them suit
+prose (Leskovec, Rajaraman and Ullman, chapter 3). The signature is a one-permutation MinHash: each
+shingle is hashed once, the top bits of the hash choose one of `permutations` slots and the least
+rest stays (Li, Owen and Zhang 2012); a slot without any takes that of another, chosen by a hash of
+the slot alone, so that alike texts choose alike (Shrivastava 2017, arXiv:1703.04664).
+
+Two signatures agree in a slot with the probability of the resemblance s. `bands` of `rows` slots
+each are compared as one, so two documents meet with 1 - (1 - s^rows)^bands.
+
+P permutations (slots)   K characters of a shingle
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from rungwise.config import Config
+
+_WORD = np.uint64
+_MIXED_AT_ONCE = 1 << 18
+# Steps of SplitMix64 (Steele, Lea and Flood 2014).
+_GOLDEN = _WORD(0x9E3779B97F4A7C15)
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_EMPTY = np.uint32(0xFFFFFFFF)
+_RECALL = 0.9
+
+
+class NearDuplicateConfig(Config):
+    """Of documents this much alike, one is kept."""
+
+    similarity: float = Field(default=0.8, ge=0.5, le=1)  # Jaccard index of their shingles
+    shingle_characters: int = Field(default=9, ge=1, le=64)
+    # Numbers of a signature. The error of an estimated similarity s is sqrt(s (1 - s) / P).
+    permutations: Literal[64, 128, 256, 512] = 128
+
+
+class Banding(NamedTuple):
+    bands: int
+    rows: int
+
+    def probability(self, similarity: float) -> float:
+        """That two documents of this similarity share a band."""
+        return 1 - (1 - similarity**self.rows) ** self.bands
+
+
+def banding(config: NearDuplicateConfig) -> Banding:
+    """The longest bands with which nine of ten pairs at `similarity` still meet."""
+    choices = (Banding(config.permutations // rows, rows) for rows in range(1, 33))
+    found = [one for one in choices if one.probability(config.similarity) >= _RECALL]
+    return max(found, key=lambda one: one.rows)
+
+
+def signatures(texts: Sequence[str], config: NearDuplicateConfig) -> np.ndarray:
+    """The signatures of `texts`, (len(texts), P) uint32. Letter case makes no difference."""
+    size = config.shingle_characters
+    found = np.full((len(texts), config.permutations), _EMPTY, np.uint32)
+    for first, batch in _batches(texts, size):
+        _sketch(batch, size, found[first : first + len(batch)])
+    _densify(found)
+    return found
+
+
+def band_keys(found: np.ndarray, banded: Banding) -> np.ndarray:
+    """One number for each band of each signature, (N, bands) uint64; it differs by the band."""
+    used = found[:, : banded.bands * banded.rows].astype(_WORD)
+    used = used.reshape(len(found), banded.bands, banded.rows)
+    keys = np.broadcast_to(np.arange(1, banded.bands + 1, dtype=_WORD), used.shape[:2]).copy()
+    for row in range(banded.rows):
+        keys = _mixed(keys * _GOLDEN + used[:, :, row])
+    return keys
+
+
+def compact(found: np.ndarray) -> np.ndarray:
+    """The low byte of every number, (N, P) uint8: enough to tell how alike two documents are."""
+    return found.astype(np.uint8)
+
+
+def similarity(one: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The estimated similarity of compact signatures (P) or (N, P) to others (N, P), (N) float64.
+
+    Different numbers share their low byte once in 256 times, which is taken off (b-bit MinHash, Li
+    and König 2010).
+    """
+    agreed = (others == one).mean(axis=1)
+    return (agreed - 1 / 256) / (1 - 1 / 256)
+
+
+def _batches(texts: Sequence[str], size: int) -> Iterator[tuple[int, list[str]]]:
+    """Texts in lower case, each as long as a shingle at least, with the index of the first."""
+    batch: list[str] = []
+    first = held = 0
+    for index, text in enumerate(texts):
+        batch.append(text.lower().ljust(size, "\0"))
+        held += len(batch[-1])
+        if held >= _MIXED_AT_ONCE:
+            yield first, batch
+            batch, first, held = [], index + 1, 0
+    if batch:
+        yield first, batch
+
+
+def _sketch(batch: list[str], size: int, found: np.ndarray) -> None:
+    """Lower the numbers of `found`, (len(batch), P), to the least of each slot."""
+    joined = np.frombuffer("".join(batch).encode("utf-32-le", "surrogatepass"), np.uint32)
+    ends = np.cumsum([len(text) for text in batch])
+    slots = found.shape[1]
+    shift = _WORD(64 - (slots - 1).bit_length())
+    flat = found.reshape(-1)
+    shingles = len(joined) - size + 1
+    for start in range(0, shingles, _MIXED_AT_ONCE):
+        stop = min(start + _MIXED_AT_ONCE, shingles)
+        codes = joined[start : stop + size - 1].astype(_WORD)
+        hashes = codes[: stop - start].copy()
+        for offset in range(1, size):
+            hashes *= _GOLDEN
+            hashes += codes[offset : offset + stop - start]
+        hashes = _mixed(hashes)
+        places = np.arange(start, stop)
+        document = np.searchsorted(ends, places, side="right")
+        # A shingle that reaches into the next document belongs to none.
+        whole = places + size <= ends[document]
+        slot = document * slots + (hashes >> shift).astype(np.int64)
+        rest = np.minimum(hashes[whole].astype(np.uint32), _EMPTY - np.uint32(1))
+        np.minimum.at(flat, slot[whole], rest)
+
+
+def _densify(found: np.ndarray) -> None:
+    """Fill the empty slots of each signature from its full ones."""
+    slots = found.shape[1]
+    document, slot = np.nonzero(found == _EMPTY)
+    original = found.copy()
+    attempt = 0
+    while len(slot):
+        attempt += 1
+        key = _mixed(slot.astype(_WORD) * _GOLDEN + _WORD(attempt))
+        source = (key % _WORD(slots)).astype(np.int64)
+        taken = original[document, source]
+        found[document, slot] = taken
+        left = taken == _EMPTY
+        document, slot = document[left], slot[left]
+
+
+def _mixed(words: np.ndarray) -> np.ndarray:
+    for bits, factor in _MIX:
+        words = (words ^ (words >> _WORD(bits))) * _WORD(factor)
+    return words ^ (words >> _WORD(31))

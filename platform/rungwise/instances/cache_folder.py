@@ -1,0 +1,180 @@
+"""A folder of downloads that all processes of a machine share, bounded in bytes.
+
+Files are named by their sha256, so all artifacts can share them. Room is taken under one lock
+(flock): sizes are summed, the files used longest ago are unlinked, and the new file is allocated in
+full before the lock is let go, so that downloads under way count too. Use is the file's mtime. On
+Linux an unlinked file stays readable where it is mapped, so eviction never harms a reader; its
+bytes leave the disk with the last mapping. A second lock makes one process download a digest while
+the others wait. Locks and claims die with their process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from rungwise.errors import UserError
+
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+_WAIT_SECONDS = 0.05
+_LOCKS = 256  # a digest has one of them; strangers that share one only wait
+
+
+class CacheFolder:
+    """The folder that the processes of a machine share: files by digest, locks, a bound on bytes.
+
+    Names come and go under the lock on room only, so that a sum of sizes is exact.
+    """
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._folder, self.limit = folder, limit
+        with explained(folder):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def path(self, digest: str) -> Path:
+        return self._folder / f"{digest}.arrow"
+
+    def remove(self, path: Path) -> None:
+        with self._locked("room"):
+            path.unlink(missing_ok=True)
+
+    def touch(self, path: Path) -> None:
+        """Mark a file as used now."""
+        # Another process may have evicted it; where it is mapped it can still be read.
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(path)
+
+    @contextlib.contextmanager
+    def only_one(self, digest: str) -> Iterator[None]:
+        """Held by one thread of one process of the machine for a digest."""
+        with self._locked(str(int(digest[:8], 16) % _LOCKS)):
+            yield
+
+    @contextlib.contextmanager
+    def claimed(self, digest: str, size: int) -> Iterator[tuple[BinaryIO, set[str]]]:
+        """A file to write, `size` bytes of it allocated, and the digests evicted for it.
+
+        On a clean exit it becomes the file of the digest, otherwise nothing.
+        """
+        part = self._folder / f"{digest}.part"
+        with explained(self._folder):
+            while (claim := self._claim(part, size)) is None:
+                time.sleep(_WAIT_SECONDS)  # downloads fill the cache: one has to end first
+            stream, evicted = claim
+            with stream:
+                try:
+                    yield stream, evicted
+                except BaseException:
+                    self.remove(part)
+                    raise
+                stream.flush()
+                with self._locked("room"):
+                    part.rename(self.path(digest))
+
+    def _claim(self, part: Path, size: int) -> tuple[BinaryIO, set[str]] | None:
+        with self._locked("room"):
+            evicted = self._make_room(size)
+            return None if evicted is None else (_allocated(part, size), evicted)
+
+    def _make_room(self, size: int) -> set[str] | None:
+        """Unlink files, used longest ago first, until `size` more bytes fit.
+
+        None if the downloads under way leave no room for that.
+        """
+        files: list[tuple[os.stat_result, str]] = []
+        under_way = 0
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".arrow"):
+                    files.append((entry.stat(), entry.path))
+                elif entry.name.endswith(".part"):
+                    if _abandoned(entry.path):
+                        os.unlink(entry.path)
+                    else:
+                        under_way += entry.stat().st_size
+        if under_way + size > self.limit:
+            return None
+        used = under_way + sum(status.st_size for status, _ in files)
+        evicted: set[str] = set()
+        for status, path in sorted(files, key=lambda file: file[0].st_mtime_ns):
+            if used + size <= self.limit:
+                break
+            os.unlink(path)
+            used -= status.st_size
+            evicted.add(Path(path).stem)
+        return evicted
+
+    @contextlib.contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        locks = self._folder / "locks"
+        # Each time, because what cleans folders of temporary files may take empty ones away.
+        locks.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (locks / name).open("wb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
+
+
+def _allocated(part: Path, size: int) -> BinaryIO:
+    """A new file, claimed and as large as it will be; a full disk shows here."""
+    stream = part.open("wb")
+    try:
+        # The claim tells a download under way from one whose process died.
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        if size:
+            os.posix_fallocate(stream.fileno(), 0, size)
+    except BaseException:
+        part.unlink()
+        stream.close()
+        raise
+    return stream
+
+
+def _abandoned(part: str) -> bool:
+    with open(part, "rb") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def default_folder() -> Path:
+    """A folder of this user below the one for temporary files, closed to others."""
+    folder = Path(tempfile.gettempdir()) / f"rungwise-shards-{os.getuid()}"
+    with explained(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    closed = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
+    if not closed or status.st_uid != os.getuid():
+        raise UserError(
+            f"the cache folder {folder} must be a folder of this user with mode 0700; "
+            "remove it, or set TMPDIR to another place"
+        )
+    return folder
+
+
+@contextlib.contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turn a full disk and a refused write into one sentence for the user."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_IS_FULL:
+            raise UserError(
+                f"no room left on the disk of the shard cache {folder}; free some space, lower "
+                "cache_bytes, or choose another cache folder"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
+            raise UserError(
+                f"cannot write to the shard cache {folder} ({error.strerror}); choose another "
+                "cache folder"
+            ) from error
+        raise

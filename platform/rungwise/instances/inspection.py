@@ -1,0 +1,221 @@
+"""Instances as a person reads them: `rungwise inspect INSTANCES [--index N]`.
+
+Colours say what a model is asked: what is hidden, replaced or kept, where segments and documents
+meet, which words a window leaves out. A note under each instance says it without colours.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+from tokenizers import Tokenizer, decoders
+
+from rungwise import artifact as artifacts
+from rungwise import tokenizer as tokenizers
+from rungwise.artifact import Artifact
+from rungwise.errors import UserError
+from rungwise.instances import causal, contexts, windows
+from rungwise.instances.kinds import config_of
+from rungwise.instances.masked import MaskedBatch, MaskedConfig
+from rungwise.instances.masked_reader import MaskedReader
+from rungwise.instances.randomness import bits
+from rungwise.instances.reader import InstanceReader
+from rungwise.instances.stage import TOKEN_COUNTS
+from rungwise.storage import Folder
+
+_SHOWN = 3
+_DRAW = 21  # stream of the generator
+_STYLES = {
+    "special": "dim",
+    "masked": "bold red",
+    "random": "bold magenta",
+    "kept": "bold green",
+    "start": "bold yellow",
+    "left out": "strike dim",
+    "a": "",
+    "b": "cyan",
+}
+
+
+def find(path: str) -> Artifact:
+    """The instances artifact in the folder `path`, or the newest one directly below it.
+
+    Raises UserError if there is none.
+    """
+    folder = Folder.at(path)
+    found = artifacts.load(folder)
+    if found is None:
+        below = (artifacts.load(folder / name) for name in folder.subfolders())
+        done = [artifact for artifact in below if artifact is not None]
+        if not done:
+            raise UserError(
+                f"{path}: no artifact here; expected the folder of finished instances, such as "
+                "artifacts/instances/NAME-FINGERPRINT, or artifacts/instances for the newest"
+            )
+        found = max(done, key=lambda artifact: artifact.record["finished"])
+    if found.stage != "instances":
+        raise UserError(f"{found.folder.uri} holds a {found.stage} artifact, expected instances")
+    return found
+
+
+def inspect(
+    instances: Artifact, split: str, index: int | None, epoch: int, seed: int, console: Console
+) -> None:
+    """Print one instance, or a few drawn by the seed, as they are read in this epoch.
+
+    Raises UserError if there is no such split or index, or the tokenizer is gone.
+    """
+    reader = InstanceReader(instances, split)
+    if len(reader) == 0:
+        splits = ", ".join(name for name, count in instances.summary["instances"].items() if count)
+        raise UserError(f"--split {split}: no instances; there are instances of {splits}")
+    if index is not None and not 0 <= index < len(reader):
+        raise UserError(f"--index {index}: expected 0 to {len(reader) - 1} in {split}")
+    tokenizer = _tokenizer_of(instances)
+    chosen = (
+        np.array([index])
+        if index is not None
+        else (bits(seed, _DRAW, np.arange(_SHOWN)) % np.uint64(len(reader))).astype(np.int64)
+    )
+    config = config_of(instances)
+    console.print(f"{instances.folder.uri}", style="dim", highlight=False, soft_wrap=True)
+    console.print(
+        f"{config.kind}, {split}: {len(reader):,} instances, epoch {epoch}, seed {seed}",
+        highlight=False,
+    )
+    for instance in chosen.tolist():
+        console.print()
+        console.print(f"instance {instance}", style="bold", highlight=False)
+        for text in _shown(instances, reader, tokenizer, split, instance, epoch, seed):
+            console.print(text, soft_wrap=False)
+
+
+def _tokenizer_of(instances: Artifact) -> Tokenizer:
+    made_of = instances.record["inputs"]["tokenizer"]
+    root = Folder.at(instances.folder.uri.rstrip("/").rsplit("/", 2)[0])
+    folder = artifacts.folder_of(root, made_of["stage"], "", made_of["fingerprint"])
+    if not folder.exists(tokenizers.FILE):
+        raise UserError(
+            f"the tokenizer of these instances is not at {folder.uri}; it is needed to print text"
+        )
+    return tokenizers.load(folder)
+
+
+def _shown(
+    instances: Artifact,
+    reader: InstanceReader,
+    tokenizer: Tokenizer,
+    split: str,
+    instance: int,
+    epoch: int,
+    seed: int,
+) -> list[Text]:
+    at, epochs = np.array([instance]), np.array([epoch])
+    config = reader.config
+    if isinstance(config, MaskedConfig):
+        batch = MaskedReader(instances, split).batch(at, epochs, seed)
+        return _masked(batch, reader, tokenizer, config.kind)
+    if isinstance(config, contexts.ContextsConfig):
+        found = reader.contexts(at)
+        text = _tokens(tokenizer, found.contexts[0].tolist(), "a")
+        text.append("  →  ", style="dim")
+        text.append(_spelled(tokenizer, int(found.targets[0])), style=_STYLES["masked"])
+        return [text]
+    if isinstance(config, causal.CausalConfig):
+        return _causal(causal.batch(reader.rows(at), reader.special.require("end")[0]), tokenizer)
+    counts = np.load(instances.folder.local(TOKEN_COUNTS))
+    keep = windows.keep_probability(counts, config.subsample)
+    return _windows(reader, at, epochs, seed, config.window, keep, tokenizer)
+
+
+def _masked(
+    batch: MaskedBatch, reader: InstanceReader, tokenizer: Tokenizer, kind: str
+) -> list[Text]:
+    masked = batch.masked
+    targets = {
+        int(position): int(target)
+        for position, target, weight in zip(
+            masked.positions[0], masked.targets[0], masked.weights[0], strict=True
+        )
+        if weight
+    }
+    text = Text()
+    (mask_id,) = reader.special.require("mask")
+    fates = dict.fromkeys(("masked", "random", "kept"), 0)
+    for position in range(int(batch.lengths[0])):
+        now = int(masked.ids[0, position])
+        style = "b" if batch.segments[0, position] else "a"
+        if position in targets:
+            was = targets[position]
+            fate = "masked" if now == mask_id else "kept" if now == was else "random"
+            fates[fate] += 1
+            text.append(_spelled(tokenizer, now), style=_STYLES[fate])
+            if fate != "kept":
+                text.append(f"({_spelled(tokenizer, was)})", style="italic " + _STYLES[fate])
+            text.append(" ")
+            continue
+        if now in reader.special.ids:
+            style = "special"
+        text.append(_spelled(tokenizer, now) + " ", style=_STYLES[style])
+    labels = {
+        "masked_pairs": ("B is from another document", "B follows A in its document"),
+        "sentence_order": ("A and B are turned round", "A and B are in order"),
+    }
+    note = [f"{int(batch.lengths[0])} tokens", f"{len(targets)} to predict"]
+    note.append(", ".join(f"{count} {fate}" for fate, count in fates.items()))
+    if kind in labels:
+        note.insert(0, labels[kind][int(batch.label[0])])
+    return [text, Text("; ".join(note), style="dim")]
+
+
+def _causal(batch: causal.CausalBatch, tokenizer: Tokenizer) -> list[Text]:
+    text = Text()
+    length = int(batch.weights[0].sum())
+    for position in range(length):
+        style = ("a", "b")[int(batch.document[0, position]) % 2]
+        opens = position > 0 and batch.document[0, position] != batch.document[0, position - 1]
+        text.append(
+            ("\n" if opens else "") + _spelled(tokenizer, int(batch.ids[0, position])) + " ",
+            style=_STYLES["start" if opens else style],
+        )
+    documents = len(np.unique(batch.document[0, :length]))
+    last = _spelled(tokenizer, int(batch.targets[0, length - 1]))
+    note = f"{length} tokens to predict, the last is {last}; parts of {documents} documents"
+    return [text, Text(note, style="dim")]
+
+
+def _windows(
+    reader: InstanceReader,
+    at: np.ndarray,
+    epochs: np.ndarray,
+    seed: int,
+    window: int,
+    keep: np.ndarray,
+    tokenizer: Tokenizer,
+) -> list[Text]:
+    rows = reader.rows(at)
+    found = windows.skip_gram(rows, epochs, seed, window, keep)
+    stays = windows.stays(rows, epochs, seed, keep)[0]
+    text = Text()
+    for position in range(int(rows.lengths[0])):
+        style = "a" if stays[position] else "left out"
+        text.append(_spelled(tokenizer, int(rows.ids[0, position])), style=_STYLES[style])
+        text.append(" ")
+    pairs = Text(f"{len(found.centres)} pairs: ", style="dim")
+    for centre, context in list(zip(found.centres.tolist(), found.contexts.tolist(), strict=True))[
+        :12
+    ]:
+        pairs.append(f"{_spelled(tokenizer, centre)}→{_spelled(tokenizer, context)}  ")
+    return [text, pairs]
+
+
+def _tokens(tokenizer: Tokenizer, ids: list[int], style: str) -> Text:
+    return Text(" ".join(_spelled(tokenizer, token) for token in ids), style=_STYLES[style])
+
+
+def _spelled(tokenizer: Tokenizer, token: int) -> str:
+    """A token as the vocabulary spells it, byte-level letters as the text they stand for."""
+    if isinstance(tokenizer.decoder, decoders.ByteLevel):
+        return tokenizer.decode([token], skip_special_tokens=False)
+    return tokenizer.id_to_token(token) or f"<{token}>"

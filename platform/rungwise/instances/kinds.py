@@ -1,0 +1,86 @@
+"""Every kind of instance: its config, and the file that builds, checks and describes its shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from rungwise.artifact import Artifact
+from rungwise.instances import (
+    causal,
+    contexts,
+    masked_blocks,
+    masked_pairs,
+    sentence_order,
+    units,
+    windows,
+)
+from rungwise.instances.causal import CausalConfig
+from rungwise.instances.contexts import ContextsConfig
+from rungwise.instances.masked import MaskedConfig
+from rungwise.instances.masked_blocks import MaskedBlocksConfig
+from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.sentence_order import SentenceOrderConfig
+from rungwise.instances.text import Built
+from rungwise.instances.windows import WindowsConfig
+
+AnyInstancesConfig = (
+    MaskedPairsConfig
+    | MaskedBlocksConfig
+    | SentenceOrderConfig
+    | CausalConfig
+    | ContextsConfig
+    | WindowsConfig
+)
+InstancesConfig = Annotated[AnyInstancesConfig, Field(discriminator="kind")]
+_ADAPTER: TypeAdapter[AnyInstancesConfig] = TypeAdapter(InstancesConfig)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`build` makes a shard of a text, `check` holds it to the contract and counts, `statistics`
+    makes shares of the counts of all shards. `unit` is what is tokenised as one text: a model that
+    reads on over sentence ends needs the document."""
+
+    build: Callable[..., Built]
+    check: Callable[..., dict[str, Any]]
+    statistics: Callable[..., dict[str, Any]]
+    unit: Literal["sentence", "document"] = "sentence"
+
+
+KINDS: dict[str, Kind] = {
+    "masked_pairs": Kind(masked_pairs.build, masked_pairs.check, masked_pairs.statistics),
+    "masked_blocks": Kind(masked_blocks.build, masked_blocks.check, masked_blocks.statistics),
+    "sentence_order": Kind(sentence_order.build, sentence_order.check, sentence_order.statistics),
+    "causal": Kind(causal.build, causal.check, causal.statistics, unit="document"),
+    "contexts": Kind(contexts.build, contexts.check, contexts.statistics),
+    "windows": Kind(windows.build, windows.check, windows.statistics),
+}
+
+
+def config_of(instances: Artifact) -> AnyInstancesConfig:
+    """The config that an instances artifact was built with."""
+    return _ADAPTER.validate_python(instances.record["config"])
+
+
+def masked_config_of(instances: Artifact) -> MaskedConfig:
+    """The same for an artifact whose kind is known to be masked."""
+    config = config_of(instances)
+    assert isinstance(config, MaskedConfig), f"{config.kind} has no masks"
+    return config
+
+
+def identity(config: AnyInstancesConfig) -> dict[str, Any]:
+    """The config as far as it decides what comes out: all but the paths of word lists."""
+    plain = config.model_dump(mode="json")
+    if isinstance(config, MaskedConfig):
+        plain["units"] = units.identity(config.units)
+    return plain
+
+
+def outside(config: AnyInstancesConfig) -> dict[str, Any]:
+    """Digests of what the config reads besides its inputs."""
+    return units.outside(config.units) if isinstance(config, MaskedConfig) else {}

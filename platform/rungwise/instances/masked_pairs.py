@@ -1,0 +1,162 @@
+"""Masked pairs: BERT's instances, `[CLS] A [SEP] B [SEP]`, for MLM and next-sentence prediction.
+
+The procedure is that of Devlin et al. 2019 (arXiv:1810.04805, appendix A.2): sentences of one
+document are gathered until a target length, which now and then is short; the gathered ones are cut
+in two; B is what follows A, or, half of the time, text from another document, and then what was not
+used is gathered again. Pairs too long lose tokens from the longer side, front or back.
+
+Two things differ from the published procedure, and both are about labels. A document that ends in a
+single sentence can only give NotNext, which makes such pairs more than half of all; here a later
+pair is made IsNext in exchange, and where too many are owed the sentence is left out and counted.
+And B is never from the document of A, however often the draw has to be repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from rungwise.errors import DataError
+from rungwise.instances import frame
+from rungwise.instances.contract import Facts, must, near
+from rungwise.instances.masked import MaskedConfig, check_masked, masked_statistics
+from rungwise.instances.shards import Shard
+from rungwise.instances.text import Built, Draws, TokenisedText, gather_until
+from rungwise.tokenizer import SpecialIds
+
+_OWED_AT_MOST = 8  # NotNext pairs a shard may be ahead before single sentences are left out
+
+
+class MaskedPairsConfig(MaskedConfig):
+    """Pairs as in the paper."""
+
+    kind: Literal["masked_pairs"] = "masked_pairs"
+    dupe_factor: int = Field(default=1, ge=1)  # passes over the text, each with other pairs
+
+
+@dataclass
+class _Plan:
+    a: list[tuple[int, int]]  # begin and end of A in ids
+    b: list[tuple[int, int]]
+    is_next: list[bool]
+    document_a: list[int]
+    document_b: list[int]
+    owed: int = 0  # pairs made NotNext for want of a second sentence, not yet made up for
+    left_out: int = 0
+    truncated: int = 0
+
+    def add(
+        self,
+        a: tuple[int, int],
+        b: tuple[int, int],
+        is_next: bool,
+        document_a: int,
+        document_b: int,
+        cut: bool,
+    ) -> None:
+        self.a.append(a)
+        self.b.append(b)
+        self.is_next.append(is_next)
+        self.document_a.append(document_a)
+        self.document_b.append(document_b)
+        self.truncated += cut
+
+
+def build(
+    text: TokenisedText, config: MaskedPairsConfig, special: SpecialIds, rng: np.random.Generator
+) -> Built:
+    """Pairs of one shard of documents, `config.sequence_length` tokens at most.
+
+    Raises DataError if there is no second document for B to come from.
+    """
+    if len(text.documents) < 2:
+        raise DataError(
+            "a next-sentence pair needs a B from another document, but a shard holds "
+            f"{len(text.documents)} document; set instances.kind=masked_blocks, add documents, or "
+            "raise corpus.shard_megabytes"
+        )
+    plan = _Plan([], [], [], [], [])
+    draw = Draws(rng)
+    starts, bounds = text.starts.tolist(), text.first_sentence.tolist()
+    room = config.sequence_length - 3
+    for document in range(len(text.documents)):
+        _plan_document(starts, bounds, document, room, config.short_rate, draw, plan)
+    hashes = text.document_hashes
+    columns = {
+        "is_next": np.array(plan.is_next, dtype=np.uint8),
+        "document_a": hashes[np.array(plan.document_a, dtype=np.int64)],
+        "document_b": hashes[np.array(plan.document_b, dtype=np.int64)],
+    }
+    shard = frame.pairs(text, plan.a, plan.b, special, columns)
+    return Built(shard, {"truncated": plan.truncated, "left_out": plan.left_out})
+
+
+def check(shard: Shard, facts: Facts, config: MaskedPairsConfig) -> dict[str, Any]:
+    """Counts of one shard; DataError naming the figure and the bound if the contract is broken."""
+    counts = check_masked(shard, facts, config, segments=2)
+    same = shard.columns["document_a"] == shard.columns["document_b"]
+    is_next = shard.columns["is_next"].astype(bool)
+    for figure, found in (
+        ("NotNext pairs with B from the document of A", int((same & ~is_next).sum())),
+        ("IsNext pairs with B from another document", int((~same & is_next).sum())),
+    ):
+        must(facts.name, figure, found, "exactly", 0, found == 0)
+    counts["is_next"] = int(is_next.sum())
+    near(facts.name, "share of IsNext pairs", counts["is_next"], len(shard), 0.5, 0.01)
+    return counts
+
+
+def statistics(totals: dict[str, Any], config: MaskedPairsConfig) -> dict[str, Any]:
+    """Shares from the counts of all shards."""
+    return {
+        **masked_statistics(totals, config),
+        "is_next_share": totals["is_next"] / totals["instances"],
+        "sentences_left_out": totals["left_out"],
+    }
+
+
+def _plan_document(
+    starts: list[int],
+    bounds: list[int],
+    document: int,
+    room: int,
+    short_rate: float,
+    draw: Draws,
+    plan: _Plan,
+) -> None:
+    sentence, end = bounds[document], bounds[document + 1]
+    while sentence < end:
+        target = draw.integer(2, room) if draw.uniform() < short_rate else room
+        last = gather_until(starts, sentence, end, target)
+        if last - sentence == 1 and last < end:
+            last += 1  # one long sentence: a true next needs another
+        count = last - sentence
+        if count == 1 and plan.owed >= _OWED_AT_MOST:
+            # Whatever its coin would say: to leave out only one kind would tilt the labels.
+            plan.left_out += 1
+            return
+        random_next = draw.uniform() < 0.5
+        if count == 1 and not random_next:
+            plan.owed += 1
+            random_next = True
+        elif random_next and plan.owed and count > 1:
+            plan.owed -= 1
+            random_next = False
+        a_count = 1 if count <= 2 else draw.integer(1, count - 1)
+        a = (starts[sentence], starts[sentence + a_count])
+        if random_next:
+            other = draw.integer(0, len(bounds) - 3)
+            other += other >= document
+            first = draw.integer(bounds[other], bounds[other + 1] - 1)
+            wanted = max(1, target - (a[1] - a[0]))
+            b = (starts[first], starts[gather_until(starts, first, bounds[other + 1], wanted)])
+            sentence += a_count  # the rest is gathered again
+        else:
+            other = document
+            b = (a[1], starts[last])
+            sentence = last
+        a, b, cut = frame.truncate(a, b, room, draw)
+        plan.add(a, b, not random_next, document, other, cut)

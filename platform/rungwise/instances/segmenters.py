@@ -1,0 +1,156 @@
+"""Which characters of a text belong together: Chinese words by jieba or a list, phrases by a list.
+
+Chinese is written without blanks. `jieba` (an optional package) looks for the likeliest way through
+a dictionary; a list takes its longest entry from left to right. Both say the same for the same text
+in any process.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+
+from rungwise.errors import DataError, UserError
+from rungwise.storage import SourceFile, find_files
+
+Stretch = tuple[int, int]  # [start, end) in characters of one text
+Segmenter = Callable[[str], Iterable[Stretch]]  # the words that hold a han character
+
+_KEY = "instances.units"
+_HAN_BLOCKS = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+# The characters that BERT's tokenizer takes for Chinese, as the inside of a [...] expression.
+HAN = "".join(f"{chr(first)}-{chr(last)}" for first, last in _HAN_BLOCKS)
+_HAN_CHARACTER = re.compile(f"[{HAN}]")
+# A han character, a word of another script, or a mark.
+_ATOM = re.compile(rf"[{HAN}]|[^\W{HAN}]+|[^\w\s]")
+
+
+class Entries:
+    """The words or phrases of a list, to be found in texts whatever their case."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._entries = {atoms for line in lines if (atoms := tuple(_atoms(line)))}
+        self._longest: dict[str, int] = {}
+        for atoms in self._entries:
+            self._longest[atoms[0]] = max(len(atoms), self._longest.get(atoms[0], 0))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def matches(self, text: str) -> Iterator[Stretch]:
+        """The longest entry at each place from left to right, none inside another.
+
+        An entry matches whole words and marks; each han character is one.
+        """
+        found = list(_ATOM.finditer(text))
+        atoms = [match[0].casefold() for match in found]
+        at = 0
+        while at < len(atoms):
+            size = min(self._longest.get(atoms[at], 0), len(atoms) - at)
+            while size and tuple(atoms[at : at + size]) not in self._entries:
+                size -= 1
+            if size:
+                yield found[at].start(), found[at + size - 1].end()
+            at += max(size, 1)
+
+
+def _atoms(text: str) -> list[str]:
+    return [atom.casefold() for atom in _ATOM.findall(text)]
+
+
+def entries_at(name: str, path: str) -> Entries:
+    """The list in the file at `path`, an entry a line; `name` is its key, for messages.
+
+    Raises DataError if there is no such file, it is not UTF-8 or has no entry.
+    """
+    file = _file(name, path)
+    return _read(name, file, file.digest())
+
+
+def list_digest(name: str, path: str) -> str:
+    """What changes when the bytes of the list do; a DataError if there is no such file."""
+    return _file(name, path).digest()
+
+
+def _file(name: str, path: str) -> SourceFile:
+    files = find_files(path)
+    if len(files) != 1:
+        found = f"{len(files)} files" if files else "nothing"
+        raise DataError(f"{_KEY}.{name}: expected the path of a file, found {found} at {path!r}")
+    return files[0]
+
+
+@functools.lru_cache(maxsize=4)  # a worker reads the same list for each of its shards
+def _read(name: str, file: SourceFile, digest: str) -> Entries:
+    with file.open() as stream:
+        data = stream.read()
+    try:
+        entries = Entries(data.decode("utf-8-sig").splitlines())
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise DataError(
+            f"{_KEY}.{name}: {file.uri} line {line} is not UTF-8: {error.reason}"
+        ) from error
+    if not len(entries):
+        raise DataError(f"{_KEY}.{name}: expected an entry a line in {file.uri}, found none")
+    return entries
+
+
+def word_list_words(entries: Entries) -> Segmenter:
+    """Entries as words; a han character of none of them is a word of its own."""
+
+    def words(text: str) -> Iterator[Stretch]:
+        end = 0
+        for start, stop in itertools.chain(entries.matches(text), [(len(text), len(text))]):
+            for single in _HAN_CHARACTER.finditer(text, end, start):
+                yield single.span()
+            if _HAN_CHARACTER.search(text, start, stop):
+                yield start, stop
+                end = stop
+
+    return words
+
+
+@functools.cache
+def jieba_words() -> Segmenter:
+    """Words of jieba with its own dictionary, without its guesses at unknown words.
+
+    Raises UserError if the package is not installed.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Its expressions are older than the warnings about them.
+            warnings.simplefilter("ignore")
+            import jieba
+    except ImportError as error:
+        raise UserError(
+            f"{_KEY}.segmenter: jieba needs a package that is not installed; run "
+            "pip install 'rungwise[zh]', or choose word_list"
+        ) from error
+    jieba.setLogLevel(logging.WARNING)
+    tokenizer = jieba.Tokenizer()
+    with tempfile.TemporaryDirectory() as folder:
+        # Its cache would lie where others can write, and is unmarshalled when read.
+        tokenizer.tmp_dir = folder  # pyright: ignore[reportAttributeAccessIssue]
+        tokenizer.initialize()
+
+    def words(text: str) -> Iterator[Stretch]:
+        end = 0
+        for word in tokenizer.cut(text, HMM=False):
+            start, end = end, end + len(word)
+            if _HAN_CHARACTER.search(word):
+                yield start, end
+
+    return words

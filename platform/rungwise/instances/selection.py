@@ -1,0 +1,225 @@
+"""Selection: which tokens of a batch masking takes, alone or with the unit that they belong to.
+
+Candidates of a row are put in random order by numbers that hold their positions in the low bits, so
+that sorting numbers gives positions. How units and spans are taken is said in masking.py.
+
+B batch, T sequence, U units of a batch, K units looked at in a row, P tokens selected. "Flat"
+positions count through a (B, T) array row by row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rungwise.instances.randomness import bits, extend
+
+RANDOM_BITS = 53  # of the 64 that order candidates; the position has the others
+_NEVER = np.uint64(2**64 - 1)  # sorts behind every candidate
+_RANKS_AT_ONCE = 32  # span lengths drawn together
+
+
+@dataclass(frozen=True)
+class Draws:
+    """For each row the streams of random numbers; `extend` with a position gives one of them."""
+
+    select: NDArray[np.uint64]  # (B,) each
+    corrupt: NDArray[np.uint64]
+    replace: NDArray[np.uint64]
+    round: NDArray[np.uint64]
+    length: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, seed: int, epochs: NDArray[np.int64], instances: NDArray[np.int64]) -> Draws:
+        return cls(*bits(bits(seed, epochs, instances), np.arange(1, 6)[:, None]))
+
+
+def fraction(draw: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The highest bits: a number in [0, 1) as so many parts of 2 to the RANDOM_BITS."""
+    return draw >> np.uint64(64 - RANDOM_BITS)
+
+
+def _order(allowed: NDArray[np.bool_], draws: Draws) -> tuple[NDArray[np.uint64], int]:
+    """(B, T) numbers that sort the allowed positions at random and hold them, and their bits."""
+    length = allowed.shape[1]
+    position = np.arange(length, dtype=np.uint64)
+    position_bits = max(64 - RANDOM_BITS, (length - 1).bit_length())
+    order = extend(draws.select[:, None], position)
+    order &= np.uint64(2**64 - 2**position_bits)
+    order |= position
+    order[~allowed] = _NEVER
+    return order, position_bits
+
+
+def select_tokens(
+    maskable: NDArray[np.bool_],  # (B, T)
+    wanted: NDArray[np.int64],  # (B,) tokens, at most `most`
+    most: int,
+    draws: Draws,
+) -> NDArray[np.int64]:
+    """Flat positions (P,) of `wanted` tokens of each row, ascending."""
+    order, position_bits = _order(maskable, draws)
+    size, length = order.shape
+    most = min(most, length)
+    lowest = np.sort(np.partition(order, most - 1, axis=1)[:, :most], axis=1)
+    flat = (lowest & np.uint64(2**position_bits - 1)).astype(np.int64)
+    flat += np.arange(size)[:, None] * length
+    flat[np.arange(most) >= wanted[:, None]] = order.size
+    flat = np.sort(flat, axis=1)
+    return flat[flat < order.size]
+
+
+@dataclass(frozen=True)
+class _Units:
+    """The units of a batch one behind the other; a special token or padding is one of its own."""
+
+    first: NDArray[np.bool_]  # (B, T) a maskable unit begins here
+    begin: NDArray[np.intp]  # (U,) flat, ascending
+    sizes: NDArray[np.intp]  # (U,) tokens
+
+    @classmethod
+    def of(cls, maskable: NDArray[np.bool_], unit_starts: NDArray[np.bool_]) -> _Units:
+        starts = unit_starts | ~maskable
+        starts[:, 0] = True  # a row may begin inside a word that was cut
+        starts[:, 1:] |= ~maskable[:, :-1]
+        begin = np.flatnonzero(starts)
+        return cls(starts & maskable, begin, np.diff(begin, append=starts.size))
+
+
+def select_units(
+    maskable: NDArray[np.bool_],  # (B, T)
+    unit_starts: NDArray[np.bool_],  # (B, T)
+    wanted: NDArray[np.int64],  # (B,) tokens, at most `most`
+    most: int,
+    draws: Draws,
+    span_shares: NDArray[np.float64] | None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Whole units, or with `span_shares` spans of them, with no more tokens than `wanted`.
+
+    `span_shares` are the shares of spans of at most 1, 2, ... units, the last of them 1.
+    Returns flat positions (P,) of the tokens, ascending, and where the unit or span of each begins.
+    """
+    units = _Units.of(maskable, unit_starts)
+    order, position_bits = _order(units.first, draws)
+    available = units.first.sum(axis=1)
+    all_ranks = int(available.max(initial=0))
+    first_of = np.full(len(units.begin), -1, dtype=np.int32)
+    # Nearly always the first few ranks hold enough; sorting and looking up all costs twice as much.
+    for ranks in (min(2 * most, all_ranks), all_ranks):
+        ranked = _in_random_order(units, order, position_bits, ranks)
+        if span_shares is None:
+            first_of, room = _take_units(units, ranked, wanted)
+        else:
+            first_of, room = _take_spans(units, ranked, wanted, draws, span_shares)
+        if not ((room > 0) & (available > ranks)).any():
+            break
+    return _tokens_of(units, first_of)
+
+
+def _in_random_order(
+    units: _Units, order: NDArray[np.uint64], position_bits: int, ranks: int
+) -> NDArray[np.int32]:
+    """(B, K) the first K maskable units of each row in random order, -1 behind the last."""
+    size, length = order.shape
+    if ranks < length:
+        order = np.partition(order, ranks, axis=1)[:, :ranks]
+    order = np.sort(order, axis=1)
+    unit_at = np.empty(size * length, dtype=np.int32)
+    unit_at[units.begin] = np.arange(len(units.begin), dtype=np.int32)
+    flat = (order & np.uint64(2**position_bits - 1)).astype(np.int32)
+    flat += np.arange(size, dtype=np.int32)[:, None] * length
+    return np.where(order == _NEVER, -1, unit_at.take(flat, mode="clip"))
+
+
+def _take_units(
+    units: _Units, ranked: NDArray[np.int32], wanted: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Take units in order, pass over one that is larger than the room left.
+
+    Returns (U,) the first unit of what is selected with this one, -1 where a unit is not selected,
+    and the room (B,) that nothing fitted into.
+    """
+    sizes = np.where(ranked < 0, units.first.size, units.sizes[ranked])  # (B, K)
+    total = np.cumsum(sizes, axis=1)
+    fits = total <= wanted[:, None]
+    taken = [ranked[fits]]
+    rank = fits.sum(axis=1)  # of the first unit that is too large
+    room = wanted - np.where(fits, sizes, 0).sum(axis=1)
+    row = np.flatnonzero(room)
+    ranks = np.arange(ranked.shape[1])
+    # Each pass takes a unit in every row left, out of less room than the largest unit has tokens.
+    while len(row):
+        fits = (sizes[row] <= room[row, None]) & (ranks > rank[row, None])
+        found = fits.any(axis=1)
+        row, at = row[found], fits[found].argmax(axis=1)
+        taken.append(ranked[row, at])
+        room[row] -= sizes[row, at]
+        rank[row] = at
+        row = row[room[row] > 0]
+    first_of = np.full(len(units.begin), -1, dtype=np.int32)
+    chosen = np.concatenate(taken)
+    first_of[chosen] = chosen
+    return first_of, room
+
+
+def _take_spans(
+    units: _Units,
+    ranked: NDArray[np.int32],
+    wanted: NDArray[np.int64],
+    draws: Draws,
+    span_shares: NDArray[np.float64],
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Take spans that begin at units in random order; returns what `_take_units` does.
+
+    One ends early, after a whole unit, at a special token, at a span taken before, or where no more
+    tokens are wanted.
+    """
+    length = units.first.shape[1]
+    most = len(span_shares)
+    words = np.arange(most)
+    # Windows may look past the last unit.
+    beyond = np.zeros(most, dtype=np.intp)
+    sizes = np.append(units.sizes, beyond)
+    begin = np.append(units.begin, beyond + units.first.size)
+    free = np.append(units.first.reshape(-1)[units.begin], beyond.astype(bool))
+    first_of = np.full(len(begin), -1, dtype=np.int32)
+    room = wanted.copy()
+    row = np.flatnonzero(room)
+    drawn = np.empty((0, 0))
+    for rank in range(ranked.shape[1]):
+        row = row[(room[row] > 0) & (ranked[row, rank] >= 0)]
+        if not len(row):
+            break
+        if rank % _RANKS_AT_ONCE == 0:
+            position = begin[ranked[:, rank : rank + _RANKS_AT_ONCE]] % length
+            drawn = span_lengths(extend(draws.length[:, None], position), span_shares)
+        first = ranked[row, rank]
+        window = first[:, None] + words  # (rows, words)
+        inside = free[window] & (words < drawn[row, rank % _RANKS_AT_ONCE, None])
+        inside &= begin[window] < (row[:, None] + 1) * length
+        inside &= np.cumsum(sizes[window], axis=1) <= room[row, None]
+        inside = np.logical_and.accumulate(inside, axis=1)
+        taken = window[inside]
+        first_of[taken] = np.repeat(first, inside.sum(axis=1))
+        free[taken] = False
+        room[row] -= np.where(inside, sizes[window], 0).sum(axis=1)
+    return first_of[: len(units.begin)], room
+
+
+def span_lengths(draw: NDArray[np.uint64], span_shares: NDArray[np.float64]) -> NDArray[np.intp]:
+    """The units of a span for each 64 random bits."""
+    return 1 + np.searchsorted(span_shares[:-1] * 2.0**RANDOM_BITS, fraction(draw), side="right")
+
+
+def _tokens_of(
+    units: _Units, first_of: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Flat positions (P,) of all tokens of selected units, and where what they share begins."""
+    chosen = np.flatnonzero(first_of >= 0)
+    sizes = units.sizes[chosen]
+    ends = np.cumsum(sizes)
+    within = np.arange(int(sizes.sum())) - np.repeat(ends - sizes, sizes)
+    flat = np.repeat(units.begin[chosen], sizes) + within
+    return flat, np.repeat(units.begin[first_of[chosen]], sizes)

@@ -1,0 +1,125 @@
+"""One shard from its specification: read, tokenise, build, check, write, and leave a marker.
+
+A shard is the unit of work. What comes out depends on its documents, the config and the seed alone,
+so its bytes are the same whoever builds it and whatever happened before. The marker is the row of
+the manifest; it is written after the shard, so that a job that was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rungwise.errors import DataError
+from rungwise.instances import shards
+from rungwise.instances.contract import Facts
+from rungwise.instances.kinds import KINDS, AnyInstancesConfig
+from rungwise.instances.masked import MaskedConfig
+from rungwise.instances.tokenised import UnitsOf, sections
+from rungwise.storage import Folder
+from rungwise.tokenizer import SpecialIds, cached_encoder, load
+from rungwise.tokenizer.encoder import Backend
+
+MARKERS = "markers"
+
+
+@dataclass(frozen=True)
+class ShardSpec:
+    """Which file of the corpus, and the how-manieth pass over it."""
+
+    file: str
+    split: str
+    text_bytes: int
+    dupe: int = 0
+    histogram: bool = False  # count its tokens by id
+
+    @property
+    def name(self) -> str:
+        """The name of the shard file."""
+        stem = self.file.removesuffix(".parquet")
+        return f"{stem}-{self.dupe:02d}.arrow" if self.dupe else f"{stem}.arrow"
+
+    @property
+    def stream(self) -> int:
+        """What separates its random numbers from those of other shards."""
+        return shards.document_hash(f"{self.file}#{self.dupe}" if self.dupe else self.file)
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """What all shards of an artifact share."""
+
+    config: AnyInstancesConfig
+    corpus: Folder
+    tokenizer: Folder
+    output: Folder
+    vocab_size: int
+    special: SpecialIds
+    backend: Backend
+
+    def build_once(self, spec: ShardSpec) -> dict[str, Any]:
+        """The row of a shard that an earlier attempt finished, or else of one built now."""
+        marker = marker_of(spec)
+        if self.output.exists(marker):
+            return json.loads(self.output.read_bytes(marker))
+        return self.build(spec)
+
+    def build(self, spec: ShardSpec) -> dict[str, Any]:
+        """Build one shard and return its row of the manifest, plain data.
+
+        Raises DataError naming the shard if the contract is broken.
+        """
+        config, kind = self.config, KINDS[self.config.kind]
+        encoder = cached_encoder(self.tokenizer, self.backend)
+        key = np.array([config.seed, spec.stream], dtype=np.uint64)
+        rng = np.random.Generator(np.random.Philox(key=key))
+        parts: list[shards.Shard] = []
+        totals: Counter[str] = Counter()
+        histogram = np.zeros(self.vocab_size if spec.histogram else 0, dtype=np.int64)
+        for text in sections(
+            self.corpus, spec.file, spec.text_bytes, encoder, kind.unit, self._units()
+        ):
+            try:
+                built = kind.build(text, config, self.special, rng)
+            except DataError as error:
+                raise DataError(f"{spec.file}: {error}") from error
+            parts.append(built.shard)
+            totals.update(built.counts)
+            totals.update(documents=len(text.documents), text_tokens=len(text.ids))
+            if spec.histogram:
+                histogram += np.bincount(text.ids, minlength=self.vocab_size)
+        shard = shards.joined(parts)
+        facts = Facts(spec.name, self.vocab_size, self.special, config.seed, len(parts))
+        counts = kind.check(shard, facts, config)
+        with self.output.staged(spec.name) as path:
+            shards.write(shard, path)
+            written = path.stat().st_size
+            sha256 = shards.digest(path)
+        row = {
+            "file": spec.name,
+            "split": spec.split,
+            "sha256": sha256,
+            "bytes": written,
+            **totals,
+            **counts,
+        }
+        if spec.histogram:
+            row["histogram"] = histogram.tolist()
+        self.output.write_bytes(marker_of(spec), json.dumps(row).encode())
+        return row
+
+    def _units(self) -> UnitsOf | None:
+        """What masking takes as one, where that is more than a token."""
+        config = self.config
+        if not isinstance(config, MaskedConfig) or config.masking.unit == "token":
+            return None
+        return UnitsOf(load(self.tokenizer), config.units, config.masking.unit == "phrase")
+
+
+def marker_of(spec: ShardSpec) -> str:
+    """The name of the marker that says that a shard is done."""
+    return f"{MARKERS}/{spec.name}.json"

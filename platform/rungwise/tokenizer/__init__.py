@@ -1,0 +1,67 @@
+"""Tokenizers: trained on the corpus or taken from a file, and the encoders that apply them fast."""
+
+from rungwise.tokenizer.config import (
+    ByteBpeConfig,
+    CharacterConfig,
+    TokenizerConfig,
+    TokenizerFileConfig,
+    UnigramConfig,
+    WordConfig,
+    WordPieceConfig,
+    identity,
+)
+from rungwise.tokenizer.encoder import Encoded, Encoder, cached_encoder, encoder_of
+from rungwise.tokenizer.files import FILE, load, outside, read
+from rungwise.tokenizer.special import (
+    CLS,
+    CLS_ID,
+    END_OF_TEXT,
+    MASK,
+    MASK_ID,
+    PAD,
+    PAD_ID,
+    SEP,
+    SEP_ID,
+    SPECIAL_TOKENS,
+    UNK,
+    UNK_ID,
+    SpecialIds,
+    special_ids,
+)
+from rungwise.tokenizer.stage import run
+from rungwise.tokenizer.training import train
+
+__all__ = [
+    "CLS",
+    "CLS_ID",
+    "END_OF_TEXT",
+    "FILE",
+    "MASK",
+    "MASK_ID",
+    "PAD",
+    "PAD_ID",
+    "SEP",
+    "SEP_ID",
+    "SPECIAL_TOKENS",
+    "UNK",
+    "UNK_ID",
+    "ByteBpeConfig",
+    "CharacterConfig",
+    "Encoded",
+    "Encoder",
+    "SpecialIds",
+    "TokenizerConfig",
+    "TokenizerFileConfig",
+    "UnigramConfig",
+    "WordConfig",
+    "WordPieceConfig",
+    "cached_encoder",
+    "encoder_of",
+    "identity",
+    "load",
+    "outside",
+    "read",
+    "run",
+    "special_ids",
+    "train",
+]

@@ -1,0 +1,182 @@
+"""Where a text may be cut so that its pieces, tokenised alone, give the tokens of the whole.
+
+A cut must fall on a border between pre-tokens whatever stands before and after it, and the
+normalizer must not act across it. Both are properties of a tokenizer's normalizer and
+pre-tokenizer, so only those that were thought through are cut at all; any other has no rules and
+its texts stay whole.
+
+- Before an ASCII blank. It is a border for BERT's, GPT-2's, SentencePiece's and all trained here,
+  and nothing composes with it. For GPT-2's expression, which takes ` ?\\p{L}+` and also runs of
+  white space up to its last, only if no white space follows; else the piece is `spoilt`.
+- On both sides of ASCII punctuation that an ASCII byte follows, where punctuation always stands
+  alone. (Before another byte it may be the base of a composed letter, as in `=` + U+0338.)
+- Between ASCII letters, digits and the rest for GPT-2's expression, but not behind an apostrophe,
+  for `'s` is one pre-token. No alternative of the expression holds two of these classes otherwise.
+- On both sides of han characters U+4E00 to U+9FFF where each stands alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, models
+
+from rungwise.tokenizer.training import EVERY_CHARACTER, SPECIAL_IS_TEXT
+
+Bytes = NDArray[np.uint8]
+Flags = NDArray[np.bool_]
+
+_BLANK, _LETTER, _DIGIT, _PUNCTUATION = 1, 2, 3, 4
+_APOSTROPHE = ord("'")
+_PUNCTUATION_BYTES = b"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+# UTF-8 of U+4E00 to U+9FFF: E4 B8 80 to E9 BF BF.
+_FIRST_HAN, _LAST_HAN, _SECOND_OF_FIRST_HAN = 0xE4, 0xE9, 0xB8
+
+
+def _classes() -> Bytes:
+    table = np.zeros(256, np.uint8)
+    table[ord(" ")] = _BLANK
+    table[ord("a") : ord("z") + 1] = table[ord("A") : ord("Z") + 1] = _LETTER
+    table[ord("0") : ord("9") + 1] = _DIGIT
+    table[list(_PUNCTUATION_BYTES)] = _PUNCTUATION
+    return table
+
+
+_CLASSES = _classes()
+_LETTERS, _CASE_BIT = 26, np.uint8(0x20)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What holds for one tokenizer.
+
+    `punctuation`: "alone" if each ASCII mark is a pre-token, "classes" for GPT-2's expression.
+    `blank_is_text`: a blank is a token or part of one. `lowercase`: ASCII letters can be made
+    small before anything else, with the same result.
+    """
+
+    punctuation: Literal["alone", "classes"] | None = None
+    han: bool = False
+    blank_is_text: bool = True
+    lowercase: bool = False
+
+    def prepared(self, data: Bytes) -> Bytes:
+        """`data`, in small letters where that changes no token and makes more pieces equal."""
+        if not self.lowercase:
+            return data
+        capital = (data - ord("A")) < _LETTERS  # bytes below "A" wrap round to large ones
+        return np.bitwise_or(data, capital * _CASE_BIT, dtype=np.uint8)
+
+    def cuts(self, data: Bytes) -> Flags:
+        """True at each byte of the UTF-8 text `data` that a piece may begin at."""
+        classes = np.take(_CLASSES, data)
+        flags = classes == _BLANK
+        if self.punctuation == "alone":
+            alone = classes == _PUNCTUATION
+            alone[:-1] &= data[1:] < 0x80
+            flags[1:] |= alone[:-1]
+            # With a blank in front the two are one piece.
+            alone[1:] &= classes[:-1] != _BLANK
+            flags |= alone
+        elif self.punctuation == "classes":
+            before, here = classes[:-1], classes[1:]
+            flags[1:] |= (
+                (before != here) & (before > _BLANK) & (here > _BLANK) & (data[:-1] != _APOSTROPHE)
+            )
+        if self.han:
+            _cut_han(data, flags)
+        return flags
+
+    def spoilt(self, piece: str) -> bool:
+        """True if the cut before `piece` was none, so that its text must stay whole."""
+        return (
+            self.punctuation == "classes"
+            and piece[0] == " "
+            and (len(piece) == 1 or piece[1].isspace())
+        )
+
+
+def _cut_han(data: Bytes, flags: Flags) -> None:
+    lead = (data >= _FIRST_HAN) & (data <= _LAST_HAN)
+    if not lead.any():
+        return
+    lead[:-1] &= (data[:-1] > _FIRST_HAN) | (data[1:] >= _SECOND_OF_FIRST_HAN)
+    flags |= lead
+    flags[3:] |= lead[:-3]
+
+
+def rules_of(tokenizer: Tokenizer) -> Rules | None:
+    """The rules of `tokenizer`, None if it is not known that its texts may be cut."""
+    if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
+        return None
+    if any(getattr(tokenizer.model, name, None) for name in ("dropout", "alpha", "nbest_size")):
+        # It samples: no two calls give the same pieces.
+        return None
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+    if max(vocabulary.values(), default=-1) >= len(vocabulary):
+        # A separator put in by memo.py would get an id that is taken.
+        return None
+    # All but the vocabulary, which would make a long text.
+    shell = Tokenizer(models.WordLevel({}, unk_token=""))
+    if tokenizer.normalizer is not None:
+        shell.normalizer = tokenizer.normalizer
+    if tokenizer.pre_tokenizer is not None:
+        shell.pre_tokenizer = tokenizer.pre_tokenizer
+    data = json.loads(shell.to_str())
+    parts = _parts(data["normalizer"], "normalizers")
+    kinds = {part["type"] for part in parts}
+    split = [_known(part) for part in _parts(data["pre_tokenizer"], "pretokenizers")]
+    composes = kinds <= {"NFC", "NFD", "Lowercase"}
+    drops_blanks = kinds <= {"NFC", "NFD", "Lowercase", "StripAccents", "BertNormalizer"}
+    bert = next((part for part in parts if part["type"] == "BertNormalizer"), None)
+    if split == ["bert"] and drops_blanks:
+        only_bert = kinds == {"BertNormalizer"}
+        return Rules(
+            punctuation="alone",
+            han=only_bert and bert is not None and bert["handle_chinese_chars"],
+            blank_is_text=False,
+            lowercase=only_bert and bert is not None and bert["lowercase"],
+        )
+    if split in (["blank"], ["blank", "bracket"]) and drops_blanks:
+        return Rules(blank_is_text=False)
+    if split in (["metaspace"], ["metaspace", "bracket"]) and composes:
+        return Rules()
+    if split == ["bytes"] and composes:
+        return Rules(punctuation="classes")
+    if split == ["character"] and composes:
+        return Rules(punctuation="alone", han=True)
+    return None
+
+
+def _parts(data: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+    if data is None:
+        return []
+    if data["type"] == "Sequence":
+        return [inner for part in data[key] for inner in _parts(part, key)]
+    return [data]
+
+
+def _known(part: Mapping[str, Any]) -> str:
+    kind = part["type"]
+    if kind == "BertPreTokenizer":
+        return "bert"
+    if kind == "WhitespaceSplit":
+        return "blank"
+    # Scheme "first" looks at where in the text a piece stands.
+    if kind == "Metaspace" and part["split"] and part["prepend_scheme"] in ("always", "never"):
+        return "metaspace"
+    if kind == "ByteLevel" and part["use_regex"] and not part["add_prefix_space"]:
+        return "bytes"
+    if kind == "Split" and part["behavior"] == "Isolated" and not part["invert"]:
+        pattern = part["pattern"].get("Regex", "")
+        if pattern == EVERY_CHARACTER:
+            return "character"
+        # Ours, which makes `[MASK]` text: it looks at no blank.
+        if pattern == SPECIAL_IS_TEXT:
+            return "bracket"
+    return "unknown"

@@ -1,0 +1,197 @@
+"""Vocabularies in files: `tokenizer.json` of an artifact, and those from elsewhere.
+
+Read are BERT's `vocab.txt` (a piece a line), a `tokenizer.json` of the `tokenizers` library, and
+GPT-2's `vocab.json` with `merges.txt`; from a local path or s3://.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from rungwise.errors import DataError
+from rungwise.storage import Folder, SourceFile, find_files
+from rungwise.tokenizer.config import TokenizerFileConfig, TrainedConfig
+from rungwise.tokenizer.special import END_OF_TEXT, KNOWN_NAMES, ROLE_NAMES
+from rungwise.tokenizer.training import wordpiece
+
+FILE = "tokenizer.json"
+_VOCAB_TXT, _VOCAB_JSON, _MERGES = "vocab.txt", "vocab.json", "merges.txt"
+_KEY = "tokenizer.path"
+
+
+def load(folder: Folder) -> Tokenizer:
+    """The tokenizer of an artifact.
+
+    Text that happens to contain `[MASK]` or `[SEP]` is text: it is split like any other and never
+    becomes a special token.
+    """
+    return _ready(Tokenizer.from_str(folder.read_bytes(FILE).decode("utf-8")))
+
+
+def read(config: TokenizerFileConfig) -> Tokenizer:
+    """The tokenizer of the file or files at `config.path`.
+
+    Raises DataError naming the file, and the line where there is one, if it is missing or garbled.
+    """
+    files = {file.name.rpartition("/")[2]: file for file in _files(config)}
+    if _VOCAB_JSON in files:
+        return _ready(_gpt2(files[_VOCAB_JSON], files[_MERGES]))
+    [(name, file)] = files.items()
+    return _ready(_json(file) if name.endswith(".json") else _vocab_txt(file, config.lowercase))
+
+
+def outside(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]:
+    """The digest of the bytes of a foreign vocabulary; nothing for what is learned here."""
+    if not isinstance(config, TokenizerFileConfig):
+        return {}
+    digest = hashlib.sha256()
+    for file in _files(config):
+        with file.open() as stream:
+            of_file = hashlib.sha256(stream.read()).hexdigest()
+        digest.update(of_file.encode())
+    return {"path": {"sha256": digest.hexdigest()}}
+
+
+def _files(config: TokenizerFileConfig) -> list[SourceFile]:
+    """What to read: one file, or vocab.json and merges.txt in this order."""
+    found = find_files(config.path)
+    if not found:
+        raise DataError(f"{_KEY}: there is no file or folder {config.path!r}")
+    if len(found) == 1 and found[0].name not in (_VOCAB_JSON, _MERGES):
+        file = found[0]
+        if not file.name.endswith((".txt", ".json")):
+            raise DataError(
+                f"{_KEY}: expected vocab.txt, tokenizer.json, or a folder with vocab.json and "
+                f"merges.txt, found {file.uri}"
+            )
+        return found
+    by_name = {file.name: file for file in found}
+    for names in ((FILE,), (_VOCAB_JSON, _MERGES), (_VOCAB_TXT,)):
+        if all(name in by_name for name in names):
+            return [by_name[name] for name in names]
+    missing = next((name for name in (_MERGES, _VOCAB_JSON) if name not in by_name), "")
+    hint = f"; {missing} is missing beside it" if {_VOCAB_JSON, _MERGES} & set(by_name) else ""
+    raise DataError(
+        f"{_KEY}: {config.path} holds neither tokenizer.json, nor vocab.txt, nor vocab.json with "
+        f"merges.txt; found {', '.join(sorted(by_name)[:5])}{hint}"
+    )
+
+
+def _vocab_txt(file: SourceFile, lowercase: bool) -> Tokenizer:
+    # Only a line feed ends a line: vocabularies hold other line separators as pieces.
+    lines = _text(file).removesuffix("\n").split("\n")
+    pieces: dict[str, int] = {}
+    for index, line in enumerate(lines):
+        piece = line.removesuffix("\r")
+        if not piece:
+            raise DataError(f"{_KEY}: {file.uri} line {index + 1}: expected a piece, found nothing")
+        if piece in pieces:
+            raise DataError(
+                f"{_KEY}: {file.uri} line {index + 1}: {piece!r} is on line {pieces[piece] + 1} too"
+            )
+        pieces[piece] = index
+    unknown = next((name for name in ROLE_NAMES["unk"] if name in pieces), None)
+    if unknown is None:
+        raise DataError(
+            f"{_KEY}: {file.uri} has no unknown token among its {len(pieces):,} lines (looked for "
+            f"{', '.join(ROLE_NAMES['unk'])}); is it a WordPiece vocabulary?"
+        )
+    tokenizer = wordpiece(pieces, lowercase, unknown)
+    tokenizer.add_special_tokens([name for name in KNOWN_NAMES if name in pieces])
+    return tokenizer
+
+
+def _json(file: SourceFile) -> Tokenizer:
+    text = _text(file)
+    _parsed(file, text)
+    try:
+        return Tokenizer.from_str(text)
+    except Exception as error:
+        raise DataError(
+            f"{_KEY}: {file.uri} is JSON, but not a tokenizer.json of the tokenizers library "
+            f"({error}); a vocab.json needs its merges.txt beside it, give the folder of both"
+        ) from error
+
+
+def _gpt2(vocabulary_file: SourceFile, merges_file: SourceFile) -> Tokenizer:
+    vocabulary = _parsed(vocabulary_file, _text(vocabulary_file))
+    if not isinstance(vocabulary, dict) or not all(
+        isinstance(index, int) for index in vocabulary.values()
+    ):
+        raise DataError(f"{_KEY}: {vocabulary_file.uri}: expected an object of token to id")
+    if len(set(vocabulary.values())) != len(vocabulary):
+        by_id: dict[int, str] = {}
+        for token, index in vocabulary.items():
+            if index in by_id:
+                raise DataError(
+                    f"{_KEY}: {vocabulary_file.uri}: {by_id[index]!r} and {token!r} have the same "
+                    f"id {index}"
+                )
+            by_id[index] = token
+    merges: list[tuple[str, str]] = []
+    for number, line in enumerate(_text(merges_file).split("\n"), start=1):
+        line = line.removesuffix("\r")
+        if not line or (number == 1 and line.startswith("#version")):
+            continue
+        left, _, right = line.partition(" ")
+        if not right or " " in right:
+            raise DataError(
+                f"{_KEY}: {merges_file.uri} line {number}: expected two pieces, found {line!r}"
+            )
+        for piece in (left, right, left + right):
+            if piece not in vocabulary:
+                raise DataError(
+                    f"{_KEY}: {merges_file.uri} line {number}: {piece!r} is not in "
+                    f"{vocabulary_file.name}"
+                )
+        merges.append((left, right))
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    names = [name for name in (END_OF_TEXT, *KNOWN_NAMES) if name in vocabulary]
+    tokenizer.add_special_tokens(
+        [AddedToken(name, special=True, normalized=False) for name in dict.fromkeys(names)]
+    )
+    return tokenizer
+
+
+def _ready(tokenizer: Tokenizer) -> Tokenizer:
+    """Set to give all ids of a text and no others."""
+    tokenizer.encode_special_tokens = True
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _text(file: SourceFile) -> str:
+    with file.open() as stream:
+        data = stream.read()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise DataError(f"{_KEY}: {file.uri} line {line} is not UTF-8: {error.reason}") from error
+
+
+def _parsed(file: SourceFile, text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=lambda pairs: _without_repeats(file, pairs))
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{_KEY}: {file.uri} line {error.lineno} is not JSON: {error.msg}"
+        ) from error
+
+
+def _without_repeats(file: SourceFile, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise DataError(f"{_KEY}: {file.uri}: {key!r} stands there twice")
+            seen.add(key)
+    return found

@@ -1,0 +1,114 @@
+"""What an encoder is, and the reference: the `tokenizers` library as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+
+Ids = NDArray[np.uint16 | np.uint32]
+_PARALLELISM = "TOKENIZERS_PARALLELISM"
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The tokens of some texts. P texts, N tokens in all.
+
+    `ids` [N]: the texts behind one another, uint16 if every id of the vocabulary fits, else uint32.
+    `lengths` [P]: the tokens of each text.
+    `word_starts` [N]: True where a word begins, a word being a pre-token of the tokenizer; None
+    unless asked for.
+    """
+
+    ids: Ids
+    lengths: NDArray[np.int64]
+    word_starts: NDArray[np.bool_] | None = None
+
+
+class Encoder(Protocol):
+    """Encodes texts; not to be shared by threads."""
+
+    def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
+        """The tokens of `texts`, no special tokens added; with `words` where words begin."""
+        ...
+
+
+class RustEncoder:
+    """Every text goes through the library."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = own_copy(tokenizer)
+        self._dtype = id_type(tokenizer)
+
+    def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
+        """See Encoder."""
+        encodings = self.encodings(texts.to_pylist(), words)
+        lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
+        ids = np.empty(int(lengths.sum()), self._dtype)
+        starts = np.empty(len(ids), np.bool_) if words else None
+        end = 0
+        for encoding, length in zip(encodings, lengths.tolist(), strict=True):
+            begin, end = end, end + length
+            ids[begin:end] = encoding.ids
+            if starts is not None:
+                starts[begin:end] = word_starts(encoding)
+        return Encoded(ids, lengths, starts)
+
+    def encodings(self, texts: list[str], words: bool) -> list[Encoding]:
+        """The library's own encodings; those that tell words are the dearer ones."""
+        encode = self._tokenizer.encode_batch if words else self._tokenizer.encode_batch_fast
+        with one_thread():
+            return encode(texts, add_special_tokens=False)
+
+
+def word_starts(encoding: Encoding) -> NDArray[np.bool_]:
+    """[N]: True at the first token of each word of `encoding`."""
+    # A token of no word is one of its own: None becomes NaN, which differs from itself.
+    numbers = np.array(encoding.word_ids, np.float64)
+    starts = np.ones(len(numbers), np.bool_)
+    starts[1:] = numbers[1:] != numbers[:-1]
+    return starts
+
+
+def own_copy(tokenizer: Tokenizer) -> Tokenizer:
+    """A tokenizer with the same model that takes every text as text and cuts off nothing."""
+    if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
+        copy = Tokenizer.from_str(tokenizer.to_str())
+        copy.encode_special_tokens = True
+        copy.no_truncation()
+        copy.no_padding()
+        return copy
+    # Special tokens are not looked for, so they can be left out, and the model need not be copied.
+    copy = Tokenizer(tokenizer.model)
+    if tokenizer.normalizer is not None:
+        copy.normalizer = tokenizer.normalizer
+    if tokenizer.pre_tokenizer is not None:
+        copy.pre_tokenizer = tokenizer.pre_tokenizer
+    return copy
+
+
+def id_type(tokenizer: Tokenizer) -> type[np.uint16 | np.uint32]:
+    """The smallest type that holds every id of the vocabulary, which may have holes."""
+    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+    return np.uint16 if largest <= np.iinfo(np.uint16).max else np.uint32
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """The library starts a thread a core otherwise; a task on a cluster has one core."""
+    before = os.environ.get(_PARALLELISM)
+    os.environ[_PARALLELISM] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_PARALLELISM]
+        else:
+            os.environ[_PARALLELISM] = before

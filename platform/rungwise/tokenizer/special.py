@@ -1,0 +1,109 @@
+"""Special tokens: which there are, which id each role has, and what to do where one is missing.
+
+Tokenizers trained here carry BERT's five first and in this order, so their ids are 0 to 4. A
+vocabulary from elsewhere has its own: BERT's are 0, 100, 101, 102 and 103, GPT-2 has one token,
+`<|endoftext|>`. Roles are found by the names that the field uses, among tokens marked special.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from rungwise.errors import DataError
+
+PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
+PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID = range(5)
+END_OF_TEXT = "<|endoftext|>"
+
+# The names of each role, the first found counts.
+ROLE_NAMES: Mapping[str, tuple[str, ...]] = {
+    "pad": (PAD, "<pad>"),
+    "unk": (UNK, "<unk>"),
+    "cls": (CLS, "<s>", "<cls>"),
+    "sep": (SEP, "</s>", "<sep>"),
+    "mask": (MASK, "<mask>"),
+    "end": (END_OF_TEXT, "</s>", SEP),
+}
+KNOWN_NAMES = tuple(dict.fromkeys(name for names in ROLE_NAMES.values() for name in names))
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """The id of each role, None where the vocabulary has none; `ids` holds every special id."""
+
+    pad: int | None = None
+    unk: int | None = None
+    cls: int | None = None
+    sep: int | None = None
+    mask: int | None = None
+    end: int | None = None
+    ids: tuple[int, ...] = ()
+
+    def require(self, *roles: str) -> tuple[int, ...]:
+        """The ids of `roles`, in their order.
+
+        Raises DataError for a role that the vocabulary has no token for.
+        """
+        found: list[int] = []
+        for role in roles:
+            value = getattr(self, role)
+            if value is None:
+                raise DataError(
+                    f"tokenizer: the vocabulary has no special token for {role!r} (looked for "
+                    f"{', '.join(ROLE_NAMES[role])}); choose a tokenizer that has one, or add it "
+                    "to added_tokens of its tokenizer.json with special: true"
+                )
+            found.append(value)
+        return tuple(found)
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data for a summary; `from_data` reads it."""
+        return {
+            field.name: list(self.ids) if field.name == "ids" else getattr(self, field.name)
+            for field in fields(self)
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> SpecialIds:
+        """What `as_data` wrote."""
+        return cls(**{**data, "ids": tuple(data["ids"])})
+
+
+def special_ids(tokenizer: Tokenizer) -> SpecialIds:
+    """The roles of the special tokens of `tokenizer`.
+
+    Special are the added tokens marked so, and the unknown token that the model names. A word of
+    the text that merely looks like one, such as `<unk>` in a vocabulary of words, is not.
+    """
+    special = {
+        token.content: index
+        for index, token in tokenizer.get_added_tokens_decoder().items()
+        if token.special
+    }
+    unknown = _unknown_token(tokenizer)
+    if unknown is not None and (index := tokenizer.token_to_id(unknown)) is not None:
+        special.setdefault(unknown, index)
+    roles = {
+        role: next((special[name] for name in names if name in special), None)
+        for role, names in ROLE_NAMES.items()
+    }
+    if roles["unk"] is None and unknown is not None:
+        roles["unk"] = special.get(unknown)
+    return SpecialIds(**roles, ids=tuple(sorted(special.values())))
+
+
+def _unknown_token(tokenizer: Tokenizer) -> str | None:
+    model = tokenizer.model
+    if (named := getattr(model, "unk_token", None)) is not None:
+        return str(named)
+    # A Unigram model numbers its unknown token and shows that in its file only.
+    if type(model).__name__ == "Unigram":
+        index = json.loads(tokenizer.to_str())["model"]["unk_id"]
+        return None if index is None else tokenizer.id_to_token(index)
+    return None

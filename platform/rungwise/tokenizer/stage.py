@@ -1,0 +1,187 @@
+"""Tokenizer stage: learn a vocabulary from a stated sample of the training documents, or take one
+from a file; write `tokenizer.json` and measure it on the held-out documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from tokenizers import Tokenizer
+
+from rungwise.artifact import Artifact
+from rungwise.context import Context
+from rungwise.corpus.document import read_documents
+from rungwise.errors import DataError
+from rungwise.storage import Folder
+from rungwise.tokenizer.config import (
+    CharacterConfig,
+    CountedConfig,
+    TokenizerFileConfig,
+    TrainedConfig,
+    UnigramConfig,
+    WordConfig,
+)
+from rungwise.tokenizer.counting import count_words
+from rungwise.tokenizer.encoder import encoder_of
+from rungwise.tokenizer.files import FILE, load, read
+from rungwise.tokenizer.special import special_ids
+from rungwise.tokenizer.training import from_counts, train, untrained_counted
+
+_EVALUATED_CHARACTERS = 1_000_000  # of held-out text, for the unknown rate and tokens a word
+_BATCH_SENTENCES = 1000
+
+
+def run(
+    config: TrainedConfig | TokenizerFileConfig,
+    inputs: dict[str, Artifact],
+    output: Folder,
+    context: Context,
+) -> dict[str, Any]:
+    """Train on the corpus or read a file, write `tokenizer.json`, measure it on held-out text.
+
+    Raises DataError if the text cannot fill the vocabulary, or the file is not a vocabulary.
+    """
+    corpus = inputs["corpus"]
+    if isinstance(config, TokenizerFileConfig):
+        tokenizer, characters = read(config), 0
+    elif isinstance(config, CharacterConfig | WordConfig):
+        counts, characters = _count(config, corpus)
+        tokenizer = from_counts(config, counts)
+    else:
+        sample = _Sample(corpus.folder, _files(corpus, "train"), _limit(config))
+        tokenizer = train(config, sample)
+        characters = sample.characters
+        _check_size(config, tokenizer, characters)
+    with output.staged(FILE) as path:
+        tokenizer.save(str(path))
+    tokenizer = load(output)
+    found = tokenizer.get_vocab_size()
+    measured = _measure(tokenizer, corpus)
+    return {
+        "kind": config.kind,
+        "vocab_size": found,
+        "special": special_ids(tokenizer).as_data(),
+        "sample_characters": characters,
+        **measured,
+        "headline": f"{config.kind} V={found:,}  {measured['tokens_per_word']:.2f} tokens a word  "
+        f"{measured['unknown_rate']:.3%} unknown",
+    }
+
+
+def _check_size(config: TrainedConfig, tokenizer: Tokenizer, characters: int) -> None:
+    found = tokenizer.get_vocab_size()
+    if found > config.vocab_size:
+        raise DataError(
+            f"tokenizer.vocab_size: {config.vocab_size:,} asked, but the text has so many "
+            f"different characters that {found:,} pieces are needed; "
+            f"raise it to more than {found:,}"
+        )
+    if found < config.vocab_size:
+        rarer = "" if isinstance(config, UnigramConfig) else "lower tokenizer.min_frequency, "
+        raise DataError(
+            f"tokenizer.vocab_size: {config.vocab_size:,} asked, but {characters:,} "
+            f"characters of text fill only {found:,}; set tokenizer.vocab_size to {found:,} "
+            f"or less, {rarer}or add text"
+        )
+
+
+def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, float]:
+    encoder = encoder_of(tokenizer)
+    unknown_id = special_ids(tokenizer).unk
+    held_out = _Sample(corpus.folder, _files(corpus, "validation"), _EVALUATED_CHARACTERS)
+    tokens = unknown = words = 0
+    iterator = iter(held_out)
+    while batch := list(islice(iterator, _BATCH_SENTENCES)):
+        words += sum(len(sentence.split()) for sentence in batch)
+        encoded = encoder.encode(pa.array(batch, pa.string()))
+        tokens += len(encoded.ids)
+        if unknown_id is not None:
+            unknown += int(np.count_nonzero(encoded.ids == unknown_id))
+    return {
+        "unknown_rate": unknown / max(tokens, 1),
+        "tokens_per_word": tokens / max(words, 1),
+        "characters_per_token": held_out.characters / max(tokens, 1),
+    }
+
+
+def _limit(config: TrainedConfig) -> int:
+    return int(config.sample_megabytes * 1e6)
+
+
+def _count(config: CountedConfig, corpus: Artifact) -> tuple[dict[str, int], int]:
+    """Words, or characters, of the sample with their counts; and the characters of the sample.
+
+    A task a file, which takes as many characters as the files before it have left; the counts are
+    summed on the cluster, and only words frequent enough come here.
+    """
+    import ray.data
+    from ray.data.context import ShuffleStrategy
+
+    from rungwise.cluster.session import quiet_ray_data
+
+    quiet_ray_data()
+    left = _limit(config)
+    tasks: list[dict[str, Any]] = []
+    for row in corpus.summary["files"]:
+        if row["split"] == "train" and left > 0:
+            tasks.append({"file": row["file"], "limit": left})
+            left -= row["characters"]
+    folder = corpus.folder
+
+    def count(batch: pa.Table) -> pa.Table:
+        [task] = batch.to_pylist()
+        sample = _Sample(folder, [task["file"]], task["limit"])
+        counts = count_words(untrained_counted(config), sample)
+        # No word is empty, so that name is free for the characters gone through.
+        counts[""] = sample.characters
+        return pa.table({"word": list(counts.keys()), "count": list(counts.values())})
+
+    def frequent(batch: pa.Table) -> pa.Table:
+        return batch.filter(pc.field("count") >= config.min_frequency)
+
+    rows = ray.data.from_items(tasks, override_num_blocks=len(tasks))
+    # Ray's default shuffle starts processes of its own, which takes longer than this does.
+    rows.context.shuffle_strategy = ShuffleStrategy.SORT_SHUFFLE_PULL_BASED
+    summed = (
+        rows.map_batches(count, batch_size=1, batch_format="pyarrow")
+        .groupby("word")
+        .sum("count")
+        .rename_columns({"sum(count)": "count"})
+        .map_batches(frequent, batch_format="pyarrow")
+    )
+    counts: dict[str, int] = {}
+    for row in summed.iter_rows():
+        counts[row["word"]] = row["count"]
+    return counts, counts.pop("", 0)
+
+
+class _Sample:
+    """Sentences of files until `limit` characters have passed; says how many did.
+
+    They come file after file: each file is a fair sample, so the first are as good as any.
+    """
+
+    def __init__(self, folder: Folder, files: list[str], limit: int) -> None:
+        self._folder = folder
+        self._files = files
+        self._limit = limit
+        self.characters = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.characters = 0
+        for file in self._files:
+            for document in read_documents(self._folder, file):
+                for sentence in document.sentences:
+                    if self.characters >= self._limit:
+                        return
+                    self.characters += len(sentence)
+                    yield sentence
+
+
+def _files(corpus: Artifact, split: str) -> list[str]:
+    return [row["file"] for row in corpus.summary["files"] if row["split"] == split]

@@ -1,0 +1,201 @@
+"""Training: the same sentences give the same vocabulary, in any process, for every kind.
+
+WordPiece and byte-level BPE are learned by the `tokenizers` library and Unigram by sentencepiece;
+characters and words are counted. Each carries BERT's special tokens first.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
+
+from rungwise.errors import DataError
+from rungwise.tokenizer.config import (
+    ByteBpeConfig,
+    CharacterConfig,
+    CountedConfig,
+    TrainedConfig,
+    UnigramConfig,
+    WordPieceConfig,
+)
+from rungwise.tokenizer.counting import count_words
+from rungwise.tokenizer.special import SPECIAL_TOKENS, UNK, UNK_ID
+
+EVERY_CHARACTER = r"[\s\S]"
+SPECIAL_IS_TEXT = r"\[(?=(?:PAD|UNK|CLS|SEP|MASK)\])"
+_LONGEST_LINE_BYTES = 1 << 30
+
+
+def train(config: TrainedConfig, sentences: Iterable[str]) -> Tokenizer:
+    """A tokenizer learned from `sentences`, which are gone through twice for WordPiece.
+
+    The same sentences give the same vocabulary, in any process. Raises DataError if there is no
+    text to learn from.
+    """
+    if isinstance(config, WordPieceConfig):
+        return _train_wordpiece(config, sentences)
+    if isinstance(config, ByteBpeConfig):
+        return _train_byte_bpe(config, sentences)
+    if isinstance(config, UnigramConfig):
+        return _train_unigram(config, sentences)
+    return from_counts(config, count_words(untrained_counted(config), sentences))
+
+
+def _train_byte_bpe(config: ByteBpeConfig, sentences: Iterable[str]) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE(unk_token=None))
+    if config.lowercase:
+        tokenizer.normalizer = _normalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(
+        sentences,
+        trainers.BpeTrainer(
+            vocab_size=config.vocab_size,
+            min_frequency=config.min_frequency,
+            special_tokens=list(SPECIAL_TOKENS),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    return tokenizer
+
+
+def _train_wordpiece(config: WordPieceConfig, sentences: Iterable[str]) -> Tokenizer:
+    # The library numbers single characters in the order of a hash map, which differs from process
+    # to process, and breaks ties between merges by these numbers. So a first pass finds the
+    # characters and merges nothing, and the second is given them sorted, as if they were special
+    # tokens.
+    def vocabulary(first: list[str], size: int) -> dict[str, int]:
+        tokenizer = wordpiece({}, config.lowercase)
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=size,
+            min_frequency=config.min_frequency,
+            special_tokens=first,
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(sentences, trainer)
+        return tokenizer.get_vocab()
+
+    alphabet = vocabulary(list(SPECIAL_TOKENS), size=0)
+    known = [*SPECIAL_TOKENS, *sorted(alphabet.keys() - set(SPECIAL_TOKENS))]
+    trained = wordpiece(vocabulary(known, config.vocab_size), config.lowercase)
+    trained.add_special_tokens(list(SPECIAL_TOKENS))
+    return trained
+
+
+def wordpiece(pieces: dict[str, int], lowercase: bool, unknown: str = UNK) -> Tokenizer:
+    """BERT's tokenizer with the vocabulary `pieces`; it has no special tokens yet."""
+    model = models.WordPiece(pieces, unk_token=unknown, max_input_chars_per_word=100)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def _train_unigram(config: UnigramConfig, sentences: Iterable[str]) -> Tokenizer:
+    # The library's own trainer adds floats in the order of a hash map, so that even one thread
+    # gives another vocabulary in every process. Sentencepiece with one thread does not.
+    from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+
+    normalizer = _normalizer(config.lowercase)
+    lines = (
+        line
+        for sentence in sentences
+        for line in normalizer.normalize_str(sentence).splitlines()
+        if line.strip()
+    )
+    written = io.BytesIO()
+    try:
+        SentencePieceTrainer.train(
+            sentence_iterator=lines,
+            model_writer=written,
+            model_type="unigram",
+            vocab_size=config.vocab_size - len(SPECIAL_TOKENS) + 1,  # its own unknown token goes
+            hard_vocab_limit=False,
+            character_coverage=config.character_coverage,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            max_sentence_length=_LONGEST_LINE_BYTES,
+            unk_id=0,
+            bos_id=-1,
+            eos_id=-1,
+            pad_id=-1,
+            num_threads=1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise DataError(
+            f"tokenizer.vocab_size: cannot learn {config.vocab_size:,} pieces from this text "
+            f"({error}); add text, or lower tokenizer.vocab_size"
+        ) from error
+    learned = SentencePieceProcessor(model_proto=written.getvalue())
+    pieces = [(token, 0.0) for token in SPECIAL_TOKENS]
+    pieces += [
+        (learned.id_to_piece(index), learned.get_score(index))
+        for index in range(1, learned.get_piece_size())
+    ]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=UNK_ID, byte_fallback=False))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(), _special_is_text()]
+    )
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer
+
+
+def untrained_counted(config: CountedConfig) -> Tokenizer:
+    """The normalizer and the words of a kind whose vocabulary is counted, without a vocabulary."""
+    return _counted(config, {UNK: UNK_ID})
+
+
+def from_counts(config: CountedConfig, counts: Mapping[str, int]) -> Tokenizer:
+    """The tokenizer of the most frequent words, or characters, of `counts`.
+
+    The more frequent has the lower id; of two as frequent, the one that sorts first.
+    """
+    kept = [item for item in counts.items() if item[1] >= config.min_frequency]
+    kept.sort(key=lambda item: (-item[1], item[0]))
+    words = [*SPECIAL_TOKENS, *(word for word, _ in kept)][: config.vocab_size]
+    tokenizer = _counted(config, {word: index for index, word in enumerate(words)})
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer
+
+
+def _counted(config: CountedConfig, vocabulary: dict[str, int]) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
+    tokenizer.normalizer = _normalizer(config.lowercase)
+    if isinstance(config, CharacterConfig):
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(EVERY_CHARACTER), "isolated")
+        tokenizer.decoder = decoders.Fuse()
+    elif config.split_punctuation:
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.WhitespaceSplit(), _special_is_text()]
+        )
+    return tokenizer
+
+
+def _special_is_text() -> pre_tokenizers.PreTokenizer:
+    # These models know every string of their vocabulary, so `[MASK]` in a text would become the
+    # special token. Its bracket is made a word of its own.
+    return pre_tokenizers.Split(Regex(SPECIAL_IS_TEXT), "isolated")
+
+
+def _normalizer(lowercase: bool) -> normalizers.Normalizer:
+    # One form of each accented letter, whichever way the text composes it.
+    if lowercase:
+        return normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    return normalizers.NFC()

@@ -1,0 +1,28 @@
+"""The instances stage by itself: `python instances_job.py CONFIG.json` with what to read and where.
+
+A process of its own, because it is killed, and because each has its own number of CPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from rungwise import artifact
+from rungwise.cluster.session import session, set_environment
+from rungwise.context import ComputeConfig, Context
+from rungwise.instances import stage
+from rungwise.instances.kinds import config_of
+from rungwise.storage import Folder
+
+if __name__ == "__main__":
+    wanted = json.loads(Path(sys.argv[1]).read_text())
+    set_environment()
+    inputs = {name: artifact.load(Folder.at(uri)) for name, uri in wanted["inputs"].items()}
+    config = config_of(artifact.Artifact("instances", "", Folder.at("."), wanted))
+    compute = ComputeConfig(object_store_megabytes=100)
+    with session(compute, num_cpus=wanted["cpus"]):
+        output = Folder.at(wanted["output"])
+        summary = stage.run(config, inputs, output, Context(compute))
+    print(json.dumps(summary["sha256"]))

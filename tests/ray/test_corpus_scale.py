@@ -1,0 +1,240 @@
+"""The corpus stage on what large corpora hold: broken files, copies, and lines without an end."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rungwise.config import validate
+from rungwise.context import Context, SilentReporter
+from rungwise.corpus import CorpusConfig, read_documents, stage
+from rungwise.storage import Folder
+from tests.conftest import REPOSITORY
+
+
+def build(output: Path, *sources: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    config = validate(CorpusConfig, {"sources": list(sources), **keys})
+    summary = stage.run(config, {}, Folder.at(output), Context(report=SilentReporter()))
+    json.dumps(summary)
+    return summary
+
+
+def digests(output: Path) -> dict[str, str]:
+    folder = Folder.at(output)
+    return {name: folder.sha256(name) for name in folder.names()}
+
+
+def story(rng: random.Random, sentences: int = 12) -> str:
+    words = ["word" + "".join(rng.choices("abdeiklmnorstu", k=4)) for _ in range(sentences * 8)]
+    rows = (" ".join(words[at : at + 8]) for at in range(0, len(words), 8))
+    return " ".join(f"The {row} is here." for row in rows)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_corpus_of_every_fault_is_built_without_them(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    source = tmp_path / "in"
+    source.mkdir()
+    good = [story(rng) for _ in range(40)]
+    (source / "good.txt").write_text("\n".join(good))
+    repeated = story(rng)
+    (source / "repeated.txt").write_text("\n".join([repeated] * 1000))
+    (source / "again.txt").write_text("\n".join([repeated] * 10))
+    (source / "empty.txt").touch()
+    (source / "line.txt").write_text("x" * 3_000_000 + "\n" + good[0] + "\n" + story(rng))
+    (source / "latin.txt").write_bytes("caf\u00e9 ".encode("latin-1") * 40)
+    (source / "wide.txt").write_bytes("Words of UTF-16. ".encode("utf-16") * 9)
+    (source / "bom.txt").write_bytes(b"\xef\xbb\xbf" + story(rng).encode())
+    packed = gzip.compress("\n".join(story(rng) for _ in range(200)).encode())
+    (source / "cut.txt.gz").write_bytes(packed[: len(packed) // 2])
+    (source / "no.txt.gz").write_bytes(b"no gzip at all")
+    block = {"kind": "text", "paths": [str(source)], "documents": "line", "lines": "paragraph"}
+    summary = build(tmp_path / "out", block, maximum_document_megabytes=1.0)
+    dropped = summary["dropped"]
+    assert dropped == {
+        "cut-off .gz": 1,
+        "duplicate": 1010,  # of a thousand and ten, and of good[0]
+        "empty file": 1,
+        "not UTF-8": 2,
+        "too long": 1,
+        "unsound .gz": 1,
+    }
+    assert summary["dropped_examples"]["not UTF-8"] == ["latin.txt", "wide.txt"]
+    assert summary["dropped_examples"]["too long"] == ["line.txt:1"]
+    assert summary["dropped_samples"]["duplicate"][0]["text"]
+    assert summary["headline"].endswith("1,016 dropped  4 files unreadable")
+    assert [Path(one["file"]).name for one in summary["unreadable"]] == [
+        "cut.txt.gz",
+        "latin.txt",
+        "no.txt.gz",
+        "wide.txt",
+    ]
+    assert summary["unreadable"][1]["reason"] == "not UTF-8: byte 0xe9 at offset 3"
+    folder = Folder.at(tmp_path / "out")
+    ids = {doc.id for name in folder.names() for doc in read_documents(folder, name)}
+    cut = {name for name in ids if name.startswith("cut")}
+    assert len(cut) > 50
+    assert ids - cut == {
+        *(f"good.txt:{n}" for n in range(1, 41)),
+        "again.txt:1",
+        "bom.txt:1",
+        "line.txt:3",
+    }
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("shuffle", ["sort", pytest.param("default", marks=pytest.mark.slow)])
+def test_near_duplicates_are_the_same_however_they_are_spread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: str
+) -> None:
+    rng = random.Random(1)
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(30):
+        text = story(rng)
+        for variant in range(3):
+            # Two of three are alike, and every fifth story is there once.
+            if (number % 5 and variant < 2) or variant == 0:
+                words = text.split(" ")
+                words[variant] = f"Variant{variant}"
+                (source / f"{number:02}-{variant}.txt").write_text(" ".join(words))
+            elif variant == 2 and number % 5:
+                (source / f"{number:02}-{variant}.txt").write_text(story(rng))
+    block = {"kind": "text", "paths": [str(source)]}
+    keys = {"near_duplicates": {}, "shard_megabytes": 0.01, "held_out_fraction": 0.2}
+    summary = build(tmp_path / "one", block, **keys)
+    assert summary["dropped"] == {"near-duplicate": 24}
+    kept = {
+        doc.id
+        for name in Folder.at(tmp_path / "one").names()
+        for doc in read_documents(Folder.at(tmp_path / "one"), name)
+    }
+    for number in range(30):
+        pair = {f"{number:02}-0.txt", f"{number:02}-1.txt"}
+        assert len(pair & kept) == 1
+    assert len(summary["dropped_samples"]["near-duplicate"]) == 3
+    monkeypatch.setattr(stage, "_TASKS_WANTED", 5)
+    monkeypatch.setattr(stage, "_MINIMUM_TASK_WORK", 1)
+    monkeypatch.setattr(stage, "_PARTITION_BYTES", 30_000)
+    if shuffle == "default":
+        monkeypatch.setattr(stage, "_SORTED_BELOW_BYTES", 0)
+    again = build(tmp_path / "two", block, **keys)
+    assert digests(tmp_path / "two") == digests(tmp_path / "one")
+    assert {k: v for k, v in again.items() if k != "seconds"} == {
+        k: v for k, v in summary.items() if k != "seconds"
+    }
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_spans_and_quality_go_through_the_stage(tmp_path: Path) -> None:
+    rng = random.Random(2)
+    rows = []
+    for _ in range(40):
+        text = story(rng)
+        start = text.index("word")
+        rows.append({"text": text, "spans": [[start, text.index(" ", start)], [0, 10**6]]})
+    rows.append({"text": "1 2 3 4. " * 30, "spans": []})
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    block = {"kind": "jsonl", "paths": [str(tmp_path / "in.jsonl")], "spans_field": "spans"}
+    summary = build(tmp_path / "out", block, quality={}, held_out_fraction=0.2)
+    assert sum(summary["spans"].values()) == summary["spans_dropped"] == 40
+    assert summary["dropped"] == {"quality: few letters": 1}
+    assert summary["dropped_samples"]["quality: few letters"] == [
+        {"id": "in.jsonl:41", "text": ("1 2 3 4. " * 30)[:80]}
+    ]
+    folder = Folder.at(tmp_path / "out")
+    for name in folder.names():
+        for document in read_documents(folder, name):
+            (start, end), *others = document.spans
+            assert document.sentences[0][start:end].startswith("word")
+            assert not any(others)
+
+
+# Reads one file as a read task does, and says what of memory that took at its peak.
+READER = """
+import json, sys
+from rungwise.config import validate
+from rungwise.corpus import CorpusConfig, build, readers
+from rungwise.corpus.signatures import NearDuplicateConfig
+from rungwise.corpus.quality import QualityConfig
+from rungwise.storage import find_files
+def megabytes(name):
+    # What getrusage says starts with the peak of the process that this one was forked from.
+    (line,) = (line for line in open("/proc/self/status") if line.startswith(name))
+    return int(line.split()[1]) // 1024
+config = validate(CorpusConfig, {"sources": [{"paths": [sys.argv[1]], **json.loads(sys.argv[2])}]})
+(file,) = find_files(sys.argv[1])
+before = megabytes("VmRSS")
+drafts = readers.read_file(file, config.sources[0], 0, 32_000_000)
+tables = build.tables(
+    drafts,
+    50,
+    quality=QualityConfig(maximum_repeated_share=1, maximum_one_sentence_share=1),
+    near_duplicates=NearDuplicateConfig(),
+)
+counts = {}
+for table in tables:
+    for reason in table["reason"].to_pylist():
+        counts[reason] = counts.get(reason, 0) + 1
+print(megabytes("VmHWM") - before, json.dumps(counts))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's peak of memory")
+@pytest.mark.parametrize(
+    ("keys", "content", "expected", "most_megabytes"),
+    [
+        ({"kind": "text", "documents": "line"}, "one long line", {"": 1, "too long": 1}, 150),
+        ({"kind": "jsonl"}, "one long record", {"": 1, "too long": 1}, 400),
+        ({"kind": "text"}, "many lines", {"too long": 1}, 250),
+        ({"kind": "text", "documents": "line"}, "many lines", {"": 20000}, 400),
+        ({"kind": "text"}, "one document of the limit", {"": 1}, 800),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_reader_stays_under_a_gigabyte_whatever_a_file_holds(
+    tmp_path: Path,
+    keys: dict[str, str],
+    content: str,
+    expected: dict[str, int],
+    most_megabytes: int,
+    packed: bool,
+) -> None:
+    rng = random.Random(3)
+    path = tmp_path / ("in.gz" if packed else "in")
+    line = story(rng, 190)[:9_999].encode() + b"\n"
+    with gzip.open(path, "wb", 1) if packed else path.open("wb") as stream:
+        if content == "one long line":
+            for _ in range(200):
+                stream.write("\u4f60".encode() * 333_333)
+            stream.write(b"\n" + line)
+        elif content == "one long record":
+            stream.write(b'{"text": "')
+            for _ in range(200):
+                stream.write(b"word " * 200_000)
+            stream.write(b'"}\n' + json.dumps({"text": line.decode()}).encode())
+        elif content == "many lines":
+            for number in range(20_000):
+                stream.write(b"%05d" % number + line)
+        else:
+            for number in range(3_180):
+                stream.write(b"%05d" % number + line)
+    done = subprocess.run(
+        [sys.executable, "-c", READER, str(path), json.dumps(keys)],
+        env={"PYTHONPATH": str(REPOSITORY / "platform")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    megabytes, _, counts = done.stdout.strip().partition(" ")
+    print(content, keys, packed, megabytes)
+    assert json.loads(counts) == expected
+    assert int(megabytes) < most_megabytes

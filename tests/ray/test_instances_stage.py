@@ -1,0 +1,274 @@
+"""The instances stage: the same bytes with 1, 2, 4 workers, killed and resumed, on S3."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rungwise import artifact
+from rungwise.artifact import Artifact
+from rungwise.context import Context
+from rungwise.corpus import shards as corpus_shards
+from rungwise.corpus.build import tables
+from rungwise.corpus.document import Draft, read_documents
+from rungwise.errors import DataError
+from rungwise.instances import masked_pairs, stage
+from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.reader import InstanceReader
+from rungwise.instances.shard_task import ShardTask
+from rungwise.storage import Folder
+from rungwise.tokenizer import WordPieceConfig, special_ids, train
+from tests.conftest import REPOSITORY, SPECIAL_IDS, made_up_sentences
+
+SHARDS = 12
+CONFIG = MaskedPairsConfig(sequence_length=32, dupe_factor=2)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    """A corpus of twelve shards and a tokenizer, made without Ray."""
+    root = tmp_path_factory.mktemp("inputs")
+    corpus = Folder.at(root / "corpus")
+    drafts = (
+        Draft(f"d{number}", "l", made_up_sentences(number, 40), segmented=True)
+        for number in range(1500)
+    )
+    files = []
+    [rows] = list(tables(drafts, 10))
+    digests = rows["digest"].to_pylist()
+    for shard in range(SHARDS):
+        here = [at for at, digest in enumerate(digests) if int(digest[:8], 16) % SHARDS == shard]
+        report = corpus_shards.write_shard(
+            rows.take(here), shard, corpus, deduplicate=True, held_out_fraction=0.2, seed=0
+        )
+        files += report["files"]
+    found = {"corpus": artifact.finish(corpus, record_of("corpus", {"files": files}), {})}
+    folder = Folder.at(root / "tokenizer")
+    sentences = [
+        sentence
+        for document in read_documents(corpus, "train-00000.parquet")
+        for sentence in document.sentences
+    ]
+    tokenizer = train(WordPieceConfig(vocab_size=300, min_frequency=1), sentences)
+    with folder.staged("tokenizer.json") as path:
+        tokenizer.save(str(path))
+    assert special_ids(tokenizer) == SPECIAL_IDS
+    summary = {"vocab_size": 300, "special": SPECIAL_IDS.as_data()}
+    return found | {"tokenizer": artifact.finish(folder, record_of("tokenizer", summary), {})}
+
+
+def record_of(name: str, summary: dict[str, Any]) -> dict[str, Any]:
+    return {"stage": name, "fingerprint": "f" * 12, "summary": summary, "finished": ""}
+
+
+@pytest.fixture(scope="module")
+def one_process(inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """The digests of all shards, built one after the other in this process, without Ray."""
+    output = Folder.at(tmp_path_factory.mktemp("one"))
+    task = ShardTask(
+        CONFIG,
+        inputs["corpus"].folder,
+        inputs["tokenizer"].folder,
+        output,
+        300,
+        SPECIAL_IDS,
+        "rust",
+    )
+    specs = stage.specs_of(CONFIG, inputs["corpus"].summary["files"])
+    assert len(specs) == 2 * 2 * SHARDS
+    return {spec.name: task.build(spec)["sha256"] for spec in specs}
+
+
+def start(tmp_path: Path, inputs: dict[str, str], output: str, cpus: int) -> subprocess.Popen[str]:
+    wanted = {
+        "inputs": inputs,
+        "output": output,
+        "config": CONFIG.model_dump(mode="json"),
+        "cpus": cpus,
+    }
+    (tmp_path / "wanted.json").write_text(json.dumps(wanted))
+    path = f"{REPOSITORY / 'platform'}{os.pathsep}{REPOSITORY}"
+    return subprocess.Popen(
+        [sys.executable, "tests/ray/instances_job.py", str(tmp_path / "wanted.json")],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> dict[str, str]:
+    printed, _ = process.communicate(timeout=200)
+    assert process.returncode == 0
+    return json.loads(printed.strip().splitlines()[-1])
+
+
+def on_disk(inputs: dict[str, Artifact]) -> dict[str, str]:
+    return {name: found.folder.uri for name, found in inputs.items()}
+
+
+def test_two_workers_make_the_bytes_of_one_process_and_say_what_is_in_them(
+    inputs: dict[str, Artifact], one_process: dict[str, str], tmp_path: Path, ray_session: None
+) -> None:
+    output = Folder.at(tmp_path)
+    summary = stage.run(CONFIG, inputs, output, Context())
+    assert summary["sha256"] == one_process
+    assert sorted(output.names()) == sorted([*one_process, stage.MANIFEST, stage.TOKEN_COUNTS])
+    assert summary["statistics"]["selected_share"] == pytest.approx(0.15, abs=0.003)
+    assert summary["statistics"]["most_predictions"] <= 20
+    record = record_of("instances", summary) | {"config": CONFIG.model_dump(mode="json")}
+    found = artifact.finish(output, record, summary["sha256"])
+    for split in ("train", "validation"):
+        reader = InstanceReader(found, split)
+        assert len(reader) == summary["instances"][split]
+        rows = reader.rows(np.arange(0, len(reader), 97))
+        assert (rows.ids[:, 0] == 2).all()
+    # What every token of the training text is, counted again from the corpus.
+    counts = np.load(output.local(stage.TOKEN_COUNTS))
+    files = [row["file"] for row in inputs["corpus"].summary["files"] if row["split"] == "train"]
+    tokenizer = train_again(inputs)
+    total = 0
+    for file in files:
+        for document in read_documents(inputs["corpus"].folder, file):
+            for encoding in tokenizer.encode_batch(
+                list(document.sentences), add_special_tokens=False
+            ):
+                total += len(encoding.ids)
+    assert counts.sum() == total
+    # A finished manifest is taken as it is.
+    assert stage.run(CONFIG, inputs, output, Context()) == json.loads(json.dumps(summary))
+
+
+def train_again(inputs: dict[str, Artifact]) -> Any:
+    from rungwise.tokenizer import load
+
+    return load(inputs["tokenizer"].folder)
+
+
+def test_killed_with_four_workers_and_resumed_with_one_the_bytes_are_the_same(
+    inputs: dict[str, Artifact], one_process: dict[str, str], tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    process = start(tmp_path, on_disk(inputs), str(output), cpus=4)
+    deadline = time.monotonic() + 120
+    while len(list(output.glob("markers/*.json"))) < 3:
+        assert process.poll() is None, "the job ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = {path.name.removesuffix(".json") for path in output.glob("markers/*.json")}
+    assert 3 <= len(done) < len(one_process)
+    before = {name: (output / name).stat().st_mtime_ns for name in done}
+    assert finished(start(tmp_path, on_disk(inputs), str(output), cpus=1)) == one_process
+    # What was done is not done again, and nothing half-written is left.
+    assert {name: (output / name).stat().st_mtime_ns for name in done} == before
+    names = {path.name for path in output.iterdir()}
+    assert {name for name in names if not name.startswith(".")} == {
+        *one_process,
+        stage.MANIFEST,
+        stage.TOKEN_COUNTS,
+    }
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    """A bucket on a server that speaks S3, and the environment that leads there."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        import s3fs
+
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().mkdir("rungwise-instances")
+        yield "s3://rungwise-instances"
+        s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+def test_from_s3_to_s3_the_bytes_are_the_same_and_are_read_from_there(
+    inputs: dict[str, Artifact], one_process: dict[str, str], tmp_path: Path, bucket: str
+) -> None:
+    remote = {}
+    for name, found in inputs.items():
+        folder = Folder.at(f"{bucket}/{name}")
+        for file in found.folder.names():
+            folder.copy_in(found.folder.local(file), file)
+        remote[name] = folder.uri
+    output = Folder.at(f"{bucket}/out")
+    assert finished(start(tmp_path, remote, output.uri, cpus=2)) == one_process
+    assert set(output.names()) == {*one_process, stage.MANIFEST, stage.TOKEN_COUNTS}
+    for name, expected in one_process.items():
+        assert output.sha256(name) == expected
+    summary = json.loads(output.read_bytes(stage.MANIFEST))
+    record = record_of("instances", summary) | {"config": CONFIG.model_dump(mode="json")}
+    found = artifact.finish(output, record, summary["sha256"])
+    reader = InstanceReader(found, "train", cache_folder=tmp_path / "cache")
+    rows = reader.rows(np.arange(200))
+    assert (rows.ids[:, 0] == 2).all()
+
+
+def test_a_builder_that_breaks_the_contract_stops_the_stage_and_says_where(
+    inputs: dict[str, Artifact],
+    tmp_path: Path,
+    ray_session: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from dataclasses import replace
+
+    from rungwise.instances import shard_task
+    from rungwise.instances.kinds import KINDS
+
+    def always_next(*arguments: Any) -> Any:
+        built = masked_pairs.build(*arguments)
+        columns = built.shard.columns
+        wrong = {**columns, "is_next": np.ones_like(columns["is_next"])}
+        return replace(built, shard=replace(built.shard, columns=wrong))
+
+    broken = {**KINDS, "masked_pairs": replace(KINDS["masked_pairs"], build=always_next)}
+    monkeypatch.setattr(shard_task, "KINDS", broken)
+    task = ShardTask(
+        CONFIG,
+        inputs["corpus"].folder,
+        inputs["tokenizer"].folder,
+        Folder.at(tmp_path),
+        300,
+        SPECIAL_IDS,
+        "memo",
+    )
+    with pytest.raises(DataError, match=r"^train-.*IsNext pairs with B from another document must"):
+        task.build(stage.specs_of(CONFIG, inputs["corpus"].summary["files"])[0])
+    assert Folder.at(tmp_path).names() == []
+
+
+def test_what_stops_a_task_reaches_the_user_as_one_error(
+    inputs: dict[str, Artifact], tmp_path: Path, ray_session: None
+) -> None:
+    """A tokenizer without [MASK] cannot make masked instances: found in a task, said in a line."""
+    folder = Folder.at(tmp_path / "tokenizer")
+    folder.write_bytes("tokenizer.json", inputs["tokenizer"].folder.read_bytes("tokenizer.json"))
+    special = {**SPECIAL_IDS.as_data(), "mask": None}
+    record = record_of("tokenizer", {"vocab_size": 300, "special": special})
+    changed = inputs | {"tokenizer": artifact.finish(folder, record, {})}
+    output = Folder.at(tmp_path / "out")
+    with pytest.raises(DataError, match="no special token for 'mask'"):
+        stage.run(CONFIG, changed, output, Context())
+    assert stage.MANIFEST not in output.names()

@@ -1,0 +1,513 @@
+"""Shards by number: checked before they are read, fetched once a machine, bounded in bytes."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import random
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+from rungwise.errors import DataError, UserError
+from rungwise.instances import cache, shards
+from rungwise.instances.cache import ShardStore
+from rungwise.instances.cache_folder import CacheFolder
+from rungwise.instances.shards import Shard
+from rungwise.storage import Folder
+
+ROWS, LENGTH = 100, 60
+NUMBERS = range(8)
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """A bucket of a moto server on loopback, reached as any S3 is."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        import s3fs
+
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().mkdir("rungwise-cache")
+        yield "s3://rungwise-cache"
+        s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+class Artifact:
+    """Shards in a folder, with what the record says of them."""
+
+    def __init__(self, folder: Folder, scratch: Path, salt: int) -> None:
+        self.folder = folder
+        self.files = [f"train-{number:05d}.arrow" for number in NUMBERS]
+        self.digests: list[str] = []
+        self.sizes: list[int] = []
+        for number, file in enumerate(self.files):
+            path = scratch / file
+            ids = np.full(ROWS * LENGTH, number + 10, dtype=np.uint16)
+            ids[0] = salt
+            shards.write(Shard(ids, np.arange(0, ROWS * LENGTH + 1, LENGTH)), path)
+            data = path.read_bytes()
+            folder.write_bytes(file, data)
+            self.digests.append(hashlib.sha256(data).hexdigest())
+            self.sizes.append(len(data))
+
+    @property
+    def size(self) -> int:
+        return max(self.sizes)
+
+    def store(self, cache_folder: Path | None = None, fits: float = 100) -> ShardStore:
+        limit = int(fits * self.size)
+        return ShardStore(self.folder, self.files, self.digests, self.sizes, limit, cache_folder)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Artifact:
+    (tmp_path / "scratch").mkdir()
+    return Artifact(Folder.at(tmp_path / "artifact"), tmp_path / "scratch", 0)
+
+
+@pytest.fixture(scope="module")
+def remote(bucket: str, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return Artifact(Folder.at(f"{bucket}/instances"), tmp_path_factory.mktemp("scratch"), 1)
+
+
+def right(shard: Shard, number: int) -> bool:
+    return len(shard) == ROWS and (shard.ids[1:] == number + 10).all()
+
+
+def flip(path: Path, at: int = 700) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def cached(folder: Path) -> dict[str, int]:
+    return {path.stem: path.stat().st_size for path in folder.glob("*.arrow")}
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        time.sleep(0.02)
+    raise AssertionError("did not happen in 20 s")
+
+
+def test_local_shards_are_mapped_in_place(local: Artifact, tmp_path: Path) -> None:
+    store = local.store(tmp_path / "cache")
+    assert all(right(store.get(number), number) for number in NUMBERS)
+    assert store.get(3) is store.get(3)
+    assert store.stats == cache.CacheStats(hits=10)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_flipped_byte_of_a_local_shard_is_an_error_that_says_what_to_do(local: Artifact) -> None:
+    path = local.folder.local(local.files[2])
+    flip(path)
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    store = local.store()
+    message = f"{path} has changed.*{local.digests[2]}.*{found}.*delete the folder.*run again"
+    for _ in range(2):
+        with pytest.raises(DataError, match=message):
+            store.get(2)
+    assert right(store.get(1), 1)
+
+
+def test_a_missing_local_shard_is_named(local: Artifact) -> None:
+    local.folder.remove(local.files[4])
+    with pytest.raises(DataError, match=r"train-00004\.arrow is in the record but is missing"):
+        local.store().get(4)
+
+
+def test_prefetch_checks_local_shards_in_the_background(local: Artifact) -> None:
+    flip(local.folder.local(local.files[1]))
+    store = local.store()
+    store.prefetch([0, 1, 2])
+    wait_until(lambda: store._threads == 0)
+    assert store._verified == {0, 2}
+    with pytest.raises(DataError, match="has changed"):
+        store.get(1)
+
+
+def test_open_shards_are_bounded_and_the_longest_unused_is_closed(
+    local: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_OPEN_SHARDS", 3)
+    store = local.store()
+    for number in (0, 1, 2, 0, 3):
+        store.get(number)
+    assert list(store._open) == [2, 0, 3]
+
+
+def test_a_remote_shard_is_fetched_once(remote: Artifact, tmp_path: Path) -> None:
+    store = remote.store(tmp_path)
+    assert all(right(store.get(number), number) for number in (5, 6, 5))
+    assert store.stats == cache.CacheStats(2, remote.sizes[5] + remote.sizes[6], 1, 0)
+    # Another store of the machine, such as that of another process, finds the files.
+    again = remote.store(tmp_path)
+    assert right(again.get(5), 5)
+    assert again.stats == cache.CacheStats(hits=1)
+    assert list(tmp_path.glob("*.part")) == []
+
+
+def test_the_bytes_stay_within_the_bound_whatever_is_read(remote: Artifact, tmp_path: Path) -> None:
+    store = remote.store(tmp_path, fits=3.5)
+    largest, wrong = 0, 0
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal largest
+        while not done.is_set():
+            # A rename between listing and asking leaves a name out, never counts one twice.
+            sizes = {}
+            for path in [*tmp_path.glob("*.arrow"), *tmp_path.glob("*.part")]:
+                if path.exists():
+                    sizes[path.stem] = remote.size
+            largest = max(largest, sum(sizes.values()))
+
+    def read(seed: int) -> None:
+        nonlocal wrong
+        generator = random.Random(seed)
+        for _ in range(30):
+            number = generator.choice(NUMBERS)
+            wrong += not right(store.get(number), number)
+
+    watcher = threading.Thread(target=watch)
+    readers = [threading.Thread(target=read, args=(seed,)) for seed in range(3)]
+    watcher.start()
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    done.set()
+    watcher.join()
+    assert wrong == 0
+    assert sum(cached(tmp_path).values()) <= store._cache.limit  # type: ignore[union-attr]
+    stats = store.stats
+    assert stats.downloads > 8
+    assert stats.downloads - stats.evictions == len(cached(tmp_path))
+    assert stats.hits + stats.downloads == 90
+
+
+def test_concurrent_threads_share_one_download(remote: Artifact, tmp_path: Path) -> None:
+    store = remote.store(tmp_path)
+    found: list[bool] = []
+    start = threading.Barrier(8)
+
+    def read() -> None:
+        start.wait()
+        found.extend(right(store.get(number), number) for number in NUMBERS)
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 64
+    assert store.stats.downloads == 8
+    assert store.stats.hits == 56
+
+
+_READ_ALL = """
+import json, sys
+from pathlib import Path
+from rungwise.instances.cache import ShardStore
+from rungwise.storage import Folder
+uri, files, digests, sizes, limit, folder = json.load(sys.stdin)
+store = ShardStore(Folder.at(uri), files, digests, sizes, limit, Path(folder))
+print("ready", flush=True)
+found = [int(store.get(number).ids[-1]) for _ in range(3) for number in range(len(files))]
+assert "ray" not in sys.modules and "mlflow" not in sys.modules
+print(json.dumps([found, store.stats.downloads, store.stats.evictions]))
+"""
+
+
+@pytest.mark.parametrize("fits", [100, 4.5])
+def test_processes_share_downloads_and_the_bound(
+    remote: Artifact, tmp_path: Path, fits: float
+) -> None:
+    limit = int(fits * remote.size)
+    spec = [remote.folder.uri, remote.files, remote.digests, remote.sizes, limit, str(tmp_path)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _READ_ALL],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(spec))
+        process.stdin.close()
+    ends = []
+    for process in processes:
+        assert process.stdout is not None
+        ends.append(process.stdout.read())
+        assert process.wait() == 0
+    results = [json.loads(end.split("\n")[1]) for end in ends]
+    assert all(found == [number + 10 for number in NUMBERS] * 3 for found, _, _ in results)
+    downloads = sum(downloads for _, downloads, _ in results)
+    evictions = sum(evictions for _, _, evictions in results)
+    assert downloads - evictions == len(cached(tmp_path))
+    assert sum(cached(tmp_path).values()) <= limit
+    if fits == 100:
+        assert downloads == len(NUMBERS)
+
+
+def test_an_evicted_shard_can_still_be_read_where_it_is_mapped(
+    remote: Artifact, tmp_path: Path
+) -> None:
+    store, other = remote.store(tmp_path, fits=2.5), remote.store(tmp_path, fits=2.5)
+    mine, theirs = store.get(0), other.get(0)
+    os.utime(tmp_path / f"{remote.digests[0]}.arrow", ns=(1, 1))
+    for number in (1, 2, 3):
+        store.get(number)
+    assert remote.digests[0] not in cached(tmp_path)
+    assert right(mine, 0)
+    assert right(theirs, 0)
+    # The process that evicted it let go of it; the other one still has it.
+    assert 0 not in store._open
+    assert other.get(0) is theirs
+    assert right(store.get(0), 0)
+    assert (store.stats.downloads, store.stats.evictions) == (5, 3)
+
+
+def test_what_was_used_longest_ago_goes_first(remote: Artifact, tmp_path: Path) -> None:
+    store = remote.store(tmp_path, fits=3.5)
+    for number in (0, 1, 2):
+        store.get(number)
+    for age, number in enumerate((1, 2, 0)):
+        os.utime(tmp_path / f"{remote.digests[number]}.arrow", ns=(age, age))
+    remote.store(tmp_path, fits=3.5).get(1)  # a second process uses the oldest
+    store.get(3)
+    assert set(cached(tmp_path)) == {remote.digests[number] for number in (0, 1, 3)}
+
+
+def test_use_of_an_open_shard_is_seen_by_other_processes(
+    remote: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_TOUCH_SECONDS", 0.0)
+    store = remote.store(tmp_path)
+    store.get(0)
+    path = tmp_path / f"{remote.digests[0]}.arrow"
+    os.utime(path, ns=(1, 1))
+    store.get(0)
+    assert path.stat().st_mtime_ns > 1
+
+
+def test_a_flipped_byte_in_the_cache_is_downloaded_again(remote: Artifact, tmp_path: Path) -> None:
+    remote.store(tmp_path).get(0)
+    path = tmp_path / f"{remote.digests[0]}.arrow"
+    for spoil in (flip, lambda path: path.write_bytes(path.read_bytes()[:1000])):
+        spoil(path)
+        store = remote.store(tmp_path)
+        assert right(store.get(0), 0)
+        assert store.stats.downloads == 1
+
+
+def test_an_object_that_is_not_what_was_written_is_an_error(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_RETRY_SECONDS", 0)
+    artifact = Artifact(Folder.at(f"{bucket}/spoilt"), tmp_path, 2)
+    data = artifact.folder.read_bytes(artifact.files[0])
+    artifact.folder.write_bytes(artifact.files[0], data[:-1] + b"?")
+    artifact.folder.remove(artifact.files[1])
+    store = artifact.store(tmp_path / "cache")
+    name = re.escape(artifact.folder.path(artifact.files[0]))
+    with pytest.raises(DataError, match=f"{name} has changed.*{artifact.digests[0]}.*delete"):
+        store.get(0)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["locks"]
+    with pytest.raises(DataError, match=r"train-00001\.arrow is in the record but is missing"):
+        store.get(1)
+    assert right(store.get(2), 2)
+    left = {path.name for path in (tmp_path / "cache").iterdir()}
+    assert left == {"locks", f"{artifact.digests[2]}.arrow"}
+
+
+class Proxy:
+    """Passes bytes between a client and the server; notes requests, cuts the first answers."""
+
+    def __init__(self, host: str, port: int, cuts: int, after: int) -> None:
+        self.requests: list[bytes] = []
+        self._target, self._cuts, self._after = (host, port), cuts, after
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            server = socket.create_connection(self._target)
+            threading.Thread(target=self._up, args=(client, server), daemon=True).start()
+            threading.Thread(target=self._down, args=(client, server), daemon=True).start()
+
+    def _up(self, client: socket.socket, server: socket.socket) -> None:
+        while data := client.recv(1 << 16):
+            self.requests.append(data)
+            server.sendall(data)
+
+    def _down(self, client: socket.socket, server: socket.socket) -> None:
+        passed = 0
+        while data := server.recv(1024):
+            client.sendall(data)
+            passed += len(data)
+            if self._cuts and passed > self._after:
+                self._cuts -= 1
+                client.shutdown(socket.SHUT_RDWR)
+                return
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+@pytest.mark.parametrize("cuts", [0, 2])
+def test_a_download_is_one_get_and_a_cut_one_is_tried_again(
+    remote: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: int
+) -> None:
+    import s3fs
+
+    monkeypatch.setattr(cache, "_RETRY_SECONDS", 0)
+    address = urlsplit(os.environ["AWS_ENDPOINT_URL"])
+    proxy = Proxy(str(address.hostname), int(address.port or 0), cuts, 4000)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+    s3fs.S3FileSystem.clear_instance_cache()
+    try:
+        store = remote.store(tmp_path)
+        assert right(store.get(0), 0)
+    finally:
+        s3fs.S3FileSystem.clear_instance_cache()
+        proxy.close()
+    assert store.stats == cache.CacheStats(1, remote.sizes[0], 0, 0)
+    assert len(proxy.requests) == cuts + 1
+    for request in proxy.requests:
+        assert request.startswith(b"GET /rungwise-cache/instances/train-00000.arrow ")
+        assert b"\nrange:" not in request.lower()
+
+
+def test_prefetched_shards_are_there_when_they_are_wanted(remote: Artifact, tmp_path: Path) -> None:
+    store = remote.store(tmp_path)
+    store.prefetch(np.array([3, 1, 4]))
+    wait_until(lambda: store._threads == 0)
+    assert store.stats.downloads == 3
+    assert all(right(store.get(number), number) for number in (1, 3, 4))
+    assert store.stats.downloads == store.stats.hits == 3
+
+
+def test_prefetch_takes_as_many_as_fit_and_begins_with_the_first(
+    remote: Artifact, tmp_path: Path
+) -> None:
+    store = remote.store(tmp_path, fits=3.5)
+    store.prefetch([7, 6, 5, 4, 3])
+    wait_until(lambda: store._threads == 0)
+    assert set(cached(tmp_path)) == {remote.digests[number] for number in (5, 6, 7)}
+
+
+def test_a_failed_prefetch_is_silent_until_the_shard_is_wanted(bucket: str, tmp_path: Path) -> None:
+    artifact = Artifact(Folder.at(f"{bucket}/gone"), tmp_path, 3)
+    artifact.folder.remove(artifact.files[0])
+    store = artifact.store(tmp_path / "cache")
+    store.prefetch([0, 1])
+    wait_until(lambda: store._threads == 0)
+    assert store.stats.downloads == 1
+    with pytest.raises(DataError, match="missing"):
+        store.get(0)
+
+
+def test_a_download_takes_all_its_room_before_its_first_byte(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 1000)
+    with folder.claimed("a", 900) as (stream, evicted):
+        assert (tmp_path / "a.part").stat().st_size == 900
+        assert evicted == set()
+        assert folder._claim(tmp_path / "b.part", 200) is None
+        stream.write(b"x" * 900)
+    assert cached(tmp_path) == {"a": 900}
+    with folder.claimed("b", 200) as (_, evicted):
+        assert evicted == {"a"}
+
+
+def test_what_a_killed_process_left_is_removed(remote: Artifact, tmp_path: Path) -> None:
+    (tmp_path / "dead.part").write_bytes(b"x" * remote.size)
+    remote.store(tmp_path, fits=1.5).get(0)
+    assert not (tmp_path / "dead.part").exists()
+
+
+def test_a_download_waits_for_the_room_that_others_have_claimed(
+    remote: Artifact, tmp_path: Path
+) -> None:
+    store = remote.store(tmp_path, fits=1.5)
+    with (tmp_path / "other.part").open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        other.write(b"x" * remote.size)
+        other.flush()
+        thread = threading.Thread(target=store.get, args=(0,))
+        thread.start()
+        thread.join(0.5)
+        assert cached(tmp_path) == {}
+        assert (tmp_path / "other.part").exists()
+    thread.join()
+    assert set(cached(tmp_path)) == {remote.digests[0]}
+
+
+def test_a_cache_that_cannot_hold_a_shard_is_refused(remote: Artifact, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="raise cache_bytes"):
+        remote.store(tmp_path, fits=0.5)
+
+
+def test_the_folder_by_default_is_closed_to_others(
+    remote: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    remote.store().get(0)
+    (folder,) = tmp_path.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert set(cached(folder)) == {remote.digests[0]}
+    folder.chmod(0o755)
+    with pytest.raises(UserError, match="mode 0700"):
+        remote.store()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(remote: Artifact, tmp_path: Path) -> None:
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=20k", "tmpfs", str(tmp_path)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        store = remote.store(tmp_path)
+        store.get(0)
+        with pytest.raises(UserError, match="no room left on the disk of the shard cache"):
+            store.get(1)
+        assert {path.name for path in tmp_path.iterdir()} == {
+            "locks",
+            f"{remote.digests[0]}.arrow",
+        }
+    finally:
+        # Lazily, because a shard on it is still mapped.
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)

@@ -1,0 +1,110 @@
+"""Packed causal blocks: every token predicted once, nothing predicted from another document."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rungwise.errors import DataError
+from rungwise.instances import causal
+from rungwise.instances.causal import CausalConfig
+from rungwise.instances.contract import Facts
+from rungwise.instances.rows import padded
+from rungwise.instances.text import TokenisedText
+from rungwise.tokenizer import SpecialIds
+
+END = 9
+SPECIAL = SpecialIds(end=END, ids=(END,))
+FACTS = Facts("s", 1000, SPECIAL, 0)
+DOCUMENTS = st.lists(st.integers(1, 60), min_size=1, max_size=12)
+
+
+def text_of(lengths: list[int]) -> TokenisedText:
+    """Documents of these lengths, one text each; all tokens differ."""
+    total = sum(lengths)
+    return TokenisedText(
+        ids=np.arange(10, 10 + total, dtype=np.uint16),
+        starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        first_sentence=np.arange(len(lengths) + 1),
+        documents=[f"d{number}" for number in range(len(lengths))],
+    )
+
+
+def batch_of(lengths: list[int], size: int) -> causal.CausalBatch:
+    config = CausalConfig(sequence_length=size)
+    shard = causal.build(text_of(lengths), config, SPECIAL, np.random.default_rng(0)).shard
+    everything = np.arange(len(shard))
+    return causal.batch(padded(shard, everything, everything, size + 1, 0), END)
+
+
+def test_two_documents_worked_by_hand() -> None:
+    """[END] 10 11 12 [END] 13 14 [END] in blocks of three."""
+    batch = batch_of([3, 2], 3)
+    assert batch.ids.tolist() == [[9, 10, 11], [12, 9, 13], [14, 9, 0]]
+    assert batch.targets.tolist() == [[10, 11, 12], [9, 13, 14], [9, 0, 0]]
+    assert batch.weights.tolist() == [[1, 1, 1], [1, 1, 1], [1, 0, 0]]
+    assert batch.document.tolist() == [[1, 1, 1], [0, 1, 1], [0, 1, 1]]
+    assert batch.positions.tolist() == [[0, 1, 2], [0, 0, 1], [0, 0, 1]]
+
+
+@given(DOCUMENTS, st.integers(2, 40))
+@settings(max_examples=200, deadline=None)
+def test_every_token_is_predicted_once_from_its_own_document(lengths: list[int], size: int) -> None:
+    batch = batch_of(lengths, size)
+    real = batch.weights > 0
+    predicted = batch.targets[real].tolist()
+    expected, token = [], 10
+    for length in lengths:
+        expected += [*range(token, token + length), END]
+        token += length
+    assert predicted == expected
+    # What a position may see, with its target, is a run of one document from where the block or
+    # the document begins.
+    owner = {END: -1} | {
+        token: number
+        for number, (begin, length) in enumerate(
+            zip(10 + np.cumsum([0, *lengths[:-1]]), lengths, strict=True)
+        )
+        for token in range(int(begin), int(begin) + length)
+    }
+    for row, position in np.argwhere(real):
+        seen = batch.document[row] == batch.document[row, position]
+        seen[position + 1 :] = False
+        assert seen.sum() == batch.positions[row, position] + 1
+        owners = {owner[token] for token in batch.ids[row, seen].tolist()} - {-1}
+        owners |= {owner[int(batch.targets[row, position])]} - {-1}
+        assert len(owners) <= 1
+
+
+@given(DOCUMENTS, st.integers(2, 40))
+@settings(max_examples=50, deadline=None)
+def test_the_contract_holds(lengths: list[int], size: int) -> None:
+    config = CausalConfig(sequence_length=size)
+    built = causal.build(text_of(lengths), config, SPECIAL, np.random.default_rng(0))
+    counts = causal.check(built.shard, FACTS, config)
+    assert counts["predicted"] == sum(lengths) + len(lengths)
+    assert counts["ends"] == len(lengths) + 1
+    assert causal.statistics(counts | built.counts, config)["fill"] <= 1
+
+
+def test_a_broken_stream_is_caught() -> None:
+    config = CausalConfig(sequence_length=4)
+    shard = causal.build(text_of([9, 9]), config, SPECIAL, np.random.default_rng(0)).shard
+    ids = shard.ids.copy()
+    ids[5] = 77
+    with pytest.raises(DataError, match="begin with the last token of the one before"):
+        causal.check(dataclasses.replace(shard, ids=ids), FACTS, config)
+    ids = shard.ids.copy()
+    ids[0] = 77
+    with pytest.raises(DataError, match="framed by end symbols"):
+        causal.check(dataclasses.replace(shard, ids=ids), FACTS, config)
+
+
+def test_a_tokenizer_without_an_end_symbol_is_refused() -> None:
+    without = dataclasses.replace(SPECIAL, end=None)
+    with pytest.raises(DataError, match="end"):
+        causal.build(text_of([3]), CausalConfig(), without, np.random.default_rng(0))

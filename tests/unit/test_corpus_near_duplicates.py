@@ -1,0 +1,243 @@
+"""Near-duplicates: against exact Jaccard indices, the formula of the bands, and any order."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rungwise.corpus.near_duplicates import band_rows, marks
+from rungwise.corpus.signatures import (
+    Banding,
+    NearDuplicateConfig,
+    band_keys,
+    banding,
+    compact,
+    signatures,
+    similarity,
+)
+from tests.conftest import REPOSITORY
+
+CONFIG = NearDuplicateConfig()
+
+
+def shingles(text: str, size: int = 9) -> set[str]:
+    text = text.lower().ljust(size, "\0")
+    return {text[at : at + size] for at in range(len(text) - size + 1)}
+
+
+def jaccard(one: str, other: str) -> float:
+    a, b = shingles(one), shingles(other)
+    return len(a & b) / len(a | b)
+
+
+def digest(number: int) -> str:
+    return f"{number:032x}"
+
+
+def found_marks(
+    texts: list[str], config: NearDuplicateConfig = CONFIG, partitions: int = 1
+) -> dict[str, str]:
+    """Who is marked among `texts`, whose digests are their numbers."""
+    signed = signatures(texts, config)
+    keys = band_keys(signed, banding(config)).astype("<u8")
+    rows = pa.table(
+        {
+            "digest": [digest(number) for number in range(len(texts))],
+            "bands": pa.array([key.tobytes() for key in keys], pa.binary()),
+            "signature": pa.array([one.tobytes() for one in compact(signed)], pa.binary()),
+        }
+    )
+    split = band_rows(rows, partitions)
+    found: dict[str, str] = {}
+    for partition in range(partitions):
+        part = split.filter(pa.array(split["partition"].to_numpy() == partition))
+        if part.num_rows:
+            for one, kept in marks(part, config.similarity).items():
+                found[one] = min(kept, found.get(one, kept))
+    return found
+
+
+def pair(rng: random.Random, wanted: float, length: int = 3000) -> tuple[str, str]:
+    """Two random texts with about this resemblance: the same, but for replaced stretches."""
+    letters = "abcdefghijklmnopqrstuvwxyz "
+    text = "".join(rng.choices(letters, k=length))
+    # Shared of the union: s = x / (2 - x) for a share x of each that is the same.
+    other = list(text)
+    changed = int(length * (1 - 2 * wanted / (1 + wanted)))
+    other[:changed] = rng.choices(letters, k=changed)
+    return text, "".join(other)
+
+
+@pytest.mark.parametrize("permutations", [64, 128, 512])
+def test_a_similarity_is_estimated_without_bias(permutations: int) -> None:
+    rng = random.Random(0)
+    config = NearDuplicateConfig(permutations=permutations)
+    errors = []
+    for _ in range(300):
+        one, other = pair(rng, rng.random())
+        low = compact(signatures([one, other], config))
+        errors.append(float(similarity(low[0], low[1:])[0]) - jaccard(one, other))
+    assert abs(np.mean(errors)) < 3 * np.std(errors) / len(errors) ** 0.5 + 0.002
+    # At most sqrt(1/4 / P) for each, as of independent draws.
+    assert np.sqrt(np.mean(np.square(errors))) < 1.1 * 0.5 / permutations**0.5
+
+
+def test_short_texts_fill_their_signatures_without_bias() -> None:
+    rng = random.Random(1)
+    errors = []
+    for _ in range(600):
+        one, other = pair(rng, rng.uniform(0.3, 1.0), length=70)
+        low = compact(signatures([one, other], CONFIG))
+        errors.append(float(similarity(low[0], low[1:])[0]) - jaccard(one, other))
+    assert abs(np.mean(errors)) < 4 * np.std(errors) / len(errors) ** 0.5
+
+
+def test_pairs_meet_as_often_as_the_bands_say() -> None:
+    rng = random.Random(2)
+    banded = banding(CONFIG)
+    assert (banded.bands, banded.rows) == (16, 8)
+    assert banded.probability(0.8) == pytest.approx(1 - (1 - 0.8**8) ** 16)
+    expected, met = [], []
+    for wanted in (0.4, 0.5, 0.6, 0.7, 0.8):
+        for _ in range(150):
+            one, other = pair(rng, wanted)
+            keys = band_keys(signatures([one, other], CONFIG), banded)
+            expected.append(banded.probability(jaccard(one, other)))
+            met.append(bool((keys[0] == keys[1]).any()))
+    for start in range(0, 750, 150):
+        share = np.mean(expected[start : start + 150])
+        margin = 4 * (share * (1 - share) / 150) ** 0.5 + 0.03
+        assert abs(np.mean(met[start : start + 150]) - share) < margin
+
+
+@pytest.mark.parametrize("similarity", [0.5, 0.7, 0.8, 0.9, 1.0])
+def test_bands_follow_from_the_similarity(similarity: float) -> None:
+    config = NearDuplicateConfig(similarity=similarity)
+    banded = banding(config)
+    assert banded.bands * banded.rows <= config.permutations
+    assert banded.probability(similarity) >= 0.9
+    longer = Banding(config.permutations // (banded.rows + 1), banded.rows + 1)
+    assert similarity == 1.0 or longer.probability(similarity) < 0.9
+
+
+def pairs_alike(texts: list[str], at_least: float) -> list[tuple[int, int]]:
+    """Every pair of this resemblance, exactly, the smaller number first.
+
+    Sets of resemblance s share one of their |A| (1 - s) + 1 rarest elements, in any fixed order
+    (prefix filtering: Chaudhuri, Ganti and Kaushik 2006).
+    """
+    sets = [shingles(text) for text in texts]
+    times = Counter(shingle for own in sets for shingle in own)
+    index: dict[str, list[int]] = {}
+    found = []
+    for number, own in enumerate(sets):
+        rarest = sorted(own, key=lambda shingle: (times[shingle], shingle))
+        prefix = rarest[: int(len(own) * (1 - at_least)) + 1]
+        near = {other for shingle in prefix for other in index.get(shingle, ())}
+        for other in near:
+            both = len(own & sets[other])
+            if both >= at_least * (len(own) + len(sets[other]) - both):
+                found.append((other, number))
+        for shingle in prefix:
+            index.setdefault(shingle, []).append(number)
+    return found
+
+
+def test_real_news_stories(real_data: Path) -> None:
+    path = real_data / "corpora" / "en" / "reuters21578" / "reuters-000-018.txt.gz"
+    stories = gzip.decompress(path.read_bytes()).decode().strip().split("\n\n")
+    stories = [" ".join(story.split()) for story in stories if len(story) > 100][:5000]
+    marked = {int(one, 16): int(kept, 16) for one, kept in found_marks(stories).items()}
+    assert len(marked) > 30
+    exact = {one: jaccard(stories[one], stories[kept]) for one, kept in marked.items()}
+    assert not [one for one, value in exact.items() if value < 0.5]
+    assert np.mean([value >= 0.75 for value in exact.values()]) > 0.9
+    alike = {other for _, other in pairs_alike(stories, 0.9)}
+    assert len(alike) > 20
+    assert len(alike & set(marked)) >= 0.99 * len(alike)
+
+
+def test_the_smallest_digest_of_a_cluster_is_kept() -> None:
+    rng = random.Random(3)
+    first, _ = pair(rng, 0)
+    second, _ = pair(rng, 0)
+    texts = [first, second, first + " x", second + " y", first.upper() + " zz"]
+    assert found_marks(texts) == {digest(2): digest(0), digest(3): digest(1), digest(4): digest(0)}
+
+
+def test_chinese_texts_need_no_blanks() -> None:
+    rng = random.Random(4)
+    text = "".join(chr(0x4E00 + rng.randrange(3000)) for _ in range(800))
+    other = "".join(chr(0x4E00 + rng.randrange(3000)) for _ in range(800))
+    assert found_marks([text, other, text[:-30]]) == {digest(2): digest(0)}
+
+
+@given(seed=st.integers(0, 10**6), partitions=st.integers(1, 7))
+def test_marks_are_the_same_in_any_order_and_number_of_parts(seed: int, partitions: int) -> None:
+    rng = random.Random(seed)
+    texts = []
+    for _ in range(4):
+        texts += pair(rng, rng.choice((0.7, 0.85, 0.95)), length=400)
+    expected = found_marks(texts)
+    assert found_marks(texts, partitions=partitions) == expected
+    signed = signatures(texts, CONFIG)
+    order = rng.sample(range(len(texts)), len(texts))
+    assert (signatures([texts[at] for at in order], CONFIG) == signed[order]).all()
+
+
+def test_a_bucket_with_several_kinds_compares_each_with_its_own() -> None:
+    # One band for all, whatever they are: only signatures tell them apart.
+    rng = np.random.default_rng(0)
+    kinds = rng.integers(0, 256, (3, 128), dtype=np.uint8)
+    signature = [kinds[number % 3].tobytes() for number in range(9)]
+    rows = pa.table(
+        {
+            "band": np.zeros(9, np.uint64),
+            "digest": pa.array([bytes.fromhex(digest(n)) for n in range(9)], pa.binary(16)),
+            "signature": pa.array(signature, pa.binary()),
+        }
+    )
+    assert marks(rows, 0.8) == {digest(n): digest(n % 3) for n in range(3, 9)}
+
+
+@pytest.mark.parametrize("text", ["", "a", "12345678", "123456789", "\ud800 lone"])
+def test_any_text_has_a_signature(text: str) -> None:
+    (one,) = signatures([text], CONFIG)
+    assert (one == signatures(["another text", text], CONFIG)[1]).all()
+    assert (one != 0xFFFFFFFF).all()
+
+
+def test_long_texts_are_cut_nowhere() -> None:
+    rng = random.Random(5)
+    text = "".join(rng.choices("abcdefgh ", k=600_000))
+    (whole,) = signatures([text], CONFIG)
+    overlapping = [text[start : start + 100_008] for start in range(0, 600_000, 100_000)]
+    assert (whole == signatures(overlapping, CONFIG).min(axis=0)).all()
+
+
+def test_signatures_are_the_same_in_every_process_and_for_good() -> None:
+    code = (
+        "from rungwise.corpus.signatures import *\n"
+        "print(signatures(['The quick brown fox.', '\\u4f60\\u597d' * 9], NearDuplicateConfig())"
+        "[:, :3].tolist())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(REPOSITORY / "platform"), "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # Written down once; another number here means that stored corpora cannot be rebuilt.
+    assert json.loads(done.stdout) == [[2423413466, 4204624344, 3726884448], [3629287423] * 3]

@@ -1,0 +1,266 @@
+"""The order of reading: a permutation of every epoch, shared out evenly, a few shards at a time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from rungwise.config import validate
+from rungwise.errors import ConfigError
+from rungwise.instances import order
+from rungwise.instances.order import OrderConfig, ReadOrder
+from rungwise.instances.randomness import bits
+
+ROWS = st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(lambda rows: sum(rows) > 0)
+CONFIGS = st.builds(OrderConfig, window_instances=st.integers(1, 80), lanes=st.integers(1, 9))
+
+
+def published_indices(positions: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
+    """The order of the first published results, kept word for word: it must never change."""
+    epoch, place = np.divmod(positions.astype(np.int64), count)
+    return published_permute(place, epoch, count, seed)
+
+
+def published_permute(
+    places: NDArray[np.int64], epoch: NDArray[np.int64], count: int, seed: int
+) -> NDArray[np.int64]:
+    half = max(1, (max(count - 1, 1).bit_length() + 1) // 2)
+    mask = np.uint64((1 << half) - 1)
+    shift = np.uint64(half)
+    value = places.astype(np.uint64)
+    keys = [bits(seed, epoch, turn) for turn in range(4)]
+    outside = np.ones(value.shape, dtype=bool)
+    while outside.any():
+        left, right = value[outside] >> shift, value[outside] & mask
+        for key in keys:
+            left, right = right, left ^ (bits(key[outside], right) & mask)
+        value[outside] = (left << shift) | right
+        outside = value >= np.uint64(count)
+    return value.astype(np.int64)
+
+
+def whole_epoch(rows: list[int], seed: int, epoch: int, config: OrderConfig) -> list[list[int]]:
+    """(instance, shard, row) at every place of an epoch, by lists: the definition, spelt out."""
+    shards = sorted(range(len(rows)), key=lambda shard: int(bits(seed, epoch, 0x5A4D, shard)))
+    begin = np.concatenate([[0], np.cumsum(rows)])
+    line = [[int(begin[s]) + row, s, row] for s in shards for row in range(rows[s])]
+    lanes = []
+    for number, part in enumerate(np.array_split(np.arange(len(line)), config.lanes)):
+        lane: list[list[int]] = []
+        for window, first in enumerate(range(0, len(part), config.window_instances)):
+            places = part[first : first + config.window_instances]
+            key = np.full(len(places), bits(seed, epoch, 0x77D0, number, window))
+            moved = published_permute(np.arange(len(places)), key, len(places), seed)
+            lane.extend(line[place] for place in places[moved])
+        lanes.append(lane)
+    return [lanes[q % config.lanes][q // config.lanes] for q in range(len(line))]
+
+
+@given(ROWS, CONFIGS, st.integers(0, 5), st.integers(0, 3))
+@settings(max_examples=150, deadline=None)
+def test_every_place_is_where_the_definition_says(
+    rows: list[int], config: OrderConfig, seed: int, epoch: int
+) -> None:
+    count = sum(rows)
+    places = np.arange(count) + epoch * count
+    found = ReadOrder(np.array(rows), seed, config).locate(places)
+    if config.lanes == 1 and count <= config.window_instances:
+        expected = published_indices(places, count, seed).tolist()
+        assert found.instances.tolist() == expected
+    else:
+        expected = whole_epoch(rows, seed, epoch, config)
+        assert np.stack([found.instances, found.shards, found.rows], 1).tolist() == expected
+    assert found.epochs.tolist() == [epoch] * count
+
+
+@given(ROWS, CONFIGS, st.integers(0, 3))
+@settings(max_examples=150, deadline=None)
+def test_every_epoch_reads_every_row_of_every_shard_once(
+    rows: list[int], config: OrderConfig, seed: int
+) -> None:
+    count = sum(rows)
+    found = ReadOrder(np.array(rows), seed, config).locate(np.arange(3 * count))
+    begin = np.cumsum(rows) - np.array(rows)
+    assert np.array_equal(found.instances, begin[found.shards] + found.rows)
+    assert (found.rows < np.array(rows)[found.shards]).all()
+    assert found.epochs.tolist() == [0] * count + [1] * count + [2] * count
+    for epoch in range(3):
+        part = found.instances[epoch * count : (epoch + 1) * count]
+        assert np.array_equal(np.sort(part), np.arange(count))
+
+
+@given(st.integers(1, 3000), st.integers(0, 5), st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_the_network_permutes_any_count(count: int, epoch: int, seed: int) -> None:
+    places = np.arange(count)
+    found = order.permute(places, np.full(count, epoch), count, seed)
+    assert np.array_equal(np.sort(found), places)
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=5), st.integers(0, 9), st.integers(0, 50))
+@settings(max_examples=80, deadline=None)
+def test_one_window_is_the_published_order_bit_for_bit(
+    rows: list[int], seed: int, first: int
+) -> None:
+    count = sum(rows)
+    positions = np.arange(first, first + 2 * count)
+    expected = published_indices(positions, count, seed)
+    found = ReadOrder(np.array(rows), seed, OrderConfig()).locate(positions)
+    assert np.array_equal(found.instances, expected)
+    assert np.array_equal(found.epochs, positions // count)
+
+
+def test_numbers_of_the_published_order() -> None:
+    """Written down when the first results were published."""
+    found = ReadOrder(np.array([400, 600]), 7, OrderConfig()).locate(np.array([0, 1, 999, 1000]))
+    assert found.instances.tolist() == [680, 966, 521, 89]
+
+
+@given(
+    ROWS,
+    CONFIGS,
+    st.integers(1, 200),
+    st.integers(1, 20),
+    st.integers(0, 60),
+)
+@settings(max_examples=300, deadline=None)
+def test_workers_share_a_step_without_gap_or_overlap(
+    rows: list[int], config: OrderConfig, size: int, world: int, step: int
+) -> None:
+    reading = ReadOrder(np.array(rows), 0, config)
+    parts = [reading.positions_of(step, size, rank, world) for rank in range(world)]
+    together = np.concatenate(parts)
+    assert np.sort(together).tolist() == list(range(step * size, (step + 1) * size))
+    lengths = [len(part) for part in parts]
+    assert max(lengths) - min(lengths) <= 1
+    # Sorted by lane, so that a rank holds whole lanes but for the two at its ends.
+    lanes = together % sum(rows) % config.lanes
+    assert (np.diff(lanes) >= 0).all()
+    if config.lanes == 1:
+        assert together.tolist() == sorted(together)
+    assert all(
+        (np.diff(part[part % sum(rows) % config.lanes == lane]) > 0).all()
+        for part in parts
+        for lane in range(config.lanes)
+    )
+
+
+@given(ROWS, st.integers(1, 500), st.integers(1, 9), st.integers(0, 10_000))
+def test_one_lane_gives_each_worker_the_slice_it_always_had(
+    rows: list[int], size: int, world: int, step: int
+) -> None:
+    reading = ReadOrder(np.array(rows), 0, OrderConfig())
+    for rank in range(world):
+        first, last = (step * size + np.array([rank, rank + 1]) * size // world).tolist()
+        found = reading.positions_of(step, size, rank, world)
+        assert found.tolist() == list(range(first, last))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("ahead", [1, 7, 60])
+def test_a_worker_touches_a_bounded_number_of_shards(world: int, ahead: int) -> None:
+    """Lanes a rank holds, times windows a lane enters, times shards a window lies in."""
+    rows = np.random.default_rng(0).integers(90, 130, size=60)
+    batch, lanes, window = 64, 16, 40
+    reading = ReadOrder(rows, 3, OrderConfig(window_instances=window, lanes=lanes))
+    steps = (reading.count // batch // ahead - 1) * ahead
+    lanes_of_a_rank = -(-lanes // world) + 1
+    windows_of_a_lane = -(-(ahead * batch // lanes) // window) + 1
+    shards_of_a_window = window // 90 + 2
+    bound = lanes_of_a_rank * windows_of_a_lane * shards_of_a_window
+    for rank in range(world):
+        for first in range(0, steps, ahead):
+            positions = np.concatenate(
+                [reading.positions_of(first + n, batch, rank, world) for n in range(ahead)]
+            )
+            touched = np.unique(reading.locate(positions).shards)
+            upcoming = reading.upcoming_shards(first, ahead, batch, rank, world)
+            assert set(touched) <= set(upcoming)
+            assert len(upcoming) <= bound
+
+
+@given(
+    ROWS, CONFIGS, st.integers(1, 150), st.integers(1, 7), st.integers(0, 40), st.integers(1, 12)
+)
+@settings(max_examples=200, deadline=None)
+def test_upcoming_shards_hold_what_is_read_in_order_of_windows(
+    rows: list[int], config: OrderConfig, size: int, world: int, step: int, ahead: int
+) -> None:
+    reading = ReadOrder(np.array(rows), 1, config)
+    for rank in range(world):
+        upcoming = reading.upcoming_shards(step, ahead, size, rank, world)
+        assert len(set(upcoming.tolist())) == len(upcoming)
+        together: list[int] = []
+        for n in range(ahead):
+            positions = reading.positions_of(step + n, size, rank, world)
+            read = np.unique(reading.locate(positions).shards)
+            # What a step needs comes before what only later steps need.
+            so_far = reading.upcoming_shards(step, n + 1, size, rank, world)
+            assert set(read) <= set(so_far)
+            assert upcoming[: len(so_far)].tolist() == so_far.tolist()
+            together.extend(positions.tolist())
+        if not together:
+            assert len(upcoming) == 0
+
+
+def test_a_rank_without_rows_needs_no_shards() -> None:
+    reading = ReadOrder(np.array([10]), 0, OrderConfig())
+    assert len(reading.positions_of(3, 1, 0, 2)) == 0
+    assert len(reading.upcoming_shards(3, 5, 1, 0, 2)) == 0
+
+
+def test_epochs_are_reshuffled_and_neighbours_are_unrelated() -> None:
+    rows = np.full(40, 500)
+    reading = ReadOrder(rows, 0, OrderConfig(window_instances=1000, lanes=8))
+    count = reading.count
+    first, second = reading.locate(np.arange(count)), reading.locate(np.arange(count, 2 * count))
+    assert (first.instances == second.instances).mean() < 0.01
+    assert (first.shards == second.shards).mean() < 0.05
+    # Rows that are read one after another are no neighbours in their files, nor is the place of a
+    # row in its file that of its reading: correlations within five sigma of none.
+    assert (np.abs(np.diff(first.instances)) == 1).mean() < 0.005
+    sigma = 1 / math.sqrt(count)
+    assert abs(np.corrcoef(np.arange(count), first.rows)[0, 1]) < 5 * sigma
+    assert abs(np.corrcoef(first.rows[:-1], first.rows[1:])[0, 1]) < 5 * sigma
+    assert abs(np.corrcoef(first.rows, second.rows)[0, 1]) < 5 * sigma
+
+
+def test_a_batch_draws_from_as_many_places_of_the_epoch_as_there_are_lanes() -> None:
+    reading = ReadOrder(np.full(64, 100), 0, OrderConfig(window_instances=50, lanes=32))
+    shards = reading.locate(reading.positions_of(0, 64, 0, 1)).shards
+    assert len(np.unique(shards)) >= 31
+
+
+def test_neighbours_in_a_file_are_no_neighbours_in_one_window() -> None:
+    count = 1000
+    first = ReadOrder(np.array([count]), 0).locate(np.arange(count)).instances
+    assert abs(np.corrcoef(np.arange(count), first)[0, 1]) < 5 / math.sqrt(count)
+
+
+@pytest.mark.parametrize("config", [OrderConfig(), OrderConfig(lanes=1024)])
+def test_places_among_ten_billion_are_found_without_storing_them(config: OrderConfig) -> None:
+    reading = ReadOrder(np.full(25_000, 400_000), 1, config)
+    assert reading.count == 10_000_000_000
+    sample = np.random.default_rng(0).integers(0, 2 * reading.count, size=20_000)
+    found = reading.locate(sample)
+    assert np.array_equal(found.instances, found.shards * 400_000 + found.rows)
+    assert ((found.rows >= 0) & (found.rows < 400_000)).all()
+    for epoch in (0, 1):
+        here = found.epochs == epoch
+        assert len(np.unique(found.instances[here])) == len(np.unique(sample[here]))
+    whole = order.permute(np.array([0, 1, 9_999_999_999]), np.zeros(3, int), 10**10, 1)
+    assert np.array_equal(
+        whole, published_permute(np.array([0, 1, 10**10 - 1]), np.zeros(3, int), 10**10, 1)
+    )
+
+
+def test_bounds_of_the_config_are_named() -> None:
+    with pytest.raises(ConfigError, match="lanes"):
+        validate(OrderConfig, {"lanes": 0})
+    with pytest.raises(ConfigError, match="window_instances"):
+        validate(OrderConfig, {"window_instances": 0})

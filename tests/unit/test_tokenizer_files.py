@@ -1,0 +1,249 @@
+"""Vocabularies from elsewhere: read as they are meant, refused with file and line if garbled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+from rungwise.artifact import Artifact
+from rungwise.context import Context
+from rungwise.corpus import shards
+from rungwise.corpus.document import SCHEMA
+from rungwise.errors import DataError
+from rungwise.storage import Folder
+from rungwise.tokenizer import (
+    SpecialIds,
+    TokenizerFileConfig,
+    WordPieceConfig,
+    identity,
+    load,
+    outside,
+    read,
+    run,
+    special_ids,
+    train,
+)
+
+VOCAB_TXT = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nplay\n##ing\n,\n"
+VOCAB_JSON = {"a": 0, "b": 1, "Ġ": 2, "ab": 3, "Ġab": 4, "<|endoftext|>": 5}
+MERGES = "#version: 0.2\na b\nĠ ab\n"
+
+
+def config(path: Path, **changes: bool) -> TokenizerFileConfig:
+    return TokenizerFileConfig(path=str(path), **changes)  # type: ignore[arg-type]
+
+
+def written(path: Path, text: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def gpt2_folder(
+    folder: Path, vocabulary: str = json.dumps(VOCAB_JSON), merges: str = MERGES
+) -> Path:
+    written(folder / "vocab.json", vocabulary)
+    written(folder / "merges.txt", merges)
+    return folder
+
+
+def tokens(tokenizer: Tokenizer, text: str) -> list[str]:
+    return tokenizer.encode(text, add_special_tokens=False).tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "special"),
+    [
+        (
+            "bert-base-uncased",
+            SpecialIds(0, 100, 101, 102, 103, end=102, ids=(0, 100, 101, 102, 103)),
+        ),
+        (
+            "bert-base-chinese",
+            SpecialIds(0, 100, 101, 102, 103, end=102, ids=(0, 100, 101, 102, 103)),
+        ),
+        ("gpt2", SpecialIds(end=50256, ids=(50256,))),
+    ],
+)
+def test_published_vocabularies_have_their_published_special_ids(
+    name: str, special: SpecialIds, real_data: Path
+) -> None:
+    found = special_ids(read(config(real_data / "vocab" / name)))
+    assert found == special
+    assert SpecialIds.from_data(json.loads(json.dumps(found.as_data()))) == found
+
+
+def test_a_role_that_is_missing_is_refused_by_name() -> None:
+    ids = SpecialIds(end=50256, ids=(50256,))
+    assert ids.require("end") == (50256,)
+    with pytest.raises(DataError, match=r"no special token for 'mask' .*\[MASK\], <mask>.*add"):
+        ids.require("end", "mask")
+
+
+def test_roles_are_found_by_the_names_of_other_families() -> None:
+    words = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 4, "[MASK]": 5, "<extra>": 6}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    # Only "[MASK]" is a word of the text here: nobody marked it special.
+    tokenizer.add_special_tokens([word for word in words if word != "[MASK]"])
+    assert special_ids(tokenizer) == SpecialIds(
+        pad=1, unk=3, cls=0, sep=2, mask=4, end=2, ids=(0, 1, 2, 3, 4, 6)
+    )
+    pieces = [("a", -1.0), ("<oov>", 0.0)]
+    assert special_ids(Tokenizer(models.Unigram(pieces, unk_id=1))) == SpecialIds(unk=1, ids=(1,))
+
+
+def test_a_vocab_txt_is_a_wordpiece_vocabulary(tmp_path: Path) -> None:
+    path = written(tmp_path / "vocab.txt", VOCAB_TXT)
+    for place in (path, tmp_path):
+        assert tokens(read(config(place)), "Playing, [MASK]") == [
+            "play",
+            "##ing",
+            ",",
+            *["[UNK]"] * 3,
+        ]
+    assert tokens(read(config(path, lowercase=False)), "Playing") == ["[UNK]"]
+    crlf = written(tmp_path / "crlf" / "small.txt", VOCAB_TXT.replace("\n", "\r\n"))
+    assert read(config(crlf)).get_vocab() == read(config(path)).get_vocab()
+
+
+def test_only_a_line_feed_ends_a_line_of_a_vocab_txt(tmp_path: Path) -> None:
+    path = written(tmp_path / "vocab.txt", "[UNK]\n\u2028\nb\x85\nc")
+    assert read(config(path)).get_vocab() == {"[UNK]": 0, "\u2028": 1, "b\x85": 2, "c": 3}
+
+
+def test_a_folder_of_gpt2_is_byte_level_bpe(tmp_path: Path) -> None:
+    tokenizer = read(config(gpt2_folder(tmp_path)))
+    assert tokens(tokenizer, "ab ab") == ["ab", "Ġab"]
+    assert special_ids(tokenizer) == SpecialIds(end=5, ids=(5,))
+
+
+def test_a_tokenizer_json_is_taken_as_it_is(tmp_path: Path) -> None:
+    made = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "[X]": 2}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.add_special_tokens([AddedToken("[X]", special=True)])
+    made.enable_truncation(2)
+    made.enable_padding(length=9)
+    made.save(str(tmp_path / "tokenizer.json"))
+    for place in (tmp_path, tmp_path / "tokenizer.json"):
+        assert tokens(read(config(place)), "a b a a") == ["a", "[UNK]", "a", "a"]
+        assert special_ids(read(config(place))).ids == (0, 2)
+
+
+def test_a_vocabulary_in_a_bucket_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "testing")
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        import s3fs
+
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().mkdir("vocabularies")
+        Folder.at("s3://vocabularies/gpt2").write_bytes(
+            "vocab.json", json.dumps(VOCAB_JSON).encode()
+        )
+        Folder.at("s3://vocabularies/gpt2").write_bytes("merges.txt", MERGES.encode())
+        far = TokenizerFileConfig(path="s3://vocabularies/gpt2")
+        assert tokens(read(far), "ab ab") == ["ab", "Ġab"]
+        assert outside(far) == outside(config(gpt2_folder(tmp_path)))
+    finally:
+        server.stop()
+        import s3fs
+
+        s3fs.S3FileSystem.clear_instance_cache()
+
+
+BAD: dict[str, tuple[dict[str, str | bytes], str]] = {
+    "nothing there": ({}, "there is no file or folder"),
+    "other file": ({"vocab.bin": b"x"}, "expected vocab.txt, tokenizer.json, or a folder"),
+    "nothing known": ({"a.txt": "x", "b.txt": "y"}, "neither tokenizer.json, nor vocab.txt"),
+    "empty line": ({"vocab.txt": "[UNK]\n\na\n"}, r"vocab\.txt line 2: .*found nothing"),
+    "empty file": ({"vocab.txt": ""}, r"vocab\.txt line 1: .*found nothing"),
+    "twice": ({"vocab.txt": "[UNK]\na\nb\na\n"}, r"vocab\.txt line 4: 'a' is on line 2 too"),
+    "no unknown": ({"vocab.txt": "a\nb\n"}, r"no unknown token among its 2 lines .*\[UNK\], <unk>"),
+    "latin-1": ({"vocab.txt": b"[UNK]\ncaf\xe9\n"}, r"vocab\.txt line 2 is not UTF-8"),
+    "half a JSON": ({"tokenizer.json": '{\n"version": '}, r"tokenizer\.json line 2 is not JSON"),
+    "other JSON": ({"tokenizer.json": '{"a": 1}'}, "not a tokenizer.json of the tokenizers"),
+    "no merges": ({"vocab.json": "{}"}, r"merges\.txt is missing beside it"),
+    "no vocabulary": ({"merges.txt": MERGES}, r"vocab\.json is missing beside it"),
+    "a list": ({"vocab.json": "[1]", "merges.txt": ""}, "expected an object of token to id"),
+    "text as id": ({"vocab.json": '{"a": "b"}', "merges.txt": ""}, "expected an object of token"),
+    "same id": (
+        {"vocab.json": '{"a": 0, "b": 0}', "merges.txt": ""},
+        "'a' and 'b' have the same id",
+    ),
+    "key twice": ({"vocab.json": '{"a": 0, "a": 1}', "merges.txt": ""}, "'a' stands there twice"),
+    "one piece": (
+        {"vocab.json": json.dumps(VOCAB_JSON), "merges.txt": "#version: 0.2\na b\nab\n"},
+        r"merges\.txt line 3: expected two pieces, found 'ab'",
+    ),
+    "unknown piece": (
+        {"vocab.json": json.dumps(VOCAB_JSON), "merges.txt": "#version: 0.2\na Ġ\n"},
+        r"merges\.txt line 2: 'aĠ' is not in vocab\.json",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_refused_with_its_name_and_line(name: str, tmp_path: Path) -> None:
+    files, message = BAD[name]
+    for file, text in files.items():
+        written(tmp_path / "v" / file, text)
+    with pytest.raises(DataError, match=message) as caught:
+        read(config(tmp_path / "v"))
+    assert str(caught.value).startswith("tokenizer.path: ")
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_vocabulary_is_known_by_its_bytes_and_not_by_its_place(tmp_path: Path) -> None:
+    here, there = (written(tmp_path / name / "vocab.txt", VOCAB_TXT) for name in "ab")
+    assert outside(config(here)) == outside(config(there)) == outside(config(there.parent))
+    assert identity(config(here)) == identity(config(there))
+    assert "path" not in identity(config(here))
+    assert identity(config(here)) != identity(config(here, lowercase=False))
+    written(there, VOCAB_TXT + "more\n")
+    assert outside(config(here)) != outside(config(there))
+    folder = gpt2_folder(tmp_path / "gpt2")
+    before = outside(config(folder))
+    written(folder / "merges.txt", MERGES + "\n")
+    assert outside(config(folder)) != before
+
+
+def test_the_stage_saves_a_foreign_vocabulary_and_measures_it(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    (tmp_path / "c").mkdir()
+    sentences = ["playing, playing", "play"]
+    row = {"id": "d", "label": "l", "digest": "0", "sentences": sentences}
+    row |= {"paragraph_starts": [0], "spans": []}
+    files = []
+    for split in shards.SPLITS:
+        table = pa.Table.from_pylist([row], schema=SCHEMA)
+        pq.write_table(table, tmp_path / "c" / f"{split}-00000.parquet")
+        files.append({"file": f"{split}-00000.parquet", "split": split})
+    corpus = Artifact("corpus", "c" * 12, Folder.at(tmp_path / "c"), {"summary": {"files": files}})
+    output = Folder.at(tmp_path / "t")
+    path = written(tmp_path / "v" / "vocab.txt", VOCAB_TXT)
+    summary = run(config(path), {"corpus": corpus}, output, Context())
+    assert load(output).get_vocab() == read(config(path)).get_vocab()
+    assert summary["kind"] == "file"
+    assert summary["vocab_size"] == 8
+    assert summary["special"]["ids"] == [0, 1, 2, 3, 4]
+    assert summary["sample_characters"] == 0
+    assert summary["tokens_per_word"] == pytest.approx(6 / 3)
+    assert summary["unknown_rate"] == 0
+
+
+def test_what_was_trained_here_can_be_read_as_a_file(tmp_path: Path) -> None:
+    made = train(WordPieceConfig(vocab_size=20, min_frequency=1), ["playing", "played"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    assert read(config(tmp_path)).to_str() == made.to_str()

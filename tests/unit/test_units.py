@@ -1,0 +1,445 @@
+"""Where units begin: cases by hand for each kind of tokenizer, and what must hold of any text."""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+import logging
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from rungwise.config import validate
+from rungwise.errors import ConfigError, DataError, UserError
+from rungwise.instances.segmenters import Entries, jieba_words, word_list_words
+from rungwise.instances.units import UnitsConfig, encode, identity, outside
+from rungwise.tokenizer import encoder_of
+
+PIECES = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *("the", "play", "##ing", "##ed", "straw", "##berries", "new", "york", "times", "in", "a"),
+    *("pro", "##ba", "##bility", "cafe", "##s", ".", ",", "t", "ok", "1", "##2", "abc"),
+    *"使用语言模型来预测下一个词的概率中国人民大会堂恤月我",
+]
+# The sentence of Cui et al. 2021 (arXiv:1906.08101), table 1, and its words.
+SENTENCE = "使用语言模型来预测下一个词的probability。"
+WORDS = ["使用", "语言", "模型", "来", "预测", "下", "一个", "词", "的", "probability", "。"]
+
+
+def wordpiece() -> Tokenizer:
+    vocabulary = {piece: index for index, piece in enumerate(dict.fromkeys(PIECES))}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(PIECES[:5])
+    return tokenizer
+
+
+def byte_bpe(merged: list[str]) -> Tokenizer:
+    """Bytes, and merges that build each of these texts from the left."""
+    letters = dict(zip(*_byte_letters(), strict=True))
+    vocabulary = {letter: index for index, letter in enumerate(sorted(letters.values()))}
+    merges = []
+    for text in merged:
+        mapped = [letters[byte] for byte in text.encode()]
+        for left, right in zip(itertools.accumulate(mapped), mapped[1:], strict=False):
+            if left + right not in vocabulary:
+                vocabulary[left + right] = len(vocabulary)
+                merges.append((left, right))
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return tokenizer
+
+
+def _byte_letters() -> tuple[list[int], list[str]]:
+    """GPT-2's letters for bytes: printable ones for themselves, the others from U+0100 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return printable + others, [chr(b) for b in printable] + [
+        chr(256 + n) for n in range(len(others))
+    ]
+
+
+def unigram() -> Tokenizer:
+    pieces = ["<unk>", "▁", "▁the", "▁play", "ing", "▁new", "▁york", "s", "中", "国", "人"]
+    tokenizer = Tokenizer(models.Unigram([(piece, -float(n)) for n, piece in enumerate(pieces)], 0))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    return tokenizer
+
+
+def units(
+    text: str,
+    tokenizer: Tokenizer,
+    spans: list[int] | None = None,
+    **config: Any,
+) -> list[str]:
+    """The tokens of `text`, joined by + inside units."""
+    found = encode(
+        pa.array([text]),
+        encoder_of(tokenizer),
+        tokenizer,
+        UnitsConfig(**config),
+        None if spans is None else pa.array([spans], pa.list_(pa.int32())),
+    )
+    assert found.word_starts is not None
+    assert found.ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids
+    joined: list[str] = []
+    for index, start in zip(found.ids.tolist(), found.word_starts.tolist(), strict=True):
+        token = str(tokenizer.id_to_token(index))
+        if start:
+            joined.append(token)
+        else:
+            joined[-1] += f"+{token}"
+    return joined
+
+
+@pytest.fixture
+def word_list(tmp_path: Path) -> str:
+    path = tmp_path / "words.txt"
+    path.write_text("\n".join([*WORDS[:3], "预测", "一个", "中国人民", "中国", "T恤", "概率"]))
+    return str(path)
+
+
+# --- words of the tokenizer and spans
+
+
+def test_pieces_of_a_word_are_one_unit_and_marks_their_own() -> None:
+    found = units("Playing the strawberries, played.", wordpiece())
+    assert found == ["play+##ing", "the", "straw+##berries", ",", "play+##ed", "."]
+
+
+def test_a_span_joins_its_words_and_leaves_the_others() -> None:
+    text = "in New York Times playing"
+    assert units(text, wordpiece(), [3, 17]) == ["in", "new+york+times", "play+##ing"]
+    assert units(text, wordpiece(), [0, 6, 7, 17]) == ["in+new", "york+times", "play+##ing"]
+    assert units(text, wordpiece(), []) == ["in", "new", "york", "times", "play+##ing"]
+
+
+def test_a_span_that_ends_inside_a_word_takes_the_whole_word() -> None:
+    assert units("new playing", wordpiece(), [0, 8]) == ["new+play+##ing"]
+
+
+def test_a_span_that_begins_inside_a_token_takes_the_whole_token() -> None:
+    assert units("york times a", wordpiece(), [2, 7]) == ["york+times", "a"]
+
+
+def test_spans_that_overlap_are_one_unit() -> None:
+    text = "new york times in a"
+    assert units(text, wordpiece(), [0, 8, 4, 14]) == ["new+york+times", "in", "a"]
+
+
+def test_places_are_those_of_the_text_as_it_came_not_as_it_is_normalised() -> None:
+    """E with an accent is two characters in NFD and one in NFC; WordPiece sees a plain e."""
+    for accent in ("\u00e9", "e\u0301"):
+        text = f"CAF{accent.upper()}s \U0001f600 New York"
+        at = text.index("New")
+        expected = ["cafe+##s", "[UNK]", "new+york"]
+        assert units(text, wordpiece(), [at, at + 8]) == expected
+
+
+def test_bytes_of_one_character_are_never_parted() -> None:
+    tokenizer = byte_bpe(["a", " a"])
+    text = "a a\U0001f600 é"
+    bytes_of_smile = "ð+Ł+ĺ+Ģ"
+    assert units(text, tokenizer, [2, 4]) == ["a", f"Ġa+{bytes_of_smile}", "Ġ+Ã+©"]
+    # A span of the smile alone, and one whose end parts nothing.
+    assert units(text, tokenizer, [3, 4]) == ["a", "Ġa", bytes_of_smile, "Ġ+Ã+©"]
+
+
+def test_a_blank_in_front_belongs_to_the_word_behind_it() -> None:
+    tokenizer = byte_bpe([" new", " york"])
+    assert units("new new york", tokenizer, [4, 12]) == ["n+e+w", "Ġnew+Ġyork"]
+    assert units("the new york", unigram(), [4, 12]) == ["▁the", "▁new+▁york"]
+
+
+def test_pieces_of_unigram_are_joined_to_words() -> None:
+    assert units("the playings new", unigram()) == ["▁the", "▁play+ing+s", "▁new"]
+    assert units("the playings new", unigram(), [0, 12]) == ["▁the+▁play+ing+s", "▁new"]
+
+
+# --- Chinese words
+
+
+def test_the_chinese_example_of_the_whole_word_masking_paper() -> None:
+    pytest.importorskip("jieba")
+    expected = ["pro+##ba+##bility" if word == "probability" else "+".join(word) for word in WORDS]
+    expected[-1] = "[UNK]"  # the full stop is not in the vocabulary
+    assert units(SENTENCE, wordpiece(), segmenter="jieba") == expected
+
+
+def test_without_a_segmenter_a_han_character_is_a_word_to_wordpiece() -> None:
+    assert units("中国人", wordpiece()) == ["中", "国", "人"]
+
+
+def test_a_word_list_takes_the_longest_word_and_leaves_single_characters(word_list: str) -> None:
+    config: dict[str, Any] = {"segmenter": "word_list", "word_list": word_list}
+    assert units("中国人民中国大", wordpiece(), **config) == ["中+国+人+民", "中+国", "大"]
+    # A word of two scripts; the tokenizer's own words stay where no han character is.
+    assert units("我T恤playing", wordpiece(), **config) == ["我", "t+恤", "play+##ing"]
+
+
+def test_a_span_and_chinese_words_together(word_list: str) -> None:
+    config: dict[str, Any] = {"segmenter": "word_list", "word_list": word_list}
+    assert units("我中国人民的", wordpiece(), [0, 3], **config) == ["我+中+国+人+民", "的"]
+    assert units("我使用模型", wordpiece(), [1, 5], **config) == ["我", "使+用+模+型"]
+
+
+def test_byte_level_runs_of_han_are_cut_at_words(word_list: str) -> None:
+    config: dict[str, Any] = {"segmenter": "word_list", "word_list": word_list}
+    tokenizer = byte_bpe(["中", "国", "abc"])
+    whole = units("中国我abc", tokenizer)
+    assert len(whole) == 1  # one run of letters to GPT-2's expression
+    found = units("中国我abc", tokenizer, **config)
+    assert found[1:] == ["æ+Ī+ĳ", "abc"]
+    assert found[0].count("+") == 1  # two characters, each one token
+
+
+def test_a_token_across_the_border_of_two_words_makes_them_one(word_list: str) -> None:
+    config: dict[str, Any] = {"segmenter": "word_list", "word_list": word_list}
+    tokenizer = byte_bpe(["使", "用语", "言", "模", "型"])
+    found = units("使用语言模型", tokenizer, **config)
+    assert [unit.count("+") for unit in found] == [2, 1]
+
+
+def test_unigram_runs_of_han_are_cut_at_words(word_list: str) -> None:
+    config: dict[str, Any] = {"segmenter": "word_list", "word_list": word_list}
+    assert units("new 中国人", unigram(), **config) == ["▁new", "▁", "中+国", "人"]
+
+
+# --- lists of phrases
+
+
+def test_phrases_of_a_list_are_the_longest_from_the_left_in_any_case(tmp_path: Path) -> None:
+    path = tmp_path / "phrases.txt"
+    path.write_text("new york\nNew York Times\ntimes in\n\n", encoding="utf-8-sig")
+    config: dict[str, Any] = {"phrases": str(path)}
+    assert units("NEW York times in", wordpiece(), **config) == ["new+york+times", "in"]
+    assert units("new york, times in", wordpiece(), **config) == ["new+york", ",", "times+in"]
+    assert units("new, york", wordpiece(), **config) == ["new", ",", "york"]
+
+
+def test_entries_match_whole_words_only() -> None:
+    entries = Entries(["new york", "中国"])
+    assert list(entries.matches("news york new  york中国人")) == [(10, 19), (19, 21)]
+    assert list(entries.matches("")) == []
+
+
+# --- any text
+
+ALPHABET = "ab é\u0301中国人民我T恤1,. \U0001f600\u3000使用"
+TEXTS = st.lists(st.text(ALPHABET, max_size=25), min_size=1, max_size=6)
+TOKENIZERS = {
+    "wordpiece": wordpiece(),
+    "byte_bpe": byte_bpe(["ab", "中国", "用我", " a"]),
+    "unigram": unigram(),
+}
+
+
+@st.composite
+def spans_of(draw: st.DrawFn, text: str) -> list[int]:
+    flat: list[int] = []
+    for _ in range(draw(st.integers(0, 3)) if text else 0):
+        start = draw(st.integers(0, len(text) - 1))
+        flat += [start, draw(st.integers(start + 1, len(text)))]
+    return flat
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(data=st.data(), texts=TEXTS, segmented=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_ids_are_the_tokenizers_and_units_are_what_a_walk_over_tokens_finds(
+    name: str, data: st.DataObject, texts: list[str], segmented: bool
+) -> None:
+    tokenizer = TOKENIZERS[name]
+    flat = [data.draw(spans_of(text)) for text in texts]
+    spans = pa.array(flat, pa.list_(pa.int32()))
+    entries = ["中国", "中国人民", "使用", "t恤"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "words")
+        path.write_text("\n".join(entries))
+        config = UnitsConfig(segmenter="word_list", word_list=str(path))
+        config = config if segmented else UnitsConfig()
+        found = encode(pa.array(texts), encoder_of(tokenizer), tokenizer, config, spans)
+    assert found.word_starts is not None
+    end = 0
+    for text, pairs, length in zip(texts, flat, found.lengths.tolist(), strict=True):
+        begin, end = end, end + length
+        plain = tokenizer.encode(text, add_special_tokens=False)
+        assert found.ids[begin:end].tolist() == plain.ids
+        starts = found.word_starts[begin:end].tolist()
+        assert starts[:1] == [True][: len(starts)]
+        han = list(word_list_words(Entries(entries))(text)) if segmented else []
+        stretches = han + list(zip(pairs[::2], pairs[1::2], strict=True))
+        in_han = {place for a, b in han for place in range(a, b)}
+        for index in range(1, length):
+            (_, last_end), (here, _) = plain.offsets[index - 1], plain.offsets[index]
+            words = plain.word_ids
+            same_word = words[index] == words[index - 1]
+            by_tokenizer = same_word and here not in in_han and last_end - 1 not in in_han
+            joined = here < last_end or by_tokenizer or any(a < here < b for a, b in stretches)
+            assert starts[index] == (not joined)
+
+
+@given(TEXTS)
+@settings(max_examples=100, deadline=None)
+def test_words_of_a_list_cover_each_han_character_once(texts: list[str]) -> None:
+    words = word_list_words(Entries(["中国", "中国人民", "使用", "t恤", "ab"]))
+    for text in texts:
+        found = list(words(text))
+        places = [place for a, b in found for place in range(a, b)]
+        assert places == sorted(set(places))
+        assert {p for p, c in enumerate(text) if "\u4e00" <= c <= "\u9fff"} <= set(places)
+        assert all(any("\u4e00" <= c <= "\u9fff" for c in text[a:b]) for a, b in found)
+
+
+# --- jieba
+
+
+def test_jieba_agrees_with_the_gold_segmentation_of_the_bakeoff_and_guesses_would_not_help(
+    real_data: Path, tmp_path: Path
+) -> None:
+    """F1 of words with a han character is 0.816 on PKU and 0.820 on MSR, all of both test sets."""
+    jieba = pytest.importorskip("jieba")
+    guessing = jieba.Tokenizer()
+    guessing.tmp_dir = str(tmp_path)
+    words = jieba_words()
+    for name in ("pku", "msr"):
+        path = real_data / "corpora" / "zh" / "icwb2_segmented" / f"{name}_test_gold.utf8"
+        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+        assert len(lines) > 1900
+
+        def f1(segmenter: Callable[[str], Iterable[tuple[int, int]]], lines: Any = lines) -> float:
+            hits = either = 0
+            for gold in lines:
+                expected = _with_han("".join(gold), gold)
+                found = set(segmenter("".join(gold)))
+                hits += len(expected & found)
+                either += len(expected) + len(found)
+            return 2 * hits / either
+
+        ours = f1(words)
+        assert ours > 0.81
+        assert ours > f1(lambda text: _with_han(text, guessing.cut(text, HMM=True)))
+
+
+def _with_han(text: str, words: Iterable[str]) -> set[tuple[int, int]]:
+    places = itertools.pairwise(itertools.accumulate(map(len, words), initial=0))
+    return {(a, b) for a, b in places if any("\u4e00" <= c <= "\u9fff" for c in text[a:b])}
+
+
+def test_jieba_is_quiet_and_leaves_no_cache(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("jieba")
+    before = set(Path(tempfile.gettempdir()).glob("*jieba*"))
+    jieba_words.cache_clear()
+    with caplog.at_level(logging.DEBUG):
+        assert list(jieba_words()("我来到北京 ok")) == [(0, 1), (1, 3), (3, 5)]
+    assert capfd.readouterr() == ("", "")
+    assert not [record for record in caplog.records if record.name.startswith("jieba")]
+    assert set(Path(tempfile.gettempdir()).glob("*jieba*")) == before
+
+
+def test_a_missing_jieba_is_told_with_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real_import = builtins.__import__
+
+    def no_jieba(name: str, *rest: Any, **named: Any) -> Any:
+        if name.partition(".")[0] == "jieba":
+            raise ImportError(name)
+        return real_import(name, *rest, **named)
+
+    jieba_words.cache_clear()
+    monkeypatch.delitem(sys.modules, "jieba", raising=False)
+    monkeypatch.setattr(builtins, "__import__", no_jieba)
+    try:
+        with pytest.raises(UserError, match=r"rungwise\[zh\]"):
+            units("中国", wordpiece(), segmenter="jieba")
+    finally:
+        jieba_words.cache_clear()
+
+
+# --- what users get wrong
+
+
+@pytest.mark.parametrize("flat", [[2, 2], [3, 2], [-1, 2], [0, 9]])
+def test_a_span_outside_its_sentence_is_refused(flat: list[int]) -> None:
+    with pytest.raises(DataError, match=r"end <= 8, the characters of 'new york'; found \["):
+        units("new york", wordpiece(), flat)
+
+
+def test_half_a_span_is_refused() -> None:
+    with pytest.raises(DataError, match="pairs of a start and an end, found 3 numbers"):
+        units("new york", wordpiece(), [0, 3, 4])
+
+
+def test_sentences_without_a_list_of_spans_have_none() -> None:
+    tokenizer = wordpiece()
+    texts = pa.array(["new york", "new york", "中国"])
+    spans = pa.array([None, [0, 8], []], pa.list_(pa.int32()))
+    found = encode(texts, encoder_of(tokenizer), tokenizer, UnitsConfig(), spans)
+    assert found.lengths.tolist() == [2, 2, 2]
+    assert found.word_starts is not None
+    assert np.flatnonzero(~found.word_starts).tolist() == [3]
+
+
+def test_a_slice_of_spans_belongs_to_the_same_slice_of_texts() -> None:
+    tokenizer = wordpiece()
+    texts = pa.array(["a", "new york", "in new york"])
+    spans = pa.array([[0, 1], [], [3, 11]], pa.list_(pa.int32()))
+    found = encode(texts[1:], encoder_of(tokenizer), tokenizer, UnitsConfig(), spans[1:])
+    assert found.word_starts is not None
+    assert found.word_starts.tolist() == [True, True, True, True, False]
+
+
+def test_a_list_that_is_missing_empty_or_garbled_is_refused_by_its_key(tmp_path: Path) -> None:
+    def refused(message: str, data: bytes | None) -> None:
+        path = tmp_path / "list.txt"
+        if data is not None:
+            path.write_bytes(data)
+        with pytest.raises(DataError, match=message):
+            units("中国", wordpiece(), phrases=str(path))
+
+    refused(r"instances\.units\.phrases: expected the path of a file, found nothing at", None)
+    refused(r"instances\.units\.phrases: expected an entry a line in .*list\.txt", b"\n \n")
+    refused(r"list\.txt line 2 is not UTF-8", b"new\n\xff\n")
+
+
+def test_a_list_that_changes_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text("new york")
+    assert units("new york times", wordpiece(), phrases=str(path)) == ["new+york", "times"]
+    path.write_text("york times")
+    assert units("new york times", wordpiece(), phrases=str(path)) == ["new", "york+times"]
+
+
+def test_the_bytes_of_a_list_are_its_identity_and_not_its_path(tmp_path: Path) -> None:
+    configs = []
+    for name, text in (("a", "new york"), ("b", "new york"), ("c", "times")):
+        (tmp_path / name).write_text(text)
+        configs.append(UnitsConfig(phrases=str(tmp_path / name)))
+    first, same, other = configs
+    assert identity(first) == identity(same)
+    assert outside(first) == outside(same)
+    assert outside(first) != outside(other)
+    assert outside(UnitsConfig()) == {}
+
+
+def test_a_word_list_and_its_segmenter_need_each_other() -> None:
+    for data in (
+        {"segmenter": "word_list"},
+        {"word_list": "x"},
+        {"segmenter": "jieba", "word_list": "x"},
+    ):
+        with pytest.raises(ConfigError, match="need each other"):
+            validate(UnitsConfig, data)

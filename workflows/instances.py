@@ -1,0 +1,22 @@
+"""Raw text to pretraining instances, and no further.
+
+python workflows/instances.py workflows/configs/instances.yaml instances.masking.unit=whole_word
+"""
+
+import sys
+from pathlib import Path
+
+# A job's folder holds the package but has not installed it.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
+
+from rungwise.command_line import run_workflow
+from rungwise.recipe import Recipe, instances_stages
+from rungwise.stage import Stage
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    return list(instances_stages(recipe).values())
+
+
+if __name__ == "__main__":
+    sys.exit(run_workflow(__file__, sys.argv[1:]))
