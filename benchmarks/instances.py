@@ -311,17 +311,18 @@ def main() -> int:
             print(f"\n{name}")
             for row in found:
                 print(f"  {row.label:<62}{row.value:<20}{row.absolute}")
-    if not chosen.quick and chosen.only == ",".join(SECTIONS):
-        _write(bench, rows)
+    if not chosen.quick:
+        _write(bench, chosen.only.split(","), rows)
     return 0
 
 
-def _write(bench: Bench, rows: list[Row]) -> None:
+def _write(bench: Bench, sections: list[str], rows: list[Row]) -> None:
     result = {
         "date": datetime.date.today().isoformat(),
         "made_by": provenance(),
         "processor": platform.processor() or platform.machine(),
         "peers": {name: version(name) for name in PEERS},
+        "sections": sections,
         "rounds": bench.rounds,
         "text_bytes": {
             "seen": texts.size(bench.base, "train"),

@@ -111,7 +111,9 @@ def test_a_submitted_job_runs_the_workflow_on_the_cluster(
         )
     # A mark by which to tell the code that came with the job from the code that is installed here.
     stage = folder / "platform" / "rungwise" / "corpus" / "stage.py"
-    stage.write_text(stage.read_text().replace(" documents  ", " documents of the job  "))
+    marked = stage.read_text().replace(':,} documents"', ':,} documents of the job"')
+    assert marked != stage.read_text()
+    stage.write_text(marked)
     done = subprocess.run(
         [
             str(Path(sys.executable).parent / "ray"),

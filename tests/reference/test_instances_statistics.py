@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -184,6 +185,8 @@ def balance(pair: Pair, places: Places) -> tuple[int, ...]:
 
 # The tests of two samples
 
+Runs = Sequence[Sequence[object]]  # what was found in each run
+
 
 def hotelling(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
     """The p value of equal mean vectors; a row is an independent observation."""
@@ -213,7 +216,7 @@ def counted(runs: Iterable[Sequence[object]], kinds: dict[object, int]) -> NDArr
     return np.array(table)
 
 
-def same_counts(ours: list[list[object]], theirs: list[list[object]]) -> float:
+def same_counts(ours: Runs, theirs: Runs) -> float:
     """Hotelling's test on the kinds that occur once in ten runs or more."""
     total = Counter(kind for runs in (ours, theirs) for run in runs for kind in run)
     common = [kind for kind, count in total.items() if count >= 0.2 * len(ours)]
@@ -315,7 +318,7 @@ def test_ordered_pairs_are_distributed_as_the_slow_ones() -> None:
 
 def test_no_difference_of_lengths_occurs_with_one_label_only() -> None:
     features = _features(synthetic(), "ours in order", balance)
-    seen = Counter(feature for run in features for feature in run)
+    seen: Counter[Any] = Counter(feature for run in features for feature in run)
     # The room is odd, so a truncated pair is never even; and the tie always falls to one side.
     for difference in {difference for _, truncated, difference in seen if truncated}:
         assert min(seen[label, True, difference] for label in (0, 1)) > 200

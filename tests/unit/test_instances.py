@@ -19,6 +19,7 @@ from rungwise.instances import frame, masked_blocks, masked_pairs, sentence_orde
 from rungwise.instances.contract import Facts
 from rungwise.instances.masked_blocks import MaskedBlocksConfig
 from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.rows import joined, padded
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.stage import entropy, run
 from rungwise.instances.text import Built, Draws, TokenisedText, ranges
@@ -297,7 +298,9 @@ def test_unit_bits_travel_with_their_tokens_through_the_file(tmp_path: Path) -> 
     for build in (pairs, blocks, ordered):
         shards.write(build(text, 64).shard, tmp_path / "s")
         shard = shards.read(tmp_path / "s")
-        begins = shard.unit_starts(np.arange(len(shard.ids)))
+        assert shard.unit_bits is not None
+        bits = np.unpackbits(shard.unit_bits, count=len(shard.ids), bitorder="little")
+        begins = bits.astype(bool)
         special = shard.ids < 10
         assert begins[special].all()
         assert (begins[~special] == ((shard.ids[~special] - 10) % 3 == 0)).all()
@@ -335,3 +338,29 @@ def test_a_damaged_shard_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "s").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match="not a whole shard"):
         shards.read(tmp_path / "s")
+
+
+@given(DOCUMENTS, st.integers(8, 40), st.integers(0, 99), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_rows_are_read_as_they_were_written(
+    lengths: list[list[int]], width: int, seed: int, units: bool
+) -> None:
+    """Any rows, in any order, of a shard as short as it may be; bits begin anywhere in a byte."""
+    shard = blocks(numbered(text_of(lengths, units=units)), width, seed=seed).shard
+    local = rng(seed).integers(0, len(shard), size=9)
+    rows = padded(shard, local, local, width, 0)
+    for at, row in enumerate(local.tolist()):
+        expected = row_of(shard, row)
+        assert rows.ids[at, : len(expected)].tolist() == expected.tolist()
+        assert (rows.ids[at, len(expected) :] == 0).all()
+        if units:
+            assert rows.unit_starts is not None
+            begins = (expected < 10) | ((expected - 10) % 3 == 0)
+            assert rows.unit_starts[at, : len(expected)].tolist() == begins.tolist()
+            assert not rows.unit_starts[at, len(expected) :].any()
+    halves = [np.arange(0, 9, 2), np.arange(1, 9, 2)]
+    parts = [padded(shard, local[half], local[half], width, 0) for half in halves]
+    again = joined(parts, halves)
+    assert np.array_equal(again.ids, rows.ids)
+    assert np.array_equal(again.instances, rows.instances)
+    assert np.array_equal(again.lengths, rows.lengths)

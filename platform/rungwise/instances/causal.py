@@ -74,14 +74,15 @@ def build(
 
 def batch(rows: Rows, end_id: int) -> CausalBatch:
     """Inputs, targets, and where documents begin."""
-    inputs = rows.ids[:, :-1]
+    ids = rows.ids.astype(np.int64)
+    inputs = ids[:, :-1]
     column = np.arange(inputs.shape[1])[None, :]
     opens = inputs == end_id
     begin = np.maximum.accumulate(np.where(opens, column, 0), axis=1)
     return CausalBatch(
         rows.instances,
         inputs,
-        rows.ids[:, 1:],
+        ids[:, 1:],
         (column < rows.lengths[:, None] - 1).astype(np.float32),
         np.cumsum(opens, axis=1),
         column - begin,

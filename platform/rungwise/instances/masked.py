@@ -64,8 +64,9 @@ def masked_batch(
     rows: Rows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary, config: MaskingConfig
 ) -> MaskedBatch:
     """These rows, masked for their epochs; with static masks, for epoch 0."""
+    ids = rows.ids.astype(np.int64)
     masked = mask(
-        rows.ids, rows.lengths, rows.unit_starts, rows.instances, epochs, seed, vocabulary, config
+        ids, rows.lengths, rows.unit_starts, rows.instances, epochs, seed, vocabulary, config
     )
     column = np.arange(rows.ids.shape[1])[None, :]
     if "a_length" in rows.columns:
@@ -161,7 +162,7 @@ def _masking_counts(shard: Shard, facts: Facts, config: MaskedConfig) -> dict[st
         local = np.arange(begin, min(begin + _ROWS_AT_ONCE, len(shard)))
         rows = padded(shard, local, local, config.sequence_length, vocabulary.pad)
         masked = mask(
-            rows.ids,
+            rows.ids.astype(np.int64),
             rows.lengths,
             rows.unit_starts,
             local,

@@ -5,10 +5,16 @@ document are gathered until a target length, which now and then is short; the ga
 in two; B is what follows A, or, half of the time, text from another document, and then what was not
 used is gathered again. Pairs too long lose tokens from the longer side, front or back.
 
-Two things differ from the published procedure, and both are about labels. A document that ends in a
-single sentence can only give NotNext, which makes such pairs more than half of all; here a later
-pair is made IsNext in exchange, and where too many are owed the sentence is left out and counted.
-And B is never from the document of A, however often the draw has to be repeated.
+What differs from google-research/bert's program for that procedure:
+
+- A document that ends in a single sentence can only give NotNext, which makes such pairs more than
+  half of all. Here a later pair is made IsNext in exchange, and where too many are owed the
+  sentence is left out and counted.
+- B is never from the document of A, however often the draw has to be repeated.
+- A long sentence that fills a pair by itself takes the next one too, so that it can be IsNext.
+- The target length is drawn for each pair and not once a document.
+
+Masks are counted in ordinary tokens (masking.py), where that program counts the special ones too.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from rungwise.instances.shards import Shard
@@ -20,7 +21,7 @@ class Rows:
     """Some rows of a split. Positions from `lengths` on are padding."""
 
     instances: NDArray[np.int64]  # (B,) index of each row in its split
-    ids: NDArray[np.int64]  # (B, T)
+    ids: NDArray[np.integer]  # (B, T)
     lengths: NDArray[np.int64]  # (B,)
     columns: Mapping[str, NDArray[Any]]  # (B,) each
     unit_starts: NDArray[np.bool_] | None  # (B, T); False in padding
@@ -36,15 +37,12 @@ def padded(
     """These rows of one shard, in this order."""
     begin = shard.offsets[local].astype(np.int64)
     lengths = shard.offsets[local + 1] - begin
-    column = np.arange(sequence_length)
-    # Past its end a row reads on into the next ones, and past the last row the last token again.
-    tokens = np.minimum(begin[:, None] + column, len(shard.ids) - 1)
-    padding = column >= lengths[:, None]
-    ids = shard.ids[tokens].astype(np.int64)
+    padding = np.arange(sequence_length) >= lengths[:, None]
+    ids = _windows(shard.ids, begin, sequence_length)
     ids[padding] = pad_id
     starts = None
     if shard.unit_bits is not None:
-        starts = shard.unit_starts(tokens)
+        starts = _bit_windows(shard.unit_bits, begin, sequence_length)
         starts[padding] = False
     columns = {name: values[local] for name, values in shard.columns.items()}
     return Rows(instances, ids, lengths, columns, starts)
@@ -54,16 +52,41 @@ def joined(parts: Sequence[Rows], places: Sequence[NDArray[np.int64]]) -> Rows:
     """Rows of several shards as one batch; `places` says where the rows of each part belong."""
     if len(parts) == 1:
         return parts[0]
-    back = np.argsort(np.concatenate(places))
 
-    def gather(arrays: list[NDArray[Any]]) -> NDArray[Any]:
-        return np.concatenate(arrays)[back]
+    def put(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+        whole = np.empty((sum(map(len, places)), *arrays[0].shape[1:]), arrays[0].dtype)
+        for array, place in zip(arrays, places, strict=True):
+            whole[place] = array
+        return whole
 
     starts = [part.unit_starts for part in parts if part.unit_starts is not None]
     return Rows(
-        gather([part.instances for part in parts]),
-        gather([part.ids for part in parts]),
-        gather([part.lengths for part in parts]),
-        {name: gather([part.columns[name] for part in parts]) for name in parts[0].columns},
-        gather(starts) if starts else None,
+        put([part.instances for part in parts]),
+        put([part.ids for part in parts]),
+        put([part.lengths for part in parts]),
+        {name: put([part.columns[name] for part in parts]) for name in parts[0].columns},
+        put(starts) if starts else None,
     )
+
+
+def _windows(flat: NDArray[Any], begin: NDArray[np.int64], width: int) -> NDArray[Any]:
+    """`flat[b : b + width]` for each b in `begin` (B,): copies of runs, without an index for each
+    element. What would lie behind the end of `flat` is arbitrary."""
+    if len(flat) < width:
+        flat = np.concatenate([flat, np.zeros(width - len(flat), flat.dtype)])
+    last = len(flat) - width
+    found = sliding_window_view(flat, width)[np.minimum(begin, last)]
+    for row in np.flatnonzero(begin > last):  # of the last rows of a shard
+        tail = flat[begin[row] :]
+        found[row, : len(tail)] = tail
+    return found
+
+
+def _bit_windows(
+    bits: NDArray[np.uint8], begin: NDArray[np.int64], width: int
+) -> NDArray[np.bool_]:
+    """The same for bits: `width` of them from each bit in `begin` on."""
+    whole = _windows(bits, begin >> 3, width // 8 + 2)
+    unpacked = np.unpackbits(whole, axis=1, bitorder="little")
+    first = np.arange(len(begin)) * unpacked.shape[1] + (begin & 7)
+    return _windows(unpacked.ravel(), first, width).view(np.bool_)

@@ -118,7 +118,7 @@ def word_list_words(entries: Entries) -> Segmenter:
                 yield single.span()
             if _HAN_CHARACTER.search(text, start, stop):
                 yield start, stop
-                end = stop
+            end = stop
 
     return words
 

@@ -40,11 +40,6 @@ class Shard:
         """Tokens of each row, special tokens included."""
         return np.diff(self.offsets).astype(np.int64)
 
-    def unit_starts(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether a word or span begins at each of these tokens; there must be bits."""
-        assert self.unit_bits is not None, "built without units"
-        return (self.unit_bits[tokens >> 3] >> (tokens & 7).astype(np.uint8)) & 1 == 1
-
 
 def pack_bits(starts: NDArray[np.bool_]) -> NDArray[np.uint8]:
     """Booleans as the bits of a shard."""
@@ -85,17 +80,23 @@ def document_hash(document_id: str) -> int:
 
 def write(shard: Shard, path: Path) -> None:
     """Write a shard; the same rows give the same bytes."""
-    offsets = pa.array(shard.offsets.astype(np.int32))
-    columns: dict[str, pa.Array] = {"ids": pa.ListArray.from_arrays(offsets, pa.array(shard.ids))}
+    offsets = _arrow(shard.offsets.astype(np.int32))
+    columns: dict[str, pa.Array] = {"ids": pa.ListArray.from_arrays(offsets, _arrow(shard.ids))}
     if shard.unit_bits is not None:
         bits = pa.BooleanArray.from_buffers(
             pa.bool_(), len(shard.ids), [None, pa.py_buffer(shard.unit_bits)]
         )
         columns["unit_starts"] = pa.ListArray.from_arrays(offsets, bits)
-    columns |= {name: pa.array(values) for name, values in shard.columns.items()}
+    columns |= {name: _arrow(values) for name, values in shard.columns.items()}
     batch = pa.record_batch(list(columns.values()), names=list(columns))
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
+
+
+def _arrow(values: NDArray[Any]) -> pa.Array:
+    """`values` as Arrow, not copied. `pa.array` would import pandas, a quarter of a second."""
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def digest(path: Path) -> str:

@@ -23,6 +23,7 @@ from rungwise.instances.text import TokenisedText
 from rungwise.instances.units import UnitsConfig
 from rungwise.storage import Folder
 from rungwise.tokenizer import Encoded, Encoder
+from rungwise.tokenizer.memo import int32_of
 
 _SECTION_BYTES = 32e6
 _BATCH_BYTES = 8e6
@@ -98,7 +99,7 @@ def _piece(
         counts = np.ones(len(batch), dtype=np.int64)
     else:
         texts = sentences.flatten()
-        counts = sentences.value_lengths().to_numpy().astype(np.int64)
+        counts = int32_of(sentences.value_lengths()).astype(np.int64)
     if units_of is None:
         encoded = encoder.encode(texts)
     else:

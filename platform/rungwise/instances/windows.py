@@ -89,7 +89,7 @@ def skip_gram(
 ) -> SkipGramBatch:
     """Every pair of these rows in this epoch, centre by centre."""
     centre, context = _pairs(rows, epochs, seed, window, keep)
-    ids = rows.ids.ravel()
+    ids = rows.ids.ravel().astype(np.int64)
     return SkipGramBatch(ids[centre], ids[context])
 
 
@@ -98,7 +98,7 @@ def cbow(
 ) -> CbowBatch:
     """Every centre of these rows in this epoch that has a context."""
     centre, context = _pairs(rows, epochs, seed, window, keep)
-    ids = rows.ids.ravel()
+    ids = rows.ids.ravel().astype(np.int64)
     centres, first, sizes = np.unique(centre, return_index=True, return_counts=True)
     place = ranges(np.zeros_like(sizes), sizes)
     row = np.repeat(np.arange(len(centres)), sizes)
