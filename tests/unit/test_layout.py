@@ -63,7 +63,7 @@ LAYERS = (
     ("served_classifier", "registry"),
     ("report",),
     ("runner", "recipe"),
-    ("command_line",),
+    ("command_line", "proof", "estimate"),
     ("doctor", "maintenance"),
     ("__main__", "__init__"),
 )
