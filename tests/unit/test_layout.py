@@ -55,6 +55,7 @@ LAYERS = (
     ("instances",),
     ("models",),
     ("objectives",),
+    ("hugging_face",),
     ("training",),
     ("tasks",),
     ("finetune",),
