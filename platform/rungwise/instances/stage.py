@@ -31,8 +31,8 @@ MANIFEST = "manifest.json"
 TOKEN_COUNTS = "token_counts.npy"  # of the training split, by id
 _SPLITS = ("train", "validation")
 _HISTOGRAM_SHARDS = 16  # each shard is a fair sample, so the first tell the token frequencies
-# Ray Data takes 0.1 to 0.2 s to schedule a task: this much text is several seconds of work.
-_TASK_BYTES = 32e6
+# Ray Data takes 0.1 to 0.2 s to schedule a task: this much text is some five seconds of work.
+_TASK_BYTES = 96e6
 _FACTS = ("file", "split", "sha256", "bytes", "documents", "instances", "tokens")
 
 
