@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -80,6 +81,7 @@ def small_recipe(root: Path, corpus: Path, **changes: Any) -> dict[str, Any]:
         "tokenizer": {"kind": "wordpiece", "vocab_size": 200, "min_frequency": 1},
         "instances": {"kind": "masked_pairs", "sequence_length": 32},
         "model": {
+            "kind": "bert",
             "num_layers": 1,
             "num_heads": 2,
             "hidden_size": 32,
@@ -144,3 +146,13 @@ def unused_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@pytest.fixture
+def free_ports() -> list[int]:
+    """Three ports of loopback that nothing listens on."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]

@@ -1,4 +1,4 @@
-"""The command line: plan, run, inspect, doctor, ui, sync."""
+"""The command line: plan, run, inspect, dry-run, prove-resume, doctor, ui, sync."""
 
 from __future__ import annotations
 
@@ -46,6 +46,13 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("--epoch", type=int, default=0, help="masks and windows are drawn anew")
     inspect.add_argument("--seed", type=int, default=0, help="of the masks and of the choice")
     inspect.set_defaults(command=_inspect)
+    for name, command, text in (
+        ("dry-run", _dry_run, "parameters, memory, time and cost, before anything is spent"),
+        ("prove-resume", _prove_resume, "kill a run, resume it elsewhere, print a certificate"),
+    ):
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.add_argument("config", metavar="CONFIG")
+        sub.set_defaults(command=command)
     for name, sub in commands.choices.items():
         if name == "inspect":
             continue
@@ -85,6 +92,18 @@ def _inspect(options: argparse.Namespace) -> int:
         Console(),
     )
     return 0
+
+
+def _dry_run(options: argparse.Namespace) -> int:
+    from rungwise.estimate import dry_run_command
+
+    return dry_run_command(options.config, options.overrides)
+
+
+def _prove_resume(options: argparse.Namespace) -> int:
+    from rungwise.proof import prove_resume_command
+
+    return prove_resume_command(options.config, options.overrides)
 
 
 def _ui(options: argparse.Namespace) -> int:

@@ -23,9 +23,16 @@ class ComputeConfig(Config):
     cpus_per_worker: float = Field(default=1.0, gt=0)
     gpus_per_worker: float = Field(default=0.0, ge=0)
     micro_batch_size: int = Field(default=64, ge=1)  # instances a worker takes through at once
+    min_workers: int | None = Field(default=None, ge=1)  # go on with so few when machines are lost
+    parallel: Literal["ddp", "fsdp", "hybrid"] = "ddp"  # the model whole or in parts on each worker
+    shard_workers: int = Field(default=8, ge=2)  # hybrid: workers that hold one model together
+    compile: bool = False  # torch.compile; micro-batches are then padded to one shape
+    recompute_activations: bool = False  # a third more work for about a tenth of the memory
+    price_per_hour: float | None = Field(default=None, ge=0)  # of all machines together
     max_failures: int = Field(default=3, ge=0)  # of workers, before a training stage gives up
     checkpoint_every_steps: int = Field(default=100, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
+    keep_checkpoint_every_steps: int | None = Field(default=None, ge=1)  # these are never removed
     max_concurrent_trials: int = Field(default=2, ge=1)
     tokenizer_backend: Literal["memo", "rust", "gigatoken"] = "memo"  # the ids are the same
     shard_cache_megabytes: int = Field(default=8192, ge=1)  # of remote shards, a machine

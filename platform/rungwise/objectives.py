@@ -14,6 +14,16 @@ google-research/bert divides by `sum(weights) + 1e-5` to survive a batch without
 That makes the loss a little too small, by an amount that depends on the split. Here the division is
 by the exact global count, and a part with nothing in it adds exactly 0.
 
+    kind            parts      model      batch              predicts
+    mlm_nsp         mlm, nsp   bert       PretrainingBatch   masked tokens; is B next
+    mlm             mlm        bert       PretrainingBatch   masked tokens ("No NSP")
+    sentence_order  mlm, sop   bert       PretrainingBatch   masked tokens; are A and B in order
+    causal          lm         gpt        CausalBatch        the next token, from the left
+    left_to_right   lm         bert       CausalBatch        the same ("LTR & No NSP")
+    bidirectional   two_way    two_way    CausalBatch        each token, from left and right
+
+Sentence order is ALBERT's in place of NSP (Lan et al. 2020, arXiv:1909.11942, section 3.1).
+
 Shapes: B batch, T sequence, V vocabulary, M masked positions, P parts.
 """
 
@@ -23,30 +33,20 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.config import Config
+from rungwise.models.config import PAIR_OBJECTIVES, ObjectiveKind
+from rungwise.models.cross_entropy import at_least_float32, weighted_sums
 
 
 @dataclass(frozen=True)
-class PretrainingBatch:
-    """What one forward pass of BERT reads. All tensors lie on one device.
-
-    `lengths` is None where every row is full. The reader knows that on the host; finding it out
-    from a tensor on an accelerator would stall each step.
-    """
-
-    ids: Tensor  # (B, T) int64, masked already
-    segments: Tensor  # (B, T) int64, 0 or 1
-    lengths: Tensor | None  # (B,) int64, positions from there on are padding; None: none are
-    masked_positions: Tensor  # (B, M) int64, filled up with 0
-    masked_ids: Tensor  # (B, M) int64, the original tokens, filled up with 0
-    masked_weights: Tensor  # (B, M) float32, 1 for a masked position, 0 for the filling
-    is_next: Tensor  # (B,) int64, 1 IsNext and 0 NotNext
+class _Tensors:
+    """Tensors of one batch on one device; None stays None."""
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The batch on `device`."""
@@ -66,6 +66,42 @@ class PretrainingBatch:
             self,
             **{name: function(value) for name, value in tensors.items() if value is not None},
         )
+
+
+@dataclass(frozen=True)
+class PretrainingBatch(_Tensors):
+    """What one forward pass of BERT reads.
+
+    `lengths` is None where every row is full. The reader knows that on the host; finding it out
+    from a tensor on an accelerator would stall each step.
+    """
+
+    ids: Tensor  # (B, T) int64, masked already
+    segments: Tensor  # (B, T) int64, 0 or 1
+    lengths: Tensor | None  # (B,) int64, positions from there on are padding; None: none are
+    masked_positions: Tensor  # (B, M) int64, filled up with 0
+    masked_ids: Tensor  # (B, M) int64, the original tokens, filled up with 0
+    masked_weights: Tensor  # (B, M) float32, 1 for a masked position, 0 for the filling
+    label: Tensor  # (B,) int64, 1 IsNext and 0 NotNext; or 1 in order and 0 swapped
+
+
+@dataclass(frozen=True)
+class CausalBatch(_Tensors):
+    """What one forward pass reads of packed blocks: of a stream, `ids` and what follows each.
+
+    `document` and `positions` are None where no row holds a boundary, which keeps the flash kernel
+    and is known on the host. Padding is at the end of a row.
+    """
+
+    ids: Tensor  # (B, T) int64
+    targets: Tensor  # (B, T) int64, targets[t] is the token that follows ids[t]
+    weights: Tensor  # (B, T) float32, 1 for a real target, 0 at padding
+    document: Tensor | None  # (B, T) int64, tokens of one document share a number in their row
+    positions: Tensor | None  # (B, T) int64, from the beginning of the document, or of the block
+
+
+Batch = PretrainingBatch | CausalBatch
+BatchT = TypeVar("BatchT", PretrainingBatch, CausalBatch, contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -124,16 +160,19 @@ class LossSum:
         return values
 
 
-class Objective(Protocol):
-    """What the loop trains on; see the head of this file."""
+class Objective(Protocol[BatchT]):
+    """What the loop trains on; see the head of this file.
+
+    The first part is the one over tokens: the exponential of its loss is a perplexity.
+    """
 
     parts: tuple[str, ...]
 
-    def counts(self, batch: PretrainingBatch) -> Tensor:
+    def counts(self, batch: BatchT) -> Tensor:
         """How many losses each part of this batch sums, (P,), from the batch alone."""
         ...
 
-    def __call__(self, model: nn.Module, batch: PretrainingBatch) -> LossSum:
+    def __call__(self, model: nn.Module, batch: BatchT) -> LossSum:
         """The sums over this batch; one forward pass."""
         ...
 
@@ -143,23 +182,34 @@ class Objective(Protocol):
 
 
 class ObjectiveConfig(Config):
-    """`mlm_nsp` is BERT's; `mlm` leaves next-sentence prediction out (the paper's "No NSP")."""
+    """What is predicted; see the head of this file. `mlm_nsp` is BERT's."""
 
-    kind: Literal["mlm_nsp", "mlm"] = "mlm_nsp"
+    kind: ObjectiveKind = "mlm_nsp"
+
+    @property
+    def masks(self) -> bool:
+        """Whether it reads a PretrainingBatch; the others read a CausalBatch."""
+        return self.kind in ("mlm_nsp", "mlm", "sentence_order")
 
     @property
     def next_sentence(self) -> bool:
-        """Whether the model needs its NSP head: BertForPretraining(next_sentence=...)."""
-        return self.kind == "mlm_nsp"
+        """Whether it reads sentence pairs and trains BERT's NSP head."""
+        return self.kind in PAIR_OBJECTIVES
 
 
-def build_objective(config: ObjectiveConfig) -> Objective:
+def build_objective(config: ObjectiveConfig) -> Objective[Any]:
     """The objective that the config names."""
     match config.kind:
         case "mlm_nsp":
-            return MaskedLanguageModelAndNextSentence()
+            return MaskedLanguageModelAndPairs("nsp")
         case "mlm":
             return MaskedLanguageModel()
+        case "sentence_order":
+            return MaskedLanguageModelAndPairs("sop")
+        case "causal" | "left_to_right":
+            return EveryToken("lm")
+        case "bidirectional":
+            return EveryToken("two_way")
 
 
 class MaskedLanguageModel:
@@ -179,40 +229,66 @@ class MaskedLanguageModel:
         return {"mlm": math.log(vocab_size)}
 
 
-class MaskedLanguageModelAndNextSentence:
-    """BERT's two losses: masked tokens, and whether the second segment follows the first."""
+class MaskedLanguageModelAndPairs:
+    """BERT's two losses: masked tokens, and one of two classes of the sentence pair.
 
-    parts: tuple[str, ...] = ("mlm", "nsp")
+    The class is whether the second segment follows the first (`nsp`) or whether the two are in
+    order (`sop`); the batch says which.
+    """
+
+    def __init__(self, pair: Literal["nsp", "sop"]) -> None:
+        self.pair = pair
+        self.parts: tuple[str, ...] = ("mlm", pair)
 
     def counts(self, batch: PretrainingBatch) -> Tensor:
         masked = batch.masked_weights.sum()
-        return torch.stack((masked, masked.new_full((), len(batch.is_next))))
+        return torch.stack((masked, masked.new_full((), len(batch.label))))
 
     def __call__(self, model: nn.Module, batch: PretrainingBatch) -> LossSum:
         logits = model(batch.ids, batch.segments, batch.lengths, batch.masked_positions)
         mlm_total, mlm_correct = _mlm_sums(logits.mlm, batch)
-        nsp_B2 = _at_least_float32(logits.nsp)
-        nsp_total = functional.cross_entropy(nsp_B2, batch.is_next, reduction="sum")
-        nsp_correct = (nsp_B2.argmax(dim=-1) == batch.is_next).sum()
+        pair_B2 = at_least_float32(logits.nsp)
+        pair_total = functional.cross_entropy(pair_B2, batch.label, reduction="sum")
+        pair_correct = (pair_B2.argmax(dim=-1) == batch.label).sum()
         return LossSum(
-            torch.stack((mlm_total, nsp_total)),
+            torch.stack((mlm_total, pair_total)),
             self.counts(batch),
-            torch.stack((mlm_correct, nsp_correct.to(mlm_correct.dtype))),
+            torch.stack((mlm_correct, pair_correct.to(mlm_correct.dtype))),
             self.parts,
         )
 
     def expected_initial_losses(self, vocab_size: int) -> dict[str, float]:
-        return {"mlm": math.log(vocab_size), "nsp": math.log(2)}
+        return {"mlm": math.log(vocab_size), self.pair: math.log(2)}
+
+
+class EveryToken:
+    """Cross entropy of every token, from what the model lets a position see.
+
+    The model sums by itself: the logits of all positions are too many to hand out
+    (models/cross_entropy.py).
+    """
+
+    def __init__(self, part: Literal["lm", "two_way"]) -> None:
+        self.part = part
+        self.parts: tuple[str, ...] = (part,)
+
+    def counts(self, batch: CausalBatch) -> Tensor:
+        return batch.weights.sum()[None]  # () -> (1,)
+
+    def __call__(self, model: nn.Module, batch: CausalBatch) -> LossSum:
+        total, correct = model(
+            batch.ids, batch.targets, batch.weights, batch.document, batch.positions
+        )
+        return LossSum(total[None], self.counts(batch), correct[None], self.parts)
+
+    def expected_initial_losses(self, vocab_size: int) -> dict[str, float]:
+        return {self.part: math.log(vocab_size)}
 
 
 def _mlm_sums(logits_BMV: Tensor, batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
     """The weighted sum of cross entropies, and the number of right guesses."""
-    logits_XV = _at_least_float32(logits_BMV).flatten(0, 1)  # (B, M, V) -> (B·M, V)
-    ids_X, weights_X = batch.masked_ids.flatten(), batch.masked_weights.flatten()
-    losses_X = functional.cross_entropy(logits_XV, ids_X, reduction="none")
-    right_X = logits_XV.detach().argmax(dim=-1) == ids_X
-    return (losses_X * weights_X).sum(), (right_X * weights_X).sum()
-
-
-def _at_least_float32(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return weighted_sums(
+        logits_BMV.flatten(0, 1),  # (B, M, V) -> (B·M, V)
+        batch.masked_ids.flatten(),
+        batch.masked_weights.flatten(),
+    )

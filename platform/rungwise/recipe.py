@@ -22,7 +22,7 @@ from rungwise.finetune import FinetuneConfig
 from rungwise.instances import kinds
 from rungwise.instances import stage as instances
 from rungwise.instances.kinds import InstancesConfig
-from rungwise.models.bert import BertConfig
+from rungwise.models.config import ModelConfig
 from rungwise.registry import RegistryConfig
 from rungwise.report import page
 from rungwise.report.page import ReportConfig
@@ -45,7 +45,7 @@ class Recipe(Config):
     corpus: CorpusConfig
     tokenizer: TokenizerConfig
     instances: InstancesConfig
-    model: BertConfig | None = None
+    model: ModelConfig | None = None
     pretrain: PretrainConfig | None = None
     report: ReportConfig = ReportConfig()
     compute: ComputeConfig = ComputeConfig()

@@ -161,7 +161,7 @@ def test_the_loss_and_its_gradient_are_the_same(ours, theirs, inputs):
         masked_positions=positions_BM,
         masked_ids=labels_BT.gather(1, positions_BM).clamp(min=0),
         masked_weights=weights_BM,
-        is_next=is_next_B,
+        label=is_next_B,
     )
     loss = build_objective(ObjectiveConfig())(ours, batch).loss()
     torch.testing.assert_close(loss, expected.loss, **TOLERANCE)

@@ -19,10 +19,14 @@ from rungwise.models.bert import (
     BertConfig,
     BertForPretraining,
     flops_per_token,
-    gather_positions,
 )
 from rungwise.models.heads import SequenceClassifier, load_encoder, mean_over_tokens
-from rungwise.models.transformer import Transformer, parameter_count, sinusoid_positions
+from rungwise.models.transformer import (
+    Transformer,
+    gather_positions,
+    parameter_count,
+    sinusoid_positions,
+)
 
 SMALL = BertConfig(
     num_layers=2, num_heads=4, hidden_size=32, intermediate_size=64, max_position_embeddings=24
@@ -66,9 +70,14 @@ def test_without_next_sentence_there_is_no_pooler():
     assert parameter_count(model) == 109_514_298  # transformers.BertForMaskedLM
 
 
-def test_tiny_is_the_one_of_turc_et_al():
+@pytest.mark.parametrize(
+    ("config", "millions"),
+    [(BertConfig.tiny(), 4.4), (BertConfig.mini(), 11.3), (BertConfig.small(), 29.1)],
+)
+def test_the_small_ones_are_those_of_turc_et_al(config, millions):
+    """Their table counts the heads of pretraining."""
     with torch.device("meta"):
-        assert round(parameter_count(Bert(BertConfig.tiny(), 30_522)) / 1e6, 1) == 4.4
+        assert round(parameter_count(BertForPretraining(config, 30_522)) / 1e6, 1) == millions
 
 
 def test_sinusoid_has_no_position_parameters():
@@ -159,7 +168,7 @@ def test_the_two_i_of_i_think_therefore_i_am_differ(positions):
     assert not torch.allclose(hidden_TD[1], hidden_TD[5], atol=1e-2)
 
     # What tells them apart is the position and nothing else.
-    model.position_vectors = lambda sequence_length: torch.zeros(sequence_length, 32)
+    model.position_vectors = lambda sequence_length, positions_BT: torch.zeros(sequence_length, 32)
     torch.testing.assert_close(*model.encode(ids_BT)[0, [1, 5]])
 
 

@@ -55,6 +55,7 @@ LAYERS = (
     ("instances",),
     ("models",),
     ("objectives",),
+    ("hugging_face",),
     ("training",),
     ("tasks",),
     ("finetune",),
@@ -63,7 +64,7 @@ LAYERS = (
     ("served_classifier", "registry"),
     ("report",),
     ("runner", "recipe"),
-    ("command_line",),
+    ("command_line", "proof", "estimate"),
     ("doctor", "maintenance"),
     ("__main__", "__init__"),
 )

@@ -2,114 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.multiprocessing as multiprocessing
-from torch import distributed as dist
 
 from rungwise.artifact import Artifact
-from rungwise.config import validate, with_overrides
-from rungwise.context import ComputeConfig, SilentReporter
+from rungwise.context import ComputeConfig
 from rungwise.errors import DataError, UserError
-from rungwise.instances import masked_pairs
-from rungwise.instances.masked_pairs import MaskedPairsConfig
-from rungwise.instances.text import TokenisedText
+from rungwise.instances.order import OrderConfig
+from rungwise.objectives import CausalBatch, PretrainingBatch
 from rungwise.storage import Folder
-from rungwise.training.checkpoint import MODEL, OPTIMIZER, RECORD, Checkpoints, load_tensors
-from rungwise.training.parallel import Group
-from rungwise.training.trainer import PretrainStageConfig, check_fit, pretrain
-from tests.conftest import SPECIAL_IDS, write_shards
-
-VOCAB = 60
-CPU = torch.device("cpu")
+from rungwise.training.checkpoint import RECORD, Checkpoints
+from rungwise.training.feed import open_source, step_batch
+from rungwise.training.trainer import check_fit
+from tests.training_runs import VOCAB, Killed, KilledAt, Notes, config, make_instances, run, weights
 
 
-@pytest.fixture
-def instances(tmp_path: Path) -> Artifact:
-    return make_instances(tmp_path / "instances")
-
-
-def make_instances(folder: Path) -> Artifact:
-    """An instances artifact of a made-up language, built without Ray: a word calls for the next."""
-    rng = np.random.default_rng(0)
-    settings = MaskedPairsConfig(sequence_length=32)
-    shards = {}
-    for number, split in enumerate(("train", "validation")):
-        lengths = rng.integers(3, 9, size=(60, 8))
-        total = int(lengths.sum())
-        steps = rng.choice([1] * 19 + [7], size=total)
-        text = TokenisedText(
-            ids=(5 + np.cumsum(steps) % (VOCAB - 5)).astype(np.uint16),
-            starts=np.concatenate([[0], np.cumsum(lengths.ravel())]),
-            first_sentence=np.arange(0, 60 * 8 + 1, 8),
-            documents=[f"{split}{n}" for n in range(60)],
-        )
-        generator = np.random.Generator(np.random.Philox(number))
-        built = masked_pairs.build(text, settings, SPECIAL_IDS, generator)
-        shards[f"{split}-00000.arrow"] = built.shard
-    summary = {**write_shards(folder, shards, VOCAB), "sequence_length": 32}
-    record = {"summary": summary, "config": settings.model_dump()}
-    return Artifact("instances", "f" * 12, Folder.at(folder), record)
-
-
-def config(**changes: Any) -> PretrainStageConfig:
-    data: dict[str, Any] = {
-        "model": {
-            "num_layers": 1,
-            "num_heads": 2,
-            "hidden_size": 16,
-            "intermediate_size": 32,
-            "max_position_embeddings": 32,
-        },
-        "pretrain": {
-            "steps": 20,
-            "global_batch_size": 12,
-            "optimizer": {"learning_rate": 0.01},
-            "validation_every_steps": 10,
-            "validation_instances": 30,
-            "log_every_steps": 3,
-        },
-    }
-    return validate(PretrainStageConfig, with_overrides(data, changes))
-
-
-def run(
-    settings: PretrainStageConfig,
-    instances: Artifact,
-    output: Path,
-    micro: int = 4,
-    group: Group | None = None,
-    report: Any = None,
-    every: int = 5,
-) -> Any:
-    torch.set_num_threads(1)
-    compute = ComputeConfig(micro_batch_size=micro, checkpoint_every_steps=every)
-    group = group or Group.current(CPU)
-    reporter = report or SilentReporter()
-    folder = Folder.at(output)
-    return pretrain(settings, instances, folder, "identity", compute, group, reporter)
-
-
-class Killed(Exception):
-    """Stands for a kill at a step."""
-
-
-class KilledAt(SilentReporter):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def progress(self, done: float, total: float, **shown: float | str) -> None:
-        if done >= self.step:
-            raise Killed
-
-
-def weights(output: Path) -> dict[str, torch.Tensor]:
-    return load_tensors(Folder.at(output), MODEL)
+@pytest.fixture(scope="module")
+def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return make_instances(tmp_path_factory.mktemp("instances"))
 
 
 @pytest.mark.parametrize(
@@ -135,8 +49,15 @@ def test_a_killed_run_ends_with_the_bits_of_an_undisturbed_one(
 
 
 def test_it_learns_what_can_be_learned(instances: Artifact, tmp_path: Path) -> None:
-    changes = {"pretrain.steps": 400, "model.hidden_size": 32, "pretrain.global_batch_size": 24}
-    progress = run(config(**changes), instances, tmp_path, micro=24, every=400)
+    changes = {
+        "pretrain.steps": 400,
+        "model.num_layers": 1,
+        "model.hidden_size": 32,
+        "pretrain.global_batch_size": 24,
+    }
+    progress = run(
+        config(**changes), instances, tmp_path, micro_batch_size=24, checkpoint_every_steps=400
+    )
     assert progress.validation[0]["mlm_loss"] == pytest.approx(np.log(VOCAB), abs=0.2)
     assert progress.validation[0]["nsp_loss"] == pytest.approx(np.log(2), abs=0.1)
     assert progress.validation[-1]["mlm_loss"] < progress.validation[0]["mlm_loss"] - 0.5
@@ -146,8 +67,8 @@ def test_it_learns_what_can_be_learned(instances: Artifact, tmp_path: Path) -> N
 def test_the_split_into_micro_batches_changes_nothing(
     instances: Artifact, tmp_path: Path, micro: int
 ) -> None:
-    whole = run(config(), instances, tmp_path / "a", micro=12)
-    parts = run(config(), instances, tmp_path / "b", micro=micro)
+    whole = run(config(), instances, tmp_path / "a", micro_batch_size=12)
+    parts = run(config(), instances, tmp_path / "b", micro_batch_size=micro)
     for one, other in zip(whole.history, parts.history, strict=True):
         assert one == pytest.approx(other, rel=1e-4)
     assert whole.tokens == parts.tokens
@@ -158,59 +79,24 @@ def test_padding_and_the_end_of_an_epoch_do_not_stop_a_run(
 ) -> None:
     count = instances.summary["instances"]["train"]
     steps = count // 12 * 2 + 3
-    progress = run(config(**{"pretrain.steps": steps}), instances, tmp_path, every=1000)
+    progress = run(
+        config(**{"pretrain.steps": steps}), instances, tmp_path, checkpoint_every_steps=1000
+    )
     assert progress.step == steps
     assert progress.step * 12 > 2 * count
 
 
-def _worker(rank: int, world: int, port: int, folder: str, instances: Artifact) -> None:
-    address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
-    progress = run(config(), instances, Path(folder), group=Group.current(CPU))
-    if rank == 0:
-        (Path(folder) / "history.json").write_text(json.dumps(progress.history))
-    dist.destroy_process_group()
-
-
-@pytest.mark.parametrize("world", [2, 3])
-def test_the_number_of_workers_changes_nothing(
-    instances: Artifact, tmp_path: Path, world: int, unused_port: int
-) -> None:
-    alone = run(config(), instances, tmp_path / "a")
-    together = tmp_path / "b"
-    together.mkdir()
-    arguments = (world, unused_port, str(together), instances)
-    multiprocessing.spawn(_worker, args=arguments, nprocs=world)  # type: ignore[attr-defined]
-    history = json.loads((together / "history.json").read_text())
-    for one, other in zip(alone.history, history, strict=True):
-        assert one == pytest.approx(other, rel=1e-4)
-    assert [row["tokens"] for row in history] == [row["tokens"] for row in alone.history]
-
-
-def test_a_run_goes_on_with_another_number_of_workers(
-    instances: Artifact, tmp_path: Path, unused_port: int
-) -> None:
-    alone = run(config(), instances, tmp_path / "a")
-    with pytest.raises(Killed):
-        run(config(), instances, tmp_path / "b", report=KilledAt(12))
-    arguments = (2, unused_port, str(tmp_path / "b"), instances)
-    multiprocessing.spawn(_worker, args=arguments, nprocs=2)  # type: ignore[attr-defined]
-    history = json.loads((tmp_path / "b" / "history.json").read_text())
-    for one, other in zip(alone.history, history, strict=True):
-        assert one == pytest.approx(other, rel=1e-4)
-
-
-@pytest.mark.parametrize("damaged", [MODEL, OPTIMIZER])
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
-    instances: Artifact, tmp_path: Path, damaged: str
+    instances: Artifact, tmp_path: Path
 ) -> None:
     undisturbed = run(config(), instances, tmp_path / "a")
     with pytest.raises(Killed):
         run(config(), instances, tmp_path / "b", report=KilledAt(18))
     last = tmp_path / "b" / "checkpoints" / "step-000000015"
-    data = bytearray((last / damaged).read_bytes())
+    (part,) = last.glob("*.safetensors")
+    data = bytearray(part.read_bytes())
     data[-1] ^= 1
-    (last / damaged).write_bytes(data)
+    part.write_bytes(data)
     checkpoints = Checkpoints(Folder.at(tmp_path / "b" / "checkpoints"), "identity", 2)
     assert checkpoints.steps() == [10, 15]
     assert checkpoints.newest_sound() == 10
@@ -249,13 +135,6 @@ def test_a_loss_that_is_no_number_ends_the_run_with_the_key_to_change(
 
 
 def test_a_start_far_from_ln_v_is_named(instances: Artifact, tmp_path: Path) -> None:
-    class Notes(SilentReporter):
-        def __init__(self) -> None:
-            self.notes: list[str] = []
-
-        def note(self, message: str) -> None:
-            self.notes.append(message)
-
     sound, off = Notes(), Notes()
     run(config(), instances, tmp_path / "a", report=sound)
     assert sound.notes == []
@@ -264,14 +143,52 @@ def test_a_start_far_from_ln_v_is_named(instances: Artifact, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "compute", "message"),
     [
-        ({"model.max_position_embeddings": 16}, "max_position_embeddings is 16, but"),
-        ({"pretrain.global_batch_size": 10**6}, "there are .* training instances"),
+        ({"model.max_position_embeddings": 16}, {}, "max_position_embeddings is 16, but"),
+        ({"pretrain.global_batch_size": 10**6}, {}, "there are .* training instances"),
+        ({"pretrain.global_batch_size": 1}, {}, r"too few for compute\.num_workers 2"),
+        ({"pretrain.objective.kind": "left_to_right"}, {}, "reads instances.kind causal, but"),
+        ({"pretrain.objective.kind": "causal"}, {}, r"change one of them \(model.kind=gpt\)"),
+        (
+            {"pretrain.validation_instances": 1},
+            {"parallel": "fsdp"},
+            "there are 1 validation instances, too few for",
+        ),
+        ({}, {"min_workers": 3}, "min_workers is 3, more than compute.num_workers 2"),
     ],
 )
-def test_instances_that_do_not_fit_the_model_are_refused(
-    instances: Artifact, changes: dict[str, Any], message: str
+def test_what_does_not_fit_together_is_refused(
+    instances: Artifact, changes: dict[str, Any], compute: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        check_fit(config(**changes), instances)
+        check_fit(config(**changes), instances, ComputeConfig(**compute))
+
+
+@pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
+def test_every_instance_is_read_once_an_epoch(tmp_path: Path, kind: str) -> None:
+    """What the loop is fed, over two epochs and for any number of workers."""
+    made = make_instances(tmp_path, kind)
+    source = open_source(made, "train", 1 << 20)
+    count, size = len(source), 10
+    order = source.order(0, OrderConfig())
+    read: list[int] = []
+    for step in range(2 * count // size):
+        parts = [step_batch(source, order, step, size, rank, 3, 2, 0) for rank in range(3)]
+        assert len({len(part.micro_batches) for part in parts}) == 1
+        read += [row for part in parts for row in part.instances.tolist()]
+        tokens = sum(
+            int((b.weights if isinstance(b, CausalBatch) else real_tokens(b)).sum())
+            for part in parts
+            for b in part.micro_batches
+        )
+        assert sum(part.tokens for part in parts) == tokens
+    seen = np.bincount(read, minlength=count)
+    assert seen.min() >= 2 - (2 * count % size > 0)
+    assert seen.max() == 2
+
+
+def real_tokens(batch: PretrainingBatch) -> torch.Tensor:
+    if batch.lengths is None:
+        return torch.tensor(batch.ids.numel())
+    return batch.lengths

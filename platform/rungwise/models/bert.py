@@ -7,7 +7,11 @@ Understanding", arXiv:1810.04805), after google-research/bert.
 
 The size of the vocabulary is the tokenizer's and so an argument, not a key of the config. MLM
 logits are computed at the masked positions only: 15 % of the largest matrix product. The classes of
-NSP are 0 NotNext and 1 IsNext (google-research/bert and transformers have them the other way).
+NSP are 0 NotNext and 1 IsNext (google-research/bert and transformers have them the other way); of
+sentence order, on the same head, 0 swapped and 1 in order (Lan et al. 2020, arXiv:1909.11942).
+
+`causal=True` is the body of the ablation "LTR & No NSP" (left_to_right.py), with the same weights
+in the same places.
 
 Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 """
@@ -23,7 +27,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.config import Config
-from rungwise.models.transformer import Norm, Transformer, initialise, sinusoid_positions
+from rungwise.models.transformer import (
+    Norm,
+    Transformer,
+    check_heads,
+    gather_positions,
+    initialise,
+    learned_positions,
+    padded_size,
+    sinusoid_positions,
+)
 
 NUM_SEGMENTS = 2
 LAYER_NORM_EPSILON = 1e-12
@@ -50,12 +63,7 @@ class BertConfig(Config):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.hidden_size % self.num_heads:
-            raise ValueError(
-                f"hidden_size must be a multiple of num_heads, found hidden_size "
-                f"{self.hidden_size} and num_heads {self.num_heads}; change hidden_size to "
-                f"{math.ceil(self.hidden_size / self.num_heads) * self.num_heads}, or num_heads"
-            )
+        check_heads(self.hidden_size, self.num_heads)
         if self.positions == "sinusoid" and self.hidden_size % 2:
             raise ValueError(
                 f"positions 'sinusoid' need an even hidden_size, found {self.hidden_size}; change "
@@ -77,6 +85,16 @@ class BertConfig(Config):
     def tiny(cls) -> Self:
         """BERT tiny of Turc et al. 2019 (arXiv:1908.08962), 4.4 M parameters."""
         return cls(num_layers=2, num_heads=2, hidden_size=128, intermediate_size=512)
+
+    @classmethod
+    def mini(cls) -> Self:
+        """BERT mini of the same paper, 11.3 M parameters with its heads."""
+        return cls(num_layers=4, num_heads=4, hidden_size=256, intermediate_size=1024)
+
+    @classmethod
+    def small(cls) -> Self:
+        """BERT small of the same paper, 29.1 M parameters with its heads."""
+        return cls(num_layers=4, num_heads=8, hidden_size=512, intermediate_size=2048)
 
 
 class PretrainingLogits(NamedTuple):
@@ -100,14 +118,14 @@ class Bert(nn.Module):
         vocab_size: int,
         *,
         pooler: bool = True,
+        causal: bool = False,
         pad_vocab_to_multiple_of: int = 1,
     ) -> None:
         super().__init__()
         self.config = config
         self.vocab_size = vocab_size
         D = config.hidden_size
-        padded_vocab_size = -(-vocab_size // pad_vocab_to_multiple_of) * pad_vocab_to_multiple_of
-        self.token_embedding = nn.Embedding(padded_vocab_size, D)
+        self.token_embedding = nn.Embedding(padded_size(vocab_size, pad_vocab_to_multiple_of), D)
         self.segment_embedding = nn.Embedding(NUM_SEGMENTS, D)
         self.position_embedding = (
             nn.Embedding(config.max_position_embeddings, D)
@@ -121,7 +139,7 @@ class Bert(nn.Module):
             D,
             config.num_heads,
             config.intermediate_size,
-            causal=False,
+            causal=causal,
             norm=config.norm,
             dropout=config.dropout,
             layer_norm_epsilon=LAYER_NORM_EPSILON,
@@ -135,50 +153,62 @@ class Bert(nn.Module):
         initialise(self, self.config.initializer_range, generator)
         self.token_embedding.weight[self.vocab_size :].zero_()
 
-    def embed(self, ids_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
-        """Token + segment + position, normalised. No segments means that all are the first."""
+    @property
+    def causal(self) -> bool:
+        """Whether a position sees only itself and what came before."""
+        return self.transformer.causal
+
+    def embed(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+    ) -> Tensor:
+        """Token + segment + position, normalised. No segments means that all are the first, no
+        positions that they are 0, 1, 2 and so on."""
         if segments_BT is None:
             segment_BTD = self.segment_embedding.weight[0]
         else:
             segment_BTD = self.segment_embedding(segments_BT)
-        position_TD = self.position_vectors(ids_BT.shape[1])
-        summed_BTD = self.token_embedding(ids_BT) + segment_BTD + position_TD
+        position_BTD = self.position_vectors(ids_BT.shape[1], positions_BT)
+        summed_BTD = self.token_embedding(ids_BT) + segment_BTD + position_BTD
         return self.dropout(self.embedding_norm(summed_BTD))
 
-    def position_vectors(self, sequence_length: int) -> Tensor:
-        """The vectors (T, D) that say where a token stands, whatever the token.
+    def position_vectors(self, sequence_length: int, positions_BT: Tensor | None = None) -> Tensor:
+        """The vectors (T, D) or (B, T, D) that say where a token stands, whatever the token.
 
         The sinusoid has amplitude 1, fifty times a token's start of 0.02, and there is a LayerNorm
         right behind the sum; unscaled it would drown the words. It is scaled to the spread at which
         a learned table starts, so that the two differ in nothing but their shape. (Vaswani et al.
         multiply the token embeddings by sqrt(D) instead, to the same end.)
         """
-        if self.position_embedding is None:
-            weight = self.token_embedding.weight
-            table_TD = sinusoid_positions(
-                sequence_length, self.config.hidden_size, weight.device, weight.dtype
-            )
-            return table_TD * (self.config.initializer_range * math.sqrt(2))
-        if sequence_length > self.config.max_position_embeddings:
-            raise ValueError(
-                f"the model has {self.config.max_position_embeddings} learned positions, found a "
-                f"sequence of {sequence_length}; change max_position_embeddings, the sequence "
-                f"length, or positions to 'sinusoid'"
-            )
-        return self.position_embedding.weight[:sequence_length]
+        if self.position_embedding is not None:
+            return learned_positions(self.position_embedding, sequence_length, positions_BT)
+        weight = self.token_embedding.weight
+        table_TD = sinusoid_positions(
+            sequence_length, self.config.hidden_size, weight.device, weight.dtype
+        )
+        table_TD = table_TD * (self.config.initializer_range * math.sqrt(2))
+        return table_TD if positions_BT is None else table_TD[positions_BT]
 
     def encode(
         self,
         ids_BT: Tensor,
         segments_BT: Tensor | None = None,
         lengths_B: Tensor | None = None,
+        document_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
     ) -> Tensor:
         """Hidden states (B, T, D) of the last layer.
 
         `lengths_B` are the numbers of real tokens in the rows; None says that no row is padded,
         which is faster and must be known on the host. What comes out at padding means nothing.
+        In packed rows `document_BT` says which tokens belong together, and padding is a document of
+        its own (then `lengths_B` is None); `positions_BT` count within the document.
         """
-        return self.transformer(self.embed(ids_BT, segments_BT), lengths_B)
+        return self.transformer(
+            self.embed(ids_BT, segments_BT, positions_BT), lengths_B, document_BT
+        )
 
     def encode_layers(
         self,
@@ -196,11 +226,14 @@ class Bert(nn.Module):
 
 
 class MlmHead(nn.Module):
-    """Dense, GELU, LayerNorm, then the token embedding again, with a bias of the output alone."""
+    """Dense, GELU, LayerNorm, then the token embedding again, with a bias of the output alone.
 
-    def __init__(self, hidden_size: int, vocab_size: int) -> None:
+    `input_size` is the hidden size unless states are concatenated before (two_way.py).
+    """
+
+    def __init__(self, hidden_size: int, vocab_size: int, input_size: int | None = None) -> None:
         super().__init__()
-        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.dense = nn.Linear(input_size or hidden_size, hidden_size)
         self.norm = nn.LayerNorm(hidden_size, eps=LAYER_NORM_EPSILON)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
@@ -214,7 +247,8 @@ class MlmHead(nn.Module):
 class BertForPretraining(nn.Module):
     """BERT with the heads of pretraining: MLM, and NSP unless `next_sentence` is False.
 
-    Without next-sentence prediction there is no pooler either: nothing would train it.
+    The head of NSP serves sentence order as well. Without it there is no pooler either: nothing
+    would train it.
     """
 
     def __init__(
@@ -265,21 +299,14 @@ class BertForPretraining(nn.Module):
         return PretrainingLogits(mlm_BMV, nsp_B2)
 
 
-def gather_positions(hidden_BTD: Tensor, positions_BM: Tensor) -> Tensor:
-    """The vectors (B, M, D) at the given positions of each row."""
-    B, T, D = hidden_BTD.shape
-    row_start_B1 = torch.arange(B, device=hidden_BTD.device)[:, None] * T
-    flat_BM = (row_start_B1 + positions_BM).flatten()  # (B, M) -> (B·M)
-    return hidden_BTD.reshape(B * T, D).index_select(0, flat_BM).view(B, -1, D)  # -> (B, M, D)
-
-
 def flops_per_token(
     config: BertConfig,
     vocab_size: int,
     sequence_length: int,
-    masked_per_sequence: float,
+    predicted_per_sequence: float,
     *,
     next_sentence: bool = True,
+    causal: bool = False,
 ) -> float:
     """Floating-point operations a token of one training step, forward and backward.
 
@@ -288,14 +315,15 @@ def flops_per_token(
 
         6·L·(4·D² + 2·D·I) + 12·L·D·T + 6·M/T·(D² + D·V) + 6/T·(D² + 2·D)
 
-    with I the intermediate size: the blocks, attention, the MLM head at its M masked positions
-    alone, and the pooler and NSP once a sequence. Not counted: look-ups in the embedding tables,
-    biases, LayerNorm, GELU, softmax, the optimizer, rows that pad the vocabulary, recomputation.
+    with I the intermediate size: the blocks, attention, the MLM head at its M predicted positions
+    alone, and the pooler and NSP once a sequence. `causal` counts half of attention: what a kernel
+    that skips the future computes. Not counted: look-ups in the embedding tables, biases,
+    LayerNorm, GELU, softmax, the optimizer, rows that pad the vocabulary, recomputation.
     BERT base with 15 % masked and V = 30,522: 545.4 MFLOP at T = 128, 587.9 at T = 512.
     """
     L, D, T = config.num_layers, config.hidden_size, sequence_length
     blocks = 6 * L * (4 * D * D + 2 * D * config.intermediate_size)
-    attention = 12 * L * D * T
-    mlm = 6 * masked_per_sequence / T * (D * D + D * vocab_size)
+    attention = (6 if causal else 12) * L * D * T
+    mlm = 6 * predicted_per_sequence / T * (D * D + D * vocab_size)
     nsp = 6 / T * (D * D + 2 * D) if next_sentence else 0.0
     return blocks + attention + mlm + nsp

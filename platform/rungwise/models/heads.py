@@ -36,6 +36,11 @@ class SequenceClassifier(nn.Module):
                 "pooling 'cls' needs an encoder with a pooler, found one without; build it with "
                 "pooler=True, or change pooling to 'mean'"
             )
+        if pooling == "cls" and bert.causal:
+            raise ValueError(
+                "pooling 'cls' needs an encoder that sees both sides; in this one, from left to "
+                "right, [CLS] sees nothing but itself; change pooling to 'mean'"
+            )
         self.bert = bert
         self.pooling = pooling
         self.dropout = nn.Dropout(dropout)

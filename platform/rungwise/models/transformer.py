@@ -1,19 +1,16 @@
-"""The Transformer block that BERT and the later Transformer rungs share (Vaswani et al. 2017,
-"Attention Is All You Need", arXiv:1706.03762).
+"""The Transformer block that every Transformer rung shares: BERT, GPT, and the two-way model
+(Vaswani et al. 2017, "Attention Is All You Need", arXiv:1706.03762).
 
     post-norm (the paper):   x = LN(x + attention(x));   x = LN(x + mlp(x))
     pre-norm  (the choice):  x = x + attention(LN(x));   x = x + mlp(LN(x));   one LN at the end
 
 Pre-norm keeps an identity path from the output to the input, so that deep stacks train with less
 warm-up (Xiong et al. 2020, arXiv:2002.04745). `causal` chooses who sees whom: False lets every
-position see all (BERT), True only itself and what came before (GPT). The non-linearity is GELU in
-its exact form, with erf (Hendrycks & Gimpel 2016, arXiv:1606.08415).
+position see all (BERT), True only itself and what came before (GPT). The non-linearity is GELU
+(Hendrycks & Gimpel 2016, arXiv:1606.08415): BERT has its exact form, with erf, and GPT the
+approximation with tanh. attention.py says how padding and documents are told.
 
-Padding is always at the end of a row. `lengths_B=None` says that nothing is padded: no mask is
-built, and scaled_dot_product_attention may take its flash kernel, which a dense mask would forbid.
-A causal stack never needs the mask, since what is padded comes after everything real.
-
-Shapes: B batch, T sequence, D hidden, N heads, H head size.
+Shapes: B batch, T sequence, D hidden, M chosen positions.
 """
 
 from __future__ import annotations
@@ -24,8 +21,22 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from rungwise.models.attention import Attention, Visible, visible_keys
 
 Norm = Literal["post", "pre"]
+Gelu = Literal["none", "tanh"]  # PyTorch's names of the approximations
+
+
+def check_heads(hidden_size: int, num_heads: int) -> None:
+    """Raise ValueError where the hidden size does not split into heads."""
+    if hidden_size % num_heads:
+        raise ValueError(
+            f"hidden_size must be a multiple of num_heads, found hidden_size {hidden_size} and "
+            f"num_heads {num_heads}; change hidden_size to "
+            f"{math.ceil(hidden_size / num_heads) * num_heads}, or num_heads"
+        )
 
 
 def sinusoid_positions(
@@ -46,20 +57,59 @@ def sinusoid_positions(
     return pair_TI2.flatten(1).to(dtype)  # (T, D/2, 2) -> (T, D): sine and cosine alternate
 
 
-def initialise(
-    module: nn.Module, initializer_range: float, generator: torch.Generator | None = None
-) -> None:
-    """Weights from a normal cut at two standard deviations, biases 0, LayerNorm 1 and 0.
+def learned_positions(
+    embedding: nn.Embedding, sequence_length: int, positions_BT: Tensor | None
+) -> Tensor:
+    """Vectors (B, T, D) of the given positions, or (T, D) of 0, 1, 2 and so on.
 
-    This is `create_initializer` of google-research/bert (modeling.py); like TensorFlow's, the cut
-    is not compensated, so that the true deviation is 0.88 of `initializer_range`.
+    Raises ValueError for a sequence that is longer than the table.
     """
-    bound = 2 * initializer_range
+    if sequence_length > embedding.num_embeddings:
+        raise ValueError(
+            f"the model has {embedding.num_embeddings} learned positions, found a sequence of "
+            f"{sequence_length}; change max_position_embeddings, the sequence length, or, in a "
+            f"BERT, positions to 'sinusoid'"
+        )
+    if positions_BT is None:
+        return embedding.weight[:sequence_length]
+    return embedding(positions_BT)
+
+
+def gather_positions(hidden_BTD: Tensor, positions_BM: Tensor) -> Tensor:
+    """The vectors (B, M, D) at the given positions of each row."""
+    B, T, D = hidden_BTD.shape
+    row_start_B1 = torch.arange(B, device=hidden_BTD.device)[:, None] * T
+    flat_BM = (row_start_B1 + positions_BM).flatten()  # (B, M) -> (B·M)
+    return hidden_BTD.reshape(B * T, D).index_select(0, flat_BM).view(B, -1, D)  # -> (B, M, D)
+
+
+def padded_size(vocab_size: int, multiple: int) -> int:
+    """The vocabulary rounded up: matrix products like multiples of 64."""
+    return -(-vocab_size // multiple) * multiple
+
+
+def initialise(
+    module: nn.Module,
+    initializer_range: float,
+    generator: torch.Generator | None = None,
+    *,
+    truncated: bool = True,
+) -> None:
+    """Weights from a normal, biases 0, LayerNorm 1 and 0.
+
+    BERT cuts the normal at two standard deviations: `create_initializer` of google-research/bert
+    (modeling.py). Like TensorFlow's, the cut is not compensated, so that the true deviation is 0.88
+    of `initializer_range`. GPT does not cut.
+    """
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Embedding):
-            nn.init.trunc_normal_(
-                layer.weight, std=initializer_range, a=-bound, b=bound, generator=generator
-            )
+            if truncated:
+                bound = 2 * initializer_range
+                nn.init.trunc_normal_(
+                    layer.weight, std=initializer_range, a=-bound, b=bound, generator=generator
+                )
+            else:
+                nn.init.normal_(layer.weight, std=initializer_range, generator=generator)
         if isinstance(layer, nn.Linear) and layer.bias is not None:
             nn.init.zeros_(layer.bias)
         if isinstance(layer, nn.LayerNorm):
@@ -71,47 +121,29 @@ def parameter_count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-class Attention(nn.Module):
-    """Multi-head self-attention with one matrix for queries, keys and values.
+def recompute_activations(model: nn.Module, on: bool = True) -> None:
+    """Keep only the input of each block for backward and compute the rest again (Chen et al. 2016,
+    arXiv:1604.06174).
 
-    `dropout` is on the attention weights; the block drops what comes out of here.
+    One more forward pass of the blocks for a twelfth of what autograd keeps of them; the numbers
+    stay the same. It says how a model is computed and not what it is, so it is no key of a config.
     """
-
-    def __init__(self, hidden_size: int, num_heads: int, causal: bool, dropout: float) -> None:
-        super().__init__()
-        assert hidden_size % num_heads == 0, "the config of the model checks this"
-        self.num_heads = num_heads
-        self.causal = causal
-        self.dropout = dropout
-        self.query_key_value = nn.Linear(hidden_size, 3 * hidden_size)
-        self.output = nn.Linear(hidden_size, hidden_size)
-
-    def forward(self, x_BTD: Tensor, visible_B11T: Tensor | None) -> Tensor:
-        B, T, D = x_BTD.shape
-        N, H = self.num_heads, D // self.num_heads
-        qkv_BT3NH = self.query_key_value(x_BTD).view(B, T, 3, N, H)  # (B, T, 3D) -> (B, T, 3, N, H)
-        q_BNTH, k_BNTH, v_BNTH = qkv_BT3NH.permute(2, 0, 3, 1, 4).unbind(0)  # three (B, N, T, H)
-        mixed_BNTH = functional.scaled_dot_product_attention(
-            q_BNTH,
-            k_BNTH,
-            v_BNTH,
-            attn_mask=visible_B11T,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=self.causal,
-        )
-        return self.output(mixed_BNTH.transpose(1, 2).reshape(B, T, D))  # (B, T, N, H) -> (B, T, D)
+    for module in model.modules():
+        if isinstance(module, Transformer):
+            module.recompute = on
 
 
 class Mlp(nn.Module):
     """Two layers applied to each position alone."""
 
-    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
+    def __init__(self, hidden_size: int, intermediate_size: int, gelu: Gelu) -> None:
         super().__init__()
+        self.gelu = gelu
         self.expand = nn.Linear(hidden_size, intermediate_size)
         self.contract = nn.Linear(intermediate_size, hidden_size)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.contract(functional.gelu(self.expand(x_BTD)))
+        return self.contract(functional.gelu(self.expand(x_BTD), approximate=self.gelu))
 
 
 class Block(nn.Module):
@@ -127,21 +159,22 @@ class Block(nn.Module):
         norm: Norm,
         dropout: float,
         layer_norm_epsilon: float,
+        gelu: Gelu,
     ) -> None:
         super().__init__()
         self.norm = norm
         self.attention = Attention(hidden_size, num_heads, causal, dropout)
         self.attention_norm = nn.LayerNorm(hidden_size, eps=layer_norm_epsilon)
-        self.mlp = Mlp(hidden_size, intermediate_size)
+        self.mlp = Mlp(hidden_size, intermediate_size, gelu)
         self.mlp_norm = nn.LayerNorm(hidden_size, eps=layer_norm_epsilon)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x_BTD: Tensor, visible_B11T: Tensor | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, visible: Visible) -> Tensor:
         if self.norm == "pre":
-            attended_BTD = self.attention(self.attention_norm(x_BTD), visible_B11T)
+            attended_BTD = self.attention(self.attention_norm(x_BTD), visible)
             x_BTD = x_BTD + self.dropout(attended_BTD)
             return x_BTD + self.dropout(self.mlp(self.mlp_norm(x_BTD)))
-        attended_BTD = self.attention(x_BTD, visible_B11T)
+        attended_BTD = self.attention(x_BTD, visible)
         x_BTD = self.attention_norm(x_BTD + self.dropout(attended_BTD))
         return self.mlp_norm(x_BTD + self.dropout(self.mlp(x_BTD)))
 
@@ -160,9 +193,12 @@ class Transformer(nn.Module):
         norm: Norm,
         dropout: float,
         layer_norm_epsilon: float,
+        gelu: Gelu = "none",
     ) -> None:
         super().__init__()
         self.causal = causal
+        self.dropout = dropout
+        self.recompute = False
         self.blocks = nn.ModuleList(
             Block(
                 hidden_size,
@@ -172,6 +208,7 @@ class Transformer(nn.Module):
                 norm=norm,
                 dropout=dropout,
                 layer_norm_epsilon=layer_norm_epsilon,
+                gelu=gelu,
             )
             for _ in range(num_layers)
         )
@@ -179,24 +216,52 @@ class Transformer(nn.Module):
             nn.LayerNorm(hidden_size, eps=layer_norm_epsilon) if norm == "pre" else nn.Identity()
         )
 
-    def forward(self, x_BTD: Tensor, lengths_B: Tensor | None = None) -> Tensor:
-        """The last layer. `lengths_B` counts the real positions; None: nothing is padded."""
-        visible_B11T = self._visible(x_BTD, lengths_B)
+    def forward(
+        self, x_BTD: Tensor, lengths_B: Tensor | None = None, document_BT: Tensor | None = None
+    ) -> Tensor:
+        """The last layer. See `visible_keys`; None: nothing is padded, no row holds a boundary."""
+        visible = self._visible(x_BTD, lengths_B, document_BT)
         for block in self.blocks:
-            x_BTD = block(x_BTD, visible_B11T)
+            x_BTD = self._through(block, x_BTD, visible)
         return self.final_norm(x_BTD)
 
-    def layers(self, x_BTD: Tensor, lengths_B: Tensor | None = None) -> list[Tensor]:
+    def layers(
+        self, x_BTD: Tensor, lengths_B: Tensor | None = None, document_BT: Tensor | None = None
+    ) -> list[Tensor]:
         """The input and the output of each block, num_layers + 1 in all; the last as `forward`."""
-        visible_B11T = self._visible(x_BTD, lengths_B)
+        visible = self._visible(x_BTD, lengths_B, document_BT)
         outputs = [x_BTD]
         for block in self.blocks:
-            outputs.append(block(outputs[-1], visible_B11T))
+            outputs.append(self._through(block, outputs[-1], visible))
         outputs[-1] = self.final_norm(outputs[-1])
         return outputs
 
-    def _visible(self, x_BTD: Tensor, lengths_B: Tensor | None) -> Tensor | None:
-        if lengths_B is None or self.causal:
-            return None
-        position_T = torch.arange(x_BTD.shape[1], device=x_BTD.device)
-        return (position_T < lengths_B[:, None])[:, None, None, :]  # (B, T) -> (B, 1, 1, T)
+    @torch.no_grad()
+    def scale_residuals(self) -> None:
+        """Divide what each block adds by the root of how often that happens, 2 · num_layers.
+
+        Radford et al. 2019, section 2.3: else the sum along the residual path grows with depth.
+        """
+        factor = 1 / math.sqrt(2 * len(self.blocks))
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            block.attention.output.weight.mul_(factor)
+            block.mlp.contract.weight.mul_(factor)
+
+    def _visible(
+        self, x_BTD: Tensor, lengths_B: Tensor | None, document_BT: Tensor | None
+    ) -> Visible:
+        dropout = self.dropout if self.training else 0.0
+        return visible_keys(
+            x_BTD.shape[1], lengths_B, document_BT, causal=self.causal, dropout=dropout
+        )
+
+    def _through(self, block: nn.Module, x_BTD: Tensor, visible: Visible) -> Tensor:
+        if self.recompute and torch.is_grad_enabled():
+            # Without dropout nothing is drawn, and no state need be kept to draw it again.
+            output = checkpoint(
+                block, x_BTD, visible, use_reentrant=False, preserve_rng_state=self.dropout > 0
+            )
+            assert isinstance(output, Tensor)
+            return output
+        return block(x_BTD, visible)

@@ -1,57 +1,98 @@
 """Checkpoints: everything a run needs to go on, as data and not as code.
 
     checkpoints/step-000000400/
-        model.safetensors
-        optimizer.safetensors      AdamW's moments, by the names of their parameters
-        checkpoint.json            written last: step, tokens, history, identity, the others' sha256
+        part-00000-of-00002-3f9a.safetensors   what one worker holds of model and moments (state.py)
+        part-00001-of-00002-3f9a.safetensors
+        checkpoint.json                        written last: progress, identity, the others' sha256
 
 Without `checkpoint.json` there is no checkpoint, so a save that was killed costs the previous one
-nothing. Digests are checked before anything is loaded; a damaged checkpoint is passed over for the
-one before it. The position in the data is the step (instances/order.py), the learning rate follows
-from it, and dropout is seeded by it (loop.py), so no generator has a state to keep.
+nothing. Training stands still while tensors are copied to the host's memory; a thread writes them.
+Each worker writes its own object, and the leader the record, when all are there. Names hold a
+number of the attempt, so that no file of a killed one is taken for a new one.
+
+Digests are checked before anything is loaded; a damaged checkpoint is passed over for the one
+before it. The position in the data is the step (instances/order.py), the learning rate follows from
+the progress, and dropout is seeded by the step (loop.py), so no generator has a state to keep.
+
+A store that is away is waited for, up to three minutes, while training goes on to its next save. A
+save that fails is named, and the next one tries again; the third in a row ends the run.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import logging
-from dataclasses import asdict, dataclass, field
-from typing import Any
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
+import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from rungwise.errors import DataError
+from rungwise.errors import DataError, UserError
 from rungwise.storage import Folder
+from rungwise.training.optimizer import Optimizers
+from rungwise.training.parallel import Group
+from rungwise.training.progress import Progress
+from rungwise.training.state import SavedTensors, named_state, pieces_to_write, restore
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 RECORD = "checkpoint.json"
 MODEL = "model.safetensors"
-OPTIMIZER = "optimizer.safetensors"
+
+_FAILURES_IN_A_ROW = 3
+_STORE_SECONDS = 180.0  # how long a store may be away before a save has failed
+_PAUSE_SECONDS = 1.0
+_LAST_WORDS_SECONDS = 10.0  # for the thread that writes, when a run ends by an error
 
 
-@dataclass
-class Progress:
-    """Where a run is: what the loop carries from step to step besides tensors."""
+@dataclass(frozen=True)
+class Saved:
+    """What became of one save. `error` is empty if the checkpoint is valid."""
 
-    step: int = 0  # updates done; the next one reads positions from step x global batch size
-    tokens: int = 0  # real tokens read
-    history: list[dict[str, float]] = field(default_factory=list)  # a row a logged step
-    validation: list[dict[str, float]] = field(default_factory=list)
-    pending: list[list[float]] = field(default_factory=list)  # loss sums since the last logged step
-    # How long it took is no part of where a run is: two runs with the same state have other times.
-    timings: list[dict[str, float]] = field(default_factory=list, compare=False)
+    step: int
+    save_seconds: float  # of the thread that wrote
+    stall_seconds: float  # of training
+    megabytes: float  # of this worker's part
+    error: str = ""
 
 
 class Checkpoints:
-    """The checkpoints of one run, in one folder. `identity` says which run they belong to."""
+    """The checkpoints of one run, in one folder. `identity` says which run they belong to.
 
-    def __init__(self, folder: Folder, identity: str, keep: int) -> None:
+    Of finished ones the last `keep` stay, and those of every `keep_every`-th step. All workers call
+    `resume`, `save` and `settle` at the same steps.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        identity: str,
+        keep: int,
+        keep_every: int | None = None,
+        group: Group | None = None,
+    ) -> None:
         self._folder = folder
         self._identity = identity
         self._keep = keep
+        self._keep_every = keep_every
+        self._group = group or Group(0, 1, torch.device("cpu"))
+        self._attempt = ""
+        self._host: dict[str, Tensor] = {}
+        self._writer: _Writer | None = None
+        self._failures = 0
+        self.settled: list[Saved] = []  # in order; whoever reports them takes them out
 
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, ascending."""
@@ -61,61 +102,271 @@ class Checkpoints:
             if name.startswith("step-") and (self._folder / name).exists(RECORD)
         ]
 
-    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
-        """Write the checkpoint of this step, then drop the oldest beyond `keep`."""
-        folder = self._at(progress.step)
-        folder.remove()
-        save_tensors(folder, MODEL, model.state_dict())
-        save_tensors(folder, OPTIMIZER, _moments(model, optimizer))
-        record = {
-            "identity": self._identity,
-            "sha256": {name: folder.sha256(name) for name in (MODEL, OPTIMIZER)},
-            "progress": asdict(progress),
-        }
-        folder.write_bytes(RECORD, json.dumps(record).encode())
-        for step in self.steps()[: -self._keep]:
-            # The record goes first: a half-deleted checkpoint must not look like one.
-            self._at(step).remove(RECORD)
-            self._at(step).remove()
+    def resume(self, model: nn.Module, optimizers: Optimizers) -> Progress:
+        """Load the newest sound checkpoint, or begin.
+
+        Raises DataError, on every worker, if the folder holds checkpoints of another configuration.
+        """
+        self.refuse_foreign()
+        self._attempt = f"{self._group.from_leader(secrets.randbits(40)):010x}"
+        step = self.newest_sound()
+        return Progress() if step is None else self.load(step, model, optimizers)
 
     def refuse_foreign(self) -> None:
         """Raise DataError if the folder holds a checkpoint of another configuration."""
-        for step in self.steps():
-            folder = self._at(step)
-            found = json.loads(folder.read_bytes(RECORD))["identity"]
+        message = ""
+        for step in self.steps() if self._group.leads else []:
+            found = self._record(step)["identity"]
             if found != self._identity:
-                raise DataError(
-                    f"{folder.uri} is a checkpoint of another configuration: expected "
+                message = (
+                    f"{self._at(step).uri} is a checkpoint of another configuration: expected "
                     f"{self._identity}, found {found}; remove it, or go back to the config it was "
                     "made with"
                 )
+        # If the leader alone raised, the others would wait for it for ever.
+        if self._group.from_leader(bool(message)):
+            raise DataError(message or "the checkpoints are of another configuration")
 
     def newest_sound(self) -> int | None:
-        """The step of the newest checkpoint whose files are what was written, or None."""
-        for step in reversed(self.steps()):
-            folder = self._at(step)
-            record = json.loads(folder.read_bytes(RECORD))
-            if all(folder.sha256(name) == digest for name, digest in record["sha256"].items()):
-                return step
-            logger.warning("%s is damaged, using the checkpoint before it", folder.uri)
-        return None
+        """The step of the newest checkpoint whose files are what was written, or None.
 
-    def load(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-        """Put the state of that step into `model` and `optimizer`."""
+        Each worker reads its share of the files.
+        """
+        group = self._group
+        steps = self.steps() if group.leads else []
+        while True:
+            # The leader decides, so that workers cannot disagree about one that is being removed.
+            step = group.from_leader(steps.pop() if steps else -1)
+            if step < 0:
+                return None
+            parts = self._record(step)["parts"][group.rank :: group.world_size]
+            if not group.count(sum(not self._is_sound(step, part) for part in parts)):
+                return step
+            logger.warning("%s is damaged, using the one before it", self._at(step).uri)
+
+    def load(self, step: int, model: nn.Module, optimizers: Optimizers) -> Progress:
+        """Put the state of that step into `model` and `optimizers`."""
+        restore(model, optimizers, self._tensors(step))
+        return Progress(**self._record(step)["progress"])
+
+    def export_model(self, step: int, output: Folder) -> None:
+        """Write the weights of that step, whole, as `model.safetensors` in `output`."""
+        saved = self._tensors(step)
+        weights = {
+            name.removeprefix("model/"): saved.read(name)
+            for name in saved.tensors
+            if name.startswith("model/")
+        }
+        save_tensors(output, MODEL, weights)
+
+    def save(
+        self, model: nn.Module, optimizers: Optimizers, progress: Progress, wait: bool = False
+    ) -> float:
+        """Begin to write the checkpoint of this step; seconds for which training stood still.
+
+        The save before is waited for first. With `wait` this one is waited for too and must
+        succeed. Raises what stopped the thread that wrote, if it did so three times in a row.
+        """
+        began = time.perf_counter()
+        self.settle()
+        pieces = {
+            name: (self._copied(name, piece.local), piece.start, piece.shape)
+            for name, piece in pieces_to_write(
+                named_state(model, optimizers), self._group.rank, self._group.world_size
+            )
+        }
+        if self._group.device.type == "cuda":
+            torch.cuda.synchronize(self._group.device)
+        record = {"identity": self._identity, "progress": asdict(progress)}
+        self._writer = _Writer(self, progress.step, pieces, record)
+        self._writer.stall_seconds = time.perf_counter() - began
+        if wait:
+            self.settle(must=True)
+        return time.perf_counter() - began
+
+    def settle(self, must: bool = False) -> None:
+        """Return when the last save is valid or has failed, and agree on which."""
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        writer.written.wait()
+        failed = self._group.count(writer.error is not None)
+        if failed:
+            writer.cancelled.set()
+        writer.thread.join()
+        failed = failed or self._group.from_leader(writer.error is not None)
+        error = writer.error or UserError("another worker could not write its part")
+        self.settled.append(
+            Saved(
+                writer.step,
+                writer.seconds,
+                writer.stall_seconds,
+                writer.bytes / 1e6,
+                str(error) if failed else "",
+            )
+        )
+        self._failures = self._failures + 1 if failed else 0
+        if failed and (must or self._failures >= _FAILURES_IN_A_ROW):
+            if isinstance(error, UserError):
+                raise UserError(f"the checkpoint of step {writer.step} is not written: {error}")
+            raise error
+
+    def close(self) -> None:
+        """Leave the thread that writes a moment; for a run that ends by an error."""
+        if self._writer is not None:
+            self._writer.thread.join(_LAST_WORDS_SECONDS)
+            self._writer.cancelled.set()
+
+    def commit(self, step: int, parts: list[dict[str, Any]], record: dict[str, Any]) -> None:
+        """Make the checkpoint valid, then remove what is not needed any more."""
         folder = self._at(step)
-        model.load_state_dict(load_tensors(folder, MODEL))
-        _set_moments(model, optimizer, load_tensors(folder, OPTIMIZER))
-        return Progress(**json.loads(folder.read_bytes(RECORD))["progress"])
+        tensors: dict[str, Any] = {}
+        for part in parts:
+            for name, (start, rows, shape) in part["tensors"].items():
+                entry = tensors.setdefault(name, {"shape": shape, "pieces": []})
+                entry["pieces"].append([part["file"], start, rows])
+        files = [{key: part[key] for key in ("file", "sha256", "bytes")} for part in parts]
+        whole = {**record, "parts": files, "tensors": tensors}
+        folder.write_bytes(RECORD, json.dumps(whole).encode())
+        try:
+            for name in set(folder.names()) - {RECORD, *(part["file"] for part in parts)}:
+                folder.remove(name)
+            for old in self._expired():
+                # The record goes first: a half-deleted checkpoint must not look like one.
+                self._at(old).remove(RECORD)
+                self._at(old).remove()
+        except (UserError, OSError):
+            logger.warning("old checkpoints below %s stay", self._folder.uri, exc_info=True)
+
+    def _expired(self) -> list[int]:
+        every = self._keep_every
+        return [step for step in self.steps()[: -self._keep] if every is None or step % every != 0]
+
+    def _copied(self, name: str, local: Tensor) -> Tensor:
+        """A copy in memory of the host that later steps do not change."""
+        if local.device.type != "cuda":
+            return local.detach().clone()
+        # Page-locked and kept: allocating it again would take longer than the copy.
+        host = self._host.get(name)
+        if host is None or host.shape != local.shape:
+            host = torch.empty(local.shape, dtype=local.dtype, pin_memory=True)
+            self._host[name] = host
+        return host.copy_(local, non_blocking=True)
+
+    def _record(self, step: int) -> dict[str, Any]:
+        return json.loads(self._at(step).read_bytes(RECORD))
+
+    def _is_sound(self, step: int, part: dict[str, Any]) -> bool:
+        try:
+            return self._at(step).sha256(part["file"]) == part["sha256"]
+        except FileNotFoundError:
+            return False
+
+    def _tensors(self, step: int) -> SavedTensors:
+        record, folder = self._record(step), self._at(step)
+        paths = {part["file"]: folder.local(part["file"]) for part in record["parts"]}
+        return SavedTensors(paths, record["tensors"])
 
     def _at(self, step: int) -> Folder:
         return self._folder / f"step-{step:09d}"
+
+
+class _Writer:
+    """One save under way: a thread with a copy of everything it needs."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        step: int,
+        pieces: dict[str, tuple[Tensor, int, tuple[int, ...]]],
+        record: dict[str, Any],
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._folder = checkpoints._at(step)
+        self._pieces = pieces
+        self._record = record
+        self.step = step
+        self.seconds = self.stall_seconds = 0.0
+        self.bytes = 0
+        self.error: Exception | None = None
+        self.written = threading.Event()  # this worker's part, or it has failed
+        self.cancelled = threading.Event()  # another worker's has failed
+        self.thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        began = time.perf_counter()
+        group = self._checkpoints._group
+        try:
+            part = self._patiently(lambda: self._write_part(group))
+            self.written.set()
+            if group.leads:
+                parts = [part]
+                for rank in range(1, group.world_size):
+                    parts.append(self._patiently(lambda rank=rank: self._part_of(rank, group)))
+                if not self.cancelled.is_set():
+                    commit = self._checkpoints.commit
+                    self._patiently(lambda: commit(self.step, parts, self._record))
+        except Exception as error:  # raised by whoever settles
+            self.error = error
+        finally:
+            self.seconds = time.perf_counter() - began
+            self._pieces.clear()
+            self.written.set()
+
+    def _patiently(self, write: Callable[[], T]) -> T:
+        """The result of `write`, tried again for some minutes if a store is away.
+
+        storage.py gives up in seconds where connections are refused. Here nobody waits, until the
+        next save.
+        """
+        deadline = time.monotonic() + _STORE_SECONDS
+        while True:
+            try:
+                return write()
+            except UserError:
+                remote = self._folder.remote
+                if not remote or time.monotonic() > deadline or self.cancelled.wait(_PAUSE_SECONDS):
+                    raise
+
+    def _write_part(self, group: Group) -> dict[str, Any]:
+        name = self._name_of(group.rank, group)
+        tensors = {key: tensor.contiguous() for key, (tensor, _, _) in self._pieces.items()}
+        with self._folder.staged(name) as path:
+            _write_file(tensors, path)
+            digest, self.bytes = _digest(path), path.stat().st_size
+        part = {
+            "file": name,
+            "sha256": digest,
+            "bytes": self.bytes,
+            "tensors": {
+                key: [start, len(tensor) if shape else 1, list(shape)]
+                for key, (tensor, start, shape) in self._pieces.items()
+            },
+        }
+        if not group.leads:
+            self._folder.write_bytes(f"{name}.json", json.dumps(part).encode())
+        return part
+
+    def _part_of(self, rank: int, group: Group) -> dict[str, Any]:
+        name = f"{self._name_of(rank, group)}.json"
+        pause = 0.02
+        while not self._folder.exists(name):
+            if self.cancelled.wait(pause):
+                return {}
+            pause = min(1.0, pause * 1.5)
+        return json.loads(self._folder.read_bytes(name))
+
+    def _name_of(self, rank: int, group: Group) -> str:
+        attempt = self._checkpoints._attempt
+        return f"part-{rank:05d}-of-{group.world_size:05d}-{attempt}.safetensors"
 
 
 def save_tensors(folder: Folder, name: str, tensors: dict[str, Tensor]) -> None:
     """Write named tensors as safetensors. Tensors that share memory are written once each."""
     plain = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
     with folder.staged(name) as path:
-        safetensors.torch.save_file(plain, path)
+        _write_file(plain, path)
 
 
 def load_tensors(folder: Folder, name: str) -> dict[str, Tensor]:
@@ -123,36 +374,16 @@ def load_tensors(folder: Folder, name: str) -> dict[str, Tensor]:
     return safetensors.torch.load_file(folder.local(name))
 
 
-def _moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    return {
-        f"{name}/{key}": torch.as_tensor(value)
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
+def _write_file(tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        safetensors.torch.save_file(tensors, path)
+    except safetensors.SafetensorError as error:
+        # It hides the number of the operating system's error in a text.
+        if f"os error {errno.ENOSPC}" in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise
 
 
-def _set_moments(
-    model: nn.Module, optimizer: torch.optim.Optimizer, saved: dict[str, Tensor]
-) -> None:
-    parameters = dict(model.named_parameters())
-    for key, tensor in saved.items():
-        name, _, moment = key.rpartition("/")
-        parameter = parameters[name]
-        # The step counter stays where fused AdamW keeps it: beside the parameter.
-        optimizer.state[parameter][moment] = tensor.to(parameter.device)
-
-
-def as_data(progress: Progress) -> dict[str, Any]:
-    """A progress as plain data; `Progress(**data)` is the way back."""
-    return asdict(progress)
-
-
-def summary_of(progress: Progress) -> dict[str, Any]:
-    """The part of a progress that belongs into a record."""
-    return {
-        "steps": progress.step,
-        "tokens": progress.tokens,
-        "history": progress.history,
-        "validation": progress.validation,
-        "timings": progress.timings,
-    }
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -2,7 +2,13 @@
 
 A worker's rows of a step are sorted by length and cut into bins of equal size, give or take one
 row; a bin is a micro-batch, as long as its longest row. A loss is a sum, so the order of rows
-changes nothing, padding is hardly paid for, and the order of reading need not know of lengths.
+changes nothing, padding is hardly paid for, and the order of reading need not know of lengths. All
+workers make the same number of bins, because sharded ones meet in every forward pass.
+
+What was read is proved by a hash: the sum of a hash of (instance, epoch) over the rows of a step
+(AdHash, Bellare and Micciancio 1997). It is the same however the rows are shared out.
+
+B batch, T sequence
 """
 
 from __future__ import annotations
@@ -10,33 +16,121 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rungwise.artifact import Artifact
+from rungwise.instances import causal
+from rungwise.instances.causal import CausalConfig
+from rungwise.instances.kinds import config_of
 from rungwise.instances.masked import MaskedBatch
 from rungwise.instances.masked_reader import MaskedReader
-from rungwise.instances.order import ReadOrder
-from rungwise.objectives import PretrainingBatch
+from rungwise.instances.order import OrderConfig, ReadOrder
+from rungwise.instances.randomness import bits
+from rungwise.instances.reader import InstanceReader
+from rungwise.objectives import Batch, CausalBatch, PretrainingBatch
 
 _AHEAD = 2
 _LENGTH_MULTIPLE = 8
 _PREFETCH_STEPS = 64  # shards of this many steps and as many again are asked for at once
+_DATA_HASH = 0xDA7A
 
 
 @dataclass(frozen=True)
 class StepBatch:
     """What one worker reads at one step."""
 
-    micro_batches: list[PretrainingBatch]
+    micro_batches: list[Batch]
     tokens: int  # real ones
     instances: NDArray[np.int64]
+    data_hash: int  # 64 bits; those of all workers add up to that of the step
+
+
+class Source(Protocol):
+    """One split of instances that a model trains on."""
+
+    def __len__(self) -> int: ...
+
+    def order(self, seed: int, config: OrderConfig) -> ReadOrder:
+        """The order in which a run with this seed reads this split."""
+        ...
+
+    def prefetch(self, shards: list[int]) -> None:
+        """Begin to fetch these shards, if they are on an object store."""
+        ...
+
+    def read(
+        self, instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int, bins: int
+    ) -> tuple[list[Batch], int]:
+        """These rows (B,) in so many micro-batches, and their real tokens."""
+        ...
+
+
+def open_source(
+    artifact: Artifact, split: str, cache_bytes: int, fixed_shapes: bool = False
+) -> Source:
+    """A split of any kind of instances that a Transformer reads.
+
+    `fixed_shapes` pads every micro-batch to the longest there is, for compiled models.
+    """
+    if isinstance(config_of(artifact), CausalConfig):
+        return CausalSource(InstanceReader(artifact, split, cache_bytes))
+    return MaskedSource(MaskedReader(artifact, split, cache_bytes), fixed_shapes)
+
+
+class MaskedSource:
+    """Masked pairs, masked blocks and sentence-order pairs."""
+
+    def __init__(self, reader: MaskedReader, fixed_shapes: bool = False) -> None:
+        self._reader = reader
+        self._fixed_shapes = fixed_shapes
+
+    def __len__(self) -> int:
+        return len(self._reader)
+
+    def order(self, seed: int, config: OrderConfig) -> ReadOrder:
+        return self._reader.order(seed, config)
+
+    def prefetch(self, shards: list[int]) -> None:
+        self._reader.prefetch(shards)
+
+    def read(
+        self, instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int, bins: int
+    ) -> tuple[list[Batch], int]:
+        batch = self._reader.batch(instances, epochs, seed)
+        made = masked_micro_batches(batch, bins, self._fixed_shapes)
+        return list(made), int(batch.lengths.sum())
+
+
+class CausalSource:
+    """Packed blocks."""
+
+    def __init__(self, reader: InstanceReader) -> None:
+        self._reader = reader
+        (self._end,) = reader.special.require("end")
+
+    def __len__(self) -> int:
+        return len(self._reader)
+
+    def order(self, seed: int, config: OrderConfig) -> ReadOrder:
+        return self._reader.order(seed, config)
+
+    def prefetch(self, shards: list[int]) -> None:
+        self._reader.store.prefetch(shards)
+
+    def read(
+        self, instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int, bins: int
+    ) -> tuple[list[Batch], int]:
+        batch = causal.batch(self._reader.rows(instances), self._end)
+        return list(causal_micro_batches(batch, bins)), int(batch.weights.sum())
 
 
 def step_batch(
-    reader: MaskedReader,
+    source: Source,
     order: ReadOrder,
     step: int,
     global_batch_size: int,
@@ -50,24 +144,55 @@ def step_batch(
         ahead = order.upcoming_shards(
             step, 2 * _PREFETCH_STEPS, global_batch_size, rank, world_size
         )
-        reader.prefetch(ahead.tolist())
+        source.prefetch(ahead.tolist())
     located = order.locate(order.positions_of(step, global_batch_size, rank, world_size))
-    batch = reader.batch(located.instances, located.epochs, seed)
+    bins = bins_of(global_batch_size, world_size, micro_batch_size)
+    batches, tokens = source.read(located.instances, located.epochs, seed, bins)
     return StepBatch(
-        list(micro_batches(batch, micro_batch_size)), int(batch.lengths.sum()), batch.instances
+        batches, tokens, located.instances, data_hash(located.instances, located.epochs)
     )
 
 
-def micro_batches(batch: MaskedBatch, size: int) -> Iterator[PretrainingBatch]:
-    """`batch` in bins of at most `size` rows of about one length, equal but for one row."""
+def held_out_batches(
+    source: Source, count: int, rank: int, world_size: int, micro_batch_size: int, seed: int
+) -> list[Batch]:
+    """This worker's part of the first `count` held-out instances, masked as for epoch 0."""
+    count = min(count, len(source))
+    mine = np.arange(count * rank // world_size, count * (rank + 1) // world_size)
+    if not len(mine):
+        return []
+    bins = bins_of(count, world_size, micro_batch_size)
+    return source.read(mine, np.zeros_like(mine), seed, bins)[0]
+
+
+def bins_of(rows: int, world_size: int, micro_batch_size: int) -> int:
+    """Into how many micro-batches every worker cuts its part of so many rows.
+
+    Parts differ by a row, and the smaller one must fill them too; so a bin may hold a row more than
+    `micro_batch_size`.
+    """
+    most, least = -(-rows // world_size), max(1, rows // world_size)
+    return min(-(-most // micro_batch_size), least)
+
+
+def data_hash(instances: NDArray[np.int64], epochs: NDArray[np.int64]) -> int:
+    """64 bits of which rows these are, whatever their order."""
+    return int(bits(_DATA_HASH, instances, epochs).sum(dtype=np.uint64))
+
+
+def masked_micro_batches(
+    batch: MaskedBatch, bins: int, fixed_shapes: bool = False
+) -> Iterator[PretrainingBatch]:
+    """`batch` in bins of rows of about one length, equal but for one row."""
     by_length = np.argsort(batch.lengths, kind="stable")
-    bins = -(-len(by_length) // size)
-    for rows in np.array_split(by_length, bins) if bins else ():
+    for rows in np.array_split(by_length, bins):
         longest = int(batch.lengths[rows].max())
-        width = min(-(-longest // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, batch.segments.shape[1])
-        padded = bool((batch.lengths[rows] < width).any())
         masked = batch.masked
-        used = int(masked.weights[rows].sum(axis=1).max())
+        width, used = batch.segments.shape[1], masked.weights.shape[1]
+        if not fixed_shapes:
+            width = min(-(-longest // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, width)
+            used = int(masked.weights[rows].sum(axis=1).max())
+        padded = bool((batch.lengths[rows] < width).any())
         yield PretrainingBatch(
             ids=_tensor(masked.ids[rows, :width]),
             segments=_tensor(batch.segments[rows, :width]),
@@ -75,7 +200,21 @@ def micro_batches(batch: MaskedBatch, size: int) -> Iterator[PretrainingBatch]:
             masked_positions=_tensor(masked.positions[rows, :used]),
             masked_ids=_tensor(masked.targets[rows, :used]),
             masked_weights=_tensor(masked.weights[rows, :used]),
-            is_next=_tensor(batch.label[rows]),
+            label=_tensor(batch.label[rows]),
+        )
+
+
+def causal_micro_batches(batch: causal.CausalBatch, bins: int) -> Iterator[CausalBatch]:
+    """`batch` in bins, equal but for one row; boundaries left out where a bin has none."""
+    column = np.arange(batch.ids.shape[1])
+    for rows in np.array_split(np.arange(len(batch.ids)), bins):
+        bounded = bool((batch.positions[rows] != column).any())
+        yield CausalBatch(
+            ids=_tensor(batch.ids[rows]),
+            targets=_tensor(batch.targets[rows]),
+            weights=_tensor(batch.weights[rows]),
+            document=_tensor(batch.document[rows]) if bounded else None,
+            positions=_tensor(batch.positions[rows]) if bounded else None,
         )
 
 
@@ -85,7 +224,11 @@ class Prefetched:
     Raises in `next` whatever the making raised.
     """
 
-    def __init__(self, make: Callable[[int], StepBatch], first: int, last: int) -> None:
+    def __init__(
+        self, make: Callable[[int], StepBatch], first: int, last: int, pinned: bool = False
+    ) -> None:
+        """`pinned` puts tensors where copies to a GPU need not wait for the step before."""
+        self._pinned = pinned
         self._ready: queue.Queue[StepBatch | BaseException] = queue.Queue(_AHEAD)
         self._stop = threading.Event()
         self._thread = threading.Thread(
@@ -109,7 +252,11 @@ class Prefetched:
     def _run(self, make: Callable[[int], StepBatch], first: int, last: int) -> None:
         try:
             for step in range(first, last):
-                if not self._put(make(step)):
+                batch = make(step)
+                if self._pinned:
+                    parts = [part.pin_memory() for part in batch.micro_batches]
+                    batch = replace(batch, micro_batches=parts)
+                if not self._put(batch):
                     return
         except BaseException as error:  # handed to the thread that waits in `next`
             self._put(error)
@@ -124,5 +271,5 @@ class Prefetched:
         return False
 
 
-def _tensor(array: NDArray[np.generic]) -> torch.Tensor:
+def _tensor(array: NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array))

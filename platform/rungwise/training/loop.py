@@ -2,11 +2,14 @@
 
 A run is a function of its config. Step s reads positions [s B, (s + 1) B) of the computed order,
 its learning rate follows from s, and dropout is seeded by (seed, s, rank). So a run that was killed
-goes on from its last checkpoint and ends with the bits it would have ended with.
+goes on from its last checkpoint and ends with the bits it would have ended with. (A budget of
+seconds is the exception: how many steps fit into an hour is no function of a config.)
 
 A loss is a sum and a count until the last all-reduce: every micro-batch is divided by the counts of
 the whole global batch, so splitting it over micro-batches and workers in any way gives the same
 gradient.
+
+P parts of the objective
 """
 
 from __future__ import annotations
@@ -15,49 +18,71 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import nn
 
 from rungwise.config import Config
 from rungwise.context import Reporter
-from rungwise.errors import UserError
 from rungwise.instances.order import OrderConfig
 from rungwise.instances.randomness import bits
-from rungwise.objectives import LossSum, Objective, ObjectiveConfig, PretrainingBatch
-from rungwise.training.checkpoint import Checkpoints, Progress
+from rungwise.models.transformer import recompute_activations
+from rungwise.objectives import Batch, Objective, ObjectiveConfig
+from rungwise.training import stability
+from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.feed import Prefetched, StepBatch
+from rungwise.training.ledger import Ledger, StepTotals
 from rungwise.training.optimizer import (
+    AnyOptimizerConfig,
     OptimizerConfig,
-    build_optimizer,
+    build_optimizers,
     clip_gradients,
     learning_rate_at,
     set_learning_rate,
+    update,
 )
-from rungwise.training.parallel import Group
+from rungwise.training.parallel import Group, Parallel, compile_model, distribute
+from rungwise.training.progress import Progress
+from rungwise.training.reporting import (
+    check_start,
+    log_step,
+    record_validation,
+    report_again,
+    report_saves,
+)
+from rungwise.training.stability import EarlyStopConfig
+from rungwise.training.throughput import Clock, Costs, group_matmul_rate
 
 # "auto" is bfloat16 where the processor multiplies it natively, else float32. Weights, moments and
 # losses are float32 in each.
 Precision = Literal["float32", "bfloat16", "auto"]
 
-# How far a loss may be from its expected start, in nats, before it is named.
-_START_TOLERANCE = {"mlm": 0.5, "nsp": 0.15}
+_NOTICE_SECONDS = 1.0  # between two looks whether this machine is about to go
 
 
 class PretrainConfig(Config):
-    """What is trained: these values decide the weights that come out."""
+    """What is trained: these values decide the weights that come out.
+
+    A run ends after `steps`, or when a budget of tokens or seconds is spent, whichever comes first,
+    and the learning rate has gone its whole way by then: it follows the largest share spent.
+    """
 
     objective: ObjectiveConfig = ObjectiveConfig()
     steps: int = Field(ge=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_seconds: float | None = Field(default=None, gt=0)  # in the loop, validation included
     global_batch_size: int = Field(default=256, ge=1)  # instances
     order: OrderConfig = OrderConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: AnyOptimizerConfig = OptimizerConfig()
     precision: Precision = "float32"
     validation_every_steps: int = Field(default=1000, ge=1)
     validation_instances: int = Field(default=2048, ge=1)
     log_every_steps: int = Field(default=10, ge=1)
+    max_skipped_steps: int = Field(default=10, ge=0)  # because their gradient was not finite
+    spike_factor: float = Field(default=1.5, gt=1)  # times the running median of the loss
+    early_stop: EarlyStopConfig | None = None
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
@@ -76,39 +101,75 @@ class Feeds:
     """Where batches come from: one step's, and the fixed ones of validation."""
 
     step: Callable[[int], StepBatch]
-    validation: Callable[[], list[PretrainingBatch]]
+    validation: Callable[[], list[Batch]]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of the instances and the model, for what is stated and not for what is done."""
+
+    vocab_size: int
+    tokens_per_byte: float | None = None  # of held-out text that is predicted token by token
+    flops_per_token: float | None = None
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a run is computed; the numbers stay the same, up to rounding."""
+
+    checkpoint_every_steps: int
+    parallel: Parallel = "ddp"
+    shard_workers: int = 8
+    compile: bool = False
+    recompute_activations: bool = False
+    price_per_hour: float | None = None
+    # True once for each notice that a machine is about to go: save at once. Asked by all workers at
+    # the same steps.
+    notice: Callable[[], bool] = lambda: False
 
 
 def train(
     config: PretrainConfig,
     model: nn.Module,
-    objective: Objective,
+    objective: Objective[Any],
     feeds: Feeds,
-    vocab_size: int,
+    facts: Facts,
     checkpoints: Checkpoints,
-    checkpoint_every_steps: int,
+    execution: Execution,
     group: Group,
     report: Reporter,
-) -> Progress:
-    """Train `model` in place until `config.steps`, from the newest sound checkpoint if any.
+) -> tuple[Progress, Costs]:
+    """Train `model` in place until the end, from the newest sound checkpoint if any.
 
-    Raises UserError if the loss stops being a number.
+    Returns the progress, and what throughput was measured against. Raises UserError if too many
+    steps are not finite or checkpoints cannot be written.
     """
-    model.to(group.device)
-    optimizer = build_optimizer(model, config.optimizer)
-    progress = _resume(model, optimizer, checkpoints, group)
-    wrapped = group.wrap(model)
-    pending = _Pending.of(progress, objective, group)
+    exchange = distribute(model, group, execution.parallel, execution.shard_workers)
+    optimizers = build_optimizers(model, config.optimizer)
+    progress = checkpoints.resume(model, optimizers)
+    if not progress.attempts or progress.step < config.steps:
+        progress.attempts.append({"step": progress.step, "workers": group.world_size})
+    recompute_activations(model, execution.recompute_activations)
+    if execution.compile:
+        compile_model(model, group)
+    bfloat16 = uses_bfloat16(config.precision, group.device)
+    rate_dtype = torch.bfloat16 if bfloat16 else torch.float32
+    costs = Costs(
+        facts.flops_per_token, group_matmul_rate(group, rate_dtype), execution.price_per_hour
+    )
+    ledger = Ledger(progress, objective.parts, group, config.spike_factor, config.max_skipped_steps)
     if group.leads:
-        _report_again(progress, report)
+        report_again(progress, report)
     if progress.step == 0:
-        first = validate(model, objective, feeds, config, group)
-        _record_validation(progress, first, report, group)
-        _check_start(first, objective, vocab_size, report, group)
-    clock = _Clock(progress)
-    feed = Prefetched(feeds.step, progress.step, config.steps)
+        first = validate(model, objective, feeds, facts, config, group)
+        record_validation(progress, first, report, group)
+        check_start(first, objective, facts.vocab_size, report, group)
+    clock = Clock(progress, costs)
+    before = progress.seconds
+    began = asked = time.monotonic()
+    feed = Prefetched(feeds.step, progress.step, config.steps, group.device.type == "cuda")
     try:
-        while progress.step < config.steps:
+        while not is_finished(progress, config):
             step = progress.step
             waited = time.perf_counter()
             batch = feed.next()
@@ -116,214 +177,106 @@ def train(
 
             model.train()
             torch.manual_seed(int(bits(config.seed, step, group.rank)) >> 1)
-            rate = learning_rate_at(step, config.steps, config.optimizer)
-            set_learning_rate(optimizer, rate)
-            micro_batches = [
-                part.to(group.device, non_blocking=True) for part in batch.micro_batches
-            ]
-            counts = group.sum(
-                torch.stack([objective.counts(part) for part in micro_batches]).sum(0)
+            rate = learning_rate_at(spent_steps(progress, config), config.steps, config.optimizer)
+            parts = [part.to(group.device, non_blocking=True) for part in batch.micro_batches]
+            now = time.monotonic()
+            totals = StepTotals(
+                torch.stack([objective.counts(part) for part in parts]).sum(0),
+                batch,
+                seconds=before + now - began,
+                ask=now - asked > _NOTICE_SECONDS,
+                group=group,
             )
-            for number, part in enumerate(micro_batches):
-                last = number == len(micro_batches) - 1
-                with group.exchange(wrapped, last), _precision(config, group):
-                    sums = objective(wrapped, part)
-                    # DDP takes the mean of the workers' gradients; their sum is wanted.
-                    (sums.loss(counts) * group.world_size).backward()
-                pending.sums += sums.packed()
+            sums = torch.zeros(3, len(objective.parts), dtype=torch.float64, device=group.device)
+            for number, part in enumerate(parts):
+                with exchange.backward(last=number == len(parts) - 1):
+                    with _precision(bfloat16, group):
+                        losses = objective(model, part)
+                    losses.loss(totals.counts).backward()
+                sums += losses.packed()
+            exchange.finish()
             norm = clip_gradients(model, config.optimizer)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            for optimizer in optimizers:
+                set_learning_rate(optimizer, rate)
+            update(optimizers, norm.isfinite())
+            exchange.zero()
 
-            progress.step += 1
-            pending.tokens += batch.tokens
+            must_leave = False
+            if ledger.enter(totals, sums, norm):
+                asked = time.monotonic()
+                must_leave = group.count(execution.notice()) > 0
             done = progress.step
-            save = done % checkpoint_every_steps == 0 or done == config.steps
-            log = done % config.log_every_steps == 0 or done == config.steps
+            save = done % execution.checkpoint_every_steps == 0 or must_leave
+            if done % config.validation_every_steps == 0 or is_spent(progress, config):
+                clock.validated += _validated(
+                    progress, model, objective, feeds, facts, config, group, report
+                )
+            ends = is_finished(progress, config)
+            log = done % config.log_every_steps == 0 or ends
             if save or log:
-                pending.gather(progress, group)
+                ledger.gather(report)
             if log:
-                if group.leads:
-                    values = LossSum.unpacked(pending.sums, objective.parts).metrics()
-                    _log(progress, values, rate, norm, clock, config, report)
-                pending.sums.zero_()
-            if done % config.validation_every_steps == 0 or done == config.steps:
-                began = time.perf_counter()
-                result = validate(model, objective, feeds, config, group)
-                _record_validation(progress, result, report, group)
-                clock.validated += time.perf_counter() - began
-            if save:
-                began = time.perf_counter()
-                if group.leads:
-                    progress.pending = pending.sums.tolist()
-                    checkpoints.save(model, optimizer, progress)
-                    seconds = time.perf_counter() - began
-                    report.metrics({"checkpoint/save_seconds": seconds}, progress.step)
-                clock.saved += time.perf_counter() - began
+                values = ledger.take()
+                if group.leads and values:
+                    log_step(progress, values, rate, clock, config.steps, report)
+                clock.restart(progress)
+            if save or ends:
+                wait = ends or must_leave
+                clock.stalled += checkpoints.save(model, optimizers, progress, wait)
+                report_saves(checkpoints, progress, report, group)
     finally:
         feed.close()
-    return progress
+        checkpoints.close()
+    return progress, costs
 
 
 @torch.no_grad()
 def validate(
-    model: nn.Module, objective: Objective, feeds: Feeds, config: PretrainConfig, group: Group
+    model: nn.Module,
+    objective: Objective[Any],
+    feeds: Feeds,
+    facts: Facts,
+    config: PretrainConfig,
+    group: Group,
 ) -> dict[str, float]:
-    """Losses and accuracies over the validation instances, the same ones with the same masks."""
+    """Losses and accuracies over the validation instances, the same ones with the same masks.
+
+    `perplexity` is that of the objective's first part, the one over tokens; `bits_per_byte` is
+    given where every token of the text is predicted and its bytes are known.
+    """
     model.eval()
+    bfloat16 = uses_bfloat16(config.precision, group.device)
     total = torch.zeros(3, len(objective.parts), dtype=torch.float64, device=group.device)
     for batch in feeds.validation():
-        with _precision(config, group):
+        with _precision(bfloat16, group):
             total += objective(model, batch.to(group.device)).packed()
-    values = LossSum.unpacked(group.sum(total), objective.parts).metrics()
-    return values | {"perplexity": math.exp(min(values["mlm_loss"], 700.0))}
+    values = Ledger.metrics(group.sum(total), objective.parts)
+    nats = values[f"{objective.parts[0]}_loss"]
+    values["perplexity"] = math.exp(min(nats, 700.0))
+    if facts.tokens_per_byte is not None:
+        values["bits_per_byte"] = nats / math.log(2) * facts.tokens_per_byte
+    return values
 
 
-def _resume(
-    model: nn.Module, optimizer: torch.optim.Optimizer, checkpoints: Checkpoints, group: Group
-) -> Progress:
-    # On every worker: if the leader alone raised, the others would wait for it for ever.
-    checkpoints.refuse_foreign()
-    # The leader decides, so that workers cannot disagree about a checkpoint that is being removed.
-    newest = checkpoints.newest_sound() if group.leads else None
-    step = group.from_leader(-1 if newest is None else newest)
-    return Progress() if step < 0 else checkpoints.load(step, model, optimizer)
+def spent_steps(progress: Progress, config: PretrainConfig) -> float:
+    """How far the run is, in steps of its schedule: the largest share of its budgets."""
+    shares = [float(progress.step)]
+    if config.max_tokens is not None:
+        shares.append(config.steps * progress.tokens / config.max_tokens)
+    if config.max_seconds is not None:
+        shares.append(config.steps * progress.seconds / config.max_seconds)
+    return max(shares)
 
 
-@dataclass
-class _Pending:
-    """What was summed since the last logged step: by this worker, or by all if it leads."""
-
-    sums: Tensor  # (3, P) the objective's
-    tokens: Tensor  # () real tokens, not yet in the progress
-
-    @classmethod
-    def of(cls, progress: Progress, objective: Objective, group: Group) -> _Pending:
-        # On the device: a copy to the host in every micro-batch would wait for it.
-        sums = torch.zeros(3, len(objective.parts), dtype=torch.float64, device=group.device)
-        if progress.pending and group.leads:
-            sums = torch.tensor(progress.pending, dtype=torch.float64, device=group.device)
-        return cls(sums, torch.zeros((), dtype=torch.int64, device=group.device))
-
-    def gather(self, progress: Progress, group: Group) -> None:
-        """Bring the sums of all workers to the leader; count the tokens."""
-        progress.tokens += int(group.sum(self.tokens))
-        self.tokens.zero_()
-        sums = group.sum(self.sums)
-        if not bool(sums.isfinite().all()):
-            raise UserError(
-                f"the loss is not finite at step {progress.step}; lower "
-                "pretrain.optimizer.learning_rate or raise its schedule.warmup_fraction"
-            )
-        self.sums = sums if group.leads else torch.zeros_like(sums)
+def is_spent(progress: Progress, config: PretrainConfig) -> bool:
+    """Whether no budget is left."""
+    return spent_steps(progress, config) >= config.steps
 
 
-class _Clock:
-    """Wall time since the last logged step."""
-
-    def __init__(self, progress: Progress) -> None:
-        self.restart(progress)
-
-    def restart(self, progress: Progress) -> None:
-        self.began = time.perf_counter()
-        self.tokens = progress.tokens
-        self.waited = 0.0  # for data
-        self.saved = 0.0  # checkpoints
-        self.validated = 0.0
-
-    def seconds(self) -> float:
-        """Of training: validation is left out."""
-        return time.perf_counter() - self.began - self.validated
-
-
-def _log(
-    progress: Progress,
-    values: dict[str, float],
-    rate: float,
-    norm: Tensor,
-    clock: _Clock,
-    config: PretrainConfig,
-    report: Reporter,
-) -> None:
-    seconds = clock.seconds()
-    row = {
-        "step": progress.step,
-        "tokens": progress.tokens,
-        "learning_rate": rate,
-        "gradient_norm": float(norm),
-        **values,
-    }
-    timing = {
-        "step": progress.step,
-        "seconds": seconds,
-        "tokens_per_second": (progress.tokens - clock.tokens) / seconds,
-        "data_wait_share": clock.waited / seconds,
-        "checkpoint_stall_share": clock.saved / seconds,
-    }
-    progress.history.append(row)
-    progress.timings.append(timing)
-    _report_row(report, "train", row)
-    _report_row(report, "throughput", timing)
-    report.progress(
-        progress.step,
-        config.steps,
-        loss=values["loss"],
-        **{"tokens/s": timing["tokens_per_second"]},
-    )
-    clock.restart(progress)
-
-
-def _record_validation(
-    progress: Progress, values: dict[str, float], report: Reporter, group: Group
-) -> None:
-    row = {"step": progress.step, "tokens": progress.tokens, **values}
-    progress.validation.append(row)
-    if group.leads:
-        _report_row(report, "validation", row)
-
-
-def _report_row(report: Reporter, prefix: str, row: dict[str, float]) -> None:
-    values = {f"{prefix}/{name}": value for name, value in row.items() if name != "step"}
-    report.metrics(values, int(row["step"]))
-
-
-def _report_again(progress: Progress, report: Reporter) -> None:
-    """Tell all that a checkpoint remembers: workers outlive a killed driver by some steps, and what
-    they reported then reached nobody. Points that arrived before are dropped (tracking.py)."""
-    for prefix, rows in (
-        ("train", progress.history),
-        ("throughput", progress.timings),
-        ("validation", progress.validation),
-    ):
-        for row in rows:
-            _report_row(report, prefix, row)
-
-
-def _check_start(
-    values: dict[str, float],
-    objective: Objective,
-    vocab_size: int,
-    report: Reporter,
-    group: Group,
-) -> None:
-    if not group.leads:
-        return
-    for part, expected in objective.expected_initial_losses(vocab_size).items():
-        found = values[f"{part}_loss"]
-        if abs(found - expected) > _START_TOLERANCE[part]:
-            report.note(
-                f"{part} loss before the first step is {found:.3f}, expected about {expected:.3f} "
-                f"({'ln V' if part == 'mlm' else 'ln 2'}): look at model.initializer_range, the "
-                "labels, and the vocabulary size"
-            )
-
-
-def _precision(config: PretrainConfig, group: Group) -> torch.autocast:
-    return torch.autocast(
-        group.device.type,
-        dtype=torch.bfloat16,
-        enabled=uses_bfloat16(config.precision, group.device),
-    )
+def is_finished(progress: Progress, config: PretrainConfig) -> bool:
+    """Whether the run has come to its end: no budget left, or a plateau."""
+    losses = [row["loss"] for row in progress.validation]
+    return is_spent(progress, config) or stability.has_stalled(losses, config.early_stop)
 
 
 def uses_bfloat16(precision: Precision, device: torch.device) -> bool:
@@ -335,3 +288,24 @@ def uses_bfloat16(precision: Precision, device: torch.device) -> bool:
     # Without these instructions oneDNN emulates the products, several times slower than float32.
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def _precision(bfloat16: bool, group: Group) -> torch.autocast:
+    return torch.autocast(group.device.type, dtype=torch.bfloat16, enabled=bfloat16)
+
+
+def _validated(
+    progress: Progress,
+    model: nn.Module,
+    objective: Objective[Any],
+    feeds: Feeds,
+    facts: Facts,
+    config: PretrainConfig,
+    group: Group,
+    report: Reporter,
+) -> float:
+    """Validate and record it; the seconds it took."""
+    began = time.perf_counter()
+    result = validate(model, objective, feeds, facts, config, group)
+    record_validation(progress, result, report, group)
+    return time.perf_counter() - began

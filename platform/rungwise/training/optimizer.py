@@ -1,9 +1,9 @@
-"""AdamW and the learning rate of each step, as functions of numbers: no scheduler object.
+"""AdamW, Muon and the learning rate of each step, as functions of numbers: no scheduler object.
 
-    optimizer = build_optimizer(model, config)
+    optimizers = build_optimizers(model, config)
     set_learning_rate(optimizer, learning_rate_at(step, total_steps, config))
     norm = clip_gradients(model, config)
-    optimizer.step()
+    update(optimizers, norm.isfinite())
 
 AdamW: Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization", arXiv:1711.05101. The
 defaults are BERT's (Devlin et al. 2019, arXiv:1810.04805, appendix A.2; google-research/bert,
@@ -11,39 +11,57 @@ optimization.py): betas 0.9 and 0.999, epsilon 1e-6, decay 0.01 but none on bias
 gradients cut to a global norm of 1. Unlike google-research/bert, Adam's bias correction is kept:
 without it the first updates are too large (Zhang et al. 2021, arXiv:2006.05987).
 
+Muon: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks". It makes the
+update of each hidden matrix nearly orthogonal; embeddings, heads, norms and biases stay with AdamW.
+Updates are scaled to the size AdamW's have, 0.2 · sqrt(the larger side) (Liu et al. 2025, "Muon is
+scalable for LLM training", arXiv:2502.16982), so that one learning rate and decay serve both.
+
 The learning rate is a pure function of the step, so that resuming needs the step and nothing else:
 
-    linear    peak ──warm-up──> 1 ──straight line──> final_fraction
-    cosine    peak ──warm-up──> 1 ──half a cosine──> final_fraction
+    linear               peak ──warm-up──> 1 ──straight line──> final_fraction
+    cosine               peak ──warm-up──> 1 ──half a cosine──> final_fraction
+    warmup_stable_decay  peak ──warm-up──> 1 ──stays──> 1 ──straight line──> final_fraction
+
+The last is of Hu et al. 2024 (MiniCPM, arXiv:2404.06395): a run can be prolonged from its plateau.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag, model_validator
 from torch import Tensor, nn
 
 from rungwise.config import Config
+from rungwise.models.transformer import Block
 
 
 class ScheduleConfig(Config):
     """How the learning rate goes up and down; fractions, so that a longer run keeps its shape.
 
     The paper warms up for 10,000 of 1,000,000 steps and goes down on a line to 0.
+    `decay_fraction` is read by warmup_stable_decay alone.
     """
 
-    kind: Literal["linear", "cosine"] = "linear"
+    kind: Literal["linear", "cosine", "warmup_stable_decay"] = "linear"
     warmup_fraction: float = Field(default=0.01, ge=0.0, lt=1.0)
+    decay_fraction: float = Field(default=0.2, ge=0.0, le=1.0)
     final_fraction: float = Field(default=0.0, ge=0.0, le=1.0)
 
+    @model_validator(mode="after")
+    def _fits(self) -> ScheduleConfig:
+        if self.kind == "warmup_stable_decay" and self.warmup_fraction + self.decay_fraction > 1:
+            raise ValueError(
+                f"warmup_fraction {self.warmup_fraction} and decay_fraction {self.decay_fraction} "
+                "are more than 1 together; lower one"
+            )
+        return self
 
-class OptimizerConfig(Config):
-    """AdamW with a schedule. `clip_norm: null` leaves gradients as they are."""
 
-    kind: Literal["adamw"] = "adamw"
+class _SharedConfig(Config):
     learning_rate: float = Field(default=1e-4, gt=0.0)
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
     beta2: float = Field(default=0.999, ge=0.0, lt=1.0)
@@ -53,9 +71,54 @@ class OptimizerConfig(Config):
     schedule: ScheduleConfig = ScheduleConfig()
 
 
+class OptimizerConfig(_SharedConfig):
+    """AdamW with a schedule. `clip_norm: null` leaves gradients as they are."""
+
+    kind: Literal["adamw"] = "adamw"
+
+
+class MuonConfig(_SharedConfig):
+    """Muon for the matrices of the blocks, AdamW with the betas and epsilon for the rest."""
+
+    kind: Literal["muon"] = "muon"
+    momentum: float = Field(default=0.95, ge=0.0, lt=1.0)
+
+
+def _kind_of(value: Any) -> str:
+    return value.get("kind", "adamw") if isinstance(value, dict) else value.kind
+
+
+AnyOptimizerConfig = Annotated[
+    Annotated[OptimizerConfig, Tag("adamw")] | Annotated[MuonConfig, Tag("muon")],
+    Discriminator(_kind_of),
+]
+Optimizers = Sequence[torch.optim.Optimizer]
+
+
+def build_optimizers(model: nn.Module, config: OptimizerConfig | MuonConfig) -> Optimizers:
+    """What updates the trainable parameters, each of them once."""
+    if isinstance(config, OptimizerConfig):
+        return (build_optimizer(model, config),)
+    hidden = hidden_matrices(model)
+    muon = torch.optim.Muon(
+        hidden.values(),
+        lr=config.learning_rate,
+        weight_decay=config.weight_decay,
+        momentum=config.momentum,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    decayed, undecayed = (_without(hidden, group) for group in decay_groups(model))
+    return (muon, _adamw(decayed, undecayed, config))
+
+
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
     """Fused AdamW over the trainable parameters in two groups, with and without decay."""
-    decayed, undecayed = decay_groups(model)
+    return _adamw(*decay_groups(model), config)
+
+
+def _adamw(
+    decayed: dict[str, nn.Parameter], undecayed: dict[str, nn.Parameter], config: _SharedConfig
+) -> torch.optim.AdamW:
     return torch.optim.AdamW(
         [
             {"params": list(decayed.values()), "weight_decay": config.weight_decay},
@@ -86,22 +149,44 @@ def decay_groups(
     return decayed, undecayed
 
 
-def learning_rate_at(step: int, total_steps: int, config: OptimizerConfig) -> float:
+def hidden_matrices(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The trainable matrices inside the blocks, by name: neither embeddings nor heads."""
+    inside = {
+        id(parameter)
+        for block in model.modules()
+        if isinstance(block, Block)
+        for parameter in block.parameters()
+        if parameter.ndim == 2 and parameter.requires_grad
+    }
+    return {name: value for name, value in model.named_parameters() if id(value) in inside}
+
+
+def _without(
+    left_out: dict[str, nn.Parameter], group: dict[str, nn.Parameter]
+) -> dict[str, nn.Parameter]:
+    return {name: value for name, value in group.items() if name not in left_out}
+
+
+def learning_rate_at(step: float, total_steps: int, config: OptimizerConfig | MuonConfig) -> float:
     """The learning rate of update number `step`, counted from 0, of `total_steps`.
 
     Warm-up of W steps gives step s the share (s+1)/(W+1) of the peak, which step W is the first to
     have. google-research/bert and transformers give s/W, so that their first update is one of 0 and
     its batch is wasted. From W on the way is that of transformers: down over total_steps - W steps,
     at `final_fraction` one step after the last, so that no step is without effect. (google-research
-    draws its line from step 0 and drops by W/total_steps where the warm-up ends.)
+    draws its line from step 0 and drops by W/total_steps where the warm-up ends.) A step need not
+    be whole: under a budget of tokens or of seconds it is the share of the budget that is spent.
     """
     schedule = config.schedule
     warmup_steps = round(schedule.warmup_fraction * total_steps)
     if step < warmup_steps:
         return config.learning_rate * (step + 1) / (warmup_steps + 1)
-    progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
+    begin = warmup_steps
+    if schedule.kind == "warmup_stable_decay":
+        begin = max(begin, total_steps - round(schedule.decay_fraction * total_steps))
+    progress = min(1.0, max(0.0, step - begin) / max(1, total_steps - begin))
     match schedule.kind:
-        case "linear":
+        case "linear" | "warmup_stable_decay":
             remaining = 1.0 - progress
         case "cosine":
             remaining = 0.5 * (1.0 + math.cos(math.pi * progress))
@@ -115,11 +200,29 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
         group["lr"] = learning_rate
 
 
-def clip_gradients(model: nn.Module, config: OptimizerConfig) -> Tensor:
+def clip_gradients(model: nn.Module, config: OptimizerConfig | MuonConfig) -> Tensor:
     """Scale all gradients so that their joint norm is at most `clip_norm`; the norm before that.
 
     The norm stays on the device: reading it waits. Call this when the gradients of all
-    micro-batches and workers are summed.
+    micro-batches and workers are summed. Of sharded parameters it is the norm of all shards.
     """
     bound = math.inf if config.clip_norm is None else config.clip_norm
-    return nn.utils.clip_grad_norm_(model.parameters(), bound)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), bound)
+    # A DTensor has this method; importing the class to ask takes a second.
+    whole = getattr(norm, "full_tensor", None)
+    return norm if whole is None else whole()
+
+
+def update(optimizers: Optimizers, finite: Tensor) -> None:
+    """One step of each, or none where `finite` () is False.
+
+    AdamW's kernel reads that on the device, so the host need not wait; Muon has no such kernel.
+    """
+    for optimizer in optimizers:
+        if isinstance(optimizer, torch.optim.AdamW):
+            # What torch.amp.GradScaler hands over; it is no argument of `step`.
+            optimizer.grad_scale = None  # pyright: ignore[reportAttributeAccessIssue]
+            optimizer.found_inf = (~finite).float()  # pyright: ignore[reportAttributeAccessIssue]
+            optimizer.step()
+        elif bool(finite):
+            optimizer.step()

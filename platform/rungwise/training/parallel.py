@@ -1,18 +1,37 @@
-"""The workers of one training run: who this one is, and sums over all of them.
+"""The workers of one training run: who this one is, sums over them, and how gradients are summed.
 
-One `Group` serves a single process, DDP with gloo on CPUs and with nccl on GPUs; whoever starts the
-workers (trainer.py on Ray, torchrun, a test) has set `torch.distributed` up, or has not for one.
+One `Group` serves a single process, gloo on CPUs and nccl on GPUs; whoever starts the workers
+(trainer.py on Ray, torchrun, a test) has set `torch.distributed` up, or has not for one.
+
+    ddp     every worker holds the model; gradients are summed in buckets while backward goes on
+    fsdp    every worker holds a part of each tensor (PyTorch's FSDP2; Zhao et al. 2023,
+            arXiv:2304.11277); blocks are put together when they are needed
+    hybrid  as fsdp within `shard_workers` neighbours, as ddp between them
+
+PyTorch's DistributedDataParallel orders its buckets anew after the first backward of a process. A
+sum of three numbers depends on its order, so from three workers on a run that was resumed would
+differ in the last bit from one that was not. Here buckets follow from the model alone, and the sums
+of a step are a function of the number of workers. They are sums and not means, as objectives.py
+wants.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+
+from rungwise.errors import UserError
+from rungwise.models.transformer import Block
+
+Parallel = Literal["ddp", "fsdp", "hybrid"]
+
+_BUCKET_BYTES = 25 << 20
 
 
 @dataclass(frozen=True)
@@ -31,7 +50,7 @@ class Group:
 
     @property
     def leads(self) -> bool:
-        """True on the one worker that writes and reports."""
+        """True on the one worker that reports and makes checkpoints valid."""
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
@@ -40,27 +59,212 @@ class Group:
             dist.all_reduce(tensor)
         return tensor
 
-    def from_leader(self, value: int) -> int:
-        """The leader's `value`, on every worker."""
+    def count(self, value: int) -> int:
+        """`value` summed over the workers."""
         if self.world_size == 1:
             return value
-        tensor = torch.tensor([value], dtype=torch.int64, device=self.device)
-        dist.broadcast(tensor, src=0)
-        return int(tensor.item())
+        return int(self.sum(torch.tensor([value], dtype=torch.int64, device=self.device)))
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """`model` with gradients exchanged in backward. DDP takes their mean over the workers."""
-        if self.world_size == 1:
-            return model
-        return DistributedDataParallel(
-            model,
-            device_ids=[self.device] if self.device.type == "cuda" else None,
-            broadcast_buffers=False,
-            gradient_as_bucket_view=True,
-        )
+    def from_leader(self, value: int) -> int:
+        """The leader's `value`, on every worker."""
+        return self.count(value if self.leads else 0)
 
-    def exchange(self, model: nn.Module, last: bool) -> contextlib.AbstractContextManager[None]:
-        """Gradients are exchanged once a step, in the backward of the last micro-batch."""
-        if isinstance(model, DistributedDataParallel) and not last:
-            return model.no_sync()
+
+class Exchange(Protocol):
+    """How the gradients of one model become those of the global batch."""
+
+    def backward(self, last: bool) -> contextlib.AbstractContextManager[None]:
+        """Around the forward and backward of a micro-batch; `last` of the step or not."""
+        ...
+
+    def finish(self) -> None:
+        """Return when gradients are summed over the workers."""
+        ...
+
+    def zero(self) -> None:
+        """Forget the gradients."""
+        ...
+
+
+def distribute(model: nn.Module, group: Group, parallel: Parallel, shard_workers: int) -> Exchange:
+    """Put `model` on this worker's device, with the leader's weights, and part it as asked.
+
+    Call before the optimizer is built: with fsdp the parameters are others afterwards.
+    Raises UserError if `shard_workers` does not divide the workers.
+    """
+    _agree(model, group)
+    if group.world_size == 1:
+        model.to(group.device)
+        return _Alone(model)
+    if parallel == "ddp":
+        model.to(group.device)
+        return _Buckets(model, group)
+    return _Shards(_sharded(model, group, parallel, shard_workers))
+
+
+def compile_model(model: nn.Module, group: Group) -> None:
+    """Compile in place: the whole of it, or block by block where workers exchange gradients.
+
+    The backward of a whole compiled model gives out all gradients at its end, and nothing could be
+    exchanged meanwhile.
+    """
+    if group.world_size == 1:
+        model.compile()
+        return
+    for block in _blocks(model):
+        block.compile()
+
+
+class _Alone:
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def backward(self, last: bool) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
+
+    def finish(self) -> None: ...
+
+    def zero(self) -> None:
+        self._model.zero_grad(set_to_none=True)
+
+
+@dataclass
+class _Bucket:
+    parameters: list[nn.Parameter]
+    flat: Tensor
+    missing: int = 0
+
+
+class _Buckets:
+    """Gradients as views of flat buckets, summed in the order of the buckets, last layers first."""
+
+    def __init__(self, model: nn.Module, group: Group) -> None:
+        self._group = group
+        self._last = False
+        self._next = 0
+        self._sums: list[dist.Work] = []
+        self._buckets = [_bucket(parameters) for parameters in _portions(model)]
+        for number, bucket in enumerate(self._buckets):
+            for parameter in bucket.parameters:
+                parameter.register_post_accumulate_grad_hook(
+                    lambda _, number=number: self._arrived(number)
+                )
+
+    @contextlib.contextmanager
+    def backward(self, last: bool) -> Iterator[None]:
+        self._last = last
+        if last:
+            self._next = 0
+            for bucket in self._buckets:
+                bucket.missing = len(bucket.parameters)
+        yield
+
+    def finish(self) -> None:
+        # Also those that a parameter without a gradient has kept back.
+        self._start(len(self._buckets))
+        for work in self._sums:
+            work.wait()
+        self._sums.clear()
+
+    def zero(self) -> None:
+        for bucket in self._buckets:
+            bucket.flat.zero_()
+
+    def _arrived(self, number: int) -> None:
+        if not self._last:
+            return
+        self._buckets[number].missing -= 1
+        ready = self._next
+        while ready < len(self._buckets) and self._buckets[ready].missing == 0:
+            ready += 1
+        self._start(ready)
+
+    def _start(self, end: int) -> None:
+        for bucket in self._buckets[self._next : end]:
+            work = dist.all_reduce(bucket.flat, async_op=True)
+            assert work is not None
+            self._sums.append(work)
+        self._next = max(self._next, end)
+
+
+class _Shards:
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    @contextlib.contextmanager
+    def backward(self, last: bool) -> Iterator[None]:
+        self._model.set_requires_gradient_sync(last)  # pyright: ignore[reportCallIssue]
+        yield
+
+    def finish(self) -> None: ...
+
+    def zero(self) -> None:
+        self._model.zero_grad(set_to_none=True)
+
+
+def _portions(model: nn.Module) -> Iterator[list[nn.Parameter]]:
+    """The trainable parameters of the model in buckets of one type, last layers first."""
+    portion: list[nn.Parameter] = []
+    size = 0
+    for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
+        if portion and (size >= _BUCKET_BYTES or parameter.dtype != portion[0].dtype):
+            yield portion
+            portion, size = [], 0
+        portion.append(parameter)
+        size += parameter.numel() * parameter.element_size()
+    if portion:
+        yield portion
+
+
+def _bucket(parameters: list[nn.Parameter]) -> _Bucket:
+    first = parameters[0]
+    size = sum(parameter.numel() for parameter in parameters)
+    flat = torch.zeros(size, dtype=first.dtype, device=first.device)
+    begin = 0
+    for parameter in parameters:
+        # Backward adds into what is there, so the gradient stays a view of the bucket.
+        parameter.grad = flat[begin : begin + parameter.numel()].view_as(parameter)
+        begin += parameter.numel()
+    return _Bucket(parameters, flat)
+
+
+def _sharded(model: nn.Module, group: Group, parallel: Parallel, shard_workers: int) -> nn.Module:
+    # A second to import, and most runs need neither.
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    if parallel == "hybrid":
+        if group.world_size % shard_workers:
+            raise UserError(
+                f"compute.shard_workers is {shard_workers}, which does not divide the "
+                f"{group.world_size} workers; change it or compute.num_workers"
+            )
+        shape, names = (group.world_size // shard_workers, shard_workers), ("replicate", "shard")
+    else:
+        shape, names = (group.world_size,), ("shard",)
+    mesh = init_device_mesh(group.device.type, shape, mesh_dim_names=names)
+    for block in _blocks(model):
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            # The factor is else left to an operation that only nccl has.
+            module.set_force_sum_reduction_for_comms(True)
+    return model
+
+
+def _blocks(model: nn.Module) -> list[nn.Module]:
+    return [module for module in model.modules() if isinstance(module, Block)]
+
+
+@torch.no_grad()
+def _agree(model: nn.Module, group: Group) -> None:
+    """Give every worker the leader's weights: other processors may draw other last bits."""
+    if group.world_size == 1:
+        return
+    for tensor in [*model.parameters(), *model.buffers()]:
+        # One at a time, so that a model too large for one device can be parted.
+        on_device = tensor.detach().to(group.device)
+        dist.broadcast(on_device, src=0)
+        tensor.copy_(on_device)

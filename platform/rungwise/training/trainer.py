@@ -1,19 +1,19 @@
 """Pretrain stage: the loop (loop.py) on the workers of Ray Train V2.
 
 Ray Train starts the workers, connects them (gloo on CPUs, nccl on GPUs) and starts them again when
-one dies. Checkpoints are ours (checkpoint.py), in the stage's own folder: a report to Ray Train
-waits for its controller's next poll, its snapshot is tied to a run's name, and the loop must also
-run without Ray. So workers that start again, and a driver that starts again, do the same thing:
-they look for the newest sound checkpoint.
+one dies, with fewer if `compute.min_workers` allows it. Checkpoints are ours (checkpoint.py), in
+the stage's own folder: a report to Ray Train waits for its controller's next poll, its snapshot is
+tied to a run's name, and the loop must also run without Ray. So workers that start again, and a
+driver that starts again, do the same thing: they look for the newest sound checkpoint.
 """
 
 from __future__ import annotations
 
 import functools
 import time
+from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import torch
 
 from rungwise.artifact import Artifact
@@ -21,118 +21,186 @@ from rungwise.cluster.session import shared_scratch
 from rungwise.config import Config, fingerprint
 from rungwise.context import ComputeConfig, Context, Reporter
 from rungwise.errors import UserError
-from rungwise.instances.kinds import masked_config_of
-from rungwise.instances.masked_reader import MaskedReader
-from rungwise.models.bert import BertConfig, BertForPretraining, flops_per_token
-from rungwise.objectives import PretrainingBatch, build_objective
+from rungwise.instances.kinds import config_of
+from rungwise.instances.masked import MaskedConfig
+from rungwise.models.config import (
+    AnyModelConfig,
+    ModelConfig,
+    PretrainingModel,
+    build_model,
+    check_objective,
+    flops_per_token,
+)
+from rungwise.objectives import build_objective
 from rungwise.storage import Folder
 from rungwise.training import checkpoint
-from rungwise.training.checkpoint import Checkpoints, Progress
-from rungwise.training.feed import micro_batches, step_batch
-from rungwise.training.loop import Feeds, PretrainConfig, train, uses_bfloat16
+from rungwise.training.checkpoint import Checkpoints
+from rungwise.training.feed import held_out_batches, open_source, step_batch
+from rungwise.training.loop import (
+    Execution,
+    Facts,
+    Feeds,
+    PretrainConfig,
+    train,
+    uses_bfloat16,
+)
 from rungwise.training.parallel import Group
+from rungwise.training.progress import Progress
+from rungwise.training.throughput import COUNTING_RULE, Costs, totals
 
 MODEL_FILE = checkpoint.MODEL
+# The kinds of instances that each objective reads.
+_READS = {
+    "mlm_nsp": ("masked_pairs",),
+    "mlm": ("masked_pairs", "masked_blocks", "sentence_order"),
+    "sentence_order": ("sentence_order",),
+    "causal": ("causal",),
+    "left_to_right": ("causal",),
+    "bidirectional": ("causal",),
+}
+_USER_ERROR = "user-error.txt"
 
 
 class PretrainStageConfig(Config):
     """The two blocks of a recipe that this stage reads."""
 
-    model: BertConfig
+    model: ModelConfig
     pretrain: PretrainConfig
 
 
 def run(
     config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> dict[str, Any]:
-    """Train until the last step and leave `model.safetensors`.
+    """Train until the end and leave `model.safetensors`.
 
     Raises UserError if the instances do not fit the model or the loss stops being a number.
     """
     instances = inputs["instances"]
-    check_fit(config, instances)
-    if config.pretrain.global_batch_size < context.compute.num_workers:
-        raise UserError(
-            f"pretrain.global_batch_size is {config.pretrain.global_batch_size}, too few for "
-            f"compute.num_workers {context.compute.num_workers}; lower the second"
-        )
+    compute = context.compute
+    check_fit(config, instances, compute)
     identity = fingerprint({"config": config, "instances": instances.fingerprint})
-    worker = {
-        "config": config,
-        "instances": instances,
-        "output": output,
-        "identity": identity,
-        "compute": context.compute,
-        "report": context.report,
-    }
-    value = _fit(worker, context.compute, output)
-    progress = Progress(**value["progress"])
+    value = _fit(config, instances, output, identity, context)
+    progress, costs = Progress(**value["progress"]), Costs(**value["costs"])
     vocab_size = instances.summary["vocab_size"]
-    parameters = sum(p.numel() for p in _build(config, vocab_size, meta=True).parameters())
+    parameters = sum(p.numel() for p in build(config, vocab_size, meta=True).parameters())
     last = progress.validation[-1]
-    accuracy = f"  nsp accuracy {last['nsp_accuracy']:.1%}" if "nsp_accuracy" in last else ""
+    part = build_objective(config.pretrain.objective).parts[0]
+    pair = next((name for name in ("nsp", "sop") if f"{name}_accuracy" in last), "")
+    accuracy = f"  {pair} accuracy {last[f'{pair}_accuracy']:.1%}" if pair else ""
     return {
-        **checkpoint.summary_of(progress),
+        "steps": progress.step,
+        "tokens": progress.tokens,
+        "history": progress.history,
+        "validation": progress.validation,
+        "timings": progress.timings,
+        "data": progress.data,
+        "data_hash": progress.data_hash,
+        "skipped_steps": progress.skipped,
+        "spikes": progress.spikes,
+        "attempts": progress.attempts,
+        "stopped_early": progress.step < config.pretrain.steps,
         "parameters": parameters,
         "bfloat16": value["bfloat16"],
+        "parallel": compute.parallel if progress.attempts[-1]["workers"] > 1 else "one worker",
         "vocab_size": vocab_size,
         "model": config.model.model_dump(mode="json"),
-        "epochs": config.pretrain.steps
+        "epochs": progress.step
         * config.pretrain.global_batch_size
         / instances.summary["instances"]["train"],
         "final_train_loss": progress.history[-1]["loss"],
         "final_validation_loss": last["loss"],
         "final": last,
         "unigram_entropy": instances.summary["unigram_entropy"],
-        "flops_per_token": flops_per_token(
-            config.model,
-            vocab_size,
-            instances.summary["sequence_length"],
-            masked_config_of(instances).masking.rate * instances.summary["sequence_length"],
-            next_sentence=config.pretrain.objective.next_sentence,
-        ),
+        "flops_per_token": costs.flops_per_token,
+        "flops_rule": COUNTING_RULE,
         # Over all attempts, without start-up and validation.
-        "tokens_per_second": progress.tokens / sum(row["seconds"] for row in progress.timings),
-        "headline": f"{parameters / 1e6:.1f} M parameters  validation mlm {last['mlm_loss']:.3f} "
-        f"(unigram {instances.summary['unigram_entropy']:.2f}){accuracy}",
+        "tokens_per_second": totals(progress, costs)["tokens_per_second"],
+        "throughput": totals(progress, costs),
+        "headline": f"{parameters / 1e6:.1f} M parameters  validation {part} "
+        f"{last[f'{part}_loss']:.3f} (unigram {instances.summary['unigram_entropy']:.2f})"
+        f"{accuracy}",
     }
 
 
-def check_fit(config: PretrainStageConfig, instances: Artifact) -> None:
-    """Raise UserError where the instances cannot train this model."""
-    kind = instances.summary["kind"]
-    wanted = "masked_pairs" if config.pretrain.objective.next_sentence else "masked_"
-    if not kind.startswith(wanted):
+def check_fit(config: PretrainStageConfig, instances: Artifact, compute: ComputeConfig) -> None:
+    """Raise UserError where the instances cannot train this model, or not on so many workers."""
+    settings = config.pretrain
+    check_objective(config.model, settings.objective.kind)
+    kind, reads = instances.summary["kind"], _READS[settings.objective.kind]
+    if kind not in reads:
         raise UserError(
-            f"pretrain.objective.kind is {config.pretrain.objective.kind}, but the instances are "
-            f"{kind}; mlm_nsp reads instances.kind=masked_pairs, mlm reads masked_pairs or "
-            "masked_blocks"
+            f"pretrain.objective.kind is {settings.objective.kind}, which reads instances.kind "
+            f"{' or '.join(reads)}, but the instances are {kind}; change one of them"
         )
     length = instances.summary["sequence_length"]
-    if config.model.positions == "learned" and length > config.model.max_position_embeddings:
+    longest = _longest(config.model)
+    if longest is not None and length > longest:
         raise UserError(
-            f"model.max_position_embeddings is {config.model.max_position_embeddings}, but "
-            f"instances.sequence_length is {length}; raise the first or lower the second"
+            f"model.max_position_embeddings is {longest}, but instances.sequence_length is "
+            f"{length}; raise the first or lower the second"
         )
     count = instances.summary["instances"]["train"]
-    if config.pretrain.global_batch_size > count:
+    if settings.global_batch_size > count:
         raise UserError(
-            f"pretrain.global_batch_size is {config.pretrain.global_batch_size}, but there are "
+            f"pretrain.global_batch_size is {settings.global_batch_size}, but there are "
             f"{count} training instances; lower it, or add text"
+        )
+    workers = compute.num_workers
+    if settings.global_batch_size < workers:
+        raise UserError(
+            f"pretrain.global_batch_size is {settings.global_batch_size}, too few for "
+            f"compute.num_workers {workers}; lower the second"
+        )
+    held_out = min(settings.validation_instances, instances.summary["instances"]["validation"])
+    if compute.parallel != "ddp" and held_out < workers:
+        raise UserError(
+            f"there are {held_out} validation instances, too few for compute.num_workers "
+            f"{workers} with compute.parallel={compute.parallel}, where all must take part; raise "
+            "pretrain.validation_instances or corpus.held_out_fraction, or lower the workers"
+        )
+    if compute.min_workers is not None and compute.min_workers > workers:
+        raise UserError(
+            f"compute.min_workers is {compute.min_workers}, more than compute.num_workers "
+            f"{workers}; lower the first"
         )
 
 
-def _fit(worker: dict[str, Any], compute: ComputeConfig, output: Folder) -> dict[str, Any]:
+def _longest(model: AnyModelConfig) -> int | None:
+    """The most positions that the model has, None where they are computed."""
+    learned = getattr(model, "positions", "learned") == "learned"
+    return model.max_position_embeddings if learned else None
+
+
+def _fit(
+    config: PretrainStageConfig,
+    instances: Artifact,
+    output: Folder,
+    identity: str,
+    context: Context,
+) -> dict[str, Any]:
     """Run `_work` on the workers; what its leader returns."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
+    compute = context.compute
+    workers = compute.num_workers
+    fewest = compute.min_workers or workers
     with shared_scratch(output, "ray-train") as scratch:
+        worker = {
+            "config": config,
+            "instances": instances,
+            "output": output,
+            "scratch": Folder.at(scratch),
+            "identity": identity,
+            "compute": compute,
+            "report": context.report,
+        }
+        Folder.at(scratch).remove(_USER_ERROR)
         result = TorchTrainer(
             _work,
             train_loop_config=worker,
             scaling_config=ScalingConfig(
-                num_workers=compute.num_workers,
+                num_workers=workers if fewest == workers else (fewest, workers),
                 use_gpu=compute.gpus_per_worker > 0,
                 resources_per_worker=_resources(compute),
             ),
@@ -160,9 +228,12 @@ def _work(worker: dict[str, Any]) -> dict[str, Any]:
     import ray.train.torch
 
     report: Reporter = worker["report"]
+    scratch: Folder = worker["scratch"]
+    if scratch.exists(_USER_ERROR):
+        return {"user_error": scratch.read_bytes(_USER_ERROR).decode()}
     group = Group.current(ray.train.torch.get_device())
     try:
-        progress = pretrain(
+        progress, costs = pretrain(
             worker["config"],
             worker["instances"],
             worker["output"],
@@ -170,17 +241,36 @@ def _work(worker: dict[str, Any]) -> dict[str, Any]:
             worker["compute"],
             group,
             report,
+            _PreemptionNotice(),
         )
     except UserError as error:
-        # Every worker comes here; raised, it would be taken for a failure and tried again.
-        return {"user_error": str(error)}
+        # Other workers may wait for this one, so it must be seen to fail; and when it is started
+        # again it must not try again what only the user can mend.
+        scratch.write_bytes(_USER_ERROR, str(error).encode())
+        raise
     finally:
         report.flush()
-    precision = worker["config"].pretrain.precision
     return {
-        "progress": checkpoint.as_data(progress),
-        "bfloat16": uses_bfloat16(precision, group.device),
+        "progress": asdict(progress),
+        "costs": asdict(costs),
+        "bfloat16": uses_bfloat16(worker["config"].pretrain.precision, group.device),
     }
+
+
+class _PreemptionNotice:
+    """True once for each machine that Ray says will go. All workers ask at the same time."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def __call__(self) -> bool:
+        from ray.train import get_preemption_info
+
+        info = get_preemption_info()
+        nodes = set(info.preempted_node_to_ranks) if info else set()
+        new = nodes - self._known
+        self._known |= nodes
+        return bool(new)
 
 
 def pretrain(
@@ -191,20 +281,20 @@ def pretrain(
     compute: ComputeConfig,
     group: Group,
     report: Reporter,
-) -> Progress:
+    notice: Any = lambda: False,
+) -> tuple[Progress, Costs]:
     """The loop on this worker; the leader writes `model.safetensors` at the end."""
     settings = config.pretrain
     cache_bytes = compute.shard_cache_megabytes << 20
-    readers = {
-        split: MaskedReader(instances, split, cache_bytes) for split in ("train", "validation")
-    }
-    vocab_size = instances.summary["vocab_size"]
-    model = _build(config, vocab_size)
+    train_source, validation_source = (
+        open_source(instances, split, cache_bytes, compute.compile)
+        for split in ("train", "validation")
+    )
     feeds = Feeds(
         step=functools.partial(
             step_batch,
-            readers["train"],
-            readers["train"].order(settings.seed, settings.order),
+            train_source,
+            train_source.order(settings.seed, settings.order),
             global_batch_size=settings.global_batch_size,
             rank=group.rank,
             world_size=group.world_size,
@@ -212,43 +302,67 @@ def pretrain(
             seed=settings.seed,
         ),
         validation=functools.partial(
-            _validation_batches, readers["validation"], settings, compute, group
+            held_out_batches,
+            validation_source,
+            settings.validation_instances,
+            group.rank,
+            group.world_size,
+            compute.micro_batch_size,
+            settings.seed,
         ),
     )
-    progress = train(
+    checkpoints = Checkpoints(
+        output / "checkpoints",
+        identity,
+        compute.keep_checkpoints,
+        compute.keep_checkpoint_every_steps,
+        group,
+    )
+    progress, costs = train(
         settings,
-        model,
+        build(config, instances.summary["vocab_size"]),
         build_objective(settings.objective),
         feeds,
-        vocab_size,
-        Checkpoints(output / "checkpoints", identity, compute.keep_checkpoints),
-        compute.checkpoint_every_steps,
+        facts_of(config, instances),
+        checkpoints,
+        Execution(
+            checkpoint_every_steps=compute.checkpoint_every_steps,
+            parallel=compute.parallel,
+            shard_workers=compute.shard_workers,
+            compile=compute.compile,
+            recompute_activations=compute.recompute_activations,
+            price_per_hour=compute.price_per_hour,
+            notice=notice,
+        ),
         group,
         report,
     )
     if group.leads:
-        checkpoint.save_tensors(output, MODEL_FILE, model.state_dict())
-    return progress
+        checkpoints.export_model(progress.step, output)
+    return progress, costs
 
 
-def _build(config: PretrainStageConfig, vocab_size: int, meta: bool = False) -> BertForPretraining:
+def build(config: PretrainStageConfig, vocab_size: int, meta: bool = False) -> PretrainingModel:
+    """The model with the weights of its seed; with `meta` only its shape."""
     with torch.device("meta" if meta else "cpu"):
         torch.manual_seed(config.pretrain.seed)
-        return BertForPretraining(
-            config.model, vocab_size, next_sentence=config.pretrain.objective.next_sentence
-        )
+        return build_model(config.model, vocab_size, config.pretrain.objective.kind)
 
 
-def _validation_batches(
-    reader: MaskedReader,
-    settings: PretrainConfig,
-    compute: ComputeConfig,
-    group: Group,
-) -> list[PretrainingBatch]:
-    """This worker's part of the first held-out instances, masked as for epoch 0."""
-    count = min(settings.validation_instances, len(reader))
-    mine = np.arange(
-        count * group.rank // group.world_size, count * (group.rank + 1) // group.world_size
+def facts_of(config: PretrainStageConfig, instances: Artifact) -> Facts:
+    """What the instances say about themselves and about the work of a step."""
+    summary, objective = instances.summary, config.pretrain.objective
+    length = summary["sequence_length"]
+    kind = config_of(instances)
+    masked = kind.masking.rate * length if isinstance(kind, MaskedConfig) else 0.0
+    tokens_per_byte = None
+    if not objective.masks and "bytes" in summary:
+        # A block holds one token more than it predicts.
+        held_out = [row for row in summary["files"] if row["split"] == "validation"]
+        predicted = sum(row["tokens"] - row["instances"] for row in held_out)
+        tokens_per_byte = predicted / max(1, summary["bytes"]["validation"])
+    return Facts(
+        summary["vocab_size"],
+        tokens_per_byte,
+        flops_per_token(config.model, summary["vocab_size"], length, objective.kind, masked),
     )
-    batch = reader.batch(mine, np.zeros_like(mine), settings.seed)
-    return list(micro_batches(batch, compute.micro_batch_size))

@@ -1,0 +1,84 @@
+"""`rungwise dry-run CONFIG`: what pretraining a recipe would take, before anything is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from rungwise import artifact as artifacts
+from rungwise.command_line import OK, root_folder
+from rungwise.config import load
+from rungwise.errors import ConfigError, UserError
+from rungwise.recipe import Recipe, pretrain_stages
+from rungwise.training.dry_run import Measures, dry_run
+from rungwise.training.trainer import PretrainStageConfig
+
+
+def dry_run_command(
+    config: str, overrides: Sequence[str], tokens_per_second: float | None = None
+) -> int:
+    """Print it. Instances that are built are measured; else every row is taken to be full."""
+    recipe = load(Recipe, config, overrides)
+    if recipe.model is None or recipe.pretrain is None:
+        raise ConfigError("dry-run needs the blocks model and pretrain in the config")
+    stage = pretrain_stages(recipe)["instances"]
+    folder = artifacts.folder_of(
+        root_folder(recipe.root), stage.name, recipe.name, stage.fingerprint
+    )
+    built = artifacts.load(folder)
+    if built is None:
+        vocab_size = getattr(recipe.tokenizer, "vocab_size", None)
+        if vocab_size is None:
+            raise UserError(
+                "the size of the vocabulary is not in the config; build the tokenizer and the "
+                "instances first (workflows/instances.py)"
+            )
+        measures = Measures.planned(recipe.instances, vocab_size)
+    else:
+        measures = Measures.of(built)
+    settings = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
+    found = dry_run(settings, measures, recipe.compute, tokens_per_second=tokens_per_second)
+    show(found, built is not None, Console())
+    return OK
+
+
+def show(found: dict[str, Any], built: bool, console: Console) -> None:
+    """Print what `dry_run` found as a person reads it."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    accumulated = f"{found['micro_batch_size']} x {found['accumulation']} x {found['workers']}"
+    rows = {
+        "parameters": f"{found['parameters']:,}",
+        "devices": f"{found['devices']}, {found['parallel']}",
+        "batch": f"{found['global_batch_size']} = at most {accumulated} "
+        "(micro-batch x accumulation x workers)",
+        "steps": f"{found['steps']:,} of {found['tokens_a_step']:,.0f} tokens",
+        "tokens": f"{found['tokens']:,.0f}"
+        + ("" if built else " (instances are not built: rows taken as full)"),
+        "epochs": "not known before instances are built"
+        if found["epochs"] is None
+        else f"{found['epochs']:.2f}",
+        "operations": f"{found['total_flops']:.3g}, {found['flops_per_token'] / 1e6:.1f} MFLOP a "
+        "token",
+        "memory": f"about {found['memory_bytes_a_device'] / 1e9:.1f} GB a device, by rule",
+        "speed": "not known"
+        if found["tokens_per_second"] is None
+        else f"{found['tokens_per_second']:,.0f} tokens/s, {found['tokens_per_second_is']}",
+        "time": "not known" if found["seconds"] is None else _duration(found["seconds"]),
+        "cost": "not known: set compute.price_per_hour"
+        if found["cost"] is None
+        else f"{found['cost']:,.2f}, in the unit of compute.price_per_hour",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    console.print(table)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * 86_400:
+        return f"{seconds / 3600:.1f} hours"
+    return f"{seconds / 86_400:.1f} days"

@@ -1,0 +1,319 @@
+"""`rungwise prove-resume CONFIG`: kill a run for good, start it again with other workers, compare.
+
+    undisturbed   n workers ─────────────────────────────────────────> losses, hash of the rows
+    disturbed     n workers ──> SIGKILL to every process of it, at a random step of epoch 2
+                  m workers ──> from the last checkpoint to the end ─> losses, hash of the rows
+
+Each run is the pretrain stage in a process of its own with a Ray of its own. The certificate says
+what was compared: the hash over the (instance, epoch) pairs of every step so far, step by step, the
+largest relative difference of a loss, versions and seeds. It is printed and written as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import random
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from rungwise import artifact as artifacts
+from rungwise import runner
+from rungwise.artifact import Artifact
+from rungwise.cluster.session import session, set_environment
+from rungwise.command_line import OK, root_folder, spool_folder, tracking_uri
+from rungwise.config import fingerprint, load
+from rungwise.context import ComputeConfig, Context, SilentReporter
+from rungwise.errors import ConfigError, RungwiseError, UserError
+from rungwise.provenance import provenance
+from rungwise.recipe import Recipe, instances_stages
+from rungwise.storage import Folder
+from rungwise.tracking import Tracker
+from rungwise.training import trainer
+from rungwise.training.trainer import PretrainStageConfig
+
+# The largest relative difference of a loss that counts as the same, with other workers: sums of
+# float32 in another order, and the same with products in bfloat16.
+TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2, "auto": 2e-2}
+CERTIFICATE = "resume-certificate.json"
+
+_POLL_SECONDS = 0.05
+
+
+class ProofFailed(RungwiseError):
+    """The runs differ. The certificate says where."""
+
+
+def prove_resume_command(
+    config: str, overrides: Sequence[str], workers_after: int | None = None
+) -> int:
+    """Build the instances of a recipe if they are missing, prove, print the certificate.
+
+    It is written below the recipe's root, in `proof/`. Returns 0 if the runs agree, else 1.
+    """
+    set_environment()
+    recipe = load(Recipe, config, overrides)
+    if recipe.model is None or recipe.pretrain is None:
+        raise ConfigError("prove-resume needs the blocks model and pretrain in the config")
+    console = Console()
+    root = root_folder(recipe.root)
+    stages = list(instances_stages(recipe).values())
+    uri = tracking_uri(recipe, root)
+    outcome = runner.run(
+        stages,
+        root,
+        recipe.name,
+        recipe.compute,
+        lambda: Tracker(uri, recipe.tracking.experiment, spool_folder(root)),
+        console,
+    )
+    settings = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
+    place = root / "proof" / fingerprint({"config": settings, "at": time.time_ns()})
+    certificate = prove_resume(
+        settings, outcome.artifacts["instances"], recipe.compute, place, workers_after
+    )
+    show(certificate, console)
+    console.print(f"certificate  {place.path(CERTIFICATE)}", markup=False, soft_wrap=True)
+    return OK if certificate["verdict"] == "same" else 1
+
+
+def prove_resume(
+    config: PretrainStageConfig,
+    instances: Artifact,
+    compute: ComputeConfig,
+    place: Folder,
+    workers_after: int | None = None,
+    seed: int | None = None,
+) -> dict[str, Any]:
+    """Run the proof in `place`; the certificate, which is also written there.
+
+    `workers_after` is by default one less than before, or two after one; `seed` chooses the step of
+    the kill. Raises UserError if the run does not reach its second epoch.
+    """
+    config = config.model_copy(
+        update={"pretrain": config.pretrain.model_copy(update={"log_every_steps": 1})}
+    )
+    before = compute.num_workers
+    after = workers_after or (before - 1 if before > 1 else 2)
+    seed = secrets.randbelow(1 << 31) if seed is None else seed
+    first, last = second_epoch(config, instances)
+    kill_at = random.Random(seed).randint(first, last)
+    # At least one checkpoint must lie before the kill, and not all of them in the first epoch.
+    every = min(compute.checkpoint_every_steps, max(1, kill_at // 3))
+    compute = compute.model_copy(update={"checkpoint_every_steps": every})
+    trainer.check_fit(config, instances, compute)
+
+    runs = {name: place / name for name in ("undisturbed", "disturbed")}
+    undisturbed = _run(config, instances, compute, runs["undisturbed"])
+    assert undisturbed is not None
+    _run(config, instances, compute, runs["disturbed"], kill_at=kill_at)
+    changed = compute.model_copy(update={"num_workers": after})
+    disturbed = _run(config, instances, changed, runs["disturbed"])
+    assert disturbed is not None
+    certificate = {
+        **_compared(undisturbed, disturbed, config, same_workers=before == after),
+        "workers": {"undisturbed": before, "until_the_kill": before, "after_it": after},
+        "parallel": compute.parallel,
+        "killed_at_step": kill_at,
+        "resumed_at_step": disturbed["attempts"][-1]["step"],
+        "steps": undisturbed["steps"],
+        "instances": instances.summary["instances"]["train"],
+        "global_batch_size": config.pretrain.global_batch_size,
+        "epochs": undisturbed["epochs"],
+        "precision": config.pretrain.precision,
+        "seeds": {"pretrain": config.pretrain.seed, "kill": seed},
+        "config": fingerprint({"config": config}),
+        "instances_fingerprint": instances.fingerprint,
+        "made_by": provenance(),
+        "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    place.write_bytes(CERTIFICATE, json.dumps(certificate, indent=1).encode())
+    return certificate
+
+
+def second_epoch(config: PretrainStageConfig, instances: Artifact) -> tuple[int, int]:
+    """The first and the last step of the second epoch at which a run can be killed."""
+    count = instances.summary["instances"]["train"]
+    size, steps = config.pretrain.global_batch_size, config.pretrain.steps
+    first, last = -(-count // size) + 1, min(2 * count // size, steps - 1)
+    if last < first:
+        raise UserError(
+            f"pretrain.steps is {steps}, which reads {steps * size / count:.2f} epochs of "
+            f"{count:,} instances, but the kill is in the second; set pretrain.steps={first + 10} "
+            "or more, or use a smaller corpus"
+        )
+    return first, last
+
+
+def _compared(
+    one: dict[str, Any], other: dict[str, Any], config: PretrainStageConfig, same_workers: bool
+) -> dict[str, Any]:
+    """What is the same in two runs, and what is not."""
+    tolerance = 0.0 if same_workers else TOLERANCES[config.pretrain.precision]
+    pairs = list(zip(one["history"], other["history"], strict=False))
+    difference = max(abs(a["loss"] - b["loss"]) / abs(a["loss"]) for a, b in pairs)
+    steps_alike = [a["step"] for a in one["history"]] == [b["step"] for b in other["history"]]
+    differing = [a[0] for a, b in zip(one["data"], other["data"], strict=False) if a != b]
+    same_rows = one["data"] == other["data"]
+    return {
+        "verdict": "same" if same_rows and steps_alike and difference <= tolerance else "DIFFERENT",
+        "same_instances_at_every_step": same_rows,
+        "first_differing_step": differing[0] if differing else None,
+        "data_hash": {"undisturbed": one["data_hash"], "disturbed": other["data_hash"]},
+        "largest_relative_loss_difference": difference,
+        "allowed_loss_difference": tolerance,
+        "bit_identical_losses": one["history"] == other["history"],
+        "data_hash_by_step": one["data"],
+    }
+
+
+def show(certificate: dict[str, Any], console: Console) -> None:
+    """Print a certificate as a person reads it."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    workers = certificate["workers"]
+    for name, value in (
+        ("verdict", certificate["verdict"]),
+        (
+            "instances of every step",
+            "the same"
+            if certificate["same_instances_at_every_step"]
+            else f"DIFFERENT from step {certificate['first_differing_step']}",
+        ),
+        ("hash of all steps", certificate["data_hash"]["disturbed"]),
+        (
+            "largest loss difference",
+            f"{certificate['largest_relative_loss_difference']:.2e} "
+            f"relative, allowed {certificate['allowed_loss_difference']:.0e}",
+        ),
+        (
+            "killed",
+            f"all processes by SIGKILL at step {certificate['killed_at_step']} of "
+            f"{certificate['steps']}, resumed from {certificate['resumed_at_step']}",
+        ),
+        (
+            "workers",
+            f"{workers['until_the_kill']} before, {workers['after_it']} after, "
+            f"{workers['undisturbed']} undisturbed",
+        ),
+        ("seeds", ", ".join(f"{key} {value}" for key, value in certificate["seeds"].items())),
+    ):
+        table.add_row(name, str(value))
+    console.print(table)
+
+
+class StepFile(SilentReporter):
+    """Writes the last step to a file. At step `hold_at` it stands still, to be killed there."""
+
+    def __init__(self, path: str, hold_at: int | None) -> None:
+        self._path = path
+        self._hold_at = hold_at
+
+    def progress(self, done: float, total: float, **shown: float | str) -> None:
+        Path(self._path).write_text(f"{done:.0f}")
+        while self._hold_at is not None and done >= self._hold_at:
+            time.sleep(_POLL_SECONDS)
+
+
+def _run(
+    config: PretrainStageConfig,
+    instances: Artifact,
+    compute: ComputeConfig,
+    output: Folder,
+    kill_at: int | None = None,
+) -> dict[str, Any] | None:
+    """The pretrain stage in a process of its own; its summary, or None if it was killed."""
+    with tempfile.TemporaryDirectory(prefix="rungwise-proof-") as scratch:
+        steps, result = Path(scratch) / "step", Path(scratch) / "summary.json"
+        job = {
+            "config": config.model_dump(mode="json"),
+            "compute": compute.model_dump(mode="json"),
+            "instances": instances.folder.uri,
+            "output": output.uri,
+            "steps": str(steps),
+            "hold_at": kill_at,
+            "result": str(result),
+        }
+        path = Path(scratch) / "job.json"
+        path.write_text(json.dumps(job))
+        # A Ray of its own: a cluster is not ours to kill.
+        variables = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+        with (Path(scratch) / "log").open("w+b") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "rungwise.proof", str(path)],
+                env=variables | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                stdout=log,
+                stderr=log,
+            )
+            try:
+                while process.poll() is None:
+                    if kill_at is not None and _read_step(steps) >= kill_at:
+                        break
+                    time.sleep(_POLL_SECONDS)
+            finally:
+                kill_with_children(process.pid)
+                process.wait()
+            if kill_at is not None and _read_step(steps) >= kill_at:
+                return None
+            if not result.exists():
+                log.seek(0)
+                raise UserError(f"a run of the proof failed: {_last_line(log.read())}")
+        return json.loads(result.read_text())
+
+
+def kill_with_children(pid: int) -> None:
+    """SIGKILL to a process and to all that it started, each by its id."""
+    try:
+        parent = psutil.Process(pid)
+        family = [parent, *parent.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _read_step(path: Path) -> int:
+    text = path.read_text() if path.exists() else ""
+    return int(text) if text else -1
+
+
+def _last_line(log: bytes) -> str:
+    lines = [line for line in log.decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it said nothing"
+
+
+def _work(path: str) -> None:
+    """What the process of one run does."""
+    job = json.loads(Path(path).read_text())
+    compute = ComputeConfig(**job["compute"])
+    instances = artifacts.load(Folder.at(job["instances"]))
+    assert instances is not None
+    context = Context(compute, StepFile(job["steps"], job["hold_at"]))
+    output = Folder.at(job["output"])
+    with session(compute):
+        summary = trainer.run(
+            PretrainStageConfig.model_validate(job["config"]),
+            {"instances": instances},
+            output,
+            context,
+        )
+    Folder.at(Path(job["result"]).parent).write_bytes(
+        Path(job["result"]).name, json.dumps(summary).encode()
+    )
+
+
+if __name__ == "__main__":
+    set_environment()
+    _work(sys.argv[1])

@@ -1,0 +1,155 @@
+"""The tensors of a run by name, whole or in rows: what checkpoints write and read back.
+
+    model/NAME                 parameters and buffers
+    optimizer/PARAMETER/KEY    moments and counters, by the names of their parameters
+
+A sharded tensor is cut along its first dimension, so a part of it is a range of rows of a named
+tensor. Whoever reads asks for the rows it holds, whichever workers wrote them; so a checkpoint fits
+any number of workers, sharded or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import safetensors
+import torch
+from torch import Tensor, nn
+
+from rungwise.training.optimizer import Optimizers
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of one tensor that this worker writes; `shape` is that of the whole tensor."""
+
+    local: Tensor
+    start: int
+    shape: tuple[int, ...]
+
+
+def named_state(model: nn.Module, optimizers: Optimizers) -> dict[str, Tensor]:
+    """Every tensor of a run, as it is held: sharded ones as DTensor."""
+    state = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        for optimizer in optimizers:
+            for key, value in optimizer.state.get(parameter, {}).items():
+                state[f"optimizer/{name}/{key}"] = torch.as_tensor(value)
+    return state
+
+
+def pieces_to_write(
+    state: dict[str, Tensor], rank: int, world_size: int
+) -> Iterator[tuple[str, Piece]]:
+    """What this worker writes of `state`, so that all together write everything once."""
+    whole = [tensor for tensor in state.values() if not is_sharded(tensor)]
+    total = sum(tensor.numel() for tensor in whole) or 1
+    before = 0
+    for name, tensor in state.items():
+        if is_sharded(tensor):
+            local, start = local_rows(tensor)
+            if _writes(tensor) and local.numel():
+                yield name, Piece(local, start, tuple(tensor.shape))
+            continue
+        # Every worker holds it: each writes about as many numbers as the others.
+        if before * world_size // total == rank:
+            yield name, Piece(tensor.detach(), 0, tuple(tensor.shape))
+        before += tensor.numel()
+
+
+def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Whether other workers hold other rows of it. Importing the class takes a second."""
+    return hasattr(tensor, "device_mesh")
+
+
+def local_rows(tensor: Tensor) -> tuple[Tensor, int]:
+    """The rows of `tensor` that are here, and the number of the first."""
+    if not is_sharded(tensor):
+        return tensor.detach(), 0
+    mesh = tensor.device_mesh
+    (dimension,) = (n for n, placed in enumerate(tensor.placements) if placed.is_shard())
+    rows = -(-tensor.shape[0] // mesh.size(dimension))
+    start = min(mesh.get_local_rank(dimension) * rows, tensor.shape[0])
+    return tensor.to_local().detach(), start
+
+
+def _writes(tensor: DTensor) -> bool:
+    """True on the first of the workers that hold the same rows."""
+    mesh = tensor.device_mesh
+    copies = [n for n, placed in enumerate(tensor.placements) if not placed.is_shard()]
+    return all(mesh.get_local_rank(n) == 0 for n in copies)
+
+
+class SavedTensors:
+    """Reads rows of the tensors in the files of one checkpoint.
+
+    `tensors` is of its record: {name: {"shape": [...], "pieces": [[file, start, rows], ...]}}.
+    """
+
+    def __init__(self, paths: dict[str, Path], tensors: dict[str, Any]) -> None:
+        self._paths = paths
+        self.tensors = tensors
+        self._open: dict[str, Any] = {}
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
+        """The rows [start, stop) of a tensor; all of it if they are left out."""
+        saved = self.tensors[name]
+        if not saved["shape"]:
+            return self._file(saved["pieces"][0][0]).get_tensor(name)
+        stop = saved["shape"][0] if stop is None else stop
+        found = [
+            self._file(file).get_slice(name)[max(start - first, 0) : stop - first]
+            for file, first, rows in sorted(saved["pieces"], key=lambda piece: piece[1])
+            if first < stop and start < first + rows
+        ]
+        if not found:  # more workers than rows: this one holds none
+            file, _, _ = saved["pieces"][0]
+            return self._file(file).get_slice(name)[0:0]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def _file(self, name: str) -> Any:
+        if name not in self._open:
+            self._open[name] = safetensors.safe_open(self._paths[name], framework="pt")
+        return self._open[name]
+
+
+@torch.no_grad()
+def restore(model: nn.Module, optimizers: Optimizers, saved: SavedTensors) -> None:
+    """Put what was saved into `model` and `optimizers`, of each tensor the rows held here."""
+    for name, tensor in model.state_dict().items():
+        local, start = local_rows(tensor)
+        stop = start + len(local) if local.ndim else None
+        local.copy_(saved.read(f"model/{name}", start, stop))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                prefix = f"optimizer/{names[id(parameter)]}/"
+                for key in saved.tensors:
+                    if key.startswith(prefix):
+                        value = _like(parameter, key, saved)
+                        optimizer.state[parameter][key.removeprefix(prefix)] = value
+
+
+def _like(parameter: Tensor, key: str, saved: SavedTensors) -> Tensor:
+    """A tensor of the optimizer, held as its parameter is."""
+    if not is_sharded(parameter) or not saved.tensors[key]["shape"]:
+        # The step counter stays where fused AdamW keeps it: beside the parameter.
+        return saved.read(key).to(parameter.device)
+    from torch.distributed.tensor import DTensor
+
+    local, start = local_rows(parameter)
+    return DTensor.from_local(
+        saved.read(key, start, start + len(local)).to(local.device),
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )

@@ -1,0 +1,132 @@
+"""Honest speed: real tokens a second, and the share of what the processor can multiply.
+
+MFU (model FLOPs utilisation, Chowdhery et al. 2022, arXiv:2204.02311, appendix B) is the operations
+that a step must do, over those that the processor could do in that time. Both are stated: the
+operations by the rule of `flops_per_token` (6 for each weight of a matrix a token meets, and
+attention; recomputation does not count), and what the processor can do as the rate of a large
+matrix product in the same precision, measured on every worker at once when the run starts. A data
+sheet's peak is reached by nothing; this is.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+
+import torch
+
+from rungwise.training.parallel import Group
+from rungwise.training.progress import Progress
+
+COUNTING_RULE = (
+    "6 FLOPs a token for each weight of a matrix product it takes part in, 12·L·D·T for attention "
+    "(half for causal), nothing for recomputation; real tokens only; against the matrix products "
+    "measured at start"
+)
+
+_ROUNDS = 5
+_SIDE_OF_CPU = 768
+_SIDE_OF_GPU = 8192
+
+
+def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Floating-point operations a second of a square matrix product on `device`: the median of
+    five, after one to warm up."""
+    side = _SIDE_OF_GPU if device.type == "cuda" else _SIDE_OF_CPU
+    one = torch.full((side, side), 0.5, device=device, dtype=dtype)
+    rates = []
+    for _ in range(_ROUNDS + 1):
+        _wait_for(device)
+        began = time.perf_counter()
+        torch.mm(one, one)
+        _wait_for(device)
+        rates.append(2 * side**3 / (time.perf_counter() - began))
+    return statistics.median(rates[1:])
+
+
+def group_matmul_rate(group: Group, dtype: torch.dtype) -> float:
+    """The rates of all workers together, measured at the same time."""
+    group.count(0)
+    rate = torch.tensor([matmul_rate(group.device, dtype)], dtype=torch.float64)
+    return float(group.sum(rate.to(group.device)))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What throughput is measured against. None: not known, and then not reported."""
+
+    flops_per_token: float | None = None
+    matmul_flops_per_second: float | None = None  # of all workers together
+    price_per_hour: float | None = None  # of all machines together
+
+
+class Clock:
+    """Wall time since the last logged step, and what of it was not training."""
+
+    def __init__(self, progress: Progress, costs: Costs) -> None:
+        self._costs = costs
+        self.restart(progress)
+
+    def restart(self, progress: Progress) -> None:
+        self._began = time.perf_counter()
+        self._tokens = progress.tokens
+        self._step = progress.step
+        self.waited = 0.0  # for data
+        self.stalled = 0.0  # by checkpoints
+        self.validated = 0.0
+
+    def timing(self, progress: Progress) -> dict[str, float]:
+        """Rates since the last logged step; validation is left out."""
+        seconds = time.perf_counter() - self._began - self.validated
+        tokens = progress.tokens - self._tokens
+        row = {
+            "step": progress.step,
+            "seconds": seconds,
+            "step_seconds": seconds / max(1, progress.step - self._step),
+            "tokens_per_second": tokens / seconds,
+            "data_wait_share": self.waited / seconds,
+            "checkpoint_stall_share": self.stalled / seconds,
+        }
+        costs = self._costs
+        if costs.flops_per_token and costs.matmul_flops_per_second:
+            flops = costs.flops_per_token * row["tokens_per_second"]
+            row["mfu"] = flops / costs.matmul_flops_per_second
+        if costs.price_per_hour is not None:
+            row["cost"] = progress.seconds / 3600 * costs.price_per_hour
+            row["cost_per_million_tokens"] = (
+                costs.price_per_hour / 3600 / row["tokens_per_second"] * 1e6
+            )
+        return row
+
+
+def totals(progress: Progress, costs: Costs) -> dict[str, float]:
+    """The same over all attempts of a run, for its record."""
+    rows = progress.timings
+    seconds = sum(row["seconds"] for row in rows)
+    # Steps that a killed attempt did twice are counted once.
+    total = {
+        "tokens_per_second": progress.tokens / seconds,
+        "step_seconds": seconds / progress.step,
+        "seconds": progress.seconds,
+    }
+    for name in ("data_wait_share", "checkpoint_stall_share"):
+        total[name] = sum(row[name] * row["seconds"] for row in rows) / seconds
+    if costs.flops_per_token and costs.matmul_flops_per_second:
+        flops = costs.flops_per_token * total["tokens_per_second"]
+        total["matmul_flops_per_second"] = costs.matmul_flops_per_second
+        total["mfu"] = flops / costs.matmul_flops_per_second
+    if costs.price_per_hour is not None:
+        total["price_per_hour"] = costs.price_per_hour
+        total["cost"] = progress.seconds / 3600 * costs.price_per_hour
+    good = [row for row in progress.saves if row["valid"]]
+    if good:
+        total["checkpoint_save_seconds"] = statistics.fmean(r["save_seconds"] for r in good)
+        total["checkpoint_stall_seconds"] = statistics.fmean(r["stall_seconds"] for r in good)
+    total["checkpoints_failed"] = len(progress.saves) - len(good)
+    return total
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

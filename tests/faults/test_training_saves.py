@@ -1,0 +1,171 @@
+"""A save that is killed, a store that is away, a full disk: the run ends as it would have."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import s3fs
+from torch import multiprocessing
+
+from rungwise.artifact import Artifact
+from rungwise.context import SilentReporter
+from rungwise.storage import Folder
+from rungwise.training import checkpoint
+from rungwise.training.checkpoint import Checkpoints
+from rungwise.training.trainer import PretrainStageConfig
+from tests.faults.s3_faults import FaultyS3, faulty_s3
+from tests.training_runs import Notes, config, forkserver, make_instances, run, weights
+
+BUCKET = "rungwise-training"
+
+
+@pytest.fixture(scope="module")
+def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return make_instances(tmp_path_factory.mktemp("instances"))
+
+
+class AtSteps(Notes):
+    """Calls a function once a step is reached, and keeps notes."""
+
+    def __init__(self, actions: dict[int, Any]) -> None:
+        super().__init__()
+        self.actions = actions
+
+    def progress(self, done: float, total: float, **shown: float | str) -> None:
+        self.actions.get(int(done), lambda: None)()
+
+
+def _writes_slowly(settings: PretrainStageConfig, instances: Artifact, output: str) -> None:
+    """Stands still while it writes the checkpoint of step 10, its file half done."""
+    write = checkpoint._Writer._write_part
+
+    def half(self: Any, group: Any) -> dict[str, Any]:
+        if self.step == 10:
+            folder = Path(self._folder.uri)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f".{self._name_of(0, group)}.tmp").write_bytes(b"half")
+            time.sleep(60)
+        return write(self, group)
+
+    checkpoint._Writer._write_part = half  # type: ignore[method-assign]
+    run(settings, instances, output)
+
+
+def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
+    instances: Artifact, tmp_path: Path
+) -> None:
+    undisturbed = run(config(), instances, tmp_path / "straight")
+    broken = tmp_path / "broken"
+    with forkserver():
+        context = multiprocessing.get_context("forkserver")
+        process = context.Process(target=_writes_slowly, args=(config(), instances, str(broken)))
+        process.start()
+    deadline = time.monotonic() + 120
+    while not list(broken.glob("checkpoints/step-000000010/.*.tmp")):
+        assert process.is_alive()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert Checkpoints(Folder.at(broken / "checkpoints"), "identity", 2).newest_sound() == 5
+    resumed = run(config(), instances, broken)
+    assert resumed.attempts[-1]["step"] == 5
+    assert resumed == undisturbed
+    assert not list(broken.glob("checkpoints/*/.*.tmp"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 4 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
+    mounted = subprocess.run(command, capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def test_a_disk_that_is_full_during_a_save_costs_that_checkpoint_alone(
+    instances: Artifact, tmp_path: Path, small_disk: Path
+) -> None:
+    undisturbed = run(config(), instances, tmp_path / "straight")
+    ballast = small_disk / "ballast"
+
+    def fill() -> None:
+        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as stream:
+            while True:
+                stream.write(bytes(4096))
+
+    report = AtSteps({8: fill, 12: ballast.unlink})
+    progress = run(config(), instances, small_disk / "run", report=report)
+    assert progress == undisturbed
+    assert [n for n in report.notes if "step 10 is not written" in n and "no room left" in n]
+    assert [row["valid"] for row in progress.saves] == [1.0, 0.0, 1.0, 1.0]
+    straight, full = weights(tmp_path / "straight"), weights(small_disk / "run")
+    assert all(straight[name].equal(full[name]) for name in straight)
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[FaultyS3]:
+    """A proxy before a moto server, which is reached through it as any S3 is."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch, faulty_s3(f"http://{host}:{port}") as found:
+        patch.setenv("AWS_ENDPOINT_URL", found.url)
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().mkdir(BUCKET)
+        yield found
+        s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+@pytest.mark.parametrize("seconds", [3, pytest.param(30, marks=pytest.mark.slow)])
+def test_a_store_that_is_away_during_a_save_is_waited_for(
+    instances: Artifact,
+    tmp_path: Path,
+    proxy: FaultyS3,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: int,
+) -> None:
+    undisturbed = run(config(), instances, tmp_path / "straight")
+    refused: list[str] = []
+    away = threading.Event()
+
+    def outage(exchange: Any, upload: bool) -> str:
+        if upload and "step-000000010/part" in exchange.path and not refused:
+            away.set()
+            threading.Timer(seconds, away.clear).start()
+        if away.is_set():
+            refused.append(exchange.path)
+        return "reset before" if away.is_set() else ""
+
+    monkeypatch.setattr(proxy, "fault", outage)
+    output = f"s3://{BUCKET}/run-{seconds}"
+    began = time.monotonic()
+    progress = run(config(), instances, output)
+    assert refused
+    assert time.monotonic() - began >= seconds
+    assert progress == undisturbed
+    kept = Checkpoints(Folder.at(f"{output}/checkpoints"), "identity", 2)
+    assert kept.newest_sound() == 20
+    assert run(config(), instances, output, report=SilentReporter()) == undisturbed

@@ -1,0 +1,471 @@
+"""What is written loads in transformers with the same logits and ids, and the other way round.
+
+Random small models, nothing is downloaded. Shapes: B batch, T sequence, V vocabulary, C classes.
+"""
+
+import json
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from rungwise.errors import ConfigError, DataError
+from rungwise.hugging_face import export, load
+from rungwise.models.bert import IS_NEXT, NOT_NEXT, Bert, BertConfig, BertForPretraining
+from rungwise.models.config import build_model
+from rungwise.models.gpt import GptConfig, GptForPretraining
+from rungwise.models.heads import SequenceClassifier
+from tests.small_models import shaken, small_model
+
+TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TEXT = ["The cat sat on the mat.", "Strawberries are red; is that so?", "naïve café"]
+SIZES = {
+    "num_layers": 2,
+    "num_heads": 4,
+    "hidden_size": 32,
+    "intermediate_size": 128,
+    "max_position_embeddings": 24,
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_seed():
+    torch.set_num_threads(1)
+    torch.manual_seed(28)
+
+
+@pytest.fixture(scope="module")
+def wordpiece(tmp_path_factory):
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=59, special_tokens=SPECIAL, min_frequency=1, show_progress=False
+    )
+    tokenizer.train_from_iterator(TEXT[:2], trainer)
+    return saved(tokenizer, tmp_path_factory.mktemp("wordpiece"))
+
+
+@pytest.fixture(scope="module")
+def byte_bpe(tmp_path_factory):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=270,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(TEXT, trainer)
+    return saved(tokenizer, tmp_path_factory.mktemp("byte_bpe"))
+
+
+def saved(tokenizer, folder):
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
+
+
+def size_of(tokenizer_file):
+    return Tokenizer.from_file(str(tokenizer_file)).get_vocab_size()
+
+
+def loaded(auto, folder):
+    """Their model, every weight of which came out of the folder."""
+    model, told = auto.from_pretrained(folder, output_loading_info=True)
+    assert not told["missing_keys"]
+    assert not told["unexpected_keys"]
+    assert not told["mismatched_keys"]
+    return model.eval()
+
+
+def edited(folder, **changes):
+    """Change keys of config.json; None removes one."""
+    path = folder / "config.json"
+    data = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({k: v for k, v in data.items() if v != "removed"}))
+
+
+def rewritten(folder, change):
+    """Change the stored tensors in place."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def bert_inputs(vocab_size):
+    ids_BT = torch.randint(vocab_size, (4, 18))
+    segments_BT = (torch.arange(18) > 8).long().expand(4, 18)
+    lengths_B = torch.tensor([18, 11, 5, 17])
+    real_BT = (torch.arange(18) < lengths_B[:, None]).long()
+    theirs = {"input_ids": ids_BT, "token_type_ids": segments_BT, "attention_mask": real_BT}
+    return (ids_BT, segments_BT, lengths_B), theirs, real_BT == 1
+
+
+def every_logit(model, ours):
+    """MLM logits at all positions."""
+    ids_BT = ours[0]
+    return model(*ours, torch.arange(ids_BT.shape[1]).expand_as(ids_BT))
+
+
+# Out.
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("positions", ["learned", "sinusoid"])
+@pytest.mark.parametrize("multiple", [1, 64])
+def test_bert_goes_out(wordpiece, tmp_path, positions, multiple):
+    config, V = BertConfig(**SIZES, positions=positions), size_of(wordpiece)
+    model = shaken(BertForPretraining(config, V, pad_vocab_to_multiple_of=multiple), 0.1).eval()
+    export(model, config, wordpiece, tmp_path)
+    theirs = loaded(transformers.AutoModelForPreTraining, tmp_path)
+    assert isinstance(theirs, transformers.BertForPreTraining)
+    ours, inputs, real_BT = bert_inputs(V)
+    found, expected = every_logit(model, ours), theirs(**inputs)
+    assert expected.prediction_logits.std() > 0.3
+    assert expected.prediction_logits.shape[-1] == V
+    torch.testing.assert_close(
+        expected.prediction_logits[real_BT], found.mlm[..., :V][real_BT], **TOLERANCE
+    )
+    torch.testing.assert_close(
+        expected.seq_relationship_logits, found.nsp[:, [IS_NEXT, NOT_NEXT]], **TOLERANCE
+    )
+    assert isinstance(transformers.AutoModel.from_pretrained(tmp_path), transformers.BertModel)
+
+
+@torch.no_grad()
+def test_bert_without_nsp_goes_out(wordpiece, tmp_path):
+    config, V = BertConfig(**SIZES), size_of(wordpiece)
+    model = shaken(BertForPretraining(config, V, next_sentence=False), 0.1).eval()
+    export(model, config, wordpiece, tmp_path)
+    theirs = loaded(transformers.AutoModelForMaskedLM, tmp_path)
+    ours, inputs, real_BT = bert_inputs(V)
+    torch.testing.assert_close(
+        theirs(**inputs).logits[real_BT], every_logit(model, ours).mlm[real_BT], **TOLERANCE
+    )
+
+
+@torch.no_grad()
+def test_a_classifier_goes_out_with_its_labels(wordpiece, tmp_path):
+    config, V = BertConfig(**SIZES), size_of(wordpiece)
+    model = shaken(SequenceClassifier(Bert(config, V), 3), 0.1).eval()
+    export(model, config, wordpiece, tmp_path, labels=["numpy", "scipy", "torch"])
+    theirs = loaded(transformers.AutoModelForSequenceClassification, tmp_path)
+    assert theirs.config.id2label == {0: "numpy", 1: "scipy", 2: "torch"}
+    ours, inputs, _ = bert_inputs(V)
+    torch.testing.assert_close(theirs(**inputs).logits, model(*ours), **TOLERANCE)
+    with pytest.raises(ConfigError, match="labels: expected 3 names, one a class, found 2"):
+        export(model, config, wordpiece, tmp_path, labels=["numpy", "scipy"])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("multiple", [1, 64])
+def test_gpt_goes_out(byte_bpe, tmp_path, norm, multiple):
+    config, V = GptConfig(**SIZES, norm=norm), size_of(byte_bpe)
+    model = shaken(GptForPretraining(config, V, pad_vocab_to_multiple_of=multiple), 0.1).eval()
+    export(model, config, byte_bpe, tmp_path)
+    theirs = loaded(transformers.AutoModelForCausalLM, tmp_path)
+    ids_BT = torch.randint(V, (3, 20))
+    expected = theirs(input_ids=ids_BT).logits
+    assert expected.shape[-1] == V
+    torch.testing.assert_close(expected, model.logits(ids_BT), **TOLERANCE)
+    again = transformers.AutoModelForPreTraining.from_pretrained(tmp_path)
+    assert type(again) is type(theirs)
+
+
+# Back, and in.
+
+
+@pytest.mark.parametrize("kind", ["mlm_nsp", "mlm", "causal", "classifier"])
+def test_what_went_out_comes_back_bit_by_bit(kind, wordpiece, tmp_path):
+    V = size_of(wordpiece)
+    if kind == "classifier":
+        config = BertConfig(**SIZES)
+        model = SequenceClassifier(Bert(config, V), 3)
+    else:
+        model = small_model(kind, V, initializer_range=0.05, dropout=0.1)
+        config = model.gpt.config if kind == "causal" else model.bert.config
+    shaken(model)
+    export(model, config, wordpiece, tmp_path)
+    found, state = load(tmp_path)
+    assert found == config
+    expected = model.state_dict()
+    assert state.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(state[name], tensor), name
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "name", ["BertForPreTraining", "BertForMaskedLM", "BertForSequenceClassification", "BertModel"]
+)
+def test_bert_comes_in(name, tmp_path):
+    theirs = getattr(transformers, name)(
+        transformers.BertConfig(
+            vocab_size=97,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=48,
+            max_position_embeddings=24,
+            num_labels=3,
+        )
+    ).eval()
+    shaken(theirs, 0.1)
+    theirs.save_pretrained(tmp_path)
+    config, state = load(tmp_path)
+    assert config.dropout == 0.1
+    ours, inputs, real_BT = bert_inputs(97)
+    expected = theirs(**inputs)
+    if name == "BertForSequenceClassification":
+        model = SequenceClassifier(Bert(config, 97), 3).eval()
+        model.load_state_dict(state)
+        torch.testing.assert_close(model(*ours), expected.logits, **TOLERANCE)
+    elif name == "BertModel":
+        bert = Bert(config, 97).eval()
+        bert.load_state_dict({key.removeprefix("bert."): value for key, value in state.items()})
+        torch.testing.assert_close(
+            bert.encode(*ours)[real_BT], expected.last_hidden_state[real_BT], **TOLERANCE
+        )
+        torch.testing.assert_close(
+            bert.pool(bert.encode(*ours)), expected.pooler_output, **TOLERANCE
+        )
+    else:
+        model = BertForPretraining(config, 97, next_sentence=name == "BertForPreTraining").eval()
+        model.load_state_dict(state)
+        found = every_logit(model, ours)
+        logits_BTV = expected.logits if "logits" in expected else expected.prediction_logits
+        torch.testing.assert_close(found.mlm[real_BT], logits_BTV[real_BT], **TOLERANCE)
+        if found.nsp is not None:
+            torch.testing.assert_close(
+                found.nsp[:, [IS_NEXT, NOT_NEXT]], expected.seq_relationship_logits, **TOLERANCE
+            )
+
+
+@pytest.fixture
+def bert_folder(wordpiece, tmp_path):
+    model = shaken(small_model("mlm_nsp", size_of(wordpiece)))
+    export(model, model.bert.config, wordpiece, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def gpt_folder(byte_bpe, tmp_path):
+    model = shaken(small_model("causal", size_of(byte_bpe), intermediate_size=64))
+    export(model, model.gpt.config, byte_bpe, tmp_path)
+    return tmp_path
+
+
+def test_names_of_old_checkpoints_are_understood(bert_folder):
+    """bert-base-uncased has TensorFlow's names of LayerNorm, a counter, and tied copies."""
+    _, expected = load(bert_folder)
+
+    def age(tensors):
+        for name in list(tensors):
+            if "LayerNorm" in name:
+                old = name.replace("weight", "gamma").replace("bias", "beta")
+                tensors[old] = tensors.pop(name)
+        tensors["bert.embeddings.position_ids"] = torch.arange(16)[None]
+        embedding = tensors["bert.embeddings.word_embeddings.weight"]
+        tensors["cls.predictions.decoder.weight"] = embedding.clone()
+        tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"].clone()
+
+    rewritten(bert_folder, age)
+    edited(bert_folder, position_embedding_type="absolute", gradient_checkpointing=False)
+    torch.testing.assert_close(load(bert_folder)[1], expected, atol=0, rtol=0)
+
+
+def test_gpt2_without_prefix_and_with_its_masks_is_understood(gpt_folder):
+    """As openai-community/gpt2 is stored, in half width too."""
+    _, expected = load(gpt_folder)
+
+    def age(tensors):
+        for name in list(tensors):
+            tensors[name.removeprefix("transformer.")] = tensors.pop(name)
+        for layer in range(2):
+            tensors[f"h.{layer}.attn.bias"] = torch.ones(1, 1, 16, 16).tril()
+        tensors["lm_head.weight"] = tensors["wte.weight"].clone()
+
+    rewritten(gpt_folder, age)
+    edited(gpt_folder, n_ctx=16, n_inner="removed")
+    config, state = load(gpt_folder)
+    assert config.intermediate_size == 4 * 16
+    torch.testing.assert_close(state, expected, atol=0, rtol=0)
+
+    rewritten(gpt_folder, lambda tensors: tensors.update({k: v.half() for k, v in tensors.items()}))
+    assert {tensor.dtype for tensor in load(gpt_folder)[1].values()} == {torch.float32}
+
+
+# Tokenizers.
+
+
+def test_the_tokenizer_of_bert_gives_the_same_ids_in_its_frame(bert_folder, wordpiece):
+    ours = Tokenizer.from_file(str(wordpiece))
+    theirs = transformers.AutoTokenizer.from_pretrained(bert_folder)
+    for text in TEXT:
+        ids = ours.encode(text, add_special_tokens=False).ids
+        assert theirs.encode(text, add_special_tokens=False) == ids
+        assert theirs.encode(text) == [2, *ids, 3]
+    a, b = (ours.encode(text, add_special_tokens=False).ids for text in TEXT[:2])
+    pair = theirs(TEXT[0], TEXT[1])
+    assert pair["input_ids"] == [2, *a, 3, *b, 3]
+    assert pair["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    assert theirs.encode("[MASK]", add_special_tokens=False) == [4]
+    assert (theirs.pad_token_id, theirs.unk_token_id, theirs.mask_token_id) == (0, 1, 4)
+    assert theirs.model_max_length == 16
+    assert json.loads((bert_folder / "config.json").read_text())["pad_token_id"] == 0
+
+
+def test_the_tokenizer_of_gpt_gives_the_same_ids_and_no_frame(gpt_folder, byte_bpe):
+    ours = Tokenizer.from_file(str(byte_bpe))
+    theirs = transformers.AutoTokenizer.from_pretrained(gpt_folder)
+    for text in TEXT:
+        assert theirs.encode(text) == ours.encode(text).ids
+        assert theirs.decode(theirs.encode(text)) == text
+    assert theirs.eos_token == theirs.bos_token == "<|endoftext|>"
+    assert "token_type_ids" not in theirs(TEXT[0])
+    assert json.loads((gpt_folder / "config.json").read_text())["eos_token_id"] == 0
+
+
+def test_a_pipeline_fills_a_mask(bert_folder):
+    """The first thing that anybody tries."""
+    fill = transformers.pipeline("fill-mask", model=str(bert_folder), device="cpu")
+    found = fill("The cat sat on the [MASK].", top_k=3)
+    assert len(found) == 3
+    assert all(0 < row["score"] < 1 for row in found)
+
+
+def test_a_tokenizer_of_another_size_is_refused(wordpiece, byte_bpe, tmp_path):
+    model = small_model("mlm_nsp", size_of(wordpiece))
+    with pytest.raises(DataError, match=r"tokenizer\.json: expected 59 tokens .*, found 270"):
+        export(model, model.bert.config, byte_bpe, tmp_path)
+    with pytest.raises(DataError, match=r"missing\.json: expected a tokenizer\.json"):
+        export(model, model.bert.config, tmp_path / "missing.json", tmp_path)
+
+
+# What cannot be.
+
+
+def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
+    V = size_of(wordpiece)
+    bert, gpt = BertConfig(**SIZES, norm="pre"), GptConfig(**SIZES | {"intermediate_size": 100})
+    wide = gpt.model_copy(update={"norm": "post"})
+    mean = SequenceClassifier(Bert(BertConfig(**SIZES), V), 2, "mean")
+    for model, config, message in (
+        (BertForPretraining(bert, V), bert, r"model\.norm is pre, and BertForPreTraining has post"),
+        (mean, BertConfig(**SIZES), r"finetune\.pooling is mean"),
+        (GptForPretraining(wide, V), wide, r"model\.intermediate_size is 100, and OpenAIGPT"),
+        (small_model("left_to_right", V), bert, "a BertLeftToRight has no counterpart"),
+        (small_model("bidirectional", V), bert, "a TwoWayForPretraining has no counterpart"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            export(model, config, wordpiece, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"position_embedding_type": "relative_key"}, 'position_embedding_type must be "absolute"'),
+        ({"rope_parameters": {"rope_theta": 1e4}}, "rope_parameters must be null"),
+        ({"hidden_act": "relu"}, 'hidden_act must be "gelu", found "relu"'),
+        ({"layer_norm_eps": 1e-5}, "layer_norm_eps must be 1e-12, found 1e-05"),
+        ({"is_decoder": True}, "is_decoder must be false, found true"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings must be true"),
+        ({"type_vocab_size": 4}, "type_vocab_size must be 2, found 4"),
+        ({"model_type": "roberta"}, 'model_type must be one of bert, gpt2, .* found "roberta"'),
+        ({"model_type": "removed"}, "model_type must be one of .* found null"),
+        ({"num_hidden_layers": "removed"}, "the key num_hidden_layers is missing"),
+        ({"vocab_size": "removed"}, "the key vocab_size is missing"),
+        ({"attention_probs_dropout_prob": 0.5}, "hidden_dropout_prob and attention_.* the same"),
+        ({"num_attention_heads": 3}, "hidden_size 16 and num_heads 3"),
+    ],
+)
+def test_a_config_that_ours_cannot_follow_is_named_with_file_and_key(bert_folder, changes, message):
+    edited(bert_folder, **changes)
+    with pytest.raises(DataError if "num_heads" not in message else ConfigError) as caught:
+        load(bert_folder)
+    assert str(bert_folder / "config.json") in str(caught.value)
+    assert "\n" not in str(caught.value)
+    caught.match(message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"activation_function": "relu"}, 'activation_function must be "gelu_new"'),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx must be fal"),
+        ({"n_embd": "removed"}, "the key n_embd is missing"),
+    ],
+)
+def test_the_same_for_gpt2(gpt_folder, changes, message):
+    edited(gpt_folder, **changes)
+    with pytest.raises(DataError, match=message):
+        load(gpt_folder)
+
+
+def test_weights_that_do_not_fit_are_named(bert_folder):
+    name = "bert.encoder.layer.1.attention.self.key.bias"
+    kept = load_file(bert_folder / "model.safetensors")
+
+    def remove(tensors):
+        del tensors[name]
+
+    def add(tensors):
+        tensors["bert.encoder.layer.2.output.dense.bias"] = torch.zeros(16)
+
+    def untie(tensors):
+        tensors["cls.predictions.decoder.weight"] = torch.zeros(59, 16)
+
+    def half_a_head(tensors):
+        del tensors["cls.predictions.transform.dense.weight"]
+
+    def widen(tensors):
+        tensors["bert.pooler.dense.bias"] = torch.zeros(17)
+
+    for change, message in (
+        (remove, rf"model\.safetensors: the tensor {name} is missing"),
+        (add, r"bert\.encoder\.layer\.2\.output\.dense\.bias has no place in a bert"),
+        (untie, r"cls\.predictions\.decoder\.weight differs from bert\.embeddings"),
+        (half_a_head, r"the tensor cls\.predictions\.transform\.dense\.weight is missing"),
+        (widen, r"bert\.pooler\.bias has the shape \[17\], expected \[16\]"),
+    ):
+        tensors = dict(kept)
+        change(tensors)
+        save_file(tensors, bert_folder / "model.safetensors")
+        with pytest.raises(DataError, match=message):
+            load(bert_folder)
+
+
+def test_files_that_are_not_there_or_not_readable_are_named(bert_folder):
+    weights, config = bert_folder / "model.safetensors", bert_folder / "config.json"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(DataError, match=r"model\.safetensors: expected safetensors"):
+        load(bert_folder)
+    weights.rename(bert_folder / "pytorch_model.bin")
+    with pytest.raises(DataError, match=r"found none \(beside it: .*pytorch_model\.bin.*\); save"):
+        load(bert_folder)
+    config.write_text("{")
+    with pytest.raises(DataError, match=r"config\.json: expected JSON"):
+        load(bert_folder)
+    config.write_text("[]")
+    with pytest.raises(DataError, match="expected an object, found list"):
+        load(bert_folder)
+    config.unlink()
+    with pytest.raises(DataError, match=r"cannot read .*config\.json"):
+        load(bert_folder)
+
+
+def test_an_imported_model_can_be_trained_on(gpt_folder):
+    config, state = load(gpt_folder)
+    V = len(state["gpt.token_embedding.weight"])
+    model = build_model(config, V, "causal")
+    model.load_state_dict(state)
+    ids_BT = torch.randint(V, (2, 8))
+    model(ids_BT, ids_BT, torch.ones(2, 8)).total.backward()
+    assert all(p.grad is not None for p in model.parameters())

@@ -1,0 +1,165 @@
+"""Small Transformers and random batches for them: one of each objective.
+
+Shapes: B batch, T sequence, V vocabulary, M masked positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rungwise.models.bert import BertConfig
+from rungwise.models.config import (
+    AnyModelConfig,
+    ObjectiveKind,
+    PretrainingModel,
+    build_model,
+)
+from rungwise.models.gpt import GptConfig
+from rungwise.models.two_way import TwoWayConfig
+from rungwise.objectives import (
+    Batch,
+    CausalBatch,
+    ObjectiveConfig,
+    PretrainingBatch,
+)
+
+VOCAB_SIZE = 50
+LENGTH = 16
+CAUSAL_KINDS: tuple[ObjectiveKind, ...] = ("causal", "left_to_right", "bidirectional")
+KINDS: tuple[ObjectiveKind, ...] = ("mlm_nsp", "mlm", "sentence_order", *CAUSAL_KINDS)
+
+
+def small_config(kind: ObjectiveKind, **changes: Any) -> AnyModelConfig:
+    """A config of the family that the objective trains."""
+    families = {"causal": GptConfig, "bidirectional": TwoWayConfig}
+    values: dict[str, Any] = {
+        "num_layers": 2,
+        "num_heads": 2,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "max_position_embeddings": LENGTH,
+    }
+    return families.get(kind, BertConfig)(**(values | changes))
+
+
+def small_model(
+    kind: ObjectiveKind,
+    vocab_size: int = VOCAB_SIZE,
+    pad_vocab_to_multiple_of: int = 1,
+    **changes: Any,
+) -> PretrainingModel:
+    """A model for the objective, its weights as at the start."""
+    return build_model(
+        small_config(kind, **changes),
+        vocab_size,
+        kind,
+        pad_vocab_to_multiple_of=pad_vocab_to_multiple_of,
+    )
+
+
+def shaken(model: nn.Module, scale: float = 0.3) -> Any:
+    """Weights large enough for every path to matter; at 0.02 the layers add little."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * scale)
+    return model
+
+
+def random_batch(
+    kind: ObjectiveKind,
+    B: int,
+    T: int,
+    M: int = 4,
+    vocab_size: int = VOCAB_SIZE,
+    dtype: torch.dtype = torch.float32,
+) -> Batch:
+    """Ragged rows of whatever the objective reads; packed ones where it reads blocks."""
+    if ObjectiveConfig(kind=kind).masks:
+        return random_masked_batch(B, T, M, vocab_size, dtype=dtype)
+    return random_causal_batch(B, T, vocab_size, dtype=dtype)
+
+
+def random_masked_batch(
+    B: int,
+    T: int,
+    M: int,
+    vocab_size: int = VOCAB_SIZE,
+    padded: bool = True,
+    dtype: torch.dtype = torch.float32,
+) -> PretrainingBatch:
+    """Ragged rows with ragged counts of masked positions; the first row has none."""
+    lengths = torch.randint(2, T + 1, (B,)) if padded else torch.full((B,), T)
+    order = torch.rand(B, T).masked_fill(torch.arange(T) >= lengths[:, None], 2.0)
+    order[:, 0] = 2.0  # [CLS] is never masked
+    positions = order.argsort(dim=1)[:, :M]
+    counts = torch.minimum(torch.randint(0, M + 1, (B,)), lengths - 1)
+    counts[0] = 0
+    weights = (torch.arange(M) < counts[:, None]).to(dtype)
+    return PretrainingBatch(
+        ids=torch.randint(vocab_size, (B, T)),
+        segments=torch.randint(2, (B, T)),
+        lengths=lengths if padded else None,
+        masked_positions=positions * weights.long(),
+        masked_ids=torch.randint(vocab_size, (B, M)) * weights.long(),
+        masked_weights=weights,
+        label=torch.randint(2, (B,)),
+    )
+
+
+def random_causal_batch(
+    B: int,
+    T: int,
+    vocab_size: int = VOCAB_SIZE,
+    packed: bool = True,
+    padded: bool = True,
+    dtype: torch.dtype = torch.float32,
+) -> CausalBatch:
+    """Blocks of a random stream, with boundaries anywhere, and padding behind the shorter rows."""
+    stream = torch.randint(vocab_size, (B, T + 1))
+    lengths = torch.randint(1, T + 1, (B, 1)) if padded else torch.full((B, 1), T)
+    place = torch.arange(T).expand(B, T)
+    opens = torch.rand(B, T) < 0.3
+    begin = torch.where(opens, place, 0).cummax(dim=1).values
+    return CausalBatch(
+        ids=stream[:, :-1],
+        targets=stream[:, 1:],
+        weights=(place < lengths).to(dtype),
+        document=opens.long().cumsum(dim=1) if packed else None,
+        positions=place - begin if packed else None,
+    )
+
+
+def documents_of(batch: CausalBatch) -> Iterator[tuple[int, slice, CausalBatch]]:
+    """Row, columns, and the batch of it alone, for each document of real tokens."""
+    assert batch.document is not None
+    for row in range(len(batch.ids)):
+        length = int(batch.weights[row].sum())
+        numbers = batch.document[row, :length]
+        for number in numbers.unique().tolist():
+            columns = (numbers == number).nonzero().flatten()
+            piece = slice(int(columns[0]), int(columns[-1]) + 1)
+            alone = {name: getattr(batch, name)[[row], piece] for name in ("ids", "targets")}
+            weights = batch.weights[[row], piece]
+            yield row, piece, CausalBatch(**alone, weights=weights, document=None, positions=None)
+
+
+def lengths_of(batch: CausalBatch) -> Tensor:
+    """How many real targets each row has."""
+    return batch.weights.sum(dim=1).long()
+
+
+def logits_of(model: Any, batch: CausalBatch) -> Tensor:
+    """Logits (B, T, V) of the targets, whatever the model."""
+    where = (batch.document, batch.positions)
+    if hasattr(model, "two_way"):
+        return model.logits(batch.ids, batch.targets, lengths_of(batch), *where)
+    return model.logits(batch.ids, *where)
+
+
+def gradient(model: nn.Module) -> Tensor:
+    """All gradients in one vector."""
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])

@@ -1,0 +1,226 @@
+"""Small runs of the training loop, in this process or in several: what tests of it share."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import distributed as dist
+from torch import multiprocessing
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
+
+from rungwise.artifact import Artifact
+from rungwise.config import validate, with_overrides
+from rungwise.context import ComputeConfig, SilentReporter
+from rungwise.instances import causal, masked_pairs
+from rungwise.instances.causal import CausalConfig
+from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.text import TokenisedText
+from rungwise.storage import Folder
+from rungwise.training.checkpoint import MODEL, load_tensors
+from rungwise.training.parallel import Group
+from rungwise.training.progress import Progress
+from rungwise.training.trainer import PretrainStageConfig, pretrain
+from tests.conftest import SPECIAL_IDS, write_shards
+
+VOCAB = 60
+LENGTH = 32
+CPU = torch.device("cpu")
+
+
+def made_up_text(seed: int, documents: int = 60) -> TokenisedText:
+    """A language in which a word calls for the next."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(3, 9, size=(documents, 8))
+    steps = rng.choice([1] * 19 + [7], size=int(lengths.sum()))
+    return TokenisedText(
+        ids=(5 + np.cumsum(steps) % (VOCAB - 5)).astype(np.uint16),
+        starts=np.concatenate([[0], np.cumsum(lengths.ravel())]),
+        first_sentence=np.arange(0, documents * 8 + 1, 8),
+        documents=[f"{seed}-{n}" for n in range(documents)],
+    )
+
+
+def make_instances(folder: Path, kind: str = "masked_pairs") -> Artifact:
+    """An instances artifact of the made-up language, built without Ray."""
+    settings: Any = (
+        CausalConfig(sequence_length=LENGTH)
+        if kind == "causal"
+        else MaskedPairsConfig(sequence_length=LENGTH)
+    )
+    build = causal.build if kind == "causal" else masked_pairs.build
+    shards = {}
+    for number, split in enumerate(("train", "validation")):
+        generator = np.random.Generator(np.random.Philox(number))
+        built = build(made_up_text(number), settings, SPECIAL_IDS, generator)
+        shards[f"{split}-00000.arrow"] = built.shard
+    summary = {
+        **write_shards(folder, shards, VOCAB),
+        "kind": kind,
+        "sequence_length": LENGTH,
+        "unigram_entropy": 4.0,
+    }
+    record = {"summary": summary, "config": settings.model_dump(mode="json")}
+    return Artifact("instances", "f" * 12, Folder.at(folder), record)
+
+
+def config(kind: str = "masked_pairs", **changes: Any) -> PretrainStageConfig:
+    """A run of twenty steps; `changes` are dotted keys."""
+    data: dict[str, Any] = {
+        "model": {
+            "kind": "gpt" if kind == "causal" else "bert",
+            "num_layers": 2,
+            "num_heads": 2,
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "max_position_embeddings": LENGTH,
+        },
+        "pretrain": {
+            "objective": {"kind": "causal" if kind == "causal" else "mlm_nsp"},
+            "steps": 20,
+            "global_batch_size": 12,
+            "optimizer": {"learning_rate": 0.01},
+            "validation_every_steps": 10,
+            "validation_instances": 30,
+            "log_every_steps": 1,
+        },
+    }
+    return validate(PretrainStageConfig, with_overrides(data, changes))
+
+
+def run(
+    settings: PretrainStageConfig,
+    instances: Artifact,
+    output: Path | str,
+    group: Group | None = None,
+    report: Any = None,
+    notice: Any = lambda: False,
+    **compute: Any,
+) -> Progress:
+    """The loop in this process."""
+    torch.set_num_threads(1)
+    progress, _ = pretrain(
+        settings,
+        instances,
+        Folder.at(output),
+        "identity",
+        ComputeConfig(**({"micro_batch_size": 4, "checkpoint_every_steps": 5} | compute)),
+        group or Group.current(CPU),
+        report or SilentReporter(),
+        notice,
+    )
+    return progress
+
+
+class Killed(Exception):
+    """Stands for a kill at a step."""
+
+
+class KilledAt(SilentReporter):
+    """Raises when the run reports a step, as if it were killed there."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def progress(self, done: float, total: float, **shown: float | str) -> None:
+        if done >= self.step:
+            raise Killed
+
+
+class Notes(SilentReporter):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.points: dict[str, list[float]] = {}
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+    def metrics(self, values: dict[str, float], step: int, run: str | None = None) -> None:
+        for name, value in values.items():
+            self.points.setdefault(name, []).append(value)
+
+
+def weights(output: Path) -> dict[str, torch.Tensor]:
+    """The model that a run left."""
+    return load_tensors(Folder.at(output), MODEL)
+
+
+def together(
+    world: int,
+    settings: PretrainStageConfig,
+    instances: Artifact,
+    output: Path,
+    port: int,
+    killed_at: int | None = None,
+    **compute: Any,
+) -> Progress | None:
+    """The same run on so many processes with gloo; None if it was to be killed at a step."""
+    output.mkdir(exist_ok=True)
+    arguments = (world, port, str(output), settings, instances, killed_at, compute)
+    if killed_at is not None:
+        # The first of the processes that fail is named, which need not be the one killed.
+        with pytest.raises((ProcessExitedException, ProcessRaisedException)):
+            _processes(world, arguments)
+        return None
+    _processes(world, arguments)
+    return Progress(**json.loads((output / "progress.json").read_text()))
+
+
+@contextlib.contextmanager
+def forkserver() -> Iterator[None]:
+    """Processes started in this block come from a server that has imported PyTorch already, from
+    where this process has it."""
+    multiprocessing.set_forkserver_preload([__name__])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        yield
+
+
+def _processes(world: int, arguments: tuple[Any, ...]) -> None:
+    with forkserver():
+        multiprocessing.start_processes(
+            _worker, args=arguments, nprocs=world, start_method="forkserver"
+        )
+
+
+def _worker(
+    rank: int,
+    world: int,
+    port: int,
+    output: str,
+    settings: PretrainStageConfig,
+    instances: Artifact,
+    killed_at: int | None,
+    compute: dict[str, Any],
+) -> None:
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
+    torch.set_num_threads(1)
+    report = SilentReporter() if killed_at is None else _KillsItself(killed_at)
+    progress = run(settings, instances, output, report=report, **compute)
+    if rank == 0:
+        (Path(output) / "progress.json").write_text(json.dumps(asdict(progress)))
+    dist.destroy_process_group()
+
+
+class _KillsItself(SilentReporter):
+    """A real kill of the leader at a step; the others fail because it is gone."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def progress(self, done: float, total: float, **shown: float | str) -> None:
+        if done >= self.step:
+            os.kill(os.getpid(), signal.SIGKILL)

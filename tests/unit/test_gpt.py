@@ -1,0 +1,340 @@
+"""GPT against published sizes, the papers' formulas, and what a position may see.
+
+The comparison with transformers is in reference/. The tests of what is seen cover BERT from left to
+right as well. Shapes: B batch, T sequence, D hidden, V vocabulary.
+"""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from rungwise.config import Config, validate
+from rungwise.errors import ConfigError
+from rungwise.models import attention
+from rungwise.models.attention import block_mask, visible_keys
+from rungwise.models.bert import Bert, BertConfig
+from rungwise.models.config import PRESETS, ModelConfig, build_model, flops_per_token
+from rungwise.models.gpt import Gpt, GptConfig, GptForPretraining
+from rungwise.models.heads import SequenceClassifier, load_encoder
+from rungwise.models.transformer import parameter_count
+from tests.small_models import (
+    CAUSAL_KINDS,
+    VOCAB_SIZE,
+    documents_of,
+    logits_of,
+    random_causal_batch,
+    shaken,
+    small_config,
+    small_model,
+)
+
+LEFT_TO_RIGHT = ("causal", "left_to_right")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_seed():
+    torch.set_num_threads(1)
+    torch.manual_seed(22)
+
+
+# Sizes.
+
+
+@pytest.mark.parametrize(
+    ("preset", "vocab_size", "parameters"),
+    [
+        ("gpt1", 40_478, 116_534_784),
+        ("gpt2", 50_257, 124_439_808),
+        ("gpt2-medium", 50_257, 354_823_168),
+        ("gpt2-large", 50_257, 774_030_080),
+        ("gpt2-xl", 50_257, 1_557_611_200),
+    ],
+)
+def test_parameter_counts_are_the_published_ones(preset, vocab_size, parameters):
+    with torch.device("meta"):
+        model = build_model(PRESETS[preset], vocab_size, "causal")
+    assert parameter_count(model) == parameters
+
+
+def test_every_preset_builds_with_one_of_its_objectives():
+    kinds = {"bert": "mlm_nsp", "gpt": "causal", "two_way": "bidirectional"}
+    for name, config in PRESETS.items():
+        with torch.device("meta"):
+            model = build_model(config, 100, kinds[config.kind])
+        assert model.state_dict(), name
+
+
+@pytest.mark.parametrize(("vocab_size", "megaflops"), [(50_304, 798.0), (50_257, 797.8)])
+def test_flops_per_token_of_gpt2(vocab_size, megaflops):
+    flops = flops_per_token(GptConfig.gpt2(), vocab_size, 1024, "causal")
+    assert flops / 1e6 == pytest.approx(megaflops, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", CAUSAL_KINDS)
+def test_flops_are_what_pytorch_counts_but_for_the_future(kind):
+    """PyTorch counts the skipped half of causal attention too."""
+    B, T, V = 2, 12, 200
+    with torch.device("meta"):
+        model = small_model(kind, V)
+        ids_BT, weights_BT = torch.zeros(B, T, dtype=torch.int64), torch.ones(B, T)
+    with FlopCounterMode(display=False) as counter:
+        model(ids_BT, ids_BT, weights_BT).total.backward()
+    config = small_config(kind)
+    stacks = 2 if kind == "bidirectional" else 1
+    future = stacks * 6 * config.num_layers * config.hidden_size * T
+    counted = counter.get_total_flops() / (B * T) - future
+    found = flops_per_token(config, V, T, kind)
+    assert found == pytest.approx(counted, rel=1e-12)
+
+
+def test_flops_of_masked_objectives_are_those_of_bert():
+    for kind, megaflops in (("mlm_nsp", 545.4), ("sentence_order", 545.4), ("mlm", 545.4)):
+        found = flops_per_token(BertConfig.base(), 30_522, 128, kind, 0.15 * 128)
+        assert found / 1e6 == pytest.approx(megaflops, abs=0.05)
+
+
+# Configuration.
+
+
+class _Recipe(Config):
+    model: ModelConfig
+
+
+def test_the_family_is_chosen_by_kind():
+    for kind in ("bert", "gpt", "two_way"):
+        assert validate(_Recipe, {"model": {"kind": kind}}).model.kind == kind
+    with pytest.raises(ConfigError, match=r"model\.positions: unknown key; did you mean"):
+        validate(_Recipe, {"model": {"kind": "gpt", "positions": "sinusoid"}})
+    with pytest.raises(ConfigError, match=r"model.kind: expected one of bert, gpt, two_way"):
+        validate(_Recipe, {"model": {"kind": "rnn"}})
+    with pytest.raises(ConfigError, match=r"hidden_size 100 and num_heads 12; change .* 108"):
+        validate(_Recipe, {"model": {"kind": "gpt", "hidden_size": 100}})
+
+
+@pytest.mark.parametrize(
+    ("kind", "objective", "fitting"),
+    [("gpt", "mlm", "bert"), ("bert", "causal", "gpt"), ("two_way", "left_to_right", "bert")],
+)
+def test_an_objective_of_another_family_is_refused(kind, objective, fitting):
+    config = validate(_Recipe, {"model": {"kind": kind}}).model
+    with pytest.raises(
+        ConfigError,
+        match=rf"objective\.kind is {objective}, but model\.kind is {kind}.*model\.kind={fitting}",
+    ):
+        build_model(config, 100, objective)
+
+
+def test_a_block_beyond_the_learned_table_is_refused():
+    model = small_model("causal")
+    with pytest.raises(ValueError, match="16 learned positions, found a sequence of 17"):
+        model.logits(torch.zeros(1, 17, dtype=torch.int64))
+
+
+# The start: Radford et al. 2019, section 2.3.
+
+
+def test_residual_outputs_start_smaller_by_the_root_of_twice_the_layers():
+    config = GptConfig(num_layers=8, num_heads=4, hidden_size=128, intermediate_size=512)
+    for norm, factor in (("pre", 1 / 4), ("post", 1.0)):
+        gpt = Gpt(config.model_copy(update={"norm": norm}), 1000)
+        scales = {
+            "attention.query_key_value": 1.0,
+            "attention.output": factor,
+            "mlp.expand": 1.0,
+            "mlp.contract": factor,
+        }
+        for name, scale in scales.items():
+            weight = gpt.transformer.blocks[3].get_submodule(name).weight
+            assert weight.std().item() == pytest.approx(0.02 * scale, rel=0.03), name
+        assert gpt.token_embedding.weight.std().item() == pytest.approx(0.02, rel=0.01)
+        assert gpt.token_embedding.weight.abs().max() > 0.04  # GPT's normal is not cut
+
+
+def test_biases_start_at_zero_and_the_same_generator_gives_the_same_start():
+    for kind in CAUSAL_KINDS:
+        first, second = small_model(kind), small_model(kind)
+        first.initialise(torch.Generator().manual_seed(5))
+        second.initialise(torch.Generator().manual_seed(5))
+        for name, tensor in first.state_dict().items():
+            assert torch.equal(tensor, second.state_dict()[name]), name
+            assert not (name.endswith("bias") and bool(tensor.any())), name
+
+
+# The formulas.
+
+
+def test_gpt_is_the_formula():
+    """One block, pre-norm, by hand: what is in no other test of the block."""
+    model = shaken(small_model("causal", num_layers=1))
+    gpt, ids_BT = model.gpt, torch.randint(VOCAB_SIZE, (2, 9))
+    x_BTD = gpt.token_embedding.weight[ids_BT] + gpt.position_embedding.weight[:9]
+    block = gpt.transformer.blocks[0]
+    q, k, v = block.attention.query_key_value(block.attention_norm(x_BTD)).chunk(3, dim=-1)
+    heads = []
+    for head in (slice(0, 8), slice(8, 16)):
+        scores_BTT = q[..., head] @ k[..., head].mT / math.sqrt(8)
+        future_TT = torch.ones(9, 9).triu(1).bool()
+        heads.append(scores_BTT.masked_fill(future_TT, -math.inf).softmax(-1) @ v[..., head])
+    x_BTD = x_BTD + block.attention.output(torch.cat(heads, dim=-1))
+    z = block.mlp.expand(block.mlp_norm(x_BTD))
+    gelu = 0.5 * z * (1 + torch.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)))
+    x_BTD = gpt.transformer.final_norm(x_BTD + block.mlp.contract(gelu))
+    expected_BTV = x_BTD @ gpt.token_embedding.weight.T
+    torch.testing.assert_close(model.logits(ids_BT), expected_BTV, atol=1e-5, rtol=1e-5)
+
+
+def test_the_output_is_the_embedding_and_nothing_more():
+    names = [name for name, p in small_model("causal").named_parameters() if VOCAB_SIZE in p.shape]
+    assert names == ["gpt.token_embedding.weight"]
+
+
+# Who sees whom.
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("kind", LEFT_TO_RIGHT)
+def test_no_position_sees_the_future(kind, norm):
+    model = shaken(small_model(kind, norm=norm))
+    ids_BT = torch.randint(VOCAB_SIZE, (2, 9))
+    before = model.logits(ids_BT)
+    for position in range(9):
+        changed_BT = ids_BT.clone()
+        changed_BT[:, position] = (changed_BT[:, position] + 7) % VOCAB_SIZE
+        moved_T = (model.logits(changed_BT) - before).abs().amax(dim=(0, 2))
+        assert not moved_T[:position].any()
+        assert bool((moved_T[position:] > 1e-4).all()), position
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [("causal", {}), ("left_to_right", {}), ("left_to_right", {"positions": "sinusoid"})],
+)
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000), norm=st.sampled_from(["pre", "post"]))
+def test_packed_documents_are_as_if_each_were_alone(kind, changes, seed, norm):
+    torch.manual_seed(seed)
+    # A sinusoid is as wide as words are at the start; here it has to show among shaken ones.
+    model = shaken(small_model(kind, norm=norm, initializer_range=0.3, **changes)).eval()
+    batch = random_causal_batch(3, 12)
+    packed_BTV = logits_of(model, batch)
+    for row, columns, alone in documents_of(batch):
+        expected = logits_of(model, alone)[0]
+        torch.testing.assert_close(packed_BTV[row, columns], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", CAUSAL_KINDS)
+def test_what_stands_at_padding_changes_nothing(kind):
+    model = shaken(small_model(kind)).eval()
+    for packed in (True, False):
+        batch = random_causal_batch(4, 12, packed=packed)
+        padding_BT = batch.weights == 0
+        other = {
+            name: torch.where(padding_BT, torch.randint_like(batch.ids, VOCAB_SIZE), value)
+            for name, value in (("ids", batch.ids), ("targets", batch.targets))
+        }
+        sums = model(batch.ids, batch.targets, batch.weights, batch.document, batch.positions)
+        found = model(**{f"{name}_BT": value for name, value in (vars(batch) | other).items()})
+        torch.testing.assert_close(found, sums, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("kind", LEFT_TO_RIGHT)
+def test_one_document_as_long_as_the_row_is_the_same_with_and_without_a_mask(kind):
+    model = shaken(small_model(kind)).eval()
+    ids_BT = torch.randint(VOCAB_SIZE, (2, 9))
+    positions_BT = torch.arange(9).expand(2, 9)
+    masked = model.logits(ids_BT, torch.full((2, 9), 3), positions_BT)
+    torch.testing.assert_close(masked, model.logits(ids_BT), atol=1e-5, rtol=1e-5)
+
+
+def test_both_directions_stay_within_a_document_too():
+    """A BERT over packed blocks: padding is a document of its own."""
+    model = shaken(Bert(BertConfig(num_layers=2, num_heads=2, hidden_size=16), VOCAB_SIZE)).eval()
+    ids_BT = torch.randint(VOCAB_SIZE, (1, 9))
+    document_BT = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2]])
+    positions_BT = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 0, 1]])
+    packed = model.encode(ids_BT, None, None, document_BT, positions_BT)
+    for columns in (slice(0, 3), slice(3, 7)):
+        alone = model.encode(ids_BT[:, columns])
+        torch.testing.assert_close(packed[:, columns], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_a_block_without_a_boundary_takes_the_kernel_with_its_own_rule(monkeypatch):
+    seen = []
+    real = functional.scaled_dot_product_attention
+
+    def spy(*tensors, attn_mask, is_causal, **options):
+        seen.append((attn_mask, is_causal))
+        return real(*tensors, attn_mask=attn_mask, is_causal=is_causal, **options)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", spy)
+    model = small_model("causal")
+    ids_BT = torch.zeros(1, 4, dtype=torch.int64)
+    model.logits(ids_BT)
+    assert seen == [(None, True), (None, True)]
+    model.logits(ids_BT, torch.tensor([[0, 0, 1, 1]]), torch.tensor([[0, 1, 0, 1]]))
+    (first, causal), (second, _) = seen[2:]
+    assert first is second, "one mask for all layers"
+    assert not causal
+    assert first.long().tolist() == [[[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]]]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_block_mask_says_what_the_dense_mask_says(causal):
+    """And leaves out the tiles that lie between documents."""
+    document_BT = torch.tensor([[0] * 128 + [1] * 256, [0] * 300 + [1] * 84])
+    dense = visible_keys(384, None, document_BT, causal=causal, dropout=0.0)
+    mask = block_mask(document_BT, causal)
+    row, query, key = (torch.arange(n) for n in (2, 384, 384))
+    told = mask.mask_mod(row[:, None, None], 0, query[None, :, None], key[None, None, :])
+    assert torch.equal(told, dense[:, 0])
+    tiles = dense[:, 0].unflatten(1, (3, 128)).unflatten(3, (3, 128)).any(dim=4).any(dim=2)
+    assert torch.equal(mask.to_dense()[:, 0].bool(), tiles)
+    assert not tiles.all()
+
+
+def test_attention_by_block_mask_gives_the_same_logits(monkeypatch):
+    """What a GPU takes under torch.compile; here forward alone, which a CPU has too."""
+    model = shaken(small_model("causal", num_layers=1, max_position_embeddings=200), 0.1).eval()
+    batch = random_causal_batch(2, 200, padded=False)
+    with torch.no_grad():
+        expected = logits_of(model, batch)
+        monkeypatch.setattr(attention, "_has_fused_block_mask", lambda *_: True)
+        torch._dynamo.reset()
+        compiled = torch.compile(model.logits, fullgraph=True, dynamic=False, backend="eager")
+        found = compiled(batch.ids, batch.document, batch.positions)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+# BERT from left to right, downstream.
+
+
+def test_left_to_right_hands_its_encoder_on():
+    pretrained = shaken(small_model("left_to_right"))
+    bert = Bert(pretrained.bert.config, VOCAB_SIZE, pooler=False, causal=True)
+    load_encoder(bert, pretrained.state_dict())
+    ids_BT = torch.randint(VOCAB_SIZE, (2, 9))
+    torch.testing.assert_close(bert.encode(ids_BT), pretrained.bert.encode(ids_BT))
+    assert SequenceClassifier(bert, 3, "mean")(ids_BT).shape == (2, 3)
+
+
+def test_cls_of_a_causal_encoder_is_refused():
+    bert = Bert(BertConfig.tiny(), VOCAB_SIZE, causal=True)
+    with pytest.raises(ValueError, match="sees nothing but itself; change pooling to 'mean'"):
+        SequenceClassifier(bert, 2, "cls")
+
+
+def test_left_to_right_has_the_weights_of_bert_without_nsp():
+    plain = small_model("mlm").state_dict()
+    assert {name: t.shape for name, t in small_model("left_to_right").state_dict().items()} == {
+        name: t.shape for name, t in plain.items()
+    }
+
+
+def test_a_gpt_of_gpt1_has_no_last_norm():
+    names = GptForPretraining(GptConfig.gpt1().model_copy(update={"num_layers": 1}), 9).state_dict()
+    assert not [name for name in names if "final_norm" in name]

@@ -1,0 +1,237 @@
+"""Every model with its objective: gradients, splits, graphs, and what may not change a number.
+
+Shapes: B batch, T sequence, V vocabulary.
+"""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rungwise.models.cross_entropy import MOST_LOGITS
+from rungwise.models.transformer import recompute_activations
+from rungwise.objectives import ObjectiveConfig, build_objective
+from tests.small_models import (
+    CAUSAL_KINDS,
+    KINDS,
+    VOCAB_SIZE,
+    gradient,
+    random_batch,
+    random_causal_batch,
+    shaken,
+    small_model,
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_seed():
+    torch.set_num_threads(1)
+    torch.manual_seed(31)
+
+
+def objective_of(kind):
+    return build_objective(ObjectiveConfig(kind=kind))
+
+
+def loss_and_gradient(kind, model, batch):
+    model.zero_grad()
+    loss = objective_of(kind)(model, batch).loss()
+    loss.backward()
+    return loss.detach(), gradient(model)
+
+
+VARIANTS = [
+    *[(kind, {"norm": norm}) for kind in KINDS for norm in ("post", "pre")],
+    ("mlm_nsp", {"positions": "sinusoid"}),
+    ("left_to_right", {"positions": "sinusoid"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes"), VARIANTS)
+def test_the_gradient_is_that_of_finite_differences(kind, changes):
+    """In float64, along a random direction of every parameter on its own."""
+    sizes = {"num_layers": 1, "hidden_size": 8, "intermediate_size": 12}
+    model = small_model(kind, 11, pad_vocab_to_multiple_of=8, **sizes, **changes).double()
+    shaken(model)
+    batch = random_batch(kind, 3, 7, 3, vocab_size=11, dtype=torch.float64)
+    objective = objective_of(kind)
+    objective(model, batch).loss().backward()
+    epsilon = 1e-6
+    for name, parameter in model.named_parameters():
+        direction = torch.randn_like(parameter)
+        values = []
+        for sign in (1, -1):
+            parameter.data.add_(sign * epsilon * direction)
+            values.append(objective(model, batch).loss().item())
+            parameter.data.sub_(sign * epsilon * direction)
+        slope = (values[0] - values[1]) / (2 * epsilon)
+        assert (parameter.grad * direction).sum().item() == pytest.approx(
+            slope, rel=1e-6, abs=1e-8
+        ), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=12, deadline=None)
+@given(cuts=st.sets(st.integers(1, 7), max_size=7), seed=st.integers(0, 1000))
+def test_any_split_gives_the_same_loss_and_gradient(kind, cuts, seed):
+    """Cut into micro-batches anywhere, with another number of losses in each."""
+    torch.manual_seed(seed)
+    objective, model = objective_of(kind), small_model(kind).double()
+    batch = random_batch(kind, 8, 12, 5, dtype=torch.float64)
+    loss, expected = loss_and_gradient(kind, model, batch)
+    whole = objective(model, batch)
+
+    pieces = [batch.rows(a, b) for a, b in pairwise([0, *sorted(cuts), 8])]
+    global_count = torch.stack([objective.counts(piece) for piece in pieces]).sum(0)
+    model.zero_grad()
+    found, merged = 0.0, None
+    for piece in pieces:
+        sums = objective(model, piece)
+        share = sums.loss(global_count)
+        share.backward()
+        found += share.item()
+        merged = sums if merged is None else merged + sums
+    assert found == pytest.approx(loss.item(), rel=1e-12)
+    torch.testing.assert_close(gradient(model), expected, rtol=1e-10, atol=1e-12)
+    assert merged.metrics() == pytest.approx(whole.metrics(), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_model_and_objective_compile_to_one_graph(kind):
+    """No branch on data and no wait for the device, with chunks and recomputation as well."""
+    model = shaken(small_model(kind, pad_vocab_to_multiple_of=64, num_layers=1), 0.1)
+    batch, objective = random_batch(kind, 3, 12), objective_of(kind)
+    expected_loss, expected = loss_and_gradient(kind, model, batch)
+    if kind in CAUSAL_KINDS:
+        model.most_logits = 20 * VOCAB_SIZE
+    recompute_activations(model)
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda batch: objective(model, batch),
+        fullgraph=True,
+        dynamic=False,
+        backend="aot_eager",
+    )
+    model.zero_grad()
+    loss = compiled(batch).loss()
+    loss.backward()
+    torch.testing.assert_close(loss, expected_loss)
+    torch.testing.assert_close(gradient(model), expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_recomputed_activations_give_the_same_gradient(kind, dropout):
+    """Dropout too: what was dropped is dropped again."""
+    model, batch = small_model(kind, dropout=dropout), random_batch(kind, 3, 12)
+    found = []
+    for on in (False, True):
+        recompute_activations(model, on)
+        torch.manual_seed(5)
+        found.append(loss_and_gradient(kind, model, batch))
+    torch.testing.assert_close(*found, atol=0, rtol=0)
+
+
+def test_recomputing_keeps_the_input_of_a_block_and_nothing_else():
+    """Bytes that autograd holds on to, with and without."""
+    batch = random_causal_batch(2, 16, packed=False)
+    held = []
+    for on in (False, True):
+        model = small_model("causal", num_layers=6)
+        recompute_activations(model, on)
+        kept = {}
+        parameters = {p.data_ptr() for p in model.parameters()}
+
+        def keep(tensor, kept=kept, parameters=parameters):
+            if tensor.data_ptr() not in parameters:
+                kept[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            model.gpt.encode(batch.ids)
+        held.append(sum(kept.values()))
+    assert held[1] < held[0] / 4
+
+
+@pytest.mark.parametrize("kind", CAUSAL_KINDS)
+@pytest.mark.parametrize("most_logits", [1, 7 * VOCAB_SIZE, 35 * VOCAB_SIZE])
+def test_chunks_of_logits_change_nothing(kind, most_logits):
+    model = shaken(small_model(kind, pad_vocab_to_multiple_of=64)).double()
+    batch = random_causal_batch(3, 12, dtype=torch.float64)
+    expected = objective_of(kind)(model, batch)
+    expected_loss, expected_gradient = loss_and_gradient(kind, model, batch)
+    assert model.most_logits == MOST_LOGITS
+    model.most_logits = most_logits
+    loss, found = loss_and_gradient(kind, model, batch)
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-12, atol=0)
+    torch.testing.assert_close(found, expected_gradient, rtol=1e-10, atol=1e-12)
+    with torch.no_grad():
+        evaluated = objective_of(kind)(model, batch)
+    torch.testing.assert_close(evaluated.total, expected.total, rtol=1e-12, atol=0)
+    assert torch.equal(evaluated.correct, expected.correct)
+
+
+def test_no_more_logits_than_asked_for_are_held_at_a_time():
+    """The largest product of the output, seen at the function that takes it."""
+    model, batch = small_model("causal"), random_causal_batch(4, 16, packed=False)
+    sizes = []
+
+    def spy(hidden_XD, logits_of=model._logits_of):
+        logits_XV = logits_of(hidden_XD)
+        sizes.append(logits_XV.numel())
+        return logits_XV
+
+    model._logits_of = spy
+    model.most_logits = 10 * VOCAB_SIZE
+    loss_and_gradient("causal", model, batch)
+    assert max(sizes) <= 10 * VOCAB_SIZE
+    assert len(sizes) == 2 * 7  # 64 tokens in 7 chunks, forward and again in backward
+    assert sum(sizes) == 2 * 64 * VOCAB_SIZE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_padded_vocabulary_changes_no_loss_and_no_gradient(kind):
+    batch, found = random_batch(kind, 3, 12), {}
+    for multiple in (1, 64):
+        model = small_model(kind, pad_vocab_to_multiple_of=multiple)
+        state = model.state_dict()
+        torch.manual_seed(6)
+        for name, tensor in state.items():
+            real = tensor[:VOCAB_SIZE] if "token_embedding" in name else tensor
+            real.copy_(torch.randn(real.shape) * 0.3)
+        loss, _ = loss_and_gradient(kind, model, batch)
+        gradients = {name: p.grad for name, p in model.named_parameters()}
+        (embedding,) = [name for name in gradients if "token_embedding" in name]
+        assert len(gradients[embedding]) == (64 if multiple == 64 else VOCAB_SIZE)
+        assert not gradients[embedding][VOCAB_SIZE:].any()
+        gradients[embedding] = gradients[embedding][:VOCAB_SIZE]
+        found[multiple] = loss, gradients
+    torch.testing.assert_close(found[1], found[64], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_width_products_give_a_loss_in_float32(kind):
+    model, batch = small_model(kind), random_batch(kind, 3, 12)
+    expected = objective_of(kind)(model, batch).loss()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        if kind in CAUSAL_KINDS:
+            model.most_logits = 10 * VOCAB_SIZE
+        sums = objective_of(kind)(model, batch)
+    assert sums.total.dtype == torch.float32
+    assert sums.loss().item() == pytest.approx(expected.item(), rel=0.01)
+    sums.loss().backward()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_model_learns_a_batch_by_heart(kind):
+    model, objective = small_model(kind, hidden_size=32), objective_of(kind)
+    batch = random_batch(kind, 4, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0)
+    for _ in range(120):
+        optimizer.zero_grad()
+        objective(model, batch).loss().backward()
+        optimizer.step()
+    metrics = objective(model.eval(), batch).metrics()
+    assert metrics[f"{objective.parts[0]}_accuracy"] > 0.9, metrics

@@ -1,0 +1,157 @@
+"""Checkpoints: written beside the training, valid or not there, kept by a rule, whole in parts."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rungwise.artifact import Artifact
+from rungwise.errors import UserError
+from rungwise.storage import Folder
+from rungwise.training import checkpoint
+from rungwise.training.checkpoint import RECORD, Checkpoints
+from rungwise.training.optimizer import OptimizerConfig, build_optimizers
+from rungwise.training.parallel import Group
+from rungwise.training.progress import Progress
+from rungwise.training.state import named_state, pieces_to_write
+from tests.small_models import small_model
+from tests.training_runs import Killed, KilledAt, Notes, config, make_instances, run, together
+
+
+@pytest.fixture(scope="module")
+def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return make_instances(tmp_path_factory.mktemp("instances"))
+
+
+def checkpoints(folder: Path, **keys: Any) -> Checkpoints:
+    return Checkpoints(Folder.at(folder), "identity", **({"keep": 2} | keys))
+
+
+def model_and_optimizers() -> Any:
+    torch.manual_seed(0)
+    model = small_model("mlm_nsp")
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizers = build_optimizers(model, OptimizerConfig())
+    for optimizer in optimizers:
+        optimizer.step()
+    return model, optimizers
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written is the state at the save, whatever happens to the model meanwhile."""
+    model, optimizers = model_and_optimizers()
+    expected = {name: t.clone() for name, t in named_state(model, optimizers).items()}
+    gate = threading.Event()
+    digest = checkpoint._digest
+    monkeypatch.setattr(checkpoint, "_digest", lambda path: gate.wait(30) and digest(path))
+    kept = checkpoints(tmp_path)
+    kept.save(model, optimizers, Progress(step=5))
+    assert kept.steps() == []  # save has returned, nothing is valid yet
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    gate.set()
+    kept.settle()
+    assert kept.steps() == [5]
+    assert [saved.step for saved in kept.settled] == [5]
+    assert kept.settled[0].save_seconds > 0
+    other, others = model_and_optimizers()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1)
+    assert checkpoints(tmp_path).load(5, other, others) == Progress(step=5)
+    found = named_state(other, others)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_the_last_ones_and_every_nth_are_kept(instances: Artifact, tmp_path: Path) -> None:
+    run(config(), instances, tmp_path, checkpoint_every_steps=2, keep_checkpoint_every_steps=8)
+    assert checkpoints(tmp_path / "checkpoints").steps() == [8, 16, 18, 20]
+
+
+def test_a_save_that_fails_is_named_and_the_run_ends_as_an_undisturbed_one(
+    instances: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = run(config(), instances, tmp_path / "a")
+    write = checkpoint._Writer._write_part
+
+    def full(self: Any, group: Group) -> dict[str, Any]:
+        if self.step == 10:
+            raise UserError("no room left on the disk")
+        return write(self, group)
+
+    monkeypatch.setattr(checkpoint._Writer, "_write_part", full)
+    notes = Notes()
+    progress = run(config(), instances, tmp_path / "b", report=notes)
+    assert progress == undisturbed
+    assert [note for note in notes.notes if "step 10 is not written" in note]
+    assert [row["valid"] for row in progress.saves] == [1.0, 0.0, 1.0, 1.0]
+    assert checkpoints(tmp_path / "b" / "checkpoints").steps() == [15, 20]
+    assert notes.points["checkpoint/valid"] == [1.0, 0.0, 1.0, 1.0]
+
+
+def test_three_failed_saves_in_a_row_end_the_run(
+    instances: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Any, group: Group) -> dict[str, Any]:
+        raise UserError("no room left on the disk")
+
+    monkeypatch.setattr(checkpoint._Writer, "_write_part", full)
+    message = r"the checkpoint of step 6 is not written: no room left"
+    with pytest.raises(UserError, match=message):
+        run(config(), instances, tmp_path, checkpoint_every_steps=2)
+
+
+def test_files_of_a_killed_save_are_not_taken_for_those_of_the_next(
+    instances: Artifact, tmp_path: Path
+) -> None:
+    with pytest.raises(Killed):
+        run(config(), instances, tmp_path, report=KilledAt(12))
+    folder = tmp_path / "checkpoints" / "step-000000015"
+    folder.mkdir()
+    (folder / "part-00000-of-00001-0000000000.safetensors").write_bytes(b"half of a checkpoint")
+    run(config(), instances, tmp_path)
+    assert len(list(folder.glob("*.safetensors"))) == 1
+    assert checkpoints(tmp_path / "checkpoints").newest_sound() == 20
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 50])
+def test_workers_that_hold_the_same_write_everything_once_and_about_as_much(world: int) -> None:
+    model, optimizers = model_and_optimizers()
+    state = named_state(model, optimizers)
+    written = [dict(pieces_to_write(state, rank, world)) for rank in range(world)]
+    assert sorted(name for part in written for name in part) == sorted(state)
+    sizes = [sum(piece.local.numel() for piece in part.values()) for part in written]
+    largest = max(tensor.numel() for tensor in state.values())
+    assert max(sizes) <= sum(sizes) / world + largest
+
+
+def test_each_worker_of_a_sharded_model_writes_its_own_rows(
+    instances: Artifact, tmp_path: Path, unused_port: int
+) -> None:
+    together(3, config(), instances, tmp_path, unused_port, parallel="fsdp")
+    folder = tmp_path / "checkpoints" / "step-000000020"
+    record = json.loads((folder / RECORD).read_text())
+    assert len(record["parts"]) == 3
+    weight = record["tensors"]["optimizer/bert.token_embedding.weight/exp_avg"]
+    assert sorted((start, rows) for _, start, rows in weight["pieces"]) == [
+        (0, 20),
+        (20, 20),
+        (40, 20),
+    ]
+    assert weight["shape"] == [60, 16]
+    sizes = [part["bytes"] for part in record["parts"]]
+    assert max(sizes) < 1.3 * min(sizes)
+    assert {path.name for path in folder.iterdir()} == {
+        RECORD,
+        *(part["file"] for part in record["parts"]),
+    }

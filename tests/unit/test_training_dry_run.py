@@ -1,0 +1,104 @@
+"""What a dry run says: counts that follow from the config, and what can only be measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from rungwise import estimate
+from rungwise.config import load
+from rungwise.context import ComputeConfig
+from rungwise.recipe import Recipe
+from rungwise.training.dry_run import Measures, dry_run, memory_estimate
+from rungwise.training.optimizer import build_optimizers
+from rungwise.training.trainer import PretrainStageConfig, build
+from tests.conftest import REPOSITORY, small_recipe, write_recipe
+from tests.training_runs import config, make_instances
+
+
+@pytest.fixture(scope="module")
+def base() -> tuple[PretrainStageConfig, Measures, Recipe]:
+    recipe = load(Recipe, REPOSITORY / "workflows" / "configs" / "bert-base.yaml")
+    assert recipe.model is not None
+    assert recipe.pretrain is not None
+    measures = Measures.planned(recipe.instances, 30_522)
+    return PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain), measures, recipe
+
+
+def test_bert_base_by_hand(base: tuple[PretrainStageConfig, Measures, Recipe]) -> None:
+    """SPEC B1: 110,106,428 parameters; 545.4 MFLOP a token at length 128."""
+    settings, measures, _ = base
+    compute = ComputeConfig(num_workers=4, micro_batch_size=16, price_per_hour=8.0)
+    found = dry_run(settings, measures, compute, tokens_per_second=1e6)
+    steps, size = settings.pretrain.steps, settings.pretrain.global_batch_size
+    assert found["parameters"] == 110_106_428
+    assert found["tokens"] == steps * size * 128
+    assert found["accumulation"] * 4 * 16 >= size > (found["accumulation"] - 1) * 4 * 16
+    assert found["flops_per_token"] == pytest.approx(545.4e6, rel=0.01)
+    assert found["seconds"] == pytest.approx(found["tokens"] / 1e6)
+    assert found["cost"] == pytest.approx(found["seconds"] / 3600 * 8)
+    assert found["epochs"] is None
+
+
+def test_nothing_is_guessed(base: tuple[PretrainStageConfig, Measures, Recipe]) -> None:
+    found = dry_run(base[0], base[1], ComputeConfig(), measure=False)
+    assert (found["tokens_per_second"], found["seconds"], found["cost"]) == (None, None, None)
+
+
+def test_parts_and_recomputation_take_less_memory(
+    base: tuple[PretrainStageConfig, Measures, Recipe],
+) -> None:
+    """BERT base on one device: 16 bytes a parameter at least, as for any AdamW in float32."""
+    settings, measures, _ = base
+
+    def needed(**keys: object) -> int:
+        compute = ComputeConfig(num_workers=8, **keys)  # pyright: ignore[reportArgumentType]
+        return memory_estimate(settings, measures, compute, 110_106_428, micro=8)
+
+    assert needed() > 16 * 110_106_428
+    assert needed(parallel="fsdp") < needed(parallel="hybrid", shard_workers=2) < needed()
+    assert needed(recompute_activations=True) < needed()
+
+
+@pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
+def test_the_estimate_of_memory_is_near_what_a_step_holds(tmp_path: Path, kind: str) -> None:
+    """Weights, gradients and moments, counted in the tensors themselves."""
+    settings = config(kind)
+    measures = Measures.of(make_instances(tmp_path, kind))
+    parameters = dry_run(settings, measures, ComputeConfig(), measure=False)["parameters"]
+    estimated = memory_estimate(settings, measures, ComputeConfig(), parameters, micro=0)
+    model = build(settings, measures.vocab_size)
+    optimizers = build_optimizers(model, settings.pretrain.optimizer)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    for optimizer in optimizers:
+        optimizer.step()
+    held = [*model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None)]
+    held += [v for o in optimizers for s in o.state.values() for v in s.values()]
+    assert estimated == pytest.approx(sum(t.numel() * 4 for t in held), rel=0.02)
+
+
+@pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
+def test_a_rate_is_measured_where_none_is_given(tmp_path: Path, kind: str) -> None:
+    measures = Measures.of(make_instances(tmp_path, kind))
+    found = dry_run(config(kind), measures, ComputeConfig(num_workers=2, micro_batch_size=4))
+    assert found["tokens_per_second"] > 0
+    assert "this machine" in found["tokens_per_second_is"]
+    assert found["seconds"] == pytest.approx(found["tokens"] / found["tokens_per_second"])
+    assert found["epochs"] == pytest.approx(20 * 12 / measures.instances)
+
+
+def test_the_command_prints_what_a_recipe_would_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = write_recipe(tmp_path / "r.yaml", small_recipe(tmp_path / "root", tmp_path))
+    console = Console(record=True, width=120)
+    monkeypatch.setattr(estimate, "Console", lambda: console)
+    assert estimate.dry_run_command(str(recipe), ["compute.price_per_hour=2"]) == 0
+    text = console.export_text()
+    for word in ("parameters", "instances are not built", "tokens/s", "memory", "cost"):
+        assert word in text
+    assert not (tmp_path / "root").exists()

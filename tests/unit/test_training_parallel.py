@@ -1,0 +1,176 @@
+"""Several workers: the same rows, the same losses, and the same bits after a real kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rungwise.artifact import Artifact
+from rungwise.errors import UserError
+from rungwise.training import parallel
+from rungwise.training.feed import bins_of, data_hash
+from rungwise.training.parallel import Group
+from rungwise.training.progress import Progress
+from tests.small_models import small_model
+from tests.training_runs import config, make_instances, run, together, weights
+
+WAYS = {
+    "ddp on 2": (2, {}),
+    "ddp on 3": (3, {}),
+    "fsdp on 2": (2, {"parallel": "fsdp"}),
+    "fsdp on 3": (3, {"parallel": "fsdp"}),
+    "hybrid on 4": (4, {"parallel": "hybrid", "shard_workers": 2}),
+}
+LONG = {"pretrain.steps": 200, "pretrain.optimizer.learning_rate": 0.003}
+
+
+@pytest.fixture(scope="module")
+def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return make_instances(tmp_path_factory.mktemp("instances"))
+
+
+@pytest.fixture(scope="module")
+def alone(instances: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Progress:
+    """Two hundred steps on one worker."""
+    output = tmp_path_factory.mktemp("alone")
+    return run(config(**LONG), instances, output, checkpoint_every_steps=100)
+
+
+def assert_same_rows_and_losses(one: Progress, other: Progress, relative: float) -> None:
+    assert one.data == other.data
+    assert one.tokens == other.tokens
+    for mine, theirs in zip(one.history, other.history, strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=relative)
+    for mine, theirs in zip(one.validation, other.validation, strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=relative)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "ddp on 3",
+        "fsdp on 3",
+        pytest.param("ddp on 2", marks=pytest.mark.slow),
+        pytest.param("fsdp on 2", marks=pytest.mark.slow),
+        pytest.param("hybrid on 4", marks=pytest.mark.slow),
+    ],
+)
+def test_any_number_of_workers_reads_the_same_rows_and_has_the_same_losses_for_200_steps(
+    instances: Artifact, alone: Progress, tmp_path: Path, way: str, unused_port: int
+) -> None:
+    world, compute = WAYS[way]
+    progress = together(
+        world,
+        config(**LONG),
+        instances,
+        tmp_path,
+        unused_port,
+        checkpoint_every_steps=100,
+        **compute,
+    )
+    assert progress is not None
+    assert [row["step"] for row in progress.history] == list(range(1, 201))
+    assert_same_rows_and_losses(alone, progress, relative=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("way", "changes"),
+    [
+        ("ddp on 3", {"model.dropout": 0.1}),
+        ("fsdp on 3", {}),
+        pytest.param("hybrid on 4", {}, marks=pytest.mark.slow),
+        pytest.param("fsdp on 2", {"pretrain.optimizer.kind": "muon"}, marks=pytest.mark.slow),
+    ],
+)
+def test_workers_that_were_killed_end_with_the_bits_of_undisturbed_ones(
+    instances: Artifact,
+    tmp_path: Path,
+    way: str,
+    changes: dict[str, object],
+    free_ports: list[int],
+) -> None:
+    world, compute = WAYS[way]
+    settings = config(**changes)
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    undisturbed = together(world, settings, instances, straight, free_ports[0], **compute)
+    together(world, settings, instances, broken, free_ports[1], killed_at=14, **compute)
+    resumed = together(world, settings, instances, broken, free_ports[2], **compute)
+    assert resumed is not None
+    assert resumed.attempts[-1]["step"] in (5, 10)
+    assert resumed == undisturbed
+    first, second = weights(straight), weights(broken)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_run_goes_on_with_other_workers_and_another_way_of_sharing_them(
+    instances: Artifact, tmp_path: Path, optimizer: str, free_ports: list[int]
+) -> None:
+    settings = config(**{"pretrain.optimizer.kind": optimizer})
+    undisturbed = run(settings, instances, tmp_path / "straight")
+    ways = [WAYS["fsdp on 3"], WAYS["ddp on 2"], WAYS["hybrid on 4"]]
+    for (world, compute), port, step in zip(ways, free_ports, (9, 13, 17), strict=True):
+        together(
+            world,
+            settings,
+            instances,
+            tmp_path / "moved",
+            port,
+            killed_at=step,
+            checkpoint_every_steps=2,
+            **compute,
+        )
+    resumed = run(settings, instances, tmp_path / "moved")
+    assert [attempt["workers"] for attempt in resumed.attempts] == [3, 2, 4, 1]
+    assert_same_rows_and_losses(undisturbed, resumed, relative=1e-5)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("micro", [1, 2, 3, 100])
+def test_every_worker_cuts_its_part_into_as_many_micro_batches(world: int, micro: int) -> None:
+    for rows in range(world, 40):
+        bins = bins_of(rows, world, micro)
+        for rank in range(world):
+            mine = (rank + 1) * rows // world - rank * rows // world
+            sizes = [len(part) for part in np.array_split(np.arange(mine), bins)]
+            assert 1 <= min(sizes) <= max(sizes) <= micro + 1
+
+
+def test_the_hash_of_the_rows_does_not_depend_on_who_reads_them() -> None:
+    rng = np.random.default_rng(0)
+    rows, epochs = rng.integers(0, 10**9, 12), rng.integers(0, 3, 12)
+    whole = data_hash(rows, epochs)
+    shuffled = rng.permutation(12)
+    assert data_hash(rows[shuffled], epochs[shuffled]) == whole
+    parts = sum(data_hash(rows[part], epochs[part]) for part in (slice(0, 5), slice(5, 12)))
+    assert parts % 2**64 == whole
+    for changed in (rows + np.eye(12, dtype=int)[3], rows[:-1]):
+        assert data_hash(changed, epochs[: len(changed)]) != whole
+    assert data_hash(rows, epochs + np.eye(12, dtype=int)[3]) != whole
+
+
+def test_buckets_follow_from_the_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which parameters are summed together, and where each lies, is no matter of timing."""
+    monkeypatch.setattr(parallel, "_BUCKET_BYTES", 4000)
+    group = Group(0, 2, torch.device("cpu"))
+    layouts = []
+    for _ in range(2):
+        buckets = parallel._Buckets(small_model("mlm_nsp"), group)._buckets
+        layouts.append([[tuple(p.shape) for p in bucket.parameters] for bucket in buckets])
+        for bucket in buckets:
+            assert sum(p.numel() for p in bucket.parameters) == bucket.flat.numel()
+            first = bucket.parameters[0]
+            assert first.grad is not None
+            assert first.grad.data_ptr() == bucket.flat.data_ptr()
+    assert layouts[0] == layouts[1]
+    assert len(layouts[0]) > 2
+
+
+def test_shard_workers_that_do_not_divide_the_workers_are_refused() -> None:
+    group = Group(0, 3, torch.device("cpu"))
+    with pytest.raises(UserError, match=r"compute\.shard_workers is 2, which does not divide"):
+        parallel._sharded(small_model("mlm_nsp"), group, "hybrid", 2)

@@ -1,0 +1,296 @@
+"""Steps that go wrong are skipped, counted and bounded; budgets and plateaus end a run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rungwise.artifact import Artifact
+from rungwise.config import validate
+from rungwise.errors import ConfigError, UserError
+from rungwise.training import loop
+from rungwise.training.loop import is_finished, spent_steps
+from rungwise.training.optimizer import (
+    MuonConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    build_optimizers,
+    decay_groups,
+    hidden_matrices,
+    learning_rate_at,
+    update,
+)
+from rungwise.training.progress import Progress
+from rungwise.training.stability import EarlyStopConfig, has_stalled, is_spike
+from rungwise.training.throughput import Clock, Costs, matmul_rate, totals
+from tests.small_models import small_model
+from tests.training_runs import (
+    Killed,
+    KilledAt,
+    Notes,
+    config,
+    make_instances,
+    run,
+    weights,
+)
+
+
+@pytest.fixture(scope="module")
+def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return make_instances(tmp_path_factory.mktemp("instances"))
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of steps 7 and 12 holds a NaN."""
+    clip, steps = loop.clip_gradients, iter(range(1, 10**6))
+
+    def spoil(model: torch.nn.Module, settings: Any) -> torch.Tensor:
+        if next(steps) in (7, 12):
+            parameter = next(model.parameters())
+            assert parameter.grad is not None
+            parameter.grad[0, 0] = math.nan
+        return clip(model, settings)
+
+    monkeypatch.setattr(loop, "clip_gradients", spoil)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_step_that_is_not_finite_changes_nothing_and_is_named(
+    instances: Artifact, tmp_path: Path, poisoned: None, optimizer: str
+) -> None:
+    notes = Notes()
+    settings = config(**{"pretrain.optimizer.kind": optimizer})
+    progress = run(settings, instances, tmp_path, report=notes)
+    assert progress.skipped == [7, 12]
+    assert [note for note in notes.notes if "step 7 is skipped" in note]
+    assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())
+    assert [row["step"] for row in progress.history] == [
+        step for step in range(1, 21) if step not in (7, 12)
+    ]
+    assert progress.history[-1]["skipped_steps"] == 2
+    assert progress.step == 20
+
+
+def test_more_steps_than_allowed_that_are_not_finite_end_the_run(
+    instances: Artifact, tmp_path: Path, poisoned: None
+) -> None:
+    message = r"not finite at step 12; .*2 steps were skipped.*max_skipped_steps is 1"
+    with pytest.raises(UserError, match=message):
+        run(config(**{"pretrain.max_skipped_steps": 1}), instances, tmp_path)
+
+
+@pytest.mark.parametrize("kind", [OptimizerConfig, MuonConfig])
+def test_a_skipped_update_leaves_weights_and_moments_as_they_are(kind: Any) -> None:
+    torch.manual_seed(0)
+    model = small_model("mlm_nsp")
+    optimizers = build_optimizers(model, kind())
+
+    def state() -> list[torch.Tensor]:
+        moments = [
+            torch.as_tensor(value).clone()
+            for optimizer in optimizers
+            for values in optimizer.state.values()
+            for value in values.values()
+        ]
+        return [parameter.detach().clone() for parameter in model.parameters()] + moments
+
+    for finite in (True, False, True):
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        before = state()
+        update(optimizers, torch.tensor(finite))
+        same = [torch.equal(a, b) for a, b in zip(before, state(), strict=False)]
+        assert all(same) != finite
+
+
+def test_a_spike_is_a_loss_far_above_the_median_of_those_before() -> None:
+    calm = [2.0, 2.1, 1.9] * 10
+    assert is_spike(3.2, calm, 1.5)
+    assert not is_spike(2.9, calm, 1.5)
+    assert not is_spike(100.0, calm[:5], 1.5)  # too few to compare with
+
+
+def test_spikes_are_counted_and_survive_a_kill(instances: Artifact, tmp_path: Path) -> None:
+    settings = config(**{"pretrain.steps": 60, "pretrain.spike_factor": 1.02})
+    notes = Notes()
+    undisturbed = run(settings, instances, tmp_path / "a", report=notes)
+    assert undisturbed.spikes
+    assert [n for n in notes.notes if f"loss of step {undisturbed.spikes[0]} stands out" in n]
+    assert undisturbed.history[-1]["spikes"] == len(undisturbed.spikes)
+    with pytest.raises(Killed):
+        run(settings, instances, tmp_path / "b", report=KilledAt(42))
+    assert run(settings, instances, tmp_path / "b") == undisturbed
+
+
+@pytest.mark.parametrize(
+    ("losses", "stalled"),
+    [
+        ([3.0, 2.0, 1.0], False),
+        ([3.0, 2.0, 2.0, 2.0], True),
+        ([3.0, 2.0, 2.1, 1.9], False),
+        ([3.0, 2.0, 2.0, 1.9995], True),  # better by less than counts
+        ([2.0, 2.0], False),
+    ],
+)
+def test_a_plateau_by_hand(losses: list[float], stalled: bool) -> None:
+    assert has_stalled(losses, EarlyStopConfig(patience=2)) == stalled
+    assert not has_stalled(losses, None)
+
+
+def test_a_run_ends_on_a_plateau_and_a_resumed_one_knows_it(
+    instances: Artifact, tmp_path: Path
+) -> None:
+    changes = {"pretrain.early_stop": {"patience": 1, "minimum_improvement": 10.0}}
+    settings = config(**changes, **{"pretrain.validation_every_steps": 4})
+    progress = run(settings, instances, tmp_path)
+    assert progress.step == 4
+    assert len(progress.validation) == 2
+    assert run(settings, instances, tmp_path) == progress
+
+
+def test_a_budget_of_tokens_ends_the_run_and_stretches_the_schedule_over_it(
+    instances: Artifact, tmp_path: Path
+) -> None:
+    whole = run(config(), instances, tmp_path / "a")
+    half = whole.tokens // 2
+    progress = run(config(**{"pretrain.max_tokens": half}), instances, tmp_path / "b")
+    assert progress.tokens >= half
+    assert progress.tokens - half < whole.tokens / 10
+    assert progress.history[-1]["learning_rate"] < 0.15 * 0.01
+    assert progress.validation[-1]["step"] == progress.step == 10
+
+
+def test_the_largest_share_of_the_budgets_drives_the_schedule() -> None:
+    pretrain = config(**{"pretrain.max_tokens": 1000, "pretrain.max_seconds": 60.0}).pretrain
+    assert spent_steps(Progress(step=5, tokens=100, seconds=1.0), pretrain) == 5
+    assert spent_steps(Progress(step=5, tokens=500, seconds=1.0), pretrain) == 10
+    assert spent_steps(Progress(step=5, tokens=500, seconds=45.0), pretrain) == 15
+    assert not is_finished(Progress(step=19, tokens=999, seconds=59.9), pretrain)
+    assert is_finished(Progress(step=5, tokens=0, seconds=60.0), pretrain)
+
+
+def test_seconds_count_over_all_attempts(instances: Artifact, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        run(config(), instances, tmp_path, report=KilledAt(12))
+    settings = config(**{"pretrain.max_seconds": 1e6})
+    progress = run(settings, instances, tmp_path)
+    assert progress.step == 20
+    assert [attempt["step"] for attempt in progress.attempts] == [0, 10]
+    seconds = [row["seconds"] for row in progress.timings]
+    assert progress.seconds > 0.5 * sum(seconds)
+
+
+def test_warm_up_then_stable_then_decay_by_hand() -> None:
+    schedule = ScheduleConfig(
+        kind="warmup_stable_decay", warmup_fraction=0.2, decay_fraction=0.4, final_fraction=0.0
+    )
+    config = OptimizerConfig(learning_rate=1.0, schedule=schedule)
+    rates = [learning_rate_at(step, 10, config) for step in range(10)]
+    expected = [1 / 3, 2 / 3, 1, 1, 1, 1, 1, 3 / 4, 2 / 4, 1 / 4]
+    assert rates == pytest.approx(expected, rel=1e-12)
+    with pytest.raises(ConfigError, match="are more than 1 together"):
+        validate(ScheduleConfig, {**schedule.model_dump(), "warmup_fraction": 0.7})
+
+
+def test_muon_takes_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
+    model = small_model("mlm_nsp")
+    hidden = hidden_matrices(model)
+    assert hidden
+    assert all(".blocks." in name and name.endswith("weight") for name in hidden)
+    muon, adamw = build_optimizers(model, MuonConfig())
+    of_muon = {id(p) for group in muon.param_groups for p in group["params"]}
+    of_adamw = [id(p) for group in adamw.param_groups for p in group["params"]]
+    assert of_muon == {id(p) for p in hidden.values()}
+    assert sorted([*of_muon, *of_adamw]) == sorted(id(p) for p in model.parameters())
+    undecayed = {id(p) for p in decay_groups(model)[1].values()}
+    assert {id(p) for p in adamw.param_groups[1]["params"]} == undecayed
+
+
+def test_muons_update_is_nearly_orthogonal_and_as_large_as_adamws() -> None:
+    """Jordan 2024: singular values near 1; Liu et al. 2025: a root mean square near 0.2."""
+    torch.manual_seed(0)
+    model = small_model("mlm_nsp", hidden_size=64, intermediate_size=128)
+    muon, _ = build_optimizers(model, MuonConfig(learning_rate=1.0, weight_decay=0.0))
+    weight = next(iter(hidden_matrices(model).values()))
+    before = weight.detach().clone()
+    weight.grad = torch.randn_like(weight) * 1e-3
+    muon.step()
+    change = (weight.detach() - before) / (0.2 * math.sqrt(max(weight.shape)))
+    singular = torch.linalg.svdvals(change)
+    assert singular.min() > 0.5
+    assert singular.max() < 1.3
+    assert (
+        0.1 < change.norm() * 0.2 * math.sqrt(max(weight.shape)) / math.sqrt(weight.numel()) < 0.3
+    )
+
+
+def test_rates_and_shares_follow_from_times_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([10.0, 14.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    progress = Progress(step=10, tokens=1000, seconds=36.0)
+    costs = Costs(flops_per_token=6e6, matmul_flops_per_second=6e10, price_per_hour=20.0)
+    clock = Clock(progress, costs)
+    clock.waited, clock.stalled, clock.validated = 0.1, 0.5, 2.0
+    progress.step, progress.tokens = 20, 9000
+    timing = clock.timing(progress)
+    assert timing["tokens_per_second"] == 8000 / 2
+    assert timing["step_seconds"] == 2 / 10
+    assert timing["mfu"] == pytest.approx(4000 * 6e6 / 6e10)
+    assert (timing["data_wait_share"], timing["checkpoint_stall_share"]) == (0.05, 0.25)
+    assert timing["cost"] == pytest.approx(0.2)
+    assert timing["cost_per_million_tokens"] == pytest.approx(20 / 3600 / 4000 * 1e6)
+    progress.timings.append(timing)
+    assert totals(progress, costs)["mfu"] == pytest.approx(9000 / 2 * 6e6 / 6e10)
+
+
+def test_the_rate_of_a_matrix_product_is_counted_as_two_operations_a_term(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = iter(range(0, 1000, 2))
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    assert matmul_rate(torch.device("cpu"), torch.float32) == 2 * 768**3 / 2
+
+
+def test_speed_is_reported_and_mfu_is_a_share(instances: Artifact, tmp_path: Path) -> None:
+    notes = Notes()
+    progress = run(config(), instances, tmp_path, report=notes, price_per_hour=3.0)
+    for name in ("tokens_per_second", "mfu", "data_wait_share", "checkpoint_stall_share", "cost"):
+        assert len(notes.points[f"throughput/{name}"]) == 20
+    assert all(0 < value < 1 for value in notes.points["throughput/mfu"])
+    assert len(notes.points["checkpoint/save_seconds"]) == len(progress.saves) == 4
+
+
+def test_a_causal_model_is_judged_by_bits_per_byte(tmp_path: Path) -> None:
+    """By hand: nats a token, over ln 2, times the tokens of a byte."""
+    instances = make_instances(tmp_path / "instances", "causal")
+    held_out = [f for f in instances.summary["files"] if f["split"] == "validation"]
+    predicted = sum(row["tokens"] - row["instances"] for row in held_out)
+    instances.summary["bytes"] = {"train": 1, "validation": 4 * predicted}
+    progress = run(config("causal"), instances, tmp_path / "run")
+    last = progress.validation[-1]
+    assert last["bits_per_byte"] == pytest.approx(last["lm_loss"] / math.log(2) / 4)
+    assert last["perplexity"] == pytest.approx(math.exp(last["lm_loss"]))
+    assert last["lm_loss"] < progress.validation[0]["lm_loss"] - 0.1
+
+
+@pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
+def test_recomputed_activations_give_the_same_losses(tmp_path: Path, kind: str) -> None:
+    instances = make_instances(tmp_path / "instances", kind)
+    kept = run(config(kind), instances, tmp_path / "a")
+    again = run(config(kind), instances, tmp_path / "b", recompute_activations=True)
+    assert kept == again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
+def test_a_compiled_model_has_the_same_losses(tmp_path: Path, kind: str) -> None:
+    instances = make_instances(tmp_path / "instances", kind)
+    eager = run(config(kind), instances, tmp_path / "a")
+    compiled = run(config(kind), instances, tmp_path / "b", compile=True)
+    for one, other in zip(eager.history, compiled.history, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)

@@ -1,0 +1,139 @@
+"""The two-way model: what it may see of a token (nothing) and of the rest (everything).
+
+Shapes: B batch, T sequence, D hidden, V vocabulary.
+"""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rungwise.models.bert import BertConfig, BertForPretraining
+from rungwise.models.config import flops_per_token
+from rungwise.models.transformer import parameter_count
+from rungwise.models.two_way import TwoWayConfig, TwoWayForPretraining
+from rungwise.objectives import CausalBatch
+from tests.small_models import (
+    VOCAB_SIZE,
+    documents_of,
+    lengths_of,
+    logits_of,
+    random_causal_batch,
+    shaken,
+    small_model,
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_seed():
+    torch.set_num_threads(1)
+    torch.manual_seed(23)
+
+
+def changed_at(batch, place):
+    """The same stream with another token at `place`: a target, and an id if it is not the last."""
+    ids_BT, targets_BT = batch.ids.clone(), batch.targets.clone()
+    other_B = (targets_BT[:, place - 1] if place else ids_BT[:, 0]) + 7
+    if place:
+        targets_BT[:, place - 1] = other_B % VOCAB_SIZE
+    if place < ids_BT.shape[1]:
+        ids_BT[:, place] = other_B % VOCAB_SIZE
+    return CausalBatch(**(vars(batch) | {"ids": ids_BT, "targets": targets_BT}))
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@settings(max_examples=6, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_a_token_is_predicted_from_all_of_its_row_but_itself(norm, seed):
+    torch.manual_seed(seed)
+    model = shaken(small_model("bidirectional", norm=norm)).eval()
+    batch = random_causal_batch(3, 9, packed=False)
+    before_BTV = logits_of(model, batch)
+    lengths_B = lengths_of(batch)
+    for place in range(10):  # of the stream: targets[t] is its token t + 1
+        moved_BT = (logits_of(model, changed_at(batch, place)) - before_BTV).abs().amax(dim=2)
+        for row in range(3):
+            length = int(lengths_B[row])
+            for t in range(length):
+                if t + 1 == place:
+                    assert moved_BT[row, t] == 0, "it saw the token it predicts"
+                elif place <= length:
+                    assert moved_BT[row, t] > 1e-5, f"target {t} did not see token {place}"
+                else:
+                    assert moved_BT[row, t] == 0, "it saw padding"
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000), norm=st.sampled_from(["pre", "post"]))
+def test_packed_documents_are_as_if_each_were_alone(seed, norm):
+    torch.manual_seed(seed)
+    model = shaken(small_model("bidirectional", norm=norm)).eval()
+    batch = random_causal_batch(3, 12)
+    packed_BTV = logits_of(model, batch)
+    for row, columns, alone in documents_of(batch):
+        expected = logits_of(model, alone)[0]
+        torch.testing.assert_close(packed_BTV[row, columns], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_padding_is_as_if_it_were_not_there():
+    model = shaken(small_model("bidirectional")).eval()
+    batch = random_causal_batch(4, 12, packed=False)
+    padded_BTV = logits_of(model, batch)
+    for row, length in enumerate(lengths_of(batch).tolist()):
+        one = slice(row, row + 1)
+        alone = model.logits(
+            batch.ids[one, :length], batch.targets[one, :length], torch.tensor([length])
+        )
+        torch.testing.assert_close(padded_BTV[row, :length], alone[0], atol=1e-5, rtol=1e-5)
+
+
+def test_both_directions_weigh_in_and_are_different():
+    model = small_model("bidirectional").two_way
+    left = {name: p.shape for name, p in model.left_to_right.named_parameters()}
+    right = {name: p.shape for name, p in model.right_to_left.named_parameters()}
+    assert left == right
+    assert not {p.data_ptr() for p in model.left_to_right.parameters()} & {
+        p.data_ptr() for p in model.right_to_left.parameters()
+    }
+    ids_BT, targets_BT = torch.randint(VOCAB_SIZE, (2, 2, 9)).unbind(0)
+    states_BTE = model.encode(ids_BT, targets_BT, torch.tensor([9, 9]))
+    assert states_BTE.shape == (2, 9, 32)
+    left_BTD, right_BTD = states_BTE.chunk(2, dim=-1)
+    assert left_BTD.abs().amax(-1).min() > 0
+    assert right_BTD[:, :-1].abs().amax(-1).min() > 0
+    assert not right_BTD[:, -1].any(), "nothing is on the right of the last token"
+
+
+def test_the_right_reads_as_the_left_does_in_a_mirror():
+    """With the weights of the left, and positions that mirror too, both give the same."""
+    model = shaken(small_model("bidirectional")).two_way.eval()
+    model.right_to_left.load_state_dict(model.left_to_right.state_dict())
+    stream = torch.randint(VOCAB_SIZE, (1, 10))
+    mirror = stream.flip(1)
+    places = torch.zeros(1, 9, dtype=torch.int64)
+    one_document, length = torch.zeros(1, 9, dtype=torch.int64), torch.tensor([9])
+    there = model.encode(stream[:, :-1], stream[:, 1:], length, one_document, places)
+    back = model.encode(mirror[:, :-1], mirror[:, 1:], length, one_document, places)
+    left_TD, right_TD = there[0].chunk(2, dim=-1)
+    left_back_TD, right_back_TD = back[0].chunk(2, dim=-1)
+    # Target t of 9 is token t + 1 of 10: its right is the left of token 8 - t in the mirror.
+    torch.testing.assert_close(right_TD[:8], left_back_TD[:8].flip(0), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(right_back_TD[:8], left_TD[:8].flip(0), atol=1e-5, rtol=1e-5)
+
+
+def test_base_has_the_blocks_of_bert_base():
+    with torch.device("meta"):
+        two_way = TwoWayForPretraining(TwoWayConfig.base(), 30_522)
+        bert = BertForPretraining(BertConfig.base(), 30_522, next_sentence=False)
+    # By hand: a second table of positions, two last norms, a head twice as wide; no segments and no
+    # norm of the embeddings.
+    extra = 512 * 768 + 2 * 2 * 768 + 768 * 768 - 2 * 768 - 2 * 768
+    assert parameter_count(two_way) == parameter_count(bert) + extra == 110_497_338
+
+
+def test_flops_per_token_by_hand():
+    L, D, T, V = 6, 768, 512, 30_522
+    stacks = 2 * (6 * L * (4 * D * D + 2 * D * 4 * D) + 6 * L * D * T)
+    head = 6 * (2 * D * D + D * V)
+    found = flops_per_token(TwoWayConfig(), V, T, "bidirectional")
+    assert found == stacks + head
