@@ -75,6 +75,7 @@ def start(
     )
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_changes_no_bit_of_the_run(
     instances: Artifact, tmp_path: Path, unused_port: int
 ) -> None:

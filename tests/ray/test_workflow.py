@@ -204,7 +204,7 @@ def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(
         small_recipe(tmp_path / "killed", corpus),
         # Slow enough to be killed in the middle: about ten seconds of training.
         {
-            "pretrain.steps": 400,
+            "pretrain.steps": 240,
             "pretrain.log_every_steps": 10,
             "compute.checkpoint_every_steps": 20,
             "model.hidden_size": 64,
@@ -254,7 +254,7 @@ def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(
     ]
     assert len(runs) == 1
     points = client.get_metric_history(runs[0].info.run_id, "train/loss")
-    assert sorted(point.step for point in points) == list(range(10, 401, 10))
+    assert sorted(point.step for point in points) == list(range(10, 241, 10))
 
 
 def test_a_server_that_is_gone_for_the_whole_run_stops_nothing(
