@@ -46,6 +46,28 @@ def real_data() -> Path:
     pytest.skip("no real data: set RUNGWISE_DATA or put it at ../shared/data")
 
 
+@contextlib.contextmanager
+def s3_bucket(name: str) -> Iterator[str]:
+    """A bucket of a moto server on loopback, reached as any S3 is: through the environment."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        import s3fs
+
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().mkdir(name)
+        yield f"s3://{name}"
+        s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
 def made_up_sentences(seed: int, count: int) -> list[str]:
     """Sentences of made-up English."""
     rng = random.Random(seed)

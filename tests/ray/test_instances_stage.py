@@ -28,7 +28,7 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shard_task import ShardTask
 from rungwise.storage import Folder
 from rungwise.tokenizer import WordPieceConfig, special_ids, train
-from tests.conftest import REPOSITORY, SPECIAL_IDS, made_up_sentences
+from tests.conftest import REPOSITORY, SPECIAL_IDS, made_up_sentences, s3_bucket
 
 SHARDS = 12
 CONFIG = MaskedPairsConfig(sequence_length=32, dupe_factor=2)
@@ -185,23 +185,8 @@ def test_killed_with_four_workers_and_resumed_with_one_the_bytes_are_the_same(
 @pytest.fixture
 def bucket() -> Iterator[str]:
     """A bucket on a server that speaks S3, and the environment that leads there."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        import s3fs
-
-        s3fs.S3FileSystem.clear_instance_cache()
-        s3fs.S3FileSystem().mkdir("rungwise-instances")
-        yield "s3://rungwise-instances"
-        s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+    with s3_bucket("rungwise-instances") as uri:
+        yield uri
 
 
 def test_from_s3_to_s3_the_bytes_are_the_same_and_are_read_from_there(

@@ -26,6 +26,7 @@ from rungwise.instances.cache import ShardStore
 from rungwise.instances.cache_folder import CacheFolder
 from rungwise.instances.shards import Shard
 from rungwise.storage import Folder
+from tests.conftest import s3_bucket
 
 ROWS, LENGTH = 100, 60
 NUMBERS = range(8)
@@ -34,23 +35,8 @@ NUMBERS = range(8)
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
     """A bucket of a moto server on loopback, reached as any S3 is."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        import s3fs
-
-        s3fs.S3FileSystem.clear_instance_cache()
-        s3fs.S3FileSystem().mkdir("rungwise-cache")
-        yield "s3://rungwise-cache"
-        s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+    with s3_bucket("rungwise-cache") as uri:
+        yield uri
 
 
 class Artifact:

@@ -12,28 +12,14 @@ import pytest
 
 from rungwise.errors import UserError
 from rungwise.storage import Folder, explained, find_files
+from tests.conftest import s3_bucket
 
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
     """A bucket of a moto server on loopback, reached as any S3 is."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        import s3fs
-
-        s3fs.S3FileSystem.clear_instance_cache()
-        s3fs.S3FileSystem().mkdir("rungwise-test")
-        yield "s3://rungwise-test"
-        s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+    with s3_bucket("rungwise-test") as uri:
+        yield uri
 
 
 @pytest.fixture(params=["local", "s3"])
