@@ -114,18 +114,16 @@ class Checkpoints:
 
     def refuse_foreign(self) -> None:
         """Raise DataError if the folder holds a checkpoint of another configuration."""
-        message = ""
-        for step in self.steps() if self._group.leads else []:
-            found = self._record(step)["identity"]
-            if found != self._identity:
-                message = (
-                    f"{self._at(step).uri} is a checkpoint of another configuration: expected "
-                    f"{self._identity}, found {found}; remove it, or go back to the config it was "
-                    "made with"
-                )
+        steps = self.steps() if self._group.leads else []
+        foreign = [step for step in steps if self._record(step)["identity"] != self._identity]
         # If the leader alone raised, the others would wait for it for ever.
-        if self._group.from_leader(bool(message)):
-            raise DataError(message or "the checkpoints are of another configuration")
+        step = self._group.from_leader(foreign[0] if foreign else -1)
+        if step >= 0:
+            raise DataError(
+                f"{self._at(step).uri} is a checkpoint of another configuration: expected "
+                f"{self._identity}, found {self._record(step)['identity']}; remove it, or go back "
+                "to the config it was made with"
+            )
 
     def newest_sound(self) -> int | None:
         """The step of the newest checkpoint whose files are what was written, or None.
