@@ -51,12 +51,12 @@ def made_up_text(seed: int, documents: int = 60) -> TokenisedText:
     )
 
 
-def make_instances(folder: Path, kind: str = "masked_pairs") -> Artifact:
+def make_instances(folder: Path, kind: str = "masked_pairs", length: int = LENGTH) -> Artifact:
     """An instances artifact of the made-up language, built without Ray."""
     settings: Any = (
-        CausalConfig(sequence_length=LENGTH)
+        CausalConfig(sequence_length=length)
         if kind == "causal"
-        else MaskedPairsConfig(sequence_length=LENGTH)
+        else MaskedPairsConfig(sequence_length=length)
     )
     build = causal.build if kind == "causal" else masked_pairs.build
     shards = {}
@@ -67,7 +67,7 @@ def make_instances(folder: Path, kind: str = "masked_pairs") -> Artifact:
     summary = {
         **write_shards(folder, shards, VOCAB),
         "kind": kind,
-        "sequence_length": LENGTH,
+        "sequence_length": length,
         "unigram_entropy": 4.0,
     }
     record = {"summary": summary, "config": settings.model_dump(mode="json")}
@@ -105,13 +105,14 @@ def run(
     group: Group | None = None,
     report: Any = None,
     notice: Any = lambda: False,
+    longer: Artifact | None = None,
     **compute: Any,
 ) -> Progress:
     """The loop in this process."""
     torch.set_num_threads(1)
     progress, _ = pretrain(
         settings,
-        instances,
+        {"instances": instances} | ({"longer_instances": longer} if longer else {}),
         Folder.at(output),
         "identity",
         ComputeConfig(**({"micro_batch_size": 4, "checkpoint_every_steps": 5} | compute)),

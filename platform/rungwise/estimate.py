@@ -9,11 +9,15 @@ from rich.console import Console
 from rich.table import Table
 
 from rungwise import artifact as artifacts
+from rungwise.artifact import Artifact
 from rungwise.command_line import OK, root_folder
 from rungwise.config import load
 from rungwise.errors import ConfigError, UserError
+from rungwise.instances.kinds import AnyInstancesConfig
 from rungwise.recipe import Recipe, pretrain_stages
+from rungwise.stage import Stage
 from rungwise.training.dry_run import Measures, dry_run
+from rungwise.training.reading import READ_BY_NAME
 from rungwise.training.trainer import PretrainStageConfig
 
 
@@ -24,25 +28,33 @@ def dry_run_command(
     recipe = load(Recipe, config, overrides)
     if recipe.model is None or recipe.pretrain is None:
         raise ConfigError("dry-run needs the blocks model and pretrain in the config")
-    stage = pretrain_stages(recipe)["instances"]
-    folder = artifacts.folder_of(
-        root_folder(recipe.root), stage.name, recipe.name, stage.fingerprint
-    )
-    built = artifacts.load(folder)
-    if built is None:
-        vocab_size = getattr(recipe.tokenizer, "vocab_size", None)
-        if vocab_size is None:
-            raise UserError(
-                "the size of the vocabulary is not in the config; build the tokenizer and the "
-                "instances first (workflows/instances.py)"
-            )
-        measures = Measures.planned(recipe.instances, vocab_size)
-    else:
-        measures = Measures.of(built)
+    stages = [stage for name, stage in pretrain_stages(recipe).items() if name in READ_BY_NAME]
+    built = [_built(stage, recipe) for stage in stages]
+    measures = [
+        _planned(stage, recipe) if artifact is None else Measures.of(artifact)
+        for stage, artifact in zip(stages, built, strict=True)
+    ]
     settings = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
     found = dry_run(settings, measures, recipe.compute, tokens_per_second=tokens_per_second)
-    show(found, built is not None, Console())
+    show(found, all(built), Console())
     return OK
+
+
+def _built(stage: Stage, recipe: Recipe) -> Artifact | None:
+    root = root_folder(recipe.root)
+    return artifacts.load(artifacts.folder_of(root, stage.name, recipe.name, stage.fingerprint))
+
+
+def _planned(stage: Stage, recipe: Recipe) -> Measures:
+    vocab_size = getattr(recipe.tokenizer, "vocab_size", None)
+    if vocab_size is None:
+        raise UserError(
+            "the size of the vocabulary is not in the config; build the tokenizer and the "
+            "instances first (workflows/instances.py)"
+        )
+    config = stage.config
+    assert isinstance(config, AnyInstancesConfig)
+    return Measures.planned(config, vocab_size)
 
 
 def show(found: dict[str, Any], built: bool, console: Console) -> None:
@@ -54,12 +66,19 @@ def show(found: dict[str, Any], built: bool, console: Console) -> None:
         "devices": f"{found['devices']}, {found['parallel']}",
         "batch": f"{found['global_batch_size']} = at most {accumulated} "
         "(micro-batch x accumulation x workers)",
-        "steps": f"{found['steps']:,} of {found['tokens_a_step']:,.0f} tokens",
+        "steps": ", then ".join(
+            f"{phase['steps']:,} of {phase['tokens_a_step']:,.0f} tokens "
+            f"(length {phase['sequence_length']})"
+            for phase in found["phases"]
+        ),
         "tokens": f"{found['tokens']:,.0f}"
         + ("" if built else " (instances are not built: rows taken as full)"),
-        "epochs": "not known before instances are built"
-        if found["epochs"] is None
-        else f"{found['epochs']:.2f}",
+        "epochs": ", then ".join(
+            "not known before instances are built"
+            if phase["epochs"] is None
+            else f"{phase['epochs']:.2f}"
+            for phase in found["phases"]
+        ),
         "operations": f"{found['total_flops']:.3g}, {found['flops_per_token'] / 1e6:.1f} MFLOP a "
         "token",
         "memory": f"about {found['memory_bytes_a_device'] / 1e9:.1f} GB a device, by rule",

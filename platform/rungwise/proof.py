@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ from rungwise.recipe import Recipe, instances_stages
 from rungwise.storage import Folder
 from rungwise.tracking import Tracker
 from rungwise.training import trainer
+from rungwise.training.phases import first_longer_step
+from rungwise.training.reading import READ_BY_NAME
 from rungwise.training.trainer import PretrainStageConfig
 
 # The largest relative difference of a loss that counts as the same, with other workers: sums of
@@ -81,9 +83,7 @@ def prove_resume_command(
     )
     settings = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
     place = root / "proof" / fingerprint({"config": settings, "at": time.time_ns()})
-    certificate = prove_resume(
-        settings, outcome.artifacts["instances"], recipe.compute, place, workers_after
-    )
+    certificate = prove_resume(settings, outcome.artifacts, recipe.compute, place, workers_after)
     show(certificate, console)
     console.print(f"certificate  {place.path(CERTIFICATE)}", markup=False, soft_wrap=True)
     return OK if certificate["verdict"] == "same" else 1
@@ -91,7 +91,7 @@ def prove_resume_command(
 
 def prove_resume(
     config: PretrainStageConfig,
-    instances: Artifact,
+    inputs: Mapping[str, Artifact],
     compute: ComputeConfig,
     place: Folder,
     workers_after: int | None = None,
@@ -108,19 +108,20 @@ def prove_resume(
     before = compute.num_workers
     after = workers_after or (before - 1 if before > 1 else 2)
     seed = secrets.randbelow(1 << 31) if seed is None else seed
-    first, last = second_epoch(config, instances)
+    first, last = second_epoch(config, inputs["instances"])
     kill_at = random.Random(seed).randint(first, last)
     # At least one checkpoint must lie before the kill, and not all of them in the first epoch.
     every = min(compute.checkpoint_every_steps, max(1, kill_at // 3))
     compute = compute.model_copy(update={"checkpoint_every_steps": every})
-    trainer.check_fit(config, instances, compute)
+    trainer.check_fit(config, inputs, compute)
 
+    read = {name: inputs[name] for name in READ_BY_NAME if name in inputs}
     runs = {name: place / name for name in ("undisturbed", "disturbed")}
-    undisturbed = _run(config, instances, compute, runs["undisturbed"])
+    undisturbed = _run(config, read, compute, runs["undisturbed"])
     assert undisturbed is not None
-    _run(config, instances, compute, runs["disturbed"], kill_at=kill_at)
+    _run(config, read, compute, runs["disturbed"], kill_at=kill_at)
     changed = compute.model_copy(update={"num_workers": after})
-    disturbed = _run(config, instances, changed, runs["disturbed"])
+    disturbed = _run(config, read, changed, runs["disturbed"])
     assert disturbed is not None
     certificate = {
         **_compared(undisturbed, disturbed, config, same_workers=before == after),
@@ -129,13 +130,13 @@ def prove_resume(
         "killed_at_step": kill_at,
         "resumed_at_step": disturbed["attempts"][-1]["step"],
         "steps": undisturbed["steps"],
-        "instances": instances.summary["instances"]["train"],
+        "instances": inputs["instances"].summary["instances"]["train"],
         "global_batch_size": config.pretrain.global_batch_size,
         "epochs": undisturbed["epochs"],
         "precision": config.pretrain.precision,
         "seeds": {"pretrain": config.pretrain.seed, "kill": seed},
         "config": fingerprint({"config": config}),
-        "instances_fingerprint": instances.fingerprint,
+        "instances_fingerprints": [artifact.fingerprint for artifact in read.values()],
         "made_by": provenance(),
         "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
@@ -147,7 +148,8 @@ def second_epoch(config: PretrainStageConfig, instances: Artifact) -> tuple[int,
     """The first and the last step of the second epoch at which a run can be killed."""
     count = instances.summary["instances"]["train"]
     size, steps = config.pretrain.global_batch_size, config.pretrain.steps
-    first, last = -(-count // size) + 1, min(2 * count // size, steps - 1)
+    longer_from = first_longer_step(steps, config.pretrain.longer_share)
+    first, last = -(-count // size) + 1, min(2 * count // size, steps - 1, longer_from)
     if last < first:
         raise UserError(
             f"pretrain.steps is {steps}, which reads {steps * size / count:.2f} epochs of "
@@ -228,7 +230,7 @@ class StepFile(SilentReporter):
 
 def _run(
     config: PretrainStageConfig,
-    instances: Artifact,
+    read: Mapping[str, Artifact],
     compute: ComputeConfig,
     output: Folder,
     kill_at: int | None = None,
@@ -239,7 +241,7 @@ def _run(
         job = {
             "config": config.model_dump(mode="json"),
             "compute": compute.model_dump(mode="json"),
-            "instances": instances.folder.uri,
+            "instances": {name: artifact.folder.uri for name, artifact in read.items()},
             "output": output.uri,
             "steps": str(steps),
             "hold_at": kill_at,
@@ -298,14 +300,17 @@ def _work(path: str) -> None:
     """What the process of one run does."""
     job = json.loads(Path(path).read_text())
     compute = ComputeConfig(**job["compute"])
-    instances = artifacts.load(Folder.at(job["instances"]))
-    assert instances is not None
+    inputs: dict[str, Artifact] = {}
+    for name, uri in job["instances"].items():
+        artifact = artifacts.load(Folder.at(uri))
+        assert artifact is not None
+        inputs[name] = artifact
     context = Context(compute, StepFile(job["steps"], job["hold_at"]))
     output = Folder.at(job["output"])
     with session(compute):
         summary = trainer.run(
             PretrainStageConfig.model_validate(job["config"]),
-            {"instances": instances},
+            inputs,
             output,
             context,
         )

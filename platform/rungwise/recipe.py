@@ -34,6 +34,7 @@ from rungwise.tokenizer import TokenizerConfig
 from rungwise.tracking import TrackingConfig
 from rungwise.training import trainer
 from rungwise.training.loop import PretrainConfig
+from rungwise.training.reading import READ_BY_NAME
 
 
 class Recipe(Config):
@@ -45,6 +46,7 @@ class Recipe(Config):
     corpus: CorpusConfig
     tokenizer: TokenizerConfig
     instances: InstancesConfig
+    longer_instances: InstancesConfig | None = None  # of the last steps: pretrain.longer_share
     model: ModelConfig | None = None
     pretrain: PretrainConfig | None = None
     report: ReportConfig = ReportConfig()
@@ -58,7 +60,7 @@ class Recipe(Config):
 
 
 def instances_stages(recipe: Recipe) -> dict[str, Stage]:
-    """Corpus, tokenizer, instances; inputs come first."""
+    """Corpus, tokenizer, instances and longer ones if any; inputs come first."""
     text = Stage(
         name="corpus",
         version=2,
@@ -76,17 +78,21 @@ def instances_stages(recipe: Recipe) -> dict[str, Stage]:
         identity=tokenizer.identity(recipe.tokenizer),
         outside=tokenizer.outside(recipe.tokenizer),
     )
-    built = Stage(
-        "instances",
-        2,
-        instances.run,
-        recipe.instances,
-        inputs={"corpus": text, "tokenizer": words},
-        identity=kinds.identity(recipe.instances),
-        outside=kinds.outside(recipe.instances),
-        resumes=True,
-    )
-    return {stage.name: stage for stage in (text, words, built)}
+    stages = {stage.name: stage for stage in (text, words)}
+    built = {"instances": recipe.instances, "longer_instances": recipe.longer_instances}
+    for name, config in built.items():
+        if config is not None:
+            stages[name] = Stage(
+                name,
+                3,
+                instances.run,
+                config,
+                inputs={"corpus": text, "tokenizer": words},
+                identity=kinds.identity(config),
+                outside=kinds.outside(config),
+                resumes=True,
+            )
+    return stages
 
 
 def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
@@ -98,12 +104,17 @@ def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
     assert recipe.model
     assert recipe.pretrain
     before = instances_stages(recipe)
+    if (recipe.longer_instances is None) != (recipe.pretrain.longer_share is None):
+        raise ConfigError(
+            "longer_instances are what the last pretrain.longer_share of the steps read, but only "
+            f"{'the first' if recipe.longer_instances else 'the second'} is set; set both or none"
+        )
     trained = Stage(
         "pretrain",
         1,
         trainer.run,
         trainer.PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain),
-        inputs={"instances": before["instances"]},
+        inputs={name: stage for name, stage in before.items() if name in READ_BY_NAME},
         resumes=True,
     )
     return before | {"pretrain": trained}

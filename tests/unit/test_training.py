@@ -153,7 +153,7 @@ def test_a_start_far_from_ln_v_is_named(instances: Artifact, tmp_path: Path) -> 
         (
             {"pretrain.validation_instances": 1},
             {"parallel": "fsdp"},
-            "there are 1 validation instances, too few for",
+            "instances have 1 rows for validation, too few for",
         ),
         ({}, {"min_workers": 3}, "min_workers is 3, more than compute.num_workers 2"),
     ],
@@ -162,7 +162,7 @@ def test_what_does_not_fit_together_is_refused(
     instances: Artifact, changes: dict[str, Any], compute: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        check_fit(config(**changes), instances, ComputeConfig(**compute))
+        check_fit(config(**changes), {"instances": instances}, ComputeConfig(**compute))
 
 
 @pytest.mark.parametrize("kind", ["masked_pairs", "causal"])

@@ -32,7 +32,7 @@ def test_bert_base_by_hand(base: tuple[PretrainStageConfig, Measures, Recipe]) -
     """SPEC B1: 110,106,428 parameters; 545.4 MFLOP a token at length 128."""
     settings, measures, _ = base
     compute = ComputeConfig(num_workers=4, micro_batch_size=16, price_per_hour=8.0)
-    found = dry_run(settings, measures, compute, tokens_per_second=1e6)
+    found = dry_run(settings, [measures], compute, tokens_per_second=1e6)
     steps, size = settings.pretrain.steps, settings.pretrain.global_batch_size
     assert found["parameters"] == 110_106_428
     assert found["tokens"] == steps * size * 128
@@ -40,11 +40,11 @@ def test_bert_base_by_hand(base: tuple[PretrainStageConfig, Measures, Recipe]) -
     assert found["flops_per_token"] == pytest.approx(545.4e6, rel=0.01)
     assert found["seconds"] == pytest.approx(found["tokens"] / 1e6)
     assert found["cost"] == pytest.approx(found["seconds"] / 3600 * 8)
-    assert found["epochs"] is None
+    assert found["phases"][0]["epochs"] is None
 
 
 def test_nothing_is_guessed(base: tuple[PretrainStageConfig, Measures, Recipe]) -> None:
-    found = dry_run(base[0], base[1], ComputeConfig(), measure=False)
+    found = dry_run(base[0], [base[1]], ComputeConfig(), measure=False)
     assert (found["tokens_per_second"], found["seconds"], found["cost"]) == (None, None, None)
 
 
@@ -68,7 +68,7 @@ def test_the_estimate_of_memory_is_near_what_a_step_holds(tmp_path: Path, kind: 
     """Weights, gradients and moments, counted in the tensors themselves."""
     settings = config(kind)
     measures = Measures.of(make_instances(tmp_path, kind))
-    parameters = dry_run(settings, measures, ComputeConfig(), measure=False)["parameters"]
+    parameters = dry_run(settings, [measures], ComputeConfig(), measure=False)["parameters"]
     estimated = memory_estimate(settings, measures, ComputeConfig(), parameters, micro=0)
     model = build(settings, measures.vocab_size)
     optimizers = build_optimizers(model, settings.pretrain.optimizer)
@@ -84,11 +84,11 @@ def test_the_estimate_of_memory_is_near_what_a_step_holds(tmp_path: Path, kind: 
 @pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
 def test_a_rate_is_measured_where_none_is_given(tmp_path: Path, kind: str) -> None:
     measures = Measures.of(make_instances(tmp_path, kind))
-    found = dry_run(config(kind), measures, ComputeConfig(num_workers=2, micro_batch_size=4))
+    found = dry_run(config(kind), [measures], ComputeConfig(num_workers=2, micro_batch_size=4))
     assert found["tokens_per_second"] > 0
     assert "this machine" in found["tokens_per_second_is"]
     assert found["seconds"] == pytest.approx(found["tokens"] / found["tokens_per_second"])
-    assert found["epochs"] == pytest.approx(20 * 12 / measures.instances)
+    assert found["phases"][0]["epochs"] == pytest.approx(20 * 12 / measures.instances)
 
 
 def test_the_command_prints_what_a_recipe_would_take(

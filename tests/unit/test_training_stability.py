@@ -232,11 +232,11 @@ def test_muons_update_is_nearly_orthogonal_and_as_large_as_adamws() -> None:
 def test_rates_and_shares_follow_from_times_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([10.0, 14.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(now))
-    progress = Progress(step=10, tokens=1000, seconds=36.0)
-    costs = Costs(flops_per_token=6e6, matmul_flops_per_second=6e10, price_per_hour=20.0)
+    progress = Progress(step=10, tokens=1000, flops=1000 * 6e6, seconds=36.0)
+    costs = Costs(matmul_flops_per_second=6e10, price_per_hour=20.0)
     clock = Clock(progress, costs)
     clock.waited, clock.stalled, clock.validated = 0.1, 0.5, 2.0
-    progress.step, progress.tokens = 20, 9000
+    progress.step, progress.tokens, progress.flops = 20, 9000, 9000 * 6e6
     timing = clock.timing(progress)
     assert timing["tokens_per_second"] == 8000 / 2
     assert timing["step_seconds"] == 2 / 10
@@ -270,7 +270,7 @@ def test_a_causal_model_is_judged_by_bits_per_byte(tmp_path: Path) -> None:
     instances = make_instances(tmp_path / "instances", "causal")
     held_out = [f for f in instances.summary["files"] if f["split"] == "validation"]
     predicted = sum(row["tokens"] - row["instances"] for row in held_out)
-    instances.summary["bytes"] = {"train": 1, "validation": 4 * predicted}
+    instances.summary["text_bytes"] = {"train": 1, "validation": 4 * predicted}
     progress = run(config("causal"), instances, tmp_path / "run")
     last = progress.validation[-1]
     assert last["bits_per_byte"] == pytest.approx(last["lm_loss"] / math.log(2) / 4)

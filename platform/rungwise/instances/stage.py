@@ -60,7 +60,7 @@ def run(
     )
     specs = specs_of(config, corpus.summary["files"])
     rows = _build(task, specs, context)
-    summary = _summary(task, rows, output)
+    summary = _summary(task, specs, rows, output)
     output.write_bytes(MANIFEST, json.dumps(summary).encode())
     output.remove(MARKERS)
     return summary
@@ -162,7 +162,9 @@ def _packed(specs: list[ShardSpec], cpus: int) -> list[list[ShardSpec]]:
     return packs
 
 
-def _summary(task: ShardTask, rows: list[dict[str, Any]], output: Folder) -> dict[str, Any]:
+def _summary(
+    task: ShardTask, specs: list[ShardSpec], rows: list[dict[str, Any]], output: Folder
+) -> dict[str, Any]:
     config = task.config
     histogram = {
         split: _histogram((row for row in rows if row["split"] == split), task.vocab_size)
@@ -178,6 +180,10 @@ def _summary(task: ShardTask, rows: list[dict[str, Any]], output: Folder) -> dic
     headline = f"{totals['instances']:,} instances  {totals['tokens'] / 1e6:.1f} M tokens"
     if isinstance(config, MaskedConfig):
         headline += f"  {masked_headline(statistics)}"
+    text_bytes = {
+        split: sum(s.text_bytes for s in specs if s.split == split and not s.dupe)
+        for split in _SPLITS
+    }
     longest = (
         {} if isinstance(config, ContextsConfig) else {"sequence_length": config.sequence_length}
     )
@@ -190,6 +196,7 @@ def _summary(task: ShardTask, rows: list[dict[str, Any]], output: Folder) -> dic
         "special": task.special.as_data(),
         "instances": per_split,
         "tokens": totals["tokens"],
+        "text_bytes": text_bytes,  # in UTF-8, sentences joined by a blank
         "statistics": {**statistics, "length_histogram": totals["length_histogram"]},
         # Of held-out tokens, in nats: what the best guess without context would cost.
         "unigram_entropy": entropy(histogram["validation"]),

@@ -18,21 +18,24 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from rungwise.artifact import Artifact
 from rungwise.context import ComputeConfig
 from rungwise.instances.kinds import AnyInstancesConfig, config_of
-from rungwise.instances.masked import MaskedConfig
 from rungwise.models.config import AnyModelConfig, build_model, flops_per_token
 from rungwise.models.cross_entropy import MOST_LOGITS
 from rungwise.models.transformer import recompute_activations
 from rungwise.objectives import Batch, CausalBatch, PretrainingBatch, build_objective
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import build_optimizers
+from rungwise.training.phases import first_longer_step
+from rungwise.training.reading import masked_a_row, rows_for_length
 from rungwise.training.trainer import PretrainStageConfig
 
 _MEASURED_BATCHES = 3
@@ -69,44 +72,47 @@ class Measures:
     def planned(cls, config: AnyInstancesConfig, vocab_size: int) -> Measures:
         """Of instances that would be built: every row full."""
         length = getattr(config, "sequence_length", 0)
-        masked = 0.0
-        if isinstance(config, MaskedConfig):
-            masked = min(config.masking.rate * length, config.masking.max_predictions)
-        return cls(vocab_size, length, masked, length)
+        return cls(vocab_size, length, masked_a_row(config), length)
 
 
 def dry_run(
     config: PretrainStageConfig,
-    measures: Measures,
+    measures: Sequence[Measures],
     compute: ComputeConfig,
     measure: bool = True,
     tokens_per_second: float | None = None,
 ) -> dict[str, Any]:
     """Parameters, batch, devices, steps, tokens, memory, and time and cost where they are known.
 
-    `tokens_per_second` is of the whole run; without it, and with `measure`, this machine's rate
-    times the workers is taken. Raises ConfigError where model and objective do not fit.
+    `measures` are of the instances, and of the longer ones if there are any. `tokens_per_second`
+    is of the whole run; without it, and with `measure`, this machine's rate times the workers is
+    taken. Raises ConfigError where model and objective do not fit.
     """
     settings = config.pretrain
+    first = measures[0]
     with torch.device("meta"):
-        model = build_model(config.model, measures.vocab_size, settings.objective.kind)
+        model = build_model(config.model, first.vocab_size, settings.objective.kind)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     largest = -(-settings.global_batch_size // compute.num_workers)
     micro = min(compute.micro_batch_size, largest)
-    tokens = settings.steps * settings.global_batch_size * measures.tokens_per_row
-    if settings.max_tokens is not None:
-        tokens = min(tokens, settings.max_tokens)
-    flops = flops_per_token(
-        config.model,
-        measures.vocab_size,
-        measures.sequence_length,
-        settings.objective.kind,
-        measures.masked_per_row,
-    )
+    starts = [0, first_longer_step(settings.steps, settings.longer_share)][: len(measures)]
+    phases = [
+        _phase(config, each, _rows_at_once(each, first, compute, largest), steps)
+        for each, steps in zip(measures, np.diff([*starts, settings.steps]).tolist(), strict=True)
+    ]
+    tokens = sum(phase["tokens"] for phase in phases)
+    flops = sum(phase["flops_per_token"] * phase["tokens"] for phase in phases)
     rate, source = tokens_per_second, "given"
     if rate is None and measure:
         source = "measured on this machine, times the workers"
-        rate = compute.num_workers * _measured_rate(config, measures, compute, micro)
+        rates = [
+            compute.num_workers * _measured_rate(config, each, compute, phase["micro_batch_size"])
+            for each, phase in zip(measures, phases, strict=True)
+        ]
+        rate = tokens / sum(p["tokens"] / r for p, r in zip(phases, rates, strict=True))
+    flops_a_token = flops / tokens
+    if settings.max_tokens is not None:
+        tokens = min(tokens, settings.max_tokens)
     seconds = None if rate is None else tokens / rate
     if settings.max_seconds is not None:
         seconds = settings.max_seconds if seconds is None else min(seconds, settings.max_seconds)
@@ -119,20 +125,48 @@ def dry_run(
         "global_batch_size": settings.global_batch_size,
         "micro_batch_size": micro,
         "accumulation": math.ceil(largest / micro),
-        "sequence_length": measures.sequence_length,
-        "tokens_a_step": settings.global_batch_size * measures.tokens_per_row,
+        "phases": phases,
         "steps": settings.steps,
         "tokens": tokens,
-        "epochs": None
-        if measures.instances is None
-        else settings.steps * settings.global_batch_size / measures.instances,
-        "flops_per_token": flops,
-        "total_flops": flops * tokens,
-        "memory_bytes_a_device": memory_estimate(config, measures, compute, parameters, micro),
+        "flops_per_token": flops_a_token,
+        "total_flops": flops_a_token * tokens,
+        "memory_bytes_a_device": max(
+            memory_estimate(config, each, compute, parameters, phase["micro_batch_size"])
+            for each, phase in zip(measures, phases, strict=True)
+        ),
         "tokens_per_second": rate,
         "tokens_per_second_is": source if rate is not None else None,
         "seconds": seconds,
         "cost": None if price is None or seconds is None else seconds / 3600 * price,
+    }
+
+
+def _rows_at_once(measures: Measures, first: Measures, compute: ComputeConfig, largest: int) -> int:
+    rows = rows_for_length(
+        compute.micro_batch_size, first.sequence_length, measures.sequence_length
+    )
+    return min(rows, largest)
+
+
+def _phase(
+    config: PretrainStageConfig, measures: Measures, micro: int, steps: int
+) -> dict[str, Any]:
+    settings = config.pretrain
+    rows = steps * settings.global_batch_size
+    return {
+        "steps": steps,
+        "sequence_length": measures.sequence_length,
+        "micro_batch_size": micro,
+        "tokens_a_step": settings.global_batch_size * measures.tokens_per_row,
+        "tokens": rows * measures.tokens_per_row,
+        "epochs": None if measures.instances is None else rows / measures.instances,
+        "flops_per_token": flops_per_token(
+            config.model,
+            measures.vocab_size,
+            measures.sequence_length,
+            settings.objective.kind,
+            measures.masked_per_row,
+        ),
     }
 
 

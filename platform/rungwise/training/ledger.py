@@ -78,7 +78,9 @@ class Ledger:
         self._max_skipped_steps = max_skipped_steps
         self._rows: list[Tensor] = []  # (3 P + 2,) each: sums, norm, whether it was skipped
 
-    def enter(self, totals: StepTotals, sums_3P: Tensor, norm: Tensor) -> bool:
+    def enter(
+        self, totals: StepTotals, sums_3P: Tensor, norm: Tensor, flops_per_token: float | None
+    ) -> bool:
         """Count the step; True if it is time to ask for notices."""
         progress = self._progress
         skipped = ~norm.isfinite()
@@ -89,6 +91,7 @@ class Ledger:
         progress.seconds, ask, tokens, data_hash = totals.read()
         progress.step += 1
         progress.tokens += tokens
+        progress.flops += tokens * (flops_per_token or 0.0)
         before = progress.data_hash.encode()
         rolled = hashlib.sha256(before + data_hash.to_bytes(8, "little"))
         progress.data_hash = rolled.hexdigest()[:32]

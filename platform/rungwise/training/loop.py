@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,10 +29,10 @@ from rungwise.context import Reporter
 from rungwise.instances.order import OrderConfig
 from rungwise.instances.randomness import bits
 from rungwise.models.transformer import recompute_activations
-from rungwise.objectives import Batch, Objective, ObjectiveConfig
+from rungwise.objectives import Objective, ObjectiveConfig
 from rungwise.training import stability
 from rungwise.training.checkpoint import Checkpoints
-from rungwise.training.feed import Prefetched, StepBatch
+from rungwise.training.feed import Prefetched
 from rungwise.training.ledger import Ledger, StepTotals
 from rungwise.training.optimizer import (
     AnyOptimizerConfig,
@@ -44,6 +44,7 @@ from rungwise.training.optimizer import (
     update,
 )
 from rungwise.training.parallel import Group, Parallel, compile_model, distribute
+from rungwise.training.phases import Phase, phase_at
 from rungwise.training.progress import Progress
 from rungwise.training.reporting import (
     check_start,
@@ -71,6 +72,8 @@ class PretrainConfig(Config):
 
     objective: ObjectiveConfig = ObjectiveConfig()
     steps: int = Field(ge=1)
+    # The share of the steps, the last ones, that read `longer_instances`.
+    longer_share: float | None = Field(default=None, gt=0, lt=1)
     max_tokens: int | None = Field(default=None, ge=1)
     max_seconds: float | None = Field(default=None, gt=0)  # in the loop, validation included
     global_batch_size: int = Field(default=256, ge=1)  # instances
@@ -86,6 +89,20 @@ class PretrainConfig(Config):
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
+    def _reaches_the_longer(self) -> PretrainConfig:
+        ends = [
+            name
+            for name in ("max_tokens", "max_seconds", "early_stop")
+            if getattr(self, name) is not None
+        ]
+        if self.longer_share is not None and ends:
+            raise ValueError(
+                f"longer_share {self.longer_share} is a share of the steps, and {ends[0]} could "
+                f"end the run before the longer instances; set longer_share or {ends[0]} to null"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _whole_lanes(self) -> PretrainConfig:
         if self.global_batch_size % self.order.lanes:
             raise ValueError(
@@ -94,23 +111,6 @@ class PretrainConfig(Config):
                 "each other's shards; choose a divisor"
             )
         return self
-
-
-@dataclass(frozen=True)
-class Feeds:
-    """Where batches come from: one step's, and the fixed ones of validation."""
-
-    step: Callable[[int], StepBatch]
-    validation: Callable[[], list[Batch]]
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is known of the instances and the model, for what is stated and not for what is done."""
-
-    vocab_size: int
-    tokens_per_byte: float | None = None  # of held-out text that is predicted token by token
-    flops_per_token: float | None = None
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ def train(
     config: PretrainConfig,
     model: nn.Module,
     objective: Objective[Any],
-    feeds: Feeds,
-    facts: Facts,
+    phases: Sequence[Phase],
+    vocab_size: int,
     checkpoints: Checkpoints,
     execution: Execution,
     group: Group,
@@ -154,23 +154,27 @@ def train(
         compile_model(model, group)
     bfloat16 = uses_bfloat16(config.precision, group.device)
     rate_dtype = torch.bfloat16 if bfloat16 else torch.float32
-    costs = Costs(
-        facts.flops_per_token, group_matmul_rate(group, rate_dtype), execution.price_per_hour
-    )
+    costs = Costs(group_matmul_rate(group, rate_dtype), execution.price_per_hour)
     ledger = Ledger(progress, objective.parts, group, config.spike_factor, config.max_skipped_steps)
     if group.leads:
         report_again(progress, report)
     if progress.step == 0:
-        first = validate(model, objective, feeds, facts, config, group)
+        first = validate(model, objective, phases[0], config, group)
         record_validation(progress, first, report, group)
-        check_start(first, objective, facts.vocab_size, report, group)
+        check_start(first, objective, vocab_size, report, group)
     clock = Clock(progress, costs)
     before = progress.seconds
     began = asked = time.monotonic()
-    feed = Prefetched(feeds.step, progress.step, config.steps, group.device.type == "cuda")
+    feed = Prefetched(
+        lambda step: phase_at(phases, step).step(step),
+        progress.step,
+        config.steps,
+        group.device.type == "cuda",
+    )
     try:
         while not is_finished(progress, config):
             step = progress.step
+            phase = phase_at(phases, step)
             waited = time.perf_counter()
             batch = feed.next()
             clock.waited += time.perf_counter() - waited
@@ -202,15 +206,16 @@ def train(
             exchange.zero()
 
             must_leave = False
-            if ledger.enter(totals, sums, norm):
+            if ledger.enter(totals, sums, norm, phase.flops_per_token):
                 asked = time.monotonic()
                 must_leave = group.count(execution.notice()) > 0
             done = progress.step
             save = done % execution.checkpoint_every_steps == 0 or must_leave
             if done % config.validation_every_steps == 0 or is_spent(progress, config):
-                clock.validated += _validated(
-                    progress, model, objective, feeds, facts, config, group, report
-                )
+                began_validation = time.perf_counter()
+                found = validate(model, objective, phase, config, group)
+                record_validation(progress, found, report, group)
+                clock.validated += time.perf_counter() - began_validation
             ends = is_finished(progress, config)
             log = done % config.log_every_steps == 0 or ends
             if save or log:
@@ -234,12 +239,11 @@ def train(
 def validate(
     model: nn.Module,
     objective: Objective[Any],
-    feeds: Feeds,
-    facts: Facts,
+    phase: Phase,
     config: PretrainConfig,
     group: Group,
 ) -> dict[str, float]:
-    """Losses and accuracies over the validation instances, the same ones with the same masks.
+    """Losses and accuracies over a phase's validation instances, with the same masks each time.
 
     `perplexity` is that of the objective's first part, the one over tokens; `bits_per_byte` is
     given where every token of the text is predicted and its bytes are known.
@@ -247,15 +251,15 @@ def validate(
     model.eval()
     bfloat16 = uses_bfloat16(config.precision, group.device)
     total = torch.zeros(3, len(objective.parts), dtype=torch.float64, device=group.device)
-    for batch in feeds.validation():
+    for batch in phase.validation():
         with _precision(bfloat16, group):
             total += objective(model, batch.to(group.device)).packed()
     values = Ledger.metrics(group.sum(total), objective.parts)
     nats = values[f"{objective.parts[0]}_loss"]
     values["perplexity"] = math.exp(min(nats, 700.0))
-    if facts.tokens_per_byte is not None:
-        values["bits_per_byte"] = nats / math.log(2) * facts.tokens_per_byte
-    return values
+    if phase.tokens_per_byte is not None:
+        values["bits_per_byte"] = nats / math.log(2) * phase.tokens_per_byte
+    return values | {"sequence_length": float(phase.sequence_length)}
 
 
 def spent_steps(progress: Progress, config: PretrainConfig) -> float:
@@ -292,20 +296,3 @@ def uses_bfloat16(precision: Precision, device: torch.device) -> bool:
 
 def _precision(bfloat16: bool, group: Group) -> torch.autocast:
     return torch.autocast(group.device.type, dtype=torch.bfloat16, enabled=bfloat16)
-
-
-def _validated(
-    progress: Progress,
-    model: nn.Module,
-    objective: Objective[Any],
-    feeds: Feeds,
-    facts: Facts,
-    config: PretrainConfig,
-    group: Group,
-    report: Reporter,
-) -> float:
-    """Validate and record it; the seconds it took."""
-    began = time.perf_counter()
-    result = validate(model, objective, feeds, facts, config, group)
-    record_validation(progress, result, report, group)
-    return time.perf_counter() - began

@@ -12,6 +12,7 @@ class Progress:
 
     step: int = 0  # updates done; the next one reads positions from step x global batch size
     tokens: int = 0  # real tokens read
+    flops: float = 0.0  # operations that they take by the counting rule; 0 where none is known
     skipped: list[int] = field(default_factory=list)  # steps whose gradient was not finite
     spikes: list[int] = field(default_factory=list)  # steps whose loss stood out
     recent: list[float] = field(default_factory=list)  # losses that the next is compared with

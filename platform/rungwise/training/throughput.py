@@ -56,7 +56,6 @@ def group_matmul_rate(group: Group, dtype: torch.dtype) -> float:
 class Costs:
     """What throughput is measured against. None: not known, and then not reported."""
 
-    flops_per_token: float | None = None
     matmul_flops_per_second: float | None = None  # of all workers together
     price_per_hour: float | None = None  # of all machines together
 
@@ -71,6 +70,7 @@ class Clock:
     def restart(self, progress: Progress) -> None:
         self._began = time.perf_counter()
         self._tokens = progress.tokens
+        self._flops = progress.flops
         self._step = progress.step
         self.waited = 0.0  # for data
         self.stalled = 0.0  # by checkpoints
@@ -89,9 +89,9 @@ class Clock:
             "checkpoint_stall_share": self.stalled / seconds,
         }
         costs = self._costs
-        if costs.flops_per_token and costs.matmul_flops_per_second:
-            flops = costs.flops_per_token * row["tokens_per_second"]
-            row["mfu"] = flops / costs.matmul_flops_per_second
+        flops = progress.flops - self._flops
+        if flops and costs.matmul_flops_per_second:
+            row["mfu"] = flops / seconds / costs.matmul_flops_per_second
         if costs.price_per_hour is not None:
             row["cost"] = progress.seconds / 3600 * costs.price_per_hour
             row["cost_per_million_tokens"] = (
@@ -112,10 +112,9 @@ def totals(progress: Progress, costs: Costs) -> dict[str, float]:
     }
     for name in ("data_wait_share", "checkpoint_stall_share"):
         total[name] = sum(row[name] * row["seconds"] for row in rows) / seconds
-    if costs.flops_per_token and costs.matmul_flops_per_second:
-        flops = costs.flops_per_token * total["tokens_per_second"]
+    if progress.flops and costs.matmul_flops_per_second:
         total["matmul_flops_per_second"] = costs.matmul_flops_per_second
-        total["mfu"] = flops / costs.matmul_flops_per_second
+        total["mfu"] = progress.flops / seconds / costs.matmul_flops_per_second
     if costs.price_per_hour is not None:
         total["price_per_hour"] = costs.price_per_hour
         total["cost"] = progress.seconds / 3600 * costs.price_per_hour

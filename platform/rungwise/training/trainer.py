@@ -9,8 +9,8 @@ driver that starts again, do the same thing: they look for the newest sound chec
 
 from __future__ import annotations
 
-import functools
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -21,31 +21,26 @@ from rungwise.cluster.session import shared_scratch
 from rungwise.config import Config, fingerprint
 from rungwise.context import ComputeConfig, Context, Reporter
 from rungwise.errors import UserError
-from rungwise.instances.kinds import config_of
-from rungwise.instances.masked import MaskedConfig
 from rungwise.models.config import (
     AnyModelConfig,
     ModelConfig,
     PretrainingModel,
     build_model,
     check_objective,
-    flops_per_token,
 )
 from rungwise.objectives import build_objective
 from rungwise.storage import Folder
 from rungwise.training import checkpoint
 from rungwise.training.checkpoint import Checkpoints
-from rungwise.training.feed import held_out_batches, open_source, step_batch
 from rungwise.training.loop import (
     Execution,
-    Facts,
-    Feeds,
     PretrainConfig,
     train,
     uses_bfloat16,
 )
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
+from rungwise.training.reading import epochs_read, phases_of, read_in_turn
 from rungwise.training.throughput import COUNTING_RULE, Costs, totals
 
 MODEL_FILE = checkpoint.MODEL
@@ -75,12 +70,15 @@ def run(
 
     Raises UserError if the instances do not fit the model or the loss stops being a number.
     """
-    instances = inputs["instances"]
     compute = context.compute
-    check_fit(config, instances, compute)
-    identity = fingerprint({"config": config, "instances": instances.fingerprint})
-    value = _fit(config, instances, output, identity, context)
+    check_fit(config, inputs, compute)
+    read = read_in_turn(inputs, config.pretrain)
+    identity = fingerprint(
+        {"config": config, "instances": [artifact.fingerprint for _, artifact in read]}
+    )
+    value = _fit(config, inputs, output, identity, context)
     progress, costs = Progress(**value["progress"]), Costs(**value["costs"])
+    instances = read[-1][1]
     vocab_size = instances.summary["vocab_size"]
     parameters = sum(p.numel() for p in build(config, vocab_size, meta=True).parameters())
     last = progress.validation[-1]
@@ -104,14 +102,16 @@ def run(
         "parallel": compute.parallel if progress.attempts[-1]["workers"] > 1 else "one worker",
         "vocab_size": vocab_size,
         "model": config.model.model_dump(mode="json"),
-        "epochs": progress.step
-        * config.pretrain.global_batch_size
-        / instances.summary["instances"]["train"],
+        "lengths": [
+            {"from_step": first, "sequence_length": artifact.summary["sequence_length"]}
+            for first, artifact in read
+        ],
+        "epochs": epochs_read(read, progress.step, config.pretrain.global_batch_size),
         "final_train_loss": progress.history[-1]["loss"],
         "final_validation_loss": last["loss"],
         "final": last,
         "unigram_entropy": instances.summary["unigram_entropy"],
-        "flops_per_token": costs.flops_per_token,
+        "flops_per_token": progress.flops / max(1, progress.tokens),
         "flops_rule": COUNTING_RULE,
         # Over all attempts, without start-up and validation.
         "tokens_per_second": totals(progress, costs)["tokens_per_second"],
@@ -122,41 +122,57 @@ def run(
     }
 
 
-def check_fit(config: PretrainStageConfig, instances: Artifact, compute: ComputeConfig) -> None:
+def check_fit(
+    config: PretrainStageConfig, inputs: Mapping[str, Artifact], compute: ComputeConfig
+) -> None:
     """Raise UserError where the instances cannot train this model, or not on so many workers."""
     settings = config.pretrain
     check_objective(config.model, settings.objective.kind)
-    kind, reads = instances.summary["kind"], _READS[settings.objective.kind]
+    for first_step, instances in read_in_turn(inputs, settings):
+        block = "longer_instances" if first_step else "instances"
+        _check_instances(config, instances, block, compute)
+    _check_workers(settings, compute)
+
+
+def _check_instances(
+    config: PretrainStageConfig, instances: Artifact, block: str, compute: ComputeConfig
+) -> None:
+    settings, summary = config.pretrain, instances.summary
+    kind, reads = summary["kind"], _READS[settings.objective.kind]
     if kind not in reads:
         raise UserError(
-            f"pretrain.objective.kind is {settings.objective.kind}, which reads instances.kind "
+            f"pretrain.objective.kind is {settings.objective.kind}, which reads {block}.kind "
             f"{' or '.join(reads)}, but the instances are {kind}; change one of them"
         )
-    length = instances.summary["sequence_length"]
-    longest = _longest(config.model)
+    length, longest = summary["sequence_length"], _longest(config.model)
     if longest is not None and length > longest:
         raise UserError(
-            f"model.max_position_embeddings is {longest}, but instances.sequence_length is "
+            f"model.max_position_embeddings is {longest}, but {block}.sequence_length is "
             f"{length}; raise the first or lower the second"
         )
-    count = instances.summary["instances"]["train"]
+    count = summary["instances"]["train"]
     if settings.global_batch_size > count:
         raise UserError(
             f"pretrain.global_batch_size is {settings.global_batch_size}, but there are "
-            f"{count} training instances; lower it, or add text"
+            f"{count} training instances in {block}; lower it, or add text"
         )
+    workers = compute.num_workers
+    held_out = min(settings.validation_instances, summary["instances"]["validation"])
+    if compute.parallel != "ddp" and held_out < workers:
+        raise UserError(
+            f"{block} have {held_out} rows for validation, too few for "
+            f"compute.num_workers {workers} with compute.parallel={compute.parallel}, where all "
+            "must take part; raise pretrain.validation_instances or corpus.held_out_fraction, or "
+            "lower the workers"
+        )
+
+
+def _check_workers(settings: PretrainConfig, compute: ComputeConfig) -> None:
     workers = compute.num_workers
     if settings.global_batch_size < workers:
         raise UserError(
             f"pretrain.global_batch_size is {settings.global_batch_size}, too few for "
             f"compute.num_workers {workers}; lower the second"
-        )
-    held_out = min(settings.validation_instances, instances.summary["instances"]["validation"])
-    if compute.parallel != "ddp" and held_out < workers:
-        raise UserError(
-            f"there are {held_out} validation instances, too few for compute.num_workers "
-            f"{workers} with compute.parallel={compute.parallel}, where all must take part; raise "
-            "pretrain.validation_instances or corpus.held_out_fraction, or lower the workers"
         )
     if compute.min_workers is not None and compute.min_workers > workers:
         raise UserError(
@@ -173,7 +189,7 @@ def _longest(model: AnyModelConfig) -> int | None:
 
 def _fit(
     config: PretrainStageConfig,
-    instances: Artifact,
+    inputs: Mapping[str, Artifact],
     output: Folder,
     identity: str,
     context: Context,
@@ -188,7 +204,7 @@ def _fit(
     with shared_scratch(output, "ray-train") as scratch:
         worker = {
             "config": config,
-            "instances": instances,
+            "inputs": dict(inputs),
             "output": output,
             "scratch": Folder.at(scratch),
             "identity": identity,
@@ -235,7 +251,7 @@ def _work(worker: dict[str, Any]) -> dict[str, Any]:
     try:
         progress, costs = pretrain(
             worker["config"],
-            worker["instances"],
+            worker["inputs"],
             worker["output"],
             worker["identity"],
             worker["compute"],
@@ -275,7 +291,7 @@ class _PreemptionNotice:
 
 def pretrain(
     config: PretrainStageConfig,
-    instances: Artifact,
+    inputs: Mapping[str, Artifact],
     output: Folder,
     identity: str,
     compute: ComputeConfig,
@@ -285,32 +301,7 @@ def pretrain(
 ) -> tuple[Progress, Costs]:
     """The loop on this worker; the leader writes `model.safetensors` at the end."""
     settings = config.pretrain
-    cache_bytes = compute.shard_cache_megabytes << 20
-    train_source, validation_source = (
-        open_source(instances, split, cache_bytes, compute.compile)
-        for split in ("train", "validation")
-    )
-    feeds = Feeds(
-        step=functools.partial(
-            step_batch,
-            train_source,
-            train_source.order(settings.seed, settings.order),
-            global_batch_size=settings.global_batch_size,
-            rank=group.rank,
-            world_size=group.world_size,
-            micro_batch_size=compute.micro_batch_size,
-            seed=settings.seed,
-        ),
-        validation=functools.partial(
-            held_out_batches,
-            validation_source,
-            settings.validation_instances,
-            group.rank,
-            group.world_size,
-            compute.micro_batch_size,
-            settings.seed,
-        ),
-    )
+    vocab_size = inputs["instances"].summary["vocab_size"]
     checkpoints = Checkpoints(
         output / "checkpoints",
         identity,
@@ -320,10 +311,10 @@ def pretrain(
     )
     progress, costs = train(
         settings,
-        build(config, instances.summary["vocab_size"]),
+        build(config, vocab_size),
         build_objective(settings.objective),
-        feeds,
-        facts_of(config, instances),
+        phases_of(config.model, settings, inputs, compute, group),
+        vocab_size,
         checkpoints,
         Execution(
             checkpoint_every_steps=compute.checkpoint_every_steps,
@@ -347,22 +338,3 @@ def build(config: PretrainStageConfig, vocab_size: int, meta: bool = False) -> P
     with torch.device("meta" if meta else "cpu"):
         torch.manual_seed(config.pretrain.seed)
         return build_model(config.model, vocab_size, config.pretrain.objective.kind)
-
-
-def facts_of(config: PretrainStageConfig, instances: Artifact) -> Facts:
-    """What the instances say about themselves and about the work of a step."""
-    summary, objective = instances.summary, config.pretrain.objective
-    length = summary["sequence_length"]
-    kind = config_of(instances)
-    masked = kind.masking.rate * length if isinstance(kind, MaskedConfig) else 0.0
-    tokens_per_byte = None
-    if not objective.masks and "bytes" in summary:
-        # A block holds one token more than it predicts.
-        held_out = [row for row in summary["files"] if row["split"] == "validation"]
-        predicted = sum(row["tokens"] - row["instances"] for row in held_out)
-        tokens_per_byte = predicted / max(1, summary["bytes"]["validation"])
-    return Facts(
-        summary["vocab_size"],
-        tokens_per_byte,
-        flops_per_token(config.model, summary["vocab_size"], length, objective.kind, masked),
-    )

@@ -1,0 +1,131 @@
+"""Short instances first, longer ones for the last part of a run, in one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rungwise.artifact import Artifact
+from rungwise.config import validate, with_overrides
+from rungwise.context import ComputeConfig
+from rungwise.errors import ConfigError
+from rungwise.models.config import flops_per_token
+from rungwise.recipe import Recipe, pretrain_stages
+from rungwise.training.loop import PretrainConfig
+from rungwise.training.parallel import Group
+from rungwise.training.phases import first_longer_step
+from rungwise.training.reading import epochs_read, phases_of
+from tests.conftest import small_recipe
+from tests.training_runs import (
+    CPU,
+    VOCAB,
+    Killed,
+    KilledAt,
+    Notes,
+    config,
+    make_instances,
+    run,
+    weights,
+)
+
+SHORT, LONG = 16, 32
+
+
+@pytest.fixture(scope="module", params=["masked_pairs", "causal"])
+def both(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[Artifact]:
+    folder = tmp_path_factory.mktemp("instances")
+    return [make_instances(folder / str(n), request.param, n) for n in (SHORT, LONG)]
+
+
+def test_the_papers_last_tenth_by_hand() -> None:
+    assert first_longer_step(1_000_000, 0.1) == 900_000
+    assert first_longer_step(10, None) == 10
+    assert (first_longer_step(3, 0.5), first_longer_step(5, 0.3)) == (1, 3)
+
+
+def test_every_step_reads_what_its_phase_says_from_its_own_beginning(both: list[Artifact]) -> None:
+    settings = config(both[0].summary["kind"], **{"pretrain.longer_share": 0.25})
+    inputs = {"instances": both[0], "longer_instances": both[1]}
+    compute = ComputeConfig(micro_batch_size=6)
+    group = Group.current(CPU)
+    short, long = phases_of(settings.model, settings.pretrain, inputs, compute, group)
+    assert (short.first_step, long.first_step) == (0, 15)
+    alone = phases_of(
+        settings.model,
+        settings.pretrain.model_copy(update={"longer_share": None}),
+        {"instances": both[1]},
+        compute,
+        group,
+    )[0]
+    assert long.step(15).instances.tolist() == alone.step(0).instances.tolist()
+    assert long.step(19).data_hash == alone.step(4).data_hash
+    # Twelve rows a step: six at once of length 16, and three of length 32.
+    assert [len(phase.step(phase.first_step).micro_batches) for phase in (short, long)] == [2, 4]
+    assert epochs_read([(0, both[0]), (15, both[1])], 18, 12) == pytest.approx(
+        15 * 12 / both[0].summary["instances"]["train"]
+        + 3 * 12 / both[1].summary["instances"]["train"]
+    )
+
+
+@pytest.mark.parametrize("killed_at", [7, 12])
+def test_a_run_killed_before_or_after_the_change_ends_with_the_same_bits(
+    both: list[Artifact], tmp_path: Path, killed_at: int
+) -> None:
+    settings = config(both[0].summary["kind"], **{"pretrain.longer_share": 0.5})
+    whole = run(settings, both[0], tmp_path / "whole", longer=both[1])
+    with pytest.raises(Killed):
+        run(settings, both[0], tmp_path / "cut", report=KilledAt(killed_at), longer=both[1])
+    assert run(settings, both[0], tmp_path / "cut", longer=both[1]) == whole
+    one, other = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all((one[name] == other[name]).all() for name in one)
+
+
+def test_curves_name_the_length_and_operations_are_counted_by_it(
+    both: list[Artifact], tmp_path: Path
+) -> None:
+    kind = both[0].summary["kind"]
+    settings = config(kind, **{"pretrain.longer_share": 0.5})
+    notes = Notes()
+    progress = run(settings, both[0], tmp_path, report=notes, longer=both[1])
+    assert notes.points["validation/sequence_length"] == [SHORT, SHORT, LONG]
+    at_change = next(row for row in progress.history if row["step"] == 10)["tokens"]
+    masked = {SHORT: 0.15 * SHORT, LONG: 0.15 * LONG} if kind == "masked_pairs" else {}
+    a_token = {
+        length: flops_per_token(
+            settings.model, VOCAB, length, settings.pretrain.objective.kind, masked.get(length, 0.0)
+        )
+        for length in (SHORT, LONG)
+    }
+    expected = at_change * a_token[SHORT] + (progress.tokens - at_change) * a_token[LONG]
+    assert progress.flops == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("end", ["max_tokens", "max_seconds", "early_stop"])
+def test_what_could_end_a_run_before_its_longer_instances_is_refused(end: str) -> None:
+    value = {} if end == "early_stop" else 10
+    with pytest.raises(ConfigError, match=f"{end} could end the run before the longer"):
+        validate(PretrainConfig, {"steps": 100, "longer_share": 0.1, end: value})
+
+
+@pytest.mark.parametrize("missing", ["longer_instances", "pretrain.longer_share"])
+def test_longer_instances_and_their_share_are_set_together(missing: str, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("Some text.")
+    data = small_recipe(tmp_path, tmp_path / "text.txt")
+    keys = {
+        "longer_instances": data["instances"] | {"sequence_length": 64},
+        "pretrain.longer_share": 0.1,
+    }
+    recipe = validate(Recipe, with_overrides(data, keys))
+    assert list(pretrain_stages(recipe)) == [
+        "corpus",
+        "tokenizer",
+        "instances",
+        "longer_instances",
+        "pretrain",
+    ]
+    del keys[missing]
+    with pytest.raises(ConfigError, match=r"only the .* is set; set both or none"):
+        pretrain_stages(validate(Recipe, with_overrides(data, keys)))
