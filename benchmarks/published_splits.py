@@ -1,0 +1,289 @@
+"""What our GPT reaches where the text and its split are published, so that losses can be compared.
+
+    python -m benchmarks.published_splits --only shakespeare,ptb --seeds 0,1,2
+
+shakespeare   characters of the tinyshakespeare file, the first 90 % to learn from, the rest held
+              out; the size, batch, steps and schedule that nanoGPT's README gives for a CPU: 4
+              layers of 128 with 4 heads, context 64, batch 12, 2,000 steps of AdamW with a cosine
+              from 1e-3 to 1e-4. nanoGPT's own code, run that way, gave 1.8857 nats a character.
+ptb           words of the Penn Treebank as Mikolov prepared it, train, valid and test as published;
+              every line ends with <eos>, which is predicted too. A perplexity a word.
+
+The corpus stage is left out: it cuts text into sentences and splits by document, and these texts
+are compared with their own line ends and their own split. Instances, model, loop and checkpoints
+are the platform's, without Ray. Losses are over every held-out token, in blocks of the context
+length, so the first token of a block is predicted from one token before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+import platform
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.texts import real_data
+from rungwise.artifact import Artifact
+from rungwise.context import ComputeConfig, SilentReporter
+from rungwise.instances import causal, shards
+from rungwise.instances.causal import CausalConfig
+from rungwise.instances.stage import entropy
+from rungwise.instances.text import TokenisedText
+from rungwise.models.gpt import GptConfig
+from rungwise.objectives import ObjectiveConfig, build_objective
+from rungwise.storage import Folder
+from rungwise.tokenizer import SpecialIds
+from rungwise.training.checkpoint import load_tensors
+from rungwise.training.loop import PretrainConfig, validate
+from rungwise.training.optimizer import OptimizerConfig, ScheduleConfig
+from rungwise.training.parallel import Group
+from rungwise.training.reading import phases_of
+from rungwise.training.trainer import MODEL_FILE, PretrainStageConfig, build, pretrain
+
+RESULTS = Path(__file__).parent / "results"
+PUBLISHED = {
+    "shakespeare": "1.8857 nats (nanoGPT with these settings, run elsewhere)",
+    "ptb": "test 141.2 Kneser-Ney 5-gram (kenlm, run elsewhere), 124.7 RNNLM, 87.2 tied LSTM "
+    "(published)",
+}
+_EVERYTHING = 1 << 30
+
+SHAKESPEARE = PretrainStageConfig(
+    model=GptConfig(
+        num_layers=4,
+        num_heads=4,
+        hidden_size=128,
+        intermediate_size=512,
+        max_position_embeddings=64,
+    ),
+    pretrain=PretrainConfig(
+        objective=ObjectiveConfig(kind="causal"),
+        steps=2000,
+        global_batch_size=12,
+        optimizer=OptimizerConfig(
+            learning_rate=1e-3,
+            beta2=0.99,
+            epsilon=1e-8,
+            weight_decay=0.1,
+            schedule=ScheduleConfig(kind="cosine", warmup_fraction=0.05, final_fraction=0.1),
+        ),
+        validation_every_steps=500,
+        validation_instances=_EVERYTHING,
+        log_every_steps=100,
+    ),
+)
+PTB = PretrainStageConfig(
+    model=GptConfig(
+        num_layers=3,
+        num_heads=4,
+        hidden_size=192,
+        intermediate_size=768,
+        max_position_embeddings=96,
+        dropout=0.2,
+    ),
+    pretrain=PretrainConfig(
+        objective=ObjectiveConfig(kind="causal"),
+        steps=3600,
+        global_batch_size=32,
+        optimizer=OptimizerConfig(
+            learning_rate=1.5e-3,
+            beta2=0.99,
+            epsilon=1e-8,
+            weight_decay=0.1,
+            schedule=ScheduleConfig(kind="cosine", warmup_fraction=0.03, final_fraction=0.05),
+        ),
+        precision="auto",
+        validation_every_steps=600,
+        validation_instances=_EVERYTHING,
+        log_every_steps=100,
+    ),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", default="shakespeare,ptb")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args(arguments)
+    data = real_data()
+    if data is None:
+        print(
+            "no real data: set RUNGWISE_DATA to the folder that holds corpora/en", file=sys.stderr
+        )
+        return 2
+    torch.set_num_threads(options.threads)
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    known = {"shakespeare": (SHAKESPEARE, shakespeare), "ptb": (PTB, penn_treebank)}
+    found: dict[str, Any] = {}
+    for name in options.only.split(","):
+        settings, read = known[name]
+        found[name] = {"published": PUBLISHED[name], "runs": []}
+        for seed in seeds:
+            row = learn(settings, read(data / "corpora" / "en"), seed)
+            print(f"{name} seed {seed}: {row}", file=sys.stderr)
+            found[name]["runs"].append(row)
+        found[name]["settings"] = settings.model_dump(mode="json")
+    write(found)
+    show(found)
+    return 0
+
+
+def learn(settings: PretrainStageConfig, splits: dict[str, list[int]], seed: int) -> dict[str, Any]:
+    """Train with this seed; the losses in nats a token, and how long it took."""
+    settings = settings.model_copy(
+        update={"pretrain": settings.pretrain.model_copy(update={"seed": seed})}
+    )
+    length = settings.model.max_position_embeddings
+    group = Group.current(torch.device("cpu"))
+    compute = ComputeConfig(
+        num_workers=1,
+        micro_batch_size=settings.pretrain.global_batch_size,
+        checkpoint_every_steps=settings.pretrain.steps,
+    )
+    with tempfile.TemporaryDirectory(prefix="rungwise-splits-") as place:
+        folder = Path(place)
+        instances = write_instances(folder / "valid", splits["train"], splits["valid"], length)
+        progress, _ = pretrain(
+            settings,
+            {"instances": instances},
+            Folder.at(folder / "run"),
+            "published-splits",
+            compute,
+            group,
+            SilentReporter(),
+        )
+        row: dict[str, Any] = {
+            "seed": seed,
+            "validation": [
+                [point["step"], round(point["lm_loss"], 4)] for point in progress.validation
+            ],
+            "unigram_entropy": round(instances.summary["unigram_entropy"], 4),
+            "tokens": progress.tokens,
+            "seconds": round(progress.seconds, 1),
+        }
+        if "test" in splits:
+            held_out = write_instances(folder / "test", splits["train"], splits["test"], length)
+            vocab_size = held_out.summary["vocab_size"]
+            model = build(settings, vocab_size)
+            model.load_state_dict(load_tensors(Folder.at(folder / "run"), MODEL_FILE))
+            (phase,) = phases_of(
+                settings.model, settings.pretrain, {"instances": held_out}, compute, group
+            )
+            objective = build_objective(settings.pretrain.objective)
+            values = validate(model, objective, phase, settings.pretrain, group)
+            row["test_loss"] = round(values["lm_loss"], 4)
+        return row
+
+
+def shakespeare(folder: Path) -> dict[str, list[int]]:
+    """Ids of the characters; the symbol for the end of a text is the last one of the vocabulary."""
+    text = (folder / "tinyshakespeare" / "input.txt").read_text()
+    ids = {character: number for number, character in enumerate(sorted(set(text)))}
+    coded = [ids[character] for character in text]
+    cut = int(0.9 * len(coded))
+    return {"train": coded[:cut], "valid": coded[cut:]}
+
+
+def penn_treebank(folder: Path) -> dict[str, list[int]]:
+    """Ids of the words of each published split, with <eos> at the end of each line."""
+    words: dict[str, list[str]] = {}
+    for split in ("train", "valid", "test"):
+        path = folder / "ptb" / f"ptb.{split}.txt"
+        packed = path.with_name(path.name + ".gz")
+        text = (
+            gzip.decompress(packed.read_bytes()).decode() if packed.exists() else path.read_text()
+        )
+        words[split] = [word for line in text.splitlines() for word in [*line.split(), "<eos>"]]
+    ids = {word: number for number, word in enumerate(sorted(set(words["train"])))}
+    return {split: [ids[word] for word in found] for split, found in words.items()}
+
+
+def write_instances(folder: Path, train: list[int], held_out: list[int], length: int) -> Artifact:
+    """Packed blocks of one text a split, as the instances stage writes them."""
+    folder.mkdir()
+    end = max(train) + 1
+    special = SpecialIds(pad=end, end=end, ids=(end,))
+    config = CausalConfig(sequence_length=length)
+    files = []
+    for split, ids in (("train", train), ("validation", held_out)):
+        text = TokenisedText(
+            ids=np.array(ids, dtype=np.uint16),
+            starts=np.array([0, len(ids)]),
+            first_sentence=np.array([0, 1]),
+            documents=[split],
+        )
+        shard = causal.build(text, config, special, np.random.default_rng(0)).shard
+        name = f"{split}-00000.arrow"
+        shards.write(shard, folder / name)
+        files.append(
+            {
+                "file": name,
+                "split": split,
+                "sha256": shards.digest(folder / name),
+                "bytes": (folder / name).stat().st_size,
+                "instances": len(shard),
+                "tokens": len(shard.ids),
+            }
+        )
+    summary = {
+        "kind": "causal",
+        "sequence_length": length,
+        "files": files,
+        "vocab_size": end + 1,
+        "special": special.as_data(),
+        "instances": {row["split"]: row["instances"] for row in files},
+        "unigram_entropy": entropy(np.bincount(held_out)),
+    }
+    record = {"summary": summary, "config": config.model_dump(mode="json")}
+    return Artifact("instances", folder.name, Folder.at(folder), record)
+
+
+def write(found: dict[str, Any]) -> None:
+    """Into today's file; what was not run stays as it was."""
+    path = RESULTS / f"{date.today()}-published-splits.json"
+    before = json.loads(path.read_text())["found"] if path.exists() else {}
+    made_by = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
+    path.write_text(json.dumps({"made_by": made_by, "found": before | found}, indent=1) + "\n")
+
+
+def show(found: dict[str, Any]) -> None:
+    table = Table("text", "seeds", "validation", "test", "beside it", box=None, pad_edge=False)
+    for name, result in found.items():
+        runs = result["runs"]
+        last = [run["validation"][-1][1] for run in runs]
+        tests = [run["test_loss"] for run in runs if "test_loss" in run]
+        table.add_row(
+            name,
+            ", ".join(str(run["seed"]) for run in runs),
+            _stated(last),
+            _stated(tests) if tests else "",
+            result["published"],
+        )
+    Console(width=160).print(table)
+
+
+def _stated(losses: list[float]) -> str:
+    spread = f" ({min(losses):.4f} to {max(losses):.4f})" if len(losses) > 1 else ""
+    return f"{fmean(losses):.4f} nats{spread}, perplexity {math.exp(fmean(losses)):.2f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
