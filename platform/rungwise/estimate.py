@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from rungwise import artifact as artifacts
 from rungwise.artifact import Artifact
 from rungwise.command_line import OK, root_folder
 from rungwise.config import load
-from rungwise.errors import ConfigError, UserError
+from rungwise.errors import UserError
 from rungwise.instances.kinds import AnyInstancesConfig
-from rungwise.recipe import Recipe, pretrain_stages
+from rungwise.recipe import Recipe, check_training, pretrain_stages
 from rungwise.stage import Stage
 from rungwise.training.dry_run import Measures, dry_run
 from rungwise.training.reading import READ_BY_NAME
@@ -26,17 +27,30 @@ def dry_run_command(
 ) -> int:
     """Print it. Instances that are built are measured; else every row is taken to be full."""
     recipe = load(Recipe, config, overrides)
-    if recipe.model is None or recipe.pretrain is None:
-        raise ConfigError("dry-run needs the blocks model and pretrain in the config")
-    stages = [stage for name, stage in pretrain_stages(recipe).items() if name in READ_BY_NAME]
-    built = [_built(stage, recipe) for stage in stages]
+    check_training(recipe)
+    assert recipe.model
+    assert recipe.pretrain
+    console = Console()
+    try:
+        stages = pretrain_stages(recipe)
+    except UserError as error:
+        # A text that is not there yet is no reason not to ask what it would take to train on it.
+        console.print(f"[yellow]the corpus cannot be read: {escape(str(error))}[/]")
+        stages = {}
+    built: dict[str, Artifact | None] = {
+        name: _built(stages[name], recipe) if name in stages else None for name in READ_BY_NAME
+    }
     measures = [
-        _planned(stage, recipe) if artifact is None else Measures.of(artifact)
-        for stage, artifact in zip(stages, built, strict=True)
+        _planned(settings, recipe) if artifact is None else Measures.of(artifact)
+        for settings, artifact in (
+            (recipe.instances, built["instances"]),
+            (recipe.longer_instances, built["longer_instances"]),
+        )
+        if settings is not None
     ]
     settings = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
     found = dry_run(settings, measures, recipe.compute, tokens_per_second=tokens_per_second)
-    show(found, all(built), Console())
+    show(found, all(each.instances for each in measures), console)
     return OK
 
 
@@ -45,15 +59,13 @@ def _built(stage: Stage, recipe: Recipe) -> Artifact | None:
     return artifacts.load(artifacts.folder_of(root, stage.name, recipe.name, stage.fingerprint))
 
 
-def _planned(stage: Stage, recipe: Recipe) -> Measures:
+def _planned(config: AnyInstancesConfig, recipe: Recipe) -> Measures:
     vocab_size = getattr(recipe.tokenizer, "vocab_size", None)
     if vocab_size is None:
         raise UserError(
             "the size of the vocabulary is not in the config; build the tokenizer and the "
             "instances first (workflows/instances.py)"
         )
-    config = stage.config
-    assert isinstance(config, AnyInstancesConfig)
     return Measures.planned(config, vocab_size)
 
 
@@ -73,12 +85,9 @@ def show(found: dict[str, Any], built: bool, console: Console) -> None:
         ),
         "tokens": f"{found['tokens']:,.0f}"
         + ("" if built else " (instances are not built: rows taken as full)"),
-        "epochs": ", then ".join(
-            "not known before instances are built"
-            if phase["epochs"] is None
-            else f"{phase['epochs']:.2f}"
-            for phase in found["phases"]
-        ),
+        "epochs": ", then ".join(f"{phase['epochs']:.2f}" for phase in found["phases"])
+        if built
+        else "not known before instances are built",
         "operations": f"{found['total_flops']:.3g}, {found['flops_per_token'] / 1e6:.1f} MFLOP a "
         "token",
         "memory": f"about {found['memory_bytes_a_device'] / 1e9:.1f} GB a device, by rule",

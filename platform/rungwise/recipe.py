@@ -96,19 +96,11 @@ def instances_stages(recipe: Recipe) -> dict[str, Stage]:
 
 
 def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
-    """Corpus, tokenizer, instances, pretrain; inputs come first.
-
-    Raises ConfigError if the recipe lacks the model or the pretrain block.
-    """
-    _need(recipe, "trains", "model", "pretrain")
+    """Corpus, tokenizer, instances, pretrain; inputs come first. Raises as `check_training`."""
+    check_training(recipe)
     assert recipe.model
     assert recipe.pretrain
     before = instances_stages(recipe)
-    if (recipe.longer_instances is None) != (recipe.pretrain.longer_share is None):
-        raise ConfigError(
-            "longer_instances are what the last pretrain.longer_share of the steps read, but only "
-            f"{'the first' if recipe.longer_instances else 'the second'} is set; set both or none"
-        )
     trained = Stage(
         "pretrain",
         1,
@@ -118,6 +110,17 @@ def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
         resumes=True,
     )
     return before | {"pretrain": trained}
+
+
+def check_training(recipe: Recipe) -> None:
+    """Raise ConfigError where blocks that training needs are missing or do not go together."""
+    _need(recipe, "trains", "model", "pretrain")
+    assert recipe.pretrain
+    if (recipe.longer_instances is None) != (recipe.pretrain.longer_share is None):
+        raise ConfigError(
+            "longer_instances are what the last pretrain.longer_share of the steps read, but only "
+            f"{'the first' if recipe.longer_instances else 'the second'} is set; set both or none"
+        )
 
 
 def finetune_stages(recipe: Recipe, before: dict[str, Stage]) -> dict[str, Stage]:

@@ -43,6 +43,24 @@ def test_bert_base_by_hand(base: tuple[PretrainStageConfig, Measures, Recipe]) -
     assert found["phases"][0]["epochs"] is None
 
 
+def test_the_papers_two_lengths_by_hand(
+    base: tuple[PretrainStageConfig, Measures, Recipe],
+) -> None:
+    """Devlin et al., A.2: 900,000 steps of 256 rows of 128 and 100,000 of 512. A row of 512
+    predicts 0.15 · 512 = 76.8 tokens; 545.4 and 587.9 MFLOP a token."""
+    settings, short, recipe = base
+    assert recipe.longer_instances is not None
+    long = Measures.planned(recipe.longer_instances, 30_522)
+    assert (long.sequence_length, long.masked_per_row) == (512, pytest.approx(76.8))
+    found = dry_run(settings, [short, long], ComputeConfig(num_workers=8), measure=False)
+    tokens = [900_000 * 256 * 128, 100_000 * 256 * 512]
+    assert found["tokens"] == sum(tokens)
+    assert [phase["steps"] for phase in found["phases"]] == [900_000, 100_000]
+    assert [phase["micro_batch_size"] for phase in found["phases"]] == [32, 16]
+    by_hand = (545.4e6 * tokens[0] + 587.9e6 * tokens[1]) / sum(tokens)
+    assert found["flops_per_token"] == pytest.approx(by_hand, rel=0.01)
+
+
 def test_nothing_is_guessed(base: tuple[PretrainStageConfig, Measures, Recipe]) -> None:
     found = dry_run(base[0], [base[1]], ComputeConfig(), measure=False)
     assert (found["tokens_per_second"], found["seconds"], found["cost"]) == (None, None, None)
