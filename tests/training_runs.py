@@ -89,7 +89,7 @@ def config(kind: str = "masked_pairs", **changes: Any) -> PretrainStageConfig:
             "objective": {"kind": "causal" if kind == "causal" else "mlm_nsp"},
             "steps": 20,
             "global_batch_size": 12,
-            "optimizer": {"learning_rate": 0.01},
+            "optimizer": {"kind": "adamw", "learning_rate": 0.01},
             "validation_every_steps": 10,
             "validation_instances": 30,
             "log_every_steps": 1,

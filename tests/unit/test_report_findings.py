@@ -91,7 +91,7 @@ def test_the_recipe_left_behind_builds_the_same_fingerprints(tmp_path: Path) -> 
             "hidden_size": 32,
             "intermediate_size": 64,
         },
-        "pretrain": {"steps": 40, "optimizer": {"learning_rate": 6.0e-4}},
+        "pretrain": {"steps": 40, "optimizer": {"kind": "adamw", "learning_rate": 6.0e-4}},
         "task": {"num_labels": 3},
         "finetune": {"pooling": "mean"},
         "sweep": {"space": {"learning_rate": {"kind": "loguniform", "low": 1e-4, "high": 1e-2}}},

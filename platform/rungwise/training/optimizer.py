@@ -29,10 +29,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from rungwise.config import Config
@@ -84,14 +84,7 @@ class MuonConfig(_SharedConfig):
     momentum: float = Field(default=0.95, ge=0.0, lt=1.0)
 
 
-def _kind_of(value: Any) -> str:
-    return value.get("kind", "adamw") if isinstance(value, dict) else value.kind
-
-
-AnyOptimizerConfig = Annotated[
-    Annotated[OptimizerConfig, Tag("adamw")] | Annotated[MuonConfig, Tag("muon")],
-    Discriminator(_kind_of),
-]
+AnyOptimizerConfig = Annotated[OptimizerConfig | MuonConfig, Field(discriminator="kind")]
 Optimizers = Sequence[torch.optim.Optimizer]
 
 
