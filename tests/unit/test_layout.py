@@ -57,7 +57,7 @@ LAYERS = (
     ("objectives",),
     ("hugging_face",),
     ("training",),
-    ("tasks",),
+    ("tasks", "pretrained"),
     ("finetune",),
     ("sweep",),
     ("evaluation",),
