@@ -439,6 +439,7 @@ def test_guesses_are_the_models_own_and_sorted(inputs: dict[str, Artifact]) -> N
     tokenizer = load(inputs["tokenizer"].folder)
     blanks = fill_in.choose(reader, tokenizer, 4, seed=0)
     model = load_model(inputs["pretrain"])
+    assert isinstance(model, BertForPretraining)
     together = fill_in.fill(model, reader, tokenizer, blanks)
     for blank, found in zip(blanks, together, strict=True):
         [alone] = fill_in.fill(model, reader, tokenizer, [blank])

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -138,9 +139,7 @@ def _generated(
 def _longest_stretch(ids: list[int], end: int) -> list[int]:
     """The longest run of one document, with the symbol that opens it if it is there."""
     opens = [0, *(place for place, token in enumerate(ids) if token == end and place), len(ids)]
-    begin, stop = max(
-        zip(opens[:-1], opens[1:], strict=True), key=lambda bounds: bounds[1] - bounds[0]
-    )
+    begin, stop = max(pairwise(opens), key=lambda bounds: bounds[1] - bounds[0])
     return ids[begin:stop]
 
 

@@ -73,10 +73,7 @@ def most_frequent_share(
 
     That is the accuracy of always guessing this one token.
     """
-    if isinstance(reader, MaskedReader):
-        vocab_size = reader.vocabulary.size
-    else:
-        vocab_size = reader.vocab_size
+    vocab_size = (reader.reader if isinstance(reader, MaskedReader) else reader).vocab_size
     total = np.zeros(vocab_size, dtype=np.int64)
     for begin in range(0, count, _ROWS_AT_ONCE):
         here = np.arange(begin, min(begin + _ROWS_AT_ONCE, count))

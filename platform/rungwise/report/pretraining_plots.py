@@ -107,12 +107,12 @@ def context(reach: Sequence[Reach], unigram_entropy: float) -> bytes:
     )
     places = range(len(reach))
     axes.plot(places, [row.nats for row in reach], color=style.BLUE, marker="o", linewidth=1.8)
-    names = [f"{row.low}" if row.low == row.high else f"{row.low}–{row.high}" for row in reach]
-    axes.set_xticks(places, names, rotation=45 if len(reach) > 7 else 0)
+    names = [f"{row.low}" if row.low == row.high else f"{row.low} to {row.high}" for row in reach]
+    axes.set_xticks(places, names, rotation=30 if len(reach) > 6 else 0)
     style.dress(
         axes,
-        f"A token costs {reach[0].nats:.2f} nats after {names[0]} token, {reach[-1].nats:.2f} after "
-        f"{names[-1]}",
+        f"A token costs {reach[0].nats:.2f} nats after {names[0]} token, "
+        f"{reach[-1].nats:.2f} after {names[-1]}",
         "tokens of the document read before it",
         "mean surprise (nats)",
     )

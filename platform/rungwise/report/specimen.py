@@ -12,8 +12,10 @@ from typing import Literal
 import numpy as np
 from tokenizers import Tokenizer
 
-from rungwise.instances.masked import MaskedBatch
+from rungwise.instances.masked import MaskedBatch, MaskedConfig
+from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.masked_reader import MaskedReader
+from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.report.held_out import originals, rows
 
 Kind = Literal["special", "plain", "masked", "random", "kept"]
@@ -63,15 +65,15 @@ def specimen(reader: MaskedReader, tokenizer: Tokenizer, seed: int) -> Specimen:
     return Specimen(
         instance=chosen,
         pieces=tuple(_pieces(reader, batch, before, chosen, tokenizer)),
-        answer=_answer(reader.config.kind, bool(batch.label[chosen])),
+        answer=_answer(reader.config, bool(batch.label[chosen])),
     )
 
 
-def _answer(kind: str, label: bool) -> str:
-    match kind:
-        case "masked_pairs":
+def _answer(config: MaskedConfig, label: bool) -> str:
+    match config:
+        case MaskedPairsConfig():
             return "B follows A in its document" if label else "B is from another document"
-        case "sentence_order":
+        case SentenceOrderConfig():
             return "A and B are in order" if label else "A and B are swapped"
         case _:
             return ""
