@@ -12,9 +12,14 @@ from rungwise.training.checkpoint import MODEL, load_tensors
 from rungwise.training.trainer import PretrainStageConfig
 
 
+def config_of(pretrain: Artifact) -> PretrainStageConfig:
+    """The two blocks of the recipe that the artifact was trained with."""
+    return validate(PretrainStageConfig, pretrain.record["config"])
+
+
 def load_model(pretrain: Artifact) -> PretrainingModel:
     """The pretrained model of an artifact, with the heads it was trained with, on the CPU."""
-    config = validate(PretrainStageConfig, pretrain.record["config"])
+    config = config_of(pretrain)
     model = build_model(
         config.model, pretrain.summary["vocab_size"], config.pretrain.objective.kind
     )

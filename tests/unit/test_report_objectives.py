@@ -16,17 +16,11 @@ from tokenizers import Tokenizer, decoders, models
 
 from rungwise.artifact import Artifact
 from rungwise.context import Context
-from rungwise.instances.causal import CausalConfig
-from rungwise.instances.kinds import KINDS
-from rungwise.instances.masked_blocks import MaskedBlocksConfig
-from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
-from rungwise.instances.sentence_order import SentenceOrderConfig
-from rungwise.instances.text import TokenisedText
 from rungwise.models.config import ObjectiveKind
 from rungwise.models.gpt import GptForPretraining
 from rungwise.models.two_way import TwoWayForPretraining
-from rungwise.objectives import ObjectiveConfig, build_objective
+from rungwise.objectives import ObjectiveConfig
 from rungwise.pretrained import load_model
 from rungwise.report import (
     continuations,
@@ -51,138 +45,16 @@ from rungwise.tokenizer import (
     load,
     train,
 )
-from rungwise.training.checkpoint import save_tensors
-from rungwise.training.loop import PretrainConfig
-from tests.conftest import SPECIAL_IDS, made_up_sentences, write_shards
-from tests.report_pages import Page, csv_rows, speed_summary
+from tests.conftest import made_up_sentences
+from tests.report_pages import LENGTH, STEPS, Page, built, csv_rows, speed_summary
 from tests.small_models import KINDS as OBJECTIVES
-from tests.small_models import shaken, small_config, small_model
 
-LENGTH = 24
 END = 3
-INSTANCES: dict[str, Any] = {
-    "mlm_nsp": MaskedPairsConfig,
-    "mlm": MaskedBlocksConfig,
-    "sentence_order": SentenceOrderConfig,
-}
-STEPS = 20
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def text_of(tokenizer: Tokenizer, seed: int) -> TokenisedText:
-    """Ten documents of four sentences."""
-    encoded = [
-        tokenizer.encode(sentence, add_special_tokens=False).ids
-        for document in range(10)
-        for sentence in made_up_sentences(10 * seed + document, 4)
-    ]
-    return TokenisedText(
-        ids=np.array([token for ids in encoded for token in ids], np.uint16),
-        starts=np.cumsum([0, *map(len, encoded)]),
-        first_sentence=np.arange(0, len(encoded) + 1, 4),
-        documents=[f"{seed}-{number}" for number in range(10)],
-    )
-
-
-def built(objective: ObjectiveKind, root: Path, **summary: Any) -> dict[str, Artifact]:
-    """The artifacts of a pretrain workflow with this objective, the model only shaken."""
-    made: dict[str, Artifact] = {}
-
-    def add(stage: str, config: dict[str, Any], found: dict[str, Any]) -> Artifact:
-        folder = Folder.at(root / stage / f"small-{len(made)}")
-        record = {
-            "label": "small",
-            "config": config,
-            "facts": {"outside": {}},
-            "summary": {"headline": stage, **found},
-            "finished": "2026-01-02T03:04:05+00:00",
-            "seconds": 1.0,
-            "mlflow_run_id": None,
-            "made_by": {
-                "commit": None,
-                "python": "3.11",
-                "packages": {},
-                "machine": {"system": "Linux", "cpus": 2},
-            },
-        }
-        made[stage] = Artifact(stage, str(len(made)), folder, record)
-        return made[stage]
-
-    masks = ObjectiveConfig(kind=objective).masks
-    units = ("documents", "sentences", "words", "characters")
-    corpus = {unit: {"train": 10, "validation": 10} for unit in units}
-    corpus |= {"labels": {"made up": 20}, "dropped": {}, "dropped_examples": {}}
-    corpus |= {"characters_removed": 0, "characters_replaced": 0}
-    add("corpus", {"sources": [{"kind": "text", "paths": ["a.txt"]}]}, corpus)
-    settings: Any = WordPieceConfig if masks else ByteBpeConfig
-    config = settings(vocab_size=300, min_frequency=1)
-    tokenizer = train(config, [s for seed in range(30) for s in made_up_sentences(seed, 4)])
-    vocab_size = tokenizer.get_vocab_size()
-    found = add("tokenizer", config.model_dump(), {"kind": config.kind, "vocab_size": vocab_size})
-    with found.folder.staged("tokenizer.json") as path:
-        tokenizer.save(str(path))
-
-    read = INSTANCES.get(objective, CausalConfig)(sequence_length=LENGTH)
-    kind = KINDS[read.kind]
-    rng = np.random.Generator(np.random.Philox(0))
-    shards = {
-        f"{split}-00000.arrow": kind.build(text_of(tokenizer, seed), read, SPECIAL_IDS, rng).shard
-        for seed, split in enumerate(("train", "validation"))
-    }
-    found = add("instances", read.model_dump(mode="json"), {})
-    shares = ("selected", "mask", "random", "kept", "is_next", "in_order", "truncated")
-    found.record["summary"] |= {
-        **write_shards(Path(found.folder.uri), shards, vocab_size),
-        "kind": read.kind,
-        "sequence_length": LENGTH,
-        "tokens": 1000,
-        "unigram_entropy": 4.5,
-        "statistics": {f"{name}_share": 0.5 for name in shares}
-        | {"fill": 0.9, "length_histogram": list(range(16))},
-    }
-
-    torch.manual_seed(1)
-    shape = small_config(objective, max_position_embeddings=LENGTH)
-    model = shaken(small_model(objective, vocab_size, max_position_embeddings=LENGTH), 0.2)
-    parts = build_objective(ObjectiveConfig(kind=objective)).parts
-    rows = [
-        {
-            "step": step,
-            "tokens": 100 * step,
-            "loss": 5.0,
-            "perplexity": 123.4,
-            **{f"{part}_loss": 5.678 - 0.01 * step for part in parts},
-            **{f"{part}_accuracy": 0.234 for part in parts},
-            **({} if masks else {"bits_per_byte": 2.345}),
-        }
-        for step in (0, STEPS // 2, STEPS)
-    ]
-    pretrain = PretrainConfig(
-        steps=STEPS, validation_instances=40, objective=ObjectiveConfig(kind=objective)
-    )
-    found = add(
-        "pretrain",
-        {"model": shape.model_dump(), "pretrain": pretrain.model_dump()},
-        {
-            "steps": STEPS,
-            "tokens": 100 * STEPS,
-            "epochs": 1.5,
-            "history": [{"learning_rate": 1e-3, **row} for row in rows[1:]],
-            "validation": rows,
-            "final": rows[-1],
-            "parameters": 12345,
-            "vocab_size": vocab_size,
-            "model": shape.model_dump(),
-            **speed_summary(STEPS),
-            **summary,
-        },
-    )
-    save_tensors(found.folder, "model.safetensors", model.state_dict())
-    return made
 
 
 @pytest.fixture(scope="module")
