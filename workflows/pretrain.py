@@ -1,4 +1,4 @@
-"""Raw text to a pretrained model, and a page about it where the model is a masked one.
+"""Raw text to a pretrained model, and a page about it.
 
 python workflows/pretrain.py workflows/configs/quickstart.yaml pretrain.steps=200
 """
@@ -16,10 +16,7 @@ from rungwise.stage import Stage
 
 def stages(recipe: Recipe) -> list[Stage]:
     before = pretrain_stages(recipe)
-    # The page shows masked words and blanks filled in; there is none for the others yet.
-    assert recipe.pretrain
-    page = [report_stage(recipe, before)] if recipe.pretrain.objective.masks else []
-    return [*before.values(), *page]
+    return [*before.values(), report_stage(recipe, before)]
 
 
 if __name__ == "__main__":

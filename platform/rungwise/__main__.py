@@ -1,4 +1,4 @@
-"""The command line: plan, run, inspect, dry-run, prove-resume, doctor, ui, sync."""
+"""The command line: plan, run, inspect, dry-run, prove-resume, export, doctor, ui, sync."""
 
 from __future__ import annotations
 
@@ -9,10 +9,22 @@ from collections.abc import Sequence
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse and run one command; the process's exit status (0, 1 a failed stage, 2 a mistake)."""
-    options = _parser().parse_args(arguments)
+    options = _parsed(_parser(), arguments)
     from rungwise.command_line import guarded
 
     return guarded(lambda: options.command(options))
+
+
+def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Overrides may stand behind an option too, where argparse looks for none."""
+    options, rest = parser.parse_known_args(arguments)
+    if strange := [item for item in rest if item.startswith("-") or "=" not in item]:
+        parser.error(f"unrecognized arguments: {' '.join(strange)}")
+    if rest and not hasattr(options, "overrides"):
+        parser.error(f"this command takes no overrides: {' '.join(rest)}")
+    if rest:
+        options.overrides = [*options.overrides, *rest]
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -53,6 +65,14 @@ def _parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.add_argument("config", metavar="CONFIG")
         sub.set_defaults(command=command)
+    export = commands.add_parser(
+        "export", help="a pretrained model in the format of Hugging Face transformers"
+    )
+    export.add_argument(
+        "model", metavar="MODEL", help="a recipe, or artifacts/pretrain, or one in it; s3:// too"
+    )
+    export.add_argument("--to", required=True, metavar="FOLDER", help="where to; s3:// too")
+    export.set_defaults(command=_export)
     for name, sub in commands.choices.items():
         if name == "inspect":
             continue
@@ -104,6 +124,12 @@ def _prove_resume(options: argparse.Namespace) -> int:
     from rungwise.proof import prove_resume_command
 
     return prove_resume_command(options.config, options.overrides)
+
+
+def _export(options: argparse.Namespace) -> int:
+    from rungwise.exchange import export_command
+
+    return export_command(options.model, options.overrides, options.to)
 
 
 def _ui(options: argparse.Namespace) -> int:

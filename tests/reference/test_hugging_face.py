@@ -178,6 +178,18 @@ def test_gpt_goes_out(byte_bpe, tmp_path, norm, multiple):
     assert type(again) is type(theirs)
 
 
+@torch.no_grad()
+def test_a_left_to_right_bert_goes_out_and_is_not_mistaken_for_bert_coming_in(wordpiece, tmp_path):
+    model = shaken(small_model("left_to_right", V := size_of(wordpiece)), 0.1).eval()
+    export(model, model.bert.config, wordpiece, tmp_path)
+    theirs = loaded(transformers.AutoModelForCausalLM, tmp_path)
+    assert isinstance(theirs, transformers.BertLMHeadModel)
+    ids_BT = torch.randint(V, (3, 12))
+    torch.testing.assert_close(theirs(input_ids=ids_BT).logits, model.logits(ids_BT), **TOLERANCE)
+    with pytest.raises(DataError, match="is_decoder must be false, found true"):
+        load(tmp_path)
+
+
 # Back, and in.
 
 
@@ -356,12 +368,14 @@ def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
     bert, gpt = BertConfig(**SIZES, norm="pre"), GptConfig(**SIZES | {"intermediate_size": 100})
     wide = gpt.model_copy(update={"norm": "post"})
     mean = SequenceClassifier(Bert(BertConfig(**SIZES), V), 2, "mean")
+    left = small_model("left_to_right", V, norm="pre")
     for model, config, message in (
-        (BertForPretraining(bert, V), bert, r"model\.norm is pre, and BertForPreTraining has post"),
+        (BertForPretraining(bert, V), bert, r"model\.norm is pre, and the BERT of .*PreTraining"),
         (mean, BertConfig(**SIZES), r"finetune\.pooling is mean"),
         (GptForPretraining(wide, V), wide, r"model\.intermediate_size is 100, and OpenAIGPT"),
-        (small_model("left_to_right", V), bert, "a BertLeftToRight has no counterpart"),
-        (small_model("bidirectional", V), bert, "a TwoWayForPretraining has no counterpart"),
+        (left, left.bert.config, r"norm is pre, .* \(BertLMHeadModel"),
+        (small_model("bidirectional", V), bert, "model.kind is two_way: transformers has no model"),
+        (torch.nn.Linear(2, 2), bert, "a Linear has no counterpart in transformers"),
     ):
         with pytest.raises(ConfigError, match=message):
             export(model, config, wordpiece, tmp_path / "out")

@@ -57,7 +57,7 @@ LAYERS = (
     ("objectives",),
     ("hugging_face",),
     ("training",),
-    ("tasks",),
+    ("tasks", "pretrained"),
     ("finetune",),
     ("sweep",),
     ("evaluation",),
@@ -65,6 +65,7 @@ LAYERS = (
     ("report",),
     ("runner", "recipe"),
     ("command_line", "proof", "estimate"),
+    ("exchange",),
     ("doctor", "maintenance"),
     ("__main__", "__init__"),
 )

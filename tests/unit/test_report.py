@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import math
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,8 @@ from rungwise.finetune import FinetuneConfig
 from rungwise.instances import shards
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.models.bert import BertConfig, BertForPretraining
-from rungwise.report import fill_in, held_out
+from rungwise.pretrained import load_model
+from rungwise.report import fill_in, held_out, spelling
 from rungwise.report.page import ReportConfig, run
 from rungwise.report.specimen import specimen
 from rungwise.storage import Folder
@@ -29,6 +27,7 @@ from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, WordPiece
 from rungwise.training.checkpoint import save_tensors
 from rungwise.training.loop import PretrainConfig
 from tests.conftest import write_shards
+from tests.report_pages import Page, csv_rows, speed_summary
 
 SENTENCES = (
     "The parser reads <b>every</b> token & keeps the rows in order.",
@@ -37,7 +36,7 @@ SENTENCES = (
     "Each thread writes two columns to the cache by name.",
 )
 LENGTH = 48
-SECTIONS = ("result", "loss", "comparison", "sweep", "reads", "blanks", "time", "origin")
+SECTIONS = ("result", "loss", "comparison", "sweep", "reads", "blanks", "speed", "time", "origin")
 EVIL = "<img src=x onerror=alert(1)>"
 
 
@@ -136,8 +135,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
             "vocab_size": vocab_size,
             "model": shape.model_dump(),
             "flops_per_token": 1e6,
-            "tokens_per_second": 1e4,
-            "timings": [{"step": 20, "seconds": 2.0, "data_wait_share": 0.01}],
+            **speed_summary(20),
         },
     )
     save_tensors(found.folder, "model.safetensors", model.state_dict())
@@ -241,53 +239,20 @@ def _changed(found: Artifact, **summary: Any) -> Artifact:
     return dataclasses.replace(found, record=record)
 
 
-class _Page(HTMLParser):
-    """What a browser would load, the ids, and the text of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.loads: list[str] = []
-        self.links: list[str] = []
-        self.ids: set[str] = set()
-        self.tags: list[str] = [""]
-        self.styles = ""
-        self.words = ""
-        self.feed(text)
-        self.words = " ".join(self.words.split())
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = {name: value or "" for name, value in attrs}
-        self.tags.append(tag)
-        self.ids |= {found["id"]} if "id" in found else set()
-        self.loads += [found[name] for name in ("src", "srcset", "data", "poster") if name in found]
-        self.loads += [found["href"]] if tag == "link" else []
-        self.links += [found["href"]] if tag == "a" else []
-        self.styles += found.get("style", "")
-        assert not any(name.startswith("on") for name in found), f"{tag} has a handler"
-
-    def handle_data(self, data: str) -> None:
-        if self.tags[-1] == "style":
-            self.styles += data
-        else:
-            self.words += data
-
-
-def _written(
-    inputs: dict[str, Artifact], path: Path, **config: Any
-) -> tuple[_Page, dict[str, Any]]:
+def _written(inputs: dict[str, Artifact], path: Path, **config: Any) -> tuple[Page, dict[str, Any]]:
     summary = run(ReportConfig(**config), inputs, Folder.at(path), Context())
-    return _Page((path / "report.html").read_text("utf-8")), summary
+    return Page((path / "report.html").read_text("utf-8")), summary
 
 
 @pytest.fixture(scope="module")
 def written(
     inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[_Page, dict[str, Any], Path]:
+) -> tuple[Page, dict[str, Any], Path]:
     path = tmp_path_factory.mktemp("report")
     return *_written(inputs, path), path
 
 
-def test_the_page_loads_nothing_from_anywhere(written: tuple[_Page, dict[str, Any], Path]) -> None:
+def test_the_page_loads_nothing_from_anywhere(written: tuple[Page, dict[str, Any], Path]) -> None:
     page = written[0]
     assert page.loads
     assert all(load.startswith("data:") for load in page.loads)
@@ -298,7 +263,7 @@ def test_the_page_loads_nothing_from_anywhere(written: tuple[_Page, dict[str, An
     assert "@import" not in page.styles
 
 
-def test_every_section_of_a_whole_workflow(written: tuple[_Page, dict[str, Any], Path]) -> None:
+def test_every_section_of_a_whole_workflow(written: tuple[Page, dict[str, Any], Path]) -> None:
     page, summary, _ = written
     assert set(SECTIONS) <= page.ids
     assert summary["page"] == "report.html"
@@ -312,7 +277,7 @@ def test_sections_of_absent_stages_are_left_out(
 ) -> None:
     some = {name: inputs[name] for name in ("corpus", "tokenizer", "instances", "pretrain")}
     page, summary = _written(some, tmp_path, fill_in_examples=0, title="only <this>")
-    assert page.ids & set(SECTIONS) == {"result", "loss", "reads", "time", "origin"}
+    assert page.ids & set(SECTIONS) == {"result", "loss", "reads", "speed", "time", "origin"}
     assert not {"trials.csv", "seeds.csv", "sweep.png", "fill_in.png"} & set(summary["show"])
     assert "only <this>" in page.words
     assert summary["headline"].startswith("validation mlm")
@@ -320,7 +285,7 @@ def test_sections_of_absent_stages_are_left_out(
 
 
 def test_text_of_documents_and_labels_is_escaped(
-    written: tuple[_Page, dict[str, Any], Path],
+    written: tuple[Page, dict[str, Any], Path],
 ) -> None:
     page, _, path = written
     text = (path / "report.html").read_text("utf-8")
@@ -330,10 +295,10 @@ def test_text_of_documents_and_labels_is_escaped(
     assert "corpus <done>" not in text
 
 
-def test_pictures_are_pictures(written: tuple[_Page, dict[str, Any], Path]) -> None:
+def test_pictures_are_pictures(written: tuple[Page, dict[str, Any], Path]) -> None:
     _, summary, path = written
     names = [name for name in summary["show"] if name.endswith(".png")]
-    assert len(names) == 10
+    assert len(names) == 12
     for name in names:
         with Image.open(path / name) as picture:
             picture.verify()
@@ -342,34 +307,30 @@ def test_pictures_are_pictures(written: tuple[_Page, dict[str, Any], Path]) -> N
             assert len(picture.convert("RGB").getcolors(1 << 24)) > 10, f"{name} is blank"
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(path.read_text("utf-8"))))
-
-
 def test_tables_agree_with_the_records(
-    written: tuple[_Page, dict[str, Any], Path], inputs: dict[str, Artifact]
+    written: tuple[Page, dict[str, Any], Path], inputs: dict[str, Artifact]
 ) -> None:
     path = written[2]
-    stages = _rows(path / "stages.csv")
+    stages = csv_rows(path / "stages.csv")
     assert [row["stage"] for row in stages] == list(inputs)
     assert [float(row["seconds"]) for row in stages] == [
         found.record["seconds"] for found in inputs.values()
     ]
-    seeds = _rows(path / "seeds.csv")
+    seeds = csv_rows(path / "seeds.csv")
     assert [float(row["test_accuracy"]) for row in seeds] == [
         row["test"]["accuracy"] for row in inputs["evaluate"].summary["rows"]
     ]
-    trials = _rows(path / "trials.csv")
+    trials = csv_rows(path / "trials.csv")
     assert [row["trial"] for row in trials if row["winner"] == "True"] == [
         "pretrained-000",
         "random-000",
     ]
     assert [row["validation_accuracy"] for row in trials][-1] == ""
-    validation = _rows(path / "validation.csv")
+    validation = csv_rows(path / "validation.csv")
     assert [float(row["mlm_loss"]) for row in validation] == [
         row["mlm_loss"] for row in inputs["pretrain"].summary["validation"]
     ]
-    assert len(_rows(path / "fill_in.csv")) == 8 * fill_in.TOP
+    assert len(csv_rows(path / "fill_in.csv")) == 8 * fill_in.TOP
 
 
 @pytest.mark.parametrize(
@@ -413,17 +374,31 @@ def test_one_initialisation_and_no_next_sentence_still_make_a_page(
             trials=[t for t in sweep["trials"] if t["initialisation"] == "pretrained"],
             best={"pretrained": sweep["best"]["pretrained"]},
         ),
-        "pretrain": _changed(inputs["pretrain"], **rows, final=rows["validation"][-1]),
+        "pretrain": _without_pairs(inputs["pretrain"], tmp_path / "mlm", rows),
     }
     page, summary = _written(changed, tmp_path)
     assert set(SECTIONS) <= page.ids
     assert "verdict" not in page.words.lower()
     assert summary["headline"] == "test accuracy 55%"
-    assert not {"difference.png", "next_sentence.png"} & set(summary["show"])
+    assert not {"difference.png", "pair.png"} & set(summary["show"])
+
+
+def _without_pairs(pretrain: Artifact, folder: Path, rows: dict[str, Any]) -> Artifact:
+    """The same model as MLM alone would leave it."""
+    changed = _changed(pretrain, **rows, final=rows["validation"][-1])
+    settings = {**pretrain.record["config"]["pretrain"], "objective": {"kind": "mlm"}}
+    changed.record["config"] = {**pretrain.record["config"], "pretrain": settings}
+    weights = {
+        name: tensor
+        for name, tensor in load_model(pretrain).state_dict().items()
+        if not name.startswith(("nsp", "bert.pooler"))
+    }
+    save_tensors(Folder.at(folder), "model.safetensors", weights)
+    return dataclasses.replace(changed, folder=Folder.at(folder))
 
 
 def test_the_same_inputs_give_the_same_bytes(
-    written: tuple[_Page, dict[str, Any], Path], inputs: dict[str, Artifact], tmp_path: Path
+    written: tuple[Page, dict[str, Any], Path], inputs: dict[str, Artifact], tmp_path: Path
 ) -> None:
     _, summary = _written(inputs, tmp_path)
     for name in summary["show"]:
@@ -433,17 +408,17 @@ def test_the_same_inputs_give_the_same_bytes(
 def test_blanks_follow_a_rule_and_hide_the_answer(inputs: dict[str, Artifact]) -> None:
     reader = held_out.first_held_out(inputs["instances"], 60)
     tokenizer = load(inputs["tokenizer"].folder)
-    blanks = fill_in.choose(reader, tokenizer, "wordpiece", 8, seed=0)
-    assert blanks == fill_in.choose(reader, tokenizer, "wordpiece", 8, seed=0)
-    assert blanks != fill_in.choose(reader, tokenizer, "wordpiece", 8, seed=1)
+    blanks = fill_in.choose(reader, tokenizer, 8, seed=0)
+    assert blanks == fill_in.choose(reader, tokenizer, 8, seed=0)
+    assert blanks != fill_in.choose(reader, tokenizer, 8, seed=1)
     # The first few are the first few of more: asking for more examples picks no others.
-    assert blanks[:3] == fill_in.choose(reader, tokenizer, "wordpiece", 3, seed=0)
+    assert blanks[:3] == fill_in.choose(reader, tokenizer, 3, seed=0)
     assert len({blank.instance for blank in blanks}) == 8
     for blank in blanks:
         assert blank.ids[blank.position] == MASK_ID
         assert blank.ids.count(MASK_ID) == 1
         assert blank.answer.isalpha()
-        assert len(blank.answer) >= fill_in.MINIMUM_LETTERS
+        assert len(blank.answer) >= spelling.MINIMUM_LETTERS
         assert blank.answer == tokenizer.id_to_token(blank.answer_id)
         following = tokenizer.id_to_token(blank.ids[blank.position + 1])
         assert not following.startswith("##")
@@ -462,11 +437,12 @@ def _letters(text: str) -> str:
 def test_guesses_are_the_models_own_and_sorted(inputs: dict[str, Artifact]) -> None:
     reader = held_out.first_held_out(inputs["instances"], 60)
     tokenizer = load(inputs["tokenizer"].folder)
-    blanks = fill_in.choose(reader, tokenizer, "wordpiece", 4, seed=0)
-    model = fill_in.load_model(inputs["pretrain"])
-    together = fill_in.fill(model, tokenizer, blanks)
+    blanks = fill_in.choose(reader, tokenizer, 4, seed=0)
+    model = load_model(inputs["pretrain"])
+    assert isinstance(model, BertForPretraining)
+    together = fill_in.fill(model, reader, tokenizer, blanks)
     for blank, found in zip(blanks, together, strict=True):
-        [alone] = fill_in.fill(model, tokenizer, [blank])
+        [alone] = fill_in.fill(model, reader, tokenizer, [blank])
         assert [guess.text for guess in alone.guesses] == [guess.text for guess in found.guesses]
         assert alone.probability == pytest.approx(found.probability, rel=1e-5)
         probabilities = [guess.probability for guess in found.guesses]
@@ -482,7 +458,7 @@ def test_byte_level_blanks_are_whole_words(tmp_path: Path, inputs: dict[str, Art
     tokenizer = load(folder)
     facts = write_shards(tmp_path, {"validation-00000.arrow": _shard(tokenizer, 8)}, 400)
     instances = dataclasses.replace(_changed(inputs["instances"], **facts), folder=folder)
-    blanks = fill_in.choose(held_out.first_held_out(instances, 8), tokenizer, "byte_bpe", 8, 0)
+    blanks = fill_in.choose(held_out.first_held_out(instances, 8), tokenizer, 8, 0)
     words = {word.strip(".,").lower() for text in SENTENCES for word in text.split()}
     assert blanks
     assert {blank.answer for blank in blanks} <= words

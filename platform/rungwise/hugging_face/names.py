@@ -3,6 +3,7 @@
     ours                              theirs
     BertForPretraining                bert: BertForPreTraining; without NSP BertForMaskedLM
     SequenceClassifier, pooling cls   bert: BertForSequenceClassification
+    BertLeftToRight                   bert: BertLMHeadModel, out only
     GptForPretraining, pre-norm       gpt2: GPT2LMHeadModel
     GptForPretraining, post-norm      openai-gpt: OpenAIGPTLMHeadModel
 
@@ -28,6 +29,16 @@ Change = Literal["none", "transposed", "reversed", "split"]
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+FILES = (CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG)
+# The class of transformers that finds each of the classes that are written.
+AUTO_CLASSES: Mapping[str, str] = {
+    "BertForPreTraining": "AutoModelForPreTraining",
+    "BertForMaskedLM": "AutoModelForMaskedLM",
+    "BertForSequenceClassification": "AutoModelForSequenceClassification",
+    "BertLMHeadModel": "AutoModelForCausalLM",
+    "GPT2LMHeadModel": "AutoModelForCausalLM",
+    "OpenAIGPTLMHeadModel": "AutoModelForCausalLM",
+}
 ENCODER = "encoder"  # the group that every checkpoint must have
 
 

@@ -32,6 +32,8 @@ from rungwise.models.bert import BertConfig, BertForPretraining
 from rungwise.models.config import AnyModelConfig
 from rungwise.models.gpt import GptConfig, GptForPretraining
 from rungwise.models.heads import SequenceClassifier
+from rungwise.models.left_to_right import BertLeftToRight
+from rungwise.models.two_way import TwoWayForPretraining
 
 
 def export(
@@ -40,8 +42,8 @@ def export(
     tokenizer_file: Path,
     folder: Path,
     labels: Sequence[str] = (),
-) -> None:
-    """Write `model` and its tokenizer to `folder`, which is made if need be.
+) -> str:
+    """Write `model` and its tokenizer to `folder`, which is made if need be; their class of it.
 
     `labels` names the classes of a SequenceClassifier. A tokenizer of a BERT that frames nothing
     itself is made to: [CLS] A [SEP] B [SEP], as in training. Raises ConfigError for a model that
@@ -70,6 +72,8 @@ def export(
         data["n_inner"] = config.intermediate_size
     if isinstance(model, SequenceClassifier):
         data |= _classes(model, labels)
+    if isinstance(model, BertLeftToRight):
+        data["is_decoder"] = True  # their word for: sees only what came before
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / CONFIG, data)
     save_file(_theirs(model, config, vocab_size), folder / WEIGHTS, metadata={"format": "pt"})
@@ -84,6 +88,7 @@ def export(
         "clean_up_tokenization_spaces": False,
     }
     _write_json(folder / TOKENIZER_CONFIG, {**settings, **roles})
+    return architecture
 
 
 def _counterpart(
@@ -99,6 +104,8 @@ def _counterpart(
                 raise ConfigError(
                     f"finetune.pooling is {model.pooling}, which {name} does not have; expected cls"
                 )
+        case BertLeftToRight():
+            bert, name = model.bert, "BertLMHeadModel"
         case GptForPretraining():
             assert config == model.gpt.config, "the config of another model"
             own = model.gpt.config
@@ -109,16 +116,21 @@ def _counterpart(
                     f"4 · hidden_size, here {4 * own.hidden_size}; it cannot be exported"
                 )
             return own, model.gpt.vocab_size, name
+        case TwoWayForPretraining():
+            raise ConfigError(
+                "model.kind is two_way: transformers has no model of two Transformers that read "
+                "from both ends, so it cannot be exported; expected bert or gpt"
+            )
         case _:
             raise ConfigError(
-                f"a {type(model).__name__} has no counterpart in Hugging Face transformers; "
-                "expected a model of the objectives mlm_nsp, mlm, sentence_order or causal"
+                f"a {type(model).__name__} has no counterpart in transformers; expected a model "
+                "of one of the objectives of pretrain, or a SequenceClassifier"
             )
     assert config == bert.config, "the config of another model"
-    if bert.config.norm != "post" or bert.causal:
+    if bert.config.norm != "post":
         raise ConfigError(
-            f"model.norm is {bert.config.norm}, and {name} has post, seen from both sides; "
-            "it cannot be exported"
+            f"model.norm is {bert.config.norm}, and the BERT of transformers ({name}) normalises "
+            "after each part and nowhere else, so it cannot be exported; expected post"
         )
     return bert.config, bert.vocab_size, name
 
@@ -129,7 +141,7 @@ def _theirs(model: nn.Module, config: BertConfig | GptConfig, vocab_size: int) -
         if name in state:
             state[name] = state[name][:vocab_size]
     if isinstance(config, BertConfig) and config.positions == "sinusoid":
-        assert isinstance(model, BertForPretraining | SequenceClassifier)
+        assert isinstance(model, BertForPretraining | BertLeftToRight | SequenceClassifier)
         table_TD = model.bert.position_vectors(config.max_position_embeddings)
         state["bert.position_embedding.weight"] = table_TD
     tensors: dict[str, Tensor] = {}

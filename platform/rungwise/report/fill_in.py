@@ -1,8 +1,9 @@
 """Fill in the blank: words of held-out text hidden from the pretrained model, and its guesses.
 
 Nothing is picked by hand or by how well the model does: a counter-based generator orders the first
-held-out instances and draws one whole word of segment A in each; an instance without one is passed
-over. The model reads the whole instance with that one token replaced by [MASK].
+held-out instances and draws one whole word in each, of segment A where there are two; an instance
+without one is passed over. A masked model reads the whole instance with that one token replaced by
+[MASK]; a two-way model reads all of the block, for its guess at a place never sees that place.
 
 B blanks, T sequence, V vocabulary
 """
@@ -15,18 +16,21 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
-from rungwise.artifact import Artifact
+from rungwise.instances import causal
 from rungwise.instances.masked_reader import MaskedReader
 from rungwise.instances.randomness import bits
-from rungwise.models.bert import BertConfig, BertForPretraining
-from rungwise.report.held_out import MOST_INSTANCES, originals, rows
+from rungwise.instances.reader import InstanceReader
+from rungwise.instances.rows import Rows
+from rungwise.models.bert import BertForPretraining
+from rungwise.models.two_way import TwoWayForPretraining
+from rungwise.report.held_out import drawn, end_of, originals, rows
 from rungwise.report.specimen import token_text
-from rungwise.training.checkpoint import MODEL, load_tensors
-from rungwise.training.loop import PretrainConfig
+from rungwise.report.spelling import Spelling
+from rungwise.report.surprise import logits
 
 TOP = 5
-MINIMUM_LETTERS = 3  # of an English word; other scripts have words of one sign
 _INSTANCE, _WORD = 11, 12  # streams of the generator
 _SHOWN_TOKENS = 16  # on either side of the blank
 
@@ -64,58 +68,74 @@ class Filled:
 
 
 def choose(
-    reader: MaskedReader, tokenizer: Tokenizer, kind: str, number: int, seed: int
+    reader: MaskedReader | InstanceReader, tokenizer: Tokenizer, number: int, seed: int
 ) -> list[Blank]:
     """`number` blanks, or fewer if the text has not so many whole words."""
-    count = min(MOST_INSTANCES, len(reader))
-    order = np.argsort(bits(seed, _INSTANCE, np.arange(count)), kind="stable")
+    spelling = Spelling.of(tokenizer)
+    special = (reader.reader if isinstance(reader, MaskedReader) else reader).special
+    borders = (special.cls, special.sep, special.end)
     blanks: list[Blank] = []
-    for instance in order.tolist():
+    for instance in drawn(seed, _INSTANCE, len(reader)):
         if len(blanks) == number:
             break
-        batch = rows(reader, np.array([instance]), seed)
-        ids = originals(batch)[0]
-        length = int(batch.lengths[0])
-        a_end = length - int(batch.segments[0, :length].sum()) - 1  # of the [SEP] behind A
-        pieces = [str(tokenizer.id_to_token(int(token))) for token in ids[:a_end]]
+        if isinstance(reader, MaskedReader):
+            batch = rows(reader, np.array([instance]), seed)
+            ids, segments = originals(batch)[0].tolist(), batch.segments[0].tolist()
+            length = int(batch.lengths[0])
+            last = length - sum(segments[:length]) - 1  # the [SEP] behind A
+        else:
+            row = reader.rows(np.array([instance]))
+            ids, length = row.ids[0].tolist(), int(row.lengths[0])
+            segments, last = [0] * len(ids), length
         words = [
             position
-            for position in range(1, a_end)
-            if ids[position] not in reader.vocabulary.special
-            and _is_word(tokenizer, kind, int(ids[position]))
-            and not (position + 1 < a_end and _continues(pieces[position + 1], kind))
+            for position in range(1, last)
+            if ids[position] not in special.ids
+            and spelling.is_word(ids[position])
+            and not (position + 1 < last and spelling.continues(ids[position + 1]))
         ]
-        if words:
-            position = words[int(bits(seed, _WORD, instance) % np.uint64(len(words)))]
-            segments = tuple(batch.segments[0].tolist())
-            blanks.append(
-                _blank(
-                    tokenizer,
-                    kind,
-                    instance,
-                    position,
-                    ids,
-                    segments,
-                    length,
-                    pieces,
-                    reader.vocabulary.mask,
-                )
+        if not words:
+            continue
+        position = words[int(bits(seed, _WORD, instance) % np.uint64(len(words)))]
+        first, stop = _shown(ids, position, last, borders, spelling)
+        before, after = (
+            tokenizer.decode(part, skip_special_tokens=False).strip()
+            for part in (ids[first:position], ids[position + 1 : stop])
+        )
+        answer_id = ids[position]
+        if isinstance(reader, MaskedReader):
+            ids[position] = reader.vocabulary.mask
+        blanks.append(
+            Blank(
+                instance=instance,
+                position=position,
+                ids=tuple(ids),
+                segments=tuple(segments),
+                length=length,
+                answer_id=answer_id,
+                answer=tokenizer.decode([answer_id]).strip(),
+                before=before if ids[first - 1] in borders else f"… {before}",
+                after=after if stop == last or ids[stop] in borders else f"{after} …",
             )
+        )
     return blanks
 
 
-def fill(model: BertForPretraining, tokenizer: Tokenizer, blanks: Sequence[Blank]) -> list[Filled]:
+def fill(
+    model: BertForPretraining | TwoWayForPretraining,
+    reader: MaskedReader | InstanceReader,
+    tokenizer: Tokenizer,
+    blanks: Sequence[Blank],
+) -> list[Filled]:
     """The model's best guesses for each blank, with their probabilities."""
     if not blanks:
         return []
-    model.eval()
     with torch.no_grad():
-        logits_BV = model(
-            torch.tensor([blank.ids for blank in blanks]),
-            torch.tensor([blank.segments for blank in blanks]),
-            torch.tensor([blank.length for blank in blanks]),
-            torch.tensor([[blank.position] for blank in blanks]),
-        ).mlm[:, 0]
+        if isinstance(model, BertForPretraining):
+            logits_BV = _masked_logits(model, blanks)
+        else:
+            assert isinstance(reader, InstanceReader)
+            logits_BV = torch.cat([_two_way_logits(model, reader, blank) for blank in blanks])
     probability_BV = torch.softmax(logits_BV.float(), dim=-1)
     found = []
     for blank, probability_V in zip(blanks, probability_BV, strict=True):
@@ -130,62 +150,39 @@ def fill(model: BertForPretraining, tokenizer: Tokenizer, blanks: Sequence[Blank
     return found
 
 
-def load_model(pretrain: Artifact) -> BertForPretraining:
-    """The pretrained model of an artifact, with the heads it was trained with."""
-    settings = PretrainConfig.model_validate(pretrain.record["config"]["pretrain"])
-    model = BertForPretraining(
-        BertConfig.model_validate(pretrain.summary["model"]),
-        pretrain.summary["vocab_size"],
-        next_sentence=settings.objective.next_sentence,
-    )
-    model.load_state_dict(load_tensors(pretrain.folder, MODEL))
-    return model
+def _masked_logits(model: BertForPretraining, blanks: Sequence[Blank]) -> Tensor:
+    return model(
+        torch.tensor([blank.ids for blank in blanks]),
+        torch.tensor([blank.segments for blank in blanks]),
+        torch.tensor([blank.length for blank in blanks]),
+        torch.tensor([[blank.position] for blank in blanks]),
+    ).mlm[:, 0]
 
 
-def _blank(
-    tokenizer: Tokenizer,
-    kind: str,
-    instance: int,
+def _two_way_logits(model: TwoWayForPretraining, reader: InstanceReader, blank: Blank) -> Tensor:
+    """Of one blank, (1, V)."""
+    instance, length = np.array([blank.instance]), np.array([blank.length])
+    block = Rows(instance, np.array([blank.ids]), length, {}, None)
+    # What stands at a position is the target of the one before.
+    return logits(model, causal.batch(block, end_of(reader)))[:, blank.position - 1]
+
+
+def _shown(
+    ids: Sequence[int],
     position: int,
-    ids: np.ndarray,
-    segments: tuple[int, ...],
-    length: int,
-    pieces: list[str],
-    mask_id: int,
-) -> Blank:
-    begin, end = max(1, position - _SHOWN_TOKENS), min(len(pieces), position + 1 + _SHOWN_TOKENS)
-    while begin > 1 and _continues(pieces[begin], kind):
-        begin -= 1
-    while end < len(pieces) and _continues(pieces[end], kind):
-        end += 1
-    before = tokenizer.decode(ids[begin:position].tolist()).strip()
-    after = tokenizer.decode(ids[position + 1 : end].tolist()).strip()
-    prompt = ids.copy()
-    prompt[position] = mask_id
-    return Blank(
-        instance=instance,
-        position=position,
-        ids=tuple(prompt.tolist()),
-        segments=segments,
-        length=length,
-        answer_id=int(ids[position]),
-        answer=tokenizer.decode([int(ids[position])]).strip(),
-        before=f"… {before}" if begin > 1 else before,
-        after=f"{after} …" if end < len(pieces) else after,
-    )
-
-
-def _is_word(tokenizer: Tokenizer, kind: str, token: int) -> bool:
-    """True if the token begins a word and is made of letters alone."""
-    if kind == "byte_bpe" and not str(tokenizer.id_to_token(token)).startswith("Ġ"):
-        return False
-    # A WordPiece inside a word keeps its ##, half a character becomes a mark: neither is letters.
-    word = tokenizer.decode([token]).strip()
-    return word.isalpha() and len(word) >= (MINIMUM_LETTERS if word.isascii() else 1)
-
-
-def _continues(piece: str, kind: str) -> bool:
-    """True if the piece goes on with the word before it."""
-    if kind == "wordpiece":
-        return piece.startswith("##")
-    return not piece.startswith("Ġ") and piece[:1].isalnum()
+    last: int,
+    borders: tuple[int | None, ...],
+    spelling: Spelling,
+) -> tuple[int, int]:
+    """The tokens that are shown, from and up to: of one document, and whole words if they end."""
+    least, most = _SHOWN_TOKENS, 2 * _SHOWN_TOKENS
+    first, stop = position, position + 1
+    while first > 1 and ids[first - 1] not in borders and position - first < most:
+        if position - first >= least and not spelling.continues(ids[first]):
+            break
+        first -= 1
+    while stop < last and ids[stop] not in borders and stop - position <= most:
+        if stop - position > least and not spelling.continues(ids[stop]):
+            break
+        stop += 1
+    return first, stop

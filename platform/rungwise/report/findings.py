@@ -13,6 +13,7 @@ from typing import Any, Literal
 from rungwise.artifact import Artifact
 from rungwise.evaluation.statistics import paired_difference
 from rungwise.report.formats import compact, number, points_with_interval
+from rungwise.report.terms import Terms
 
 # A loss over some thousand masked tokens is known to about 0.03 nats; three times that is no noise.
 _HARDLY_NATS = 0.1
@@ -51,9 +52,9 @@ def relative_error_reduction(old: float, new: float) -> float | None:
     return None if old >= 1 else (new - old) / (1 - old)
 
 
-def use_of_context(mlm_loss: float, unigram_entropy: float) -> str:
+def use_of_context(loss: float, unigram_entropy: float) -> str:
     """How the loss stands to a guess that knows the frequencies of tokens and no context."""
-    gain = unigram_entropy - mlm_loss
+    gain = unigram_entropy - loss
     if gain < 0:
         return f"{-gain:.2f} nats above what a guess without context costs"
     if gain < _HARDLY_NATS:
@@ -61,12 +62,12 @@ def use_of_context(mlm_loss: float, unigram_entropy: float) -> str:
     return f"{gain:.2f} nats below what a guess without context costs"
 
 
-def what_was_trained(inputs: Mapping[str, Artifact]) -> str:
+def what_was_trained(inputs: Mapping[str, Artifact], terms: Terms) -> str:
     """One sentence: which model, on which text, for how long."""
     pretrain, corpus = inputs["pretrain"].summary, inputs["corpus"]
     model = pretrain["model"]
     return (
-        f"A {model['kind'].upper()} of {compact(pretrain['parameters'])} parameters "
+        f"A {terms.model} of {compact(pretrain['parameters'])} parameters "
         f"({model['num_layers']} layers, hidden size {model['hidden_size']}) was pretrained for "
         f"{number(pretrain['steps'])} steps on {compact(pretrain['tokens'])} tokens, "
         f"{pretrain['epochs']:.1f} passes over {what_text(corpus)}."
@@ -122,7 +123,7 @@ def comparison(evaluate: Artifact) -> dict[str, Any] | None:
     }
 
 
-def headline(inputs: Mapping[str, Artifact]) -> str:
+def headline(inputs: Mapping[str, Artifact], terms: Terms) -> str:
     """The line of the terminal: the verdict, or where there is none the loss."""
     if "evaluate" in inputs:
         found = comparison(inputs["evaluate"])
@@ -135,4 +136,4 @@ def headline(inputs: Mapping[str, Artifact]) -> str:
         )
     final = inputs["pretrain"].summary["final"]
     entropy = inputs["instances"].summary["unigram_entropy"]
-    return f"validation mlm {final['mlm_loss']:.3f} (unigram {entropy:.2f})"
+    return f"validation {terms.key} {final[terms.loss_key]:.3f} (unigram {entropy:.2f})"

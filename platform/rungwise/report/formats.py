@@ -14,6 +14,15 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f}%".replace("-", _MINUS)
 
 
+def small_percent(share: float) -> str:
+    """Few letters for a probability: `62%`, `3.1%`, `0.04%`, `<0.01%`."""
+    if share >= 0.0995:
+        return f"{100 * share:.0f}%"
+    if share >= 0.0001:
+        return f"{100 * share:.1f}%" if share >= 0.001 else f"{100 * share:.2f}%"
+    return "<0.01%"
+
+
 def points(share: float) -> str:
     """A difference of shares in percentage points, always with its sign: 0.074 -> `+7.4`."""
     return f"{100 * share:+.1f}".replace("-", _MINUS)
@@ -37,10 +46,10 @@ def compact(value: float) -> str:
     return f"{value:.0f}"
 
 
-def duration(seconds: float) -> str:
-    """2.37 -> `2.4 s`, 155.5 -> `2 min 36 s`, 8000 -> `2 h 13 min`."""
+def duration(seconds: float, digits: int = 1) -> str:
+    """2.37 -> `2.4 s`, 155.5 -> `2 min 36 s`, 8000 -> `2 h 13 min`. `digits` are of seconds."""
     if round(seconds, 1) < 60:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.{digits}f} s"
     whole = round(seconds)
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"

@@ -1,4 +1,4 @@
-"""The masked instance and the blanks as PNG files; the page shows the same as text.
+"""The masked instance, the passage and the blanks as PNG files; the page has the same as text.
 
 Tokens are text of somebody else's, so no `$` in them is taken for mathematics.
 """
@@ -7,26 +7,80 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from matplotlib.patches import FancyBboxPatch
 
 from rungwise.report import style
 from rungwise.report.fill_in import TOP, Filled
-from rungwise.report.formats import percent
-from rungwise.report.specimen import Piece, Specimen
+from rungwise.report.formats import percent, small_percent
+from rungwise.report.specimen import Specimen
+from rungwise.report.surprise import LEVELS, Passage
 
 _LETTERS_A_LINE = 92
 _LONGEST_TOKEN = 24
 _FILLS = {"masked": style.ORANGE, "random": style.PURPLE, "kept": style.GREEN, "special": "#c4c9d1"}
 _SEGMENTS = ("#dceefa", "#fbf6c6")
+_SURPRISE = ("#eef1f4", "#fde8cf", "#f9c48a", "#ec9450", "#d55e00")  # pale to strong
 _COLUMNS = 2  # of blanks
 _CONTEXT_LETTERS, _TITLE_LETTERS = 46, 64
 _LINE_INCHES, _LEGEND_INCHES = 0.46, 0.95
 
 
+@dataclass(frozen=True)
+class _Box:
+    """A token in a box, with small print below it."""
+
+    text: str
+    below: str
+    colour: str
+
+    @property
+    def width(self) -> float:
+        """In letters."""
+        return max(len(self.text), 0.9 * len(self.below)) + 1.8
+
+
 def instance(shown: Specimen) -> bytes:
     """Every token in a box: colours say segment and what masking did, the small print what was."""
-    lines = _lines(shown.pieces)
+    return _boxes(
+        "Held-out text as the model reads it" + (f": {shown.answer}" if shown.answer else ""),
+        (
+            ("segment A", _SEGMENTS[0]),
+            ("segment B", _SEGMENTS[1]),
+            ("[MASK]", _FILLS["masked"]),
+            ("random token", _FILLS["random"]),
+            ("kept", _FILLS["kept"]),
+            ("[CLS] [SEP]", _FILLS["special"]),
+        ),
+        [
+            _Box(
+                _cut(piece.text),
+                _cut(piece.original or ""),
+                _FILLS.get(piece.kind, _SEGMENTS[piece.segment]),
+            )
+            for piece in shown.pieces
+        ],
+    )
+
+
+def passage(seen: Passage) -> bytes:
+    """Every token in a box: the colour says how likely the model held it, and so does the print."""
+    below = [percent(least, 0 if least >= 0.01 else 1) for least in LEVELS]
+    names = [f"{below[0]} or more", *(f"to {share}" for share in below[1:]), "less"]
+    return _boxes(
+        f"Held-out text, and the probability the model gave to each token: "
+        f"{seen.mean_surprise:.2f} nats a token",
+        tuple(zip(names, _SURPRISE, strict=True)),
+        [
+            _Box(_cut(token.text), small_percent(token.probability), _SURPRISE[token.level])
+            for token in seen.tokens
+        ],
+    )
+
+
+def _boxes(title: str, key: Sequence[tuple[str, str]], boxes: Sequence[_Box]) -> bytes:
+    lines = _lines(boxes)
     height = len(lines) * _LINE_INCHES + _LEGEND_INCHES
     drawn = style.figure((9.6, height))
     drawn.set_layout_engine("none")
@@ -34,37 +88,20 @@ def instance(shown: Specimen) -> bytes:
     axes.set_axis_off()
     axes.set_xlim(0, _LETTERS_A_LINE + 2)
     axes.set_ylim(height, 0)
-    follows = "B follows A in its document" if shown.is_next else "B is from another document"
-    _text(axes, 0, 0.2, f"A held-out pair as the model reads it: {follows}", 11, weight="bold")
+    _text(axes, 0, 0.2, title, 11, weight="bold")
     x = 0.0
-    for label, colour in (
-        ("segment A", _SEGMENTS[0]),
-        ("segment B", _SEGMENTS[1]),
-        ("[MASK]", _FILLS["masked"]),
-        ("random token", _FILLS["random"]),
-        ("kept", _FILLS["kept"]),
-        ("[CLS] [SEP]", _FILLS["special"]),
-    ):
+    for label, colour in key:
         _box(axes, x, 0.4, 1.6, 0.2, colour)
         _text(axes, x + 2.2, 0.5, label, 8.5)
         x += len(label) * 1.05 + 4.5
     for row, line in enumerate(lines):
         top = _LEGEND_INCHES - 0.15 + row * _LINE_INCHES
-        for left, piece in line:
-            width = _width(piece) - 0.6
-            colour = _FILLS.get(piece.kind, _SEGMENTS[piece.segment])
-            _box(axes, left, top, width, 0.24, colour)
-            _text(axes, left + width / 2, top + 0.12, _cut(piece.text), 8, align="center")
-            if piece.original is not None:
-                _text(
-                    axes,
-                    left + width / 2,
-                    top + 0.32,
-                    _cut(piece.original),
-                    7,
-                    align="center",
-                    colour=style.MUTED,
-                )
+        for left, box in line:
+            width = box.width - 0.6
+            middle = left + width / 2
+            _box(axes, left, top, width, 0.24, box.colour)
+            _text(axes, middle, top + 0.12, box.text, 8, align="center")
+            _text(axes, middle, top + 0.32, box.below, 7, align="center", colour=style.MUTED)
     return style.png(drawn)
 
 
@@ -117,21 +154,17 @@ def _sentence(found: Filled) -> str:
     return textwrap.fill(f"{before} ______ {after}", _TITLE_LETTERS, max_lines=2, placeholder=" …")
 
 
-def _lines(pieces: Sequence[Piece]) -> list[list[tuple[float, Piece]]]:
-    """Pieces with the place where each begins, in letters, broken into lines."""
-    lines: list[list[tuple[float, Piece]]] = [[]]
+def _lines(boxes: Sequence[_Box]) -> list[list[tuple[float, _Box]]]:
+    """Boxes with the place where each begins, in letters, broken into lines."""
+    lines: list[list[tuple[float, _Box]]] = [[]]
     x = 0.0
-    for piece in pieces:
-        if x + _width(piece) > _LETTERS_A_LINE and lines[-1]:
+    for box in boxes:
+        if x + box.width > _LETTERS_A_LINE and lines[-1]:
             lines.append([])
             x = 0.0
-        lines[-1].append((x, piece))
-        x += _width(piece)
+        lines[-1].append((x, box))
+        x += box.width
     return lines
-
-
-def _width(piece: Piece) -> float:
-    return max(len(_cut(piece.text)), 0.9 * len(_cut(piece.original or ""))) + 1.8
 
 
 def _cut(text: str) -> str:

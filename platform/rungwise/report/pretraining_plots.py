@@ -1,4 +1,4 @@
-"""Plots of pretraining: loss against tokens, next-sentence prediction, lengths, time by stage."""
+"""Plots of pretraining: losses against tokens, what context is worth, lengths, time by stage."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ import numpy as np
 from rungwise.artifact import Artifact
 from rungwise.report import style
 from rungwise.report.formats import duration, percent
+from rungwise.report.surprise import Reach
+from rungwise.report.terms import Pair, Terms
 
 
-def loss(pretrain: Artifact, unigram_entropy: float) -> bytes:
-    """MLM loss of training and validation against tokens, between ln V and the unigram entropy."""
-    summary = pretrain.summary
+def loss(pretrain: Artifact, unigram_entropy: float, terms: Terms) -> bytes:
+    """Loss of training and validation against tokens, between ln V and the unigram entropy, and
+    below it the learning rate."""
+    summary, key = pretrain.summary, terms.loss_key
     uniform = math.log(summary["vocab_size"])
-    drawn = style.figure(style.WIDE)
-    axes = drawn.subplots()
+    drawn = style.figure((style.WIDE[0], 5.2))
+    axes, rates = drawn.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     axes.axhline(
         uniform,
         color=style.PURPLE,
@@ -33,34 +36,40 @@ def loss(pretrain: Artifact, unigram_entropy: float) -> bytes:
         linewidth=2,
         label=f"unigram entropy = {unigram_entropy:.2f}: the best guess without context",
     )
-    x, y = _curve(summary["history"], "mlm_loss")
+    x, y = _curve(summary["history"], key)
     axes.plot(x, y, color=style.SKY, linewidth=1.4, label="training (mean since the point before)")
-    x, y = _curve(summary["validation"], "mlm_loss")
+    x, y = _curve(summary["validation"], key)
     axes.plot(x, y, color=style.BLUE, linewidth=1.8, marker="o", markersize=5, label="validation")
-    first, last = summary["validation"][0]["mlm_loss"], summary["final"]["mlm_loss"]
+    first, last = summary["validation"][0][key], summary["final"][key]
     style.dress(
         axes,
-        f"Masked-token loss fell from {first:.2f} to {last:.2f} nats; guessing without context "
+        f"Validation {terms.loss}: from {first:.2f} to {last:.2f} nats; guessing without context "
         f"costs {unigram_entropy:.2f}",
-        "tokens read (millions)",
-        "MLM loss (nats per masked token)",
+        y=f"{terms.loss} (nats)",
     )
     axes.margins(x=0.02)
     # Between the two lines, where the curves pass only at the left.
     lowest, highest = axes.get_ylim()
     below_uniform = (uniform - lowest) / (highest - lowest) - 0.02
     style.legend(axes, "upper right", bbox_to_anchor=(1, below_uniform))
+    x, y = _curve(summary["history"], "learning_rate")
+    rates.plot(x, y, color=style.ORANGE, linewidth=1.6)
+    rates.set_ylim(0, 1.15 * max(y))
+    style.dress(rates, x="tokens read (millions)", y="learning rate")
+    for each in (axes, rates):
+        for step, length in length_changes(summary):
+            style.mark(each, _tokens_at(summary, step), f"{length} tokens", named=each is axes)
     return style.png(drawn)
 
 
-def next_sentence(pretrain: Artifact) -> bytes:
-    """Loss and accuracy of next-sentence prediction against tokens, with the lines of chance."""
+def pair(pretrain: Artifact, task: Pair) -> bytes:
+    """Loss and accuracy of the pair task against tokens, with the lines of chance."""
     summary = pretrain.summary
     drawn = style.figure(style.HALF)
     upper, lower = drawn.subplots(2, 1, sharex=True)
     for axes, key, scale, chance, bounds, label in (
-        (upper, "nsp_loss", 1.0, math.log(2), (0.55, 0.75), "chance"),
-        (lower, "nsp_accuracy", 100.0, 50.0, (40.0, 100.0), "chance (ln 2, 50%)"),
+        (upper, f"{task.key}_loss", 1.0, math.log(2), (0.55, 0.75), "chance"),
+        (lower, f"{task.key}_accuracy", 100.0, 50.0, (40.0, 100.0), "chance (ln 2, 50%)"),
     ):
         x, y = _curve(summary["history"], key)
         axes.plot(x, y * scale, color=style.SKY, linewidth=1.1, label="training")
@@ -78,10 +87,36 @@ def next_sentence(pretrain: Artifact) -> bytes:
         axes.axhline(chance, color=style.PURPLE, linestyle=(0, (5, 3)), linewidth=1.3, label=label)
         # A range that always holds the same bounds: noise about chance must not look like news.
         axes.set_ylim(min(*seen, *(y * scale)), max(*seen, *(y * scale)))
-    accuracy = percent(summary["final"]["nsp_accuracy"])
-    style.dress(upper, f"NSP accuracy ends at {accuracy}; chance is 50%", y="loss (nats)")
+    accuracy = percent(summary["final"][f"{task.key}_accuracy"])
+    style.dress(upper, f"{task.name} accuracy ends at {accuracy}; chance is 50%", y="loss (nats)")
     style.dress(lower, x="tokens read (millions)", y="accuracy (%)")
     style.legend(lower, "upper center", ncols=3)
+    return style.png(drawn)
+
+
+def context(reach: Sequence[Reach], unigram_entropy: float) -> bytes:
+    """Mean surprise of held-out tokens by how many tokens of their document were read before."""
+    drawn = style.figure(style.HALF)
+    axes = drawn.subplots()
+    axes.axhline(
+        unigram_entropy,
+        color=style.GREEN,
+        linestyle=(0, (1.5, 1.5)),
+        linewidth=2,
+        label=f"unigram entropy = {unigram_entropy:.2f}",
+    )
+    places = range(len(reach))
+    axes.plot(places, [row.nats for row in reach], color=style.BLUE, marker="o", linewidth=1.8)
+    names = [f"{row.low}" if row.low == row.high else f"{row.low} to {row.high}" for row in reach]
+    axes.set_xticks(places, names, rotation=30 if len(reach) > 6 else 0)
+    style.dress(
+        axes,
+        f"A token costs {reach[0].nats:.2f} nats after {names[0]} token, "
+        f"{reach[-1].nats:.2f} after {names[-1]}",
+        "tokens of the document read before it",
+        "mean surprise (nats)",
+    )
+    style.legend(axes)
     return style.png(drawn)
 
 
@@ -135,6 +170,18 @@ def stages(seconds: Mapping[str, float]) -> bytes:
     )
     axes.set_xlim(0, 1.12 * max(*values, 1.0))
     return style.png(drawn)
+
+
+def length_changes(summary: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """(step, length) where the sequence length changed; none if it had one value throughout."""
+    lengths = summary.get("lengths", [])
+    return [(row["from_step"], row["sequence_length"]) for row in lengths[1:]]
+
+
+def _tokens_at(summary: Mapping[str, Any], step: int) -> float:
+    """Millions of tokens that were read when a step was done, between rows in proportion."""
+    rows = sorted([*summary["history"], *summary["validation"]], key=lambda row: row["step"])
+    return float(np.interp(step, [row["step"] for row in rows], [r["tokens"] for r in rows])) / 1e6
 
 
 def _curve(rows: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:

@@ -12,14 +12,17 @@ from typing import Literal
 import numpy as np
 from tokenizers import Tokenizer
 
-from rungwise.instances.masked import MaskedBatch
+from rungwise.instances.masked import MaskedBatch, MaskedConfig
+from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.masked_reader import MaskedReader
+from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.report.held_out import originals, rows
 
 Kind = Literal["special", "plain", "masked", "random", "kept"]
 _LOOKED_AT = 256
-# Byte-level BPE writes a space and a line break as these letters.
-_BYTE_LETTERS = str.maketrans({"Ġ": "␣", "Ċ": "⏎"})
+# Byte-level BPE writes a space and a line break as letters.
+_BLANKS = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "Ġ": "␣", "Ċ": "⏎"})
+_HALF_A_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True)
@@ -34,11 +37,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Specimen:
-    """One instance. `is_next` says whether B follows A in its document."""
+    """One instance. `answer` is what its label says in words, empty where it has none."""
 
     instance: int
     pieces: tuple[Piece, ...]
-    is_next: bool
+    answer: str
 
     def count(self, kind: Kind) -> int:
         return sum(piece.kind == kind for piece in self.pieces)
@@ -62,15 +65,31 @@ def specimen(reader: MaskedReader, tokenizer: Tokenizer, seed: int) -> Specimen:
     return Specimen(
         instance=chosen,
         pieces=tuple(_pieces(reader, batch, before, chosen, tokenizer)),
-        is_next=bool(batch.label[chosen]),
+        answer=_answer(reader.config, bool(batch.label[chosen])),
     )
 
 
+def _answer(config: MaskedConfig, label: bool) -> str:
+    match config:
+        case MaskedPairsConfig():
+            return "B follows A in its document" if label else "B is from another document"
+        case SentenceOrderConfig():
+            return "A and B are in order" if label else "A and B are swapped"
+        case _:
+            return ""
+
+
 def token_text(tokenizer: Tokenizer, token: int) -> str:
-    """A token as the vocabulary spells it, with spaces made visible."""
+    """A token as the vocabulary spells it, with blanks made visible.
+
+    Tokens of bytes are shown as the characters that they are, if they are whole ones.
+    """
     text = tokenizer.id_to_token(token)
     assert text is not None, f"no token {token}"
-    return text.translate(_BYTE_LETTERS)
+    if type(tokenizer.decoder).__name__ == "ByteLevel":
+        decoded = tokenizer.decode([token], skip_special_tokens=False)
+        text = text if _HALF_A_CHARACTER in decoded else decoded
+    return text.translate(_BLANKS)
 
 
 def _pieces(

@@ -78,6 +78,23 @@ def legend(axes: Axes, place: Place = "best", **options: Any) -> None:
     )
 
 
+def mark(axes: Axes, x: float, text: str, named: bool = True) -> None:
+    """A thin vertical line where something changed, with what it was beside it."""
+    axes.axvline(x, color=INK, linestyle=(0, (1, 2)), linewidth=1.1, zorder=1)
+    if named:
+        axes.annotate(
+            text,
+            (x, 0),
+            xytext=(3, 4),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            fontsize=8,
+            color=MUTED,
+            rotation=90,
+            va="bottom",
+        )
+
+
 def png(drawn: Figure) -> bytes:
     """The figure as a PNG, the same bytes for the same numbers."""
     buffer = io.BytesIO()

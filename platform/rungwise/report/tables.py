@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rungwise.artifact import Artifact
+from rungwise.report.continuations import Continued
 from rungwise.report.fill_in import Filled
 
 Row = dict[str, Any]
@@ -104,4 +105,18 @@ def fill_in(filled: Sequence[Filled]) -> list[Row]:
         }
         for row in filled
         for place, guess in enumerate(row.guesses, start=1)
+    ]
+
+
+def continuations(continued: Sequence[Continued]) -> list[Row]:
+    """Every prompt with what follows it in the text and what the model adds."""
+    return [
+        {
+            "instance": row.prompt.instance,
+            "prompt": row.prompt.text,
+            "text": row.prompt.truth,
+            "greedy": row.greedy,
+            "sampled": row.sampled,
+        }
+        for row in continued
     ]

@@ -1,0 +1,68 @@
+"""Plots of speed: real tokens a second, and the shares of time and of the processor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from rungwise.artifact import Artifact
+from rungwise.report import style
+from rungwise.report.formats import compact, percent
+from rungwise.report.pretraining_plots import length_changes
+from rungwise.report.speed import attempts
+
+
+def tokens_per_second(pretrain: Artifact) -> bytes:
+    """Real tokens a second between logged steps; lines where workers started again."""
+    summary = pretrain.summary
+    rows = summary["timings"]
+    rates = np.array([row["tokens_per_second"] for row in rows])
+    mean = summary["throughput"]["tokens_per_second"]
+    drawn = style.figure(style.HALF)
+    axes = drawn.subplots()
+    axes.plot([row["step"] for row in rows], rates / 1e3, color=style.BLUE, linewidth=1.5)
+    axes.axhline(mean / 1e3, color=style.GREEN, linestyle=(0, (5, 3)), linewidth=1.4, label="mean")
+    # From 0, so that noise looks as small as it is.
+    axes.set_ylim(0, 1.12 * float(max(rates.max(), mean)) / 1e3)
+    style.dress(axes, f"{compact(mean)} tokens a second", "step", "thousand tokens a second")
+    _changes(axes, summary)
+    style.legend(axes, "best")
+    return style.png(drawn)
+
+
+def shares(pretrain: Artifact) -> bytes:
+    """MFU, and the shares of time spent waiting for data and standing still for checkpoints."""
+    summary = pretrain.summary
+    rows, total = summary["timings"], summary["throughput"]
+    steps = [row["step"] for row in rows]
+    drawn = style.figure(style.HALF)
+    axes = drawn.subplots()
+    for key, label, colour, line in (
+        ("mfu", "MFU", style.BLUE, "-"),
+        ("data_wait_share", "waiting for data", style.VERMILLION, "--"),
+        ("checkpoint_stall_share", "standing still for checkpoints", style.PURPLE, ":"),
+    ):
+        if key in total:
+            values = [100 * row[key] for row in rows]
+            named = f"{label}, in all {percent(total[key])}"
+            axes.plot(steps, values, color=colour, linestyle=line, linewidth=1.6, label=named)
+    title = f"Waiting for data: {percent(total['data_wait_share'])} of the time"
+    if "mfu" in total:
+        title = f"MFU {percent(total['mfu'])}; waiting for data {percent(total['data_wait_share'])}"
+    # Room for the legend, and never so little that a share of nothing fills the picture.
+    axes.set_ylim(0, max(1.35 * axes.get_ylim()[1], 1.0))
+    style.dress(axes, title, "step", "percent")
+    _changes(axes, summary)
+    style.legend(axes, "upper right")
+    return style.png(drawn)
+
+
+def _changes(axes: Axes, summary: Mapping[str, Any]) -> None:
+    for attempt in attempts(summary)[1:]:
+        workers = f"{attempt.workers} worker{'s' if attempt.workers > 1 else ''}"
+        style.mark(axes, attempt.from_step, f"resumed, {workers}")
+    for step, length in length_changes(summary):
+        style.mark(axes, step, f"{length} tokens")

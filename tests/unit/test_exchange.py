@@ -1,0 +1,155 @@
+"""`rungwise export`: what it writes is the artifact's own model and ids, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+import transformers
+
+from rungwise.__main__ import main
+from rungwise.errors import ConfigError, DataError, UserError
+from rungwise.exchange import export_command, find_pretrain, write
+from rungwise.hugging_face.names import FILES
+from rungwise.models.bert import BertForPretraining
+from rungwise.pretrained import load_model
+from rungwise.storage import Folder
+from rungwise.tokenizer import cached_encoder
+from tests.conftest import s3_bucket, small_recipe, write_corpus, write_recipe
+from tests.report_pages import LENGTH, built
+
+TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
+ODD = [
+    "a worker returns the rows at once 3.",
+    "  two   blanks,\ttabs\nand lines ",
+    "naïve café İstanbul ǅ ﬁ",
+    "中文字符 and 한국어, \U0001f9ea!",
+    "a\u0301 b\u200bc \xa0d",
+    "'s the model's isn't ...",
+    "",
+]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("objective", "auto"),
+    [
+        ("mlm_nsp", "AutoModelForPreTraining"),
+        ("mlm", "AutoModelForMaskedLM"),
+        ("sentence_order", "AutoModelForPreTraining"),
+        ("causal", "AutoModelForCausalLM"),
+        ("left_to_right", "AutoModelForCausalLM"),
+    ],
+)
+def test_an_exported_artifact_gives_the_same_ids_and_logits_on_text(
+    objective: Any, auto: str, tmp_path: Path
+) -> None:
+    torch.set_num_threads(1)
+    made = built(objective, tmp_path / "root")
+    out = tmp_path / "out"
+    assert write(made["pretrain"], Folder.at(out)) == auto
+    assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
+    model: Any = load_model(made["pretrain"])
+    theirs, told = getattr(transformers, auto).from_pretrained(out, output_loading_info=True)
+    assert not any(told[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    theirs.eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    encoder = cached_encoder(made["tokenizer"].folder)
+    for text in ODD:
+        ids = encoder.encode(pa.array([text])).ids.tolist()
+        assert tokenizer.encode(text, add_special_tokens=False) == ids, text
+    text = ODD[0]
+    inputs = {key: value[:, :LENGTH] for key, value in tokenizer(text, return_tensors="pt").items()}
+    if isinstance(model, BertForPretraining):
+        every = torch.arange(inputs["input_ids"].shape[1])[None]
+        ours = model(inputs["input_ids"], inputs["token_type_ids"], None, every).mlm
+    else:
+        ours = model.logits(inputs["input_ids"])
+    found = theirs(**inputs)
+    logits = found["prediction_logits" if "prediction_logits" in found else "logits"]
+    assert logits.std() > 0.1
+    torch.testing.assert_close(logits, ours, **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("objective", "shape", "message"),
+    [
+        ("bidirectional", {}, "model.kind is two_way: transformers has no model of two Trans"),
+        ("mlm", {"norm": "pre"}, "model.norm is pre, and the BERT of transformers"),
+    ],
+)
+def test_what_transformers_has_not_is_refused_before_anything_is_written(
+    objective: Any, shape: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    made = built(objective, tmp_path / "root", shape)
+    with pytest.raises(ConfigError, match=message):
+        write(made["pretrain"], Folder.at(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = built("causal", tmp_path / "root")
+    pretrain = str(tmp_path / "root" / "pretrain")
+    assert find_pretrain(pretrain).fingerprint == made["pretrain"].fingerprint
+    assert find_pretrain(made["pretrain"].folder.uri).folder == made["pretrain"].folder
+    for place, overrides, message in (
+        (str(tmp_path), [], "no artifact here; expected a recipe"),
+        (str(tmp_path / "root" / "corpus"), [], "holds a corpus artifact, expected that of pre"),
+        (pretrain, ["model.num_layers=2"], "keys can be changed of a recipe"),
+    ):
+        with pytest.raises(UserError, match=message):
+            find_pretrain(place, overrides)
+    out = tmp_path / "out"
+    assert main(["export", pretrain, "--to", str(out)]) == 0
+    assert "AutoModelForCausalLM" in capsys.readouterr().out
+    (out / "config.json").unlink()
+    assert main(["export", pretrain, "--to", str(out)]) == 2
+    told = capsys.readouterr().err
+    assert "holds model.safetensors, tokenizer.json, tokenizer_config.json already" in told
+    assert not (out / "config.json").exists()
+    made["tokenizer"].folder.remove()
+    with pytest.raises(DataError, match="the tokenizer that .* was made of"):
+        write(made["pretrain"], Folder.at(tmp_path / "other"))
+
+
+def test_a_recipe_that_is_not_built_says_how_to_build_it(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "text", documents=2)
+    recipe = write_recipe(tmp_path / "recipe.yaml", small_recipe(tmp_path / "root", corpus))
+    with pytest.raises(
+        ConfigError, match=r"not finished .*rungwise run pretrain .* pretrain.steps"
+    ):
+        export_command(str(recipe), ["pretrain.steps=3"], str(tmp_path / "out"))
+
+
+def test_overrides_may_follow_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = str(tmp_path)
+    assert main(["export", place, "--to", place, "a=1"]) == 2
+    assert "keys can be changed of a recipe" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as left:
+        main(["export", place, "--to", place, "--bogus"])
+    assert left.value.code == 2
+    with pytest.raises(SystemExit):
+        main(["inspect", place, "a=1"])
+    assert "takes no overrides" in capsys.readouterr().err
+
+
+def test_from_one_object_store_to_another_folder_of_it(tmp_path: Path) -> None:
+    made = built("causal", tmp_path / "root")
+    with s3_bucket("models") as bucket:
+        store = Folder.at(bucket)
+        for stage, found in made.items():
+            if stage == "corpus":
+                continue
+            for name in found.folder.names():
+                there = store / "artifacts" / stage / found.folder.uri.rpartition("/")[2]
+                there.copy_in(Path(found.folder.path(name)), name)
+        assert main(["export", f"{bucket}/artifacts/pretrain", "--to", f"{bucket}/out"]) == 0
+        assert (store / "out").names() == sorted(FILES)
+        config = json.loads((store / "out").read_bytes("config.json"))
+        assert config["model_type"] == "gpt2"

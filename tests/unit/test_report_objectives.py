@@ -1,0 +1,351 @@
+"""A page for every objective, and its examples, against slower ways to come to the same.
+
+B batch, T sequence, V vocabulary
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models
+
+from rungwise.artifact import Artifact
+from rungwise.context import Context
+from rungwise.instances.reader import InstanceReader
+from rungwise.models.config import ObjectiveKind
+from rungwise.models.gpt import GptForPretraining
+from rungwise.models.two_way import TwoWayForPretraining
+from rungwise.objectives import ObjectiveConfig
+from rungwise.pretrained import load_model
+from rungwise.report import (
+    continuations,
+    fill_in,
+    held_out,
+    pretraining_plots,
+    speed,
+    speed_plots,
+    surprise,
+)
+from rungwise.report.continuations import Prompt
+from rungwise.report.page import ReportConfig, run
+from rungwise.report.spelling import Spelling
+from rungwise.report.terms import terms_of
+from rungwise.storage import Folder
+from rungwise.tokenizer import (
+    ByteBpeConfig,
+    CharacterConfig,
+    UnigramConfig,
+    WordConfig,
+    WordPieceConfig,
+    load,
+    train,
+)
+from tests.conftest import made_up_sentences
+from tests.report_pages import LENGTH, STEPS, Page, built, csv_rows, speed_summary
+from tests.small_models import KINDS as OBJECTIVES
+
+END = 3
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def causal(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    return built("causal", tmp_path_factory.mktemp("causal"))
+
+
+def opened(made: dict[str, Artifact]) -> tuple[Any, InstanceReader, Tokenizer]:
+    """The model, the held-out blocks and the tokenizer."""
+    reader = held_out.first_blocks(made["instances"], 1000)
+    return load_model(made["pretrain"]), reader, load(made["tokenizer"].folder)
+
+
+# The page.
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_has_a_page_with_its_own_numbers(
+    objective: ObjectiveKind, tmp_path: Path
+) -> None:
+    made, terms = built(objective, tmp_path), terms_of(objective)
+    out = Folder.at(tmp_path / "page")
+    summary = run(ReportConfig(fill_in_examples=3, continuations=2), made, out, Context())
+    page = Page((tmp_path / "page" / "report.html").read_text("utf-8"))
+    masks = ObjectiveConfig(kind=objective).masks
+    sections = {"result", "loss", "speed", "time", "origin"}
+    sections |= {"reads"} if masks else {"passage"}
+    sections |= {"blanks"} if masks or objective == "bidirectional" else {"continuations"}
+    assert page.ids == sections
+    assert all(link.removeprefix("#") in page.ids for link in page.links)
+    assert all(load.startswith("data:") for load in page.loads)
+    assert summary["headline"] == f"validation {terms.key} 5.478 (unigram 4.50)"
+    for words in (f"Validation {terms.loss} 5.48", "23.4%", "123.4", terms.model):
+        assert words in page.words, words
+    assert ("2.345" in page.words) == terms.bits_per_byte
+    assert (terms.pair is not None) == ("pair.png" in summary["show"])
+    rows = csv_rows(tmp_path / "page" / "validation.csv")
+    assert [float(row[terms.loss_key]) for row in rows] == [5.678, 5.578, 5.478]
+    alternatives = (tmp_path / "page" / "report.html").read_text("utf-8").count(' alt="')
+    assert alternatives == sum(load.startswith("data:image") for load in page.loads)
+
+
+def test_the_speed_section_says_what_the_record_says(tmp_path: Path) -> None:
+    stated = speed_summary(
+        STEPS,
+        attempts=[
+            {"step": 0, "workers": 3},
+            {"step": 12, "workers": 1},
+            {"step": 15, "workers": 2},
+        ],
+        skipped_steps=[7],
+        spikes=list(range(1, 16)),
+        parallel="fsdp",
+        bfloat16=True,
+    )
+    stated["throughput"] |= {"price_per_hour": 36.0, "cost": 0.025, "checkpoints_failed": 2}
+    made = built("causal", tmp_path, **stated)
+    run(ReportConfig(), made, Folder.at(tmp_path / "page"), Context())
+    page = Page((tmp_path / "page" / "report.html").read_text("utf-8"))
+    for words in (
+        "tokens a second 10,000",
+        "(MFU) 40.0% of 25.0 GFLOP a second",
+        "waiting for data 1.23%",
+        "standing still for checkpoints 0.20%",
+        "saving a checkpoint 0.250 s",
+        "stood still for 0.005 s",
+        "checkpoints not written 2",
+        "cost 0.025 2.5 s in the loop, validation included, at 36.00 an hour",
+        "cost of a million tokens 12.50",  # 0.025 over 2,000 tokens
+        "2 workers, each with a part of the model (FSDP2), bfloat16",
+        "not finite: 1 (step 7)",
+        "15 (step 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 3 more)",
+        stated["data_hash"],
+        stated["flops_rule"],
+        "1 0 3 12 2 12 1 3 3 15 2 5",  # attempt, from step, workers, steps that count
+    ):
+        assert words.replace(" ", "") in page.words.replace(" ", "").replace("\xa0", ""), words
+    assert sum(row.kept for row in speed.attempts(made["pretrain"].summary)) == STEPS
+
+
+def test_a_change_of_sequence_length_is_drawn_and_listed(tmp_path: Path) -> None:
+    plain = built("mlm", tmp_path)
+    summary = plain["pretrain"].summary
+    lengths = [(0, 128), (18, 512)]
+    staged = summary | {
+        "lengths": [{"from_step": step, "sequence_length": length} for step, length in lengths],
+        "validation": [
+            row | {"sequence_length": 512 if row["step"] > 17 else 128}
+            for row in summary["validation"]
+        ],
+    }
+    pretrain = dataclasses.replace(
+        plain["pretrain"], record=plain["pretrain"].record | {"summary": staged}
+    )
+    run(ReportConfig(), {**plain, "pretrain": pretrain}, Folder.at(tmp_path / "page"), Context())
+    page = Page((tmp_path / "page" / "report.html").read_text("utf-8"))
+    assert "sequences became longer" in page.words
+    assert "202,0005125.478" in page.words.replace(" ", "")  # step, tokens, length, loss
+    unmarked = speed_plots.shares(plain["pretrain"])
+    assert (tmp_path / "page" / "shares.png").read_bytes() != unmarked
+    terms = terms_of("mlm")
+    unmarked = pretraining_plots.loss(plain["pretrain"], 4.5, terms)
+    assert (tmp_path / "page" / "loss.png").read_bytes() != unmarked
+    # One length is no change.
+    alone = dataclasses.replace(
+        pretrain, record=pretrain.record | {"summary": staged | {"lengths": staged["lengths"][:1]}}
+    )
+    assert pretraining_plots.loss(alone, 4.5, terms) == unmarked
+
+
+# Surprise.
+
+
+@torch.no_grad()
+def test_surprise_is_that_of_each_document_read_alone(causal: dict[str, Artifact]) -> None:
+    model, reader, tokenizer = opened(causal)
+    passage = surprise.passage(model, reader, tokenizer, seed=5)
+    block = held_out.blocks(reader, np.array([passage.instance]))
+    assert len(passage.tokens) == int(block.weights.sum())
+    for place, seen in enumerate(passage.tokens):
+        begin = place - int(block.positions[0, place])
+        before = torch.from_numpy(block.ids[:, begin : place + 1])
+        probability_V = torch.softmax(model.logits(before)[0, -1], dim=-1)
+        assert seen.probability == pytest.approx(
+            float(probability_V[block.targets[0, place]]), rel=1e-4
+        )
+        assert seen.ends_document == (block.targets[0, place] == END)
+    assert {seen.level for seen in passage.tokens} <= set(range(len(surprise.LEVELS) + 1))
+    assert passage.tokens == surprise.passage(model, reader, tokenizer, seed=5).tokens
+
+
+@torch.no_grad()
+def test_surprise_by_context_adds_up_to_the_validation_loss(causal: dict[str, Artifact]) -> None:
+    model, reader, _ = opened(causal)
+    assert isinstance(model, GptForPretraining)
+    reach = surprise.by_context(model, reader)
+    batch = held_out.blocks(reader, np.arange(len(reader)))
+    tensors = (
+        torch.from_numpy(np.ascontiguousarray(array))
+        for array in (batch.ids, batch.targets, batch.weights, batch.document, batch.positions)
+    )
+    total = float(model(*tensors).total)
+    assert sum(row.tokens for row in reach) == int(batch.weights.sum())
+    assert sum(row.tokens * row.nats for row in reach) == pytest.approx(total, rel=1e-5)
+    assert [(row.low, row.high) for row in reach][:3] == [(1, 1), (2, 3), (4, 7)]
+    # After one token: each opening symbol of a document, and the first token of a block.
+    read = batch.positions[batch.weights > 0] + 1
+    assert reach[0].tokens == int((read == 1).sum())
+    assert reach[-1].high >= int(read.max()) >= reach[-1].low
+
+
+def test_levels_of_surprise_by_hand() -> None:
+    probabilities = (0.9, 0.5, 0.3, 0.02, 0.002, 0.0001)
+    seen = [surprise.Seen("x", value, "y", False) for value in probabilities]
+    assert [token.level for token in seen] == [0, 0, 1, 2, 3, 4]
+
+
+# Continuations.
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("objective", ["causal", "left_to_right"])
+def test_the_likeliest_continuation_is_that_of_a_plain_loop(
+    objective: ObjectiveKind, tmp_path: Path
+) -> None:
+    model, reader, tokenizer = opened(built(objective, tmp_path))
+    prompts = continuations.choose(reader, tokenizer, 4, seed=2)
+    together = continuations.go_on(model, tokenizer, prompts, END, seed=2)
+    assert len(together) == 4
+    for prompt, found in zip(prompts, together, strict=True):
+        ids = list(prompt.ids)
+        for _ in range(prompt.room):
+            ids.append(int(model.logits(torch.tensor([ids]))[0, -1].argmax()))
+            if ids[-1] == END:
+                break
+        whole = tokenizer.decode([t for t in ids if t != END], skip_special_tokens=False)
+        assert (prompt.text + found.greedy).strip() == whole.strip()
+        # Rows that are longer or shorter beside it change nothing, nor does a second time.
+        assert continuations.go_on(model, tokenizer, [prompt], END, seed=2) == [found]
+    drawn = [found.sampled for found in together]
+    assert drawn != [f.sampled for f in continuations.go_on(model, tokenizer, prompts, END, 3)]
+
+
+def test_prompts_follow_a_rule_and_are_text_of_one_document(causal: dict[str, Artifact]) -> None:
+    _, reader, tokenizer = opened(causal)
+    prompts = continuations.choose(reader, tokenizer, 6, seed=0)
+    assert prompts[:2] == continuations.choose(reader, tokenizer, 2, seed=0)
+    assert prompts != continuations.choose(reader, tokenizer, 6, seed=1)
+    documents = [
+        " ".join(made_up_sentences(10 + document, 4)).replace(" ", "") for document in range(10)
+    ]
+    for prompt in prompts:
+        assert END not in prompt.ids[1:]
+        assert 4 <= len(prompt.ids) <= continuations.LONGEST_PROMPT
+        assert len(prompt.ids) + prompt.room <= LENGTH
+        text = f"{prompt.text}{prompt.truth}".replace(" ", "")
+        assert any(text in document for document in documents), text
+        # The model begins with a new word, unless the cut fell where there is none.
+        assert not prompt.truth[:1].isalnum()
+
+
+class _Fixed(torch.nn.Module):
+    """Gives every token the same logits whatever came before."""
+
+    def __init__(self, logits_V: torch.Tensor) -> None:
+        super().__init__()
+        self.logits_V = logits_V
+
+    def logits(self, ids_BT: torch.Tensor) -> torch.Tensor:
+        return self.logits_V.expand(*ids_BT.shape, -1)
+
+
+def test_drawn_tokens_have_the_probabilities_of_the_temperature() -> None:
+    tokenizer = train(CharacterConfig(vocab_size=16), ["abc"])
+    logits_V = torch.full((8,), float("-inf"))
+    logits_V[5:8] = torch.tensor([0.0, 1.0, 2.0])  # a, b, c
+    count = 6000
+    prompts = [Prompt(number, (5,), 1, "a", "") for number in range(count)]
+    model: Any = _Fixed(logits_V)
+    found = continuations.go_on(model, tokenizer, prompts, END, seed=0)
+    assert {row.greedy for row in found} == {"c"}
+    expected = torch.softmax(logits_V[5:8].double() / continuations.TEMPERATURE, dim=0)
+    for letter, share in zip("abc", expected.tolist(), strict=True):
+        deviation = (share * (1 - share) / count) ** 0.5
+        assert sum(row.sampled == letter for row in found) / count == pytest.approx(
+            share, abs=4 * deviation
+        )
+
+
+def test_a_continuation_ends_with_the_document() -> None:
+    tokenizer = train(CharacterConfig(vocab_size=16), ["abc"])
+    logits_V = torch.zeros(8)
+    logits_V[END] = 50.0
+    model: Any = _Fixed(logits_V)
+    [found] = continuations.go_on(model, tokenizer, [Prompt(0, (5, 6), 9, "ab", "")], END, 0)
+    assert (found.greedy, found.sampled) == ("", "")
+
+
+# Blanks of a two-way model, and words.
+
+
+@torch.no_grad()
+def test_a_two_way_model_guesses_without_seeing_the_answer(tmp_path: Path) -> None:
+    model, reader, tokenizer = opened(built("bidirectional", tmp_path))
+    assert isinstance(model, TwoWayForPretraining)
+    blanks = fill_in.choose(reader, tokenizer, 5, seed=0)
+    assert len(blanks) == 5
+    found = fill_in.fill(model, reader, tokenizer, blanks)
+    changed = []
+    for blank in blanks:
+        ids = list(blank.ids)
+        assert ids[blank.position] == blank.answer_id
+        ids[blank.position] = 200 if blank.answer_id != 200 else 201
+        changed.append(dataclasses.replace(blank, ids=tuple(ids)))
+    for one, other in zip(found, fill_in.fill(model, reader, tokenizer, changed), strict=True):
+        assert [g.text for g in one.guesses] == [g.text for g in other.guesses]
+        assert one.probability == pytest.approx(other.probability, rel=1e-5)
+        assert one.rank == other.rank
+
+
+@pytest.mark.parametrize(
+    ("config", "mark"),
+    [
+        (WordPieceConfig, "##"),
+        (ByteBpeConfig, "Ġ"),
+        (UnigramConfig, "▁"),
+        (WordConfig, "word"),
+        (CharacterConfig, "character"),
+    ],
+)
+def test_words_are_found_in_every_spelling(config: Any, mark: str) -> None:
+    sentences = [s for seed in range(40) for s in made_up_sentences(seed, 3)]
+    spelling = Spelling.of(tokenizer := train(config(vocab_size=400), sentences))
+    assert spelling.mark == mark
+    written = {word for s in sentences for word in s.lower().strip(".").split()}
+    found = set()
+    for sentence in sentences[:20]:
+        ids = tokenizer.encode(sentence.lower(), add_special_tokens=False).ids
+        for place, token in enumerate(ids):
+            ends = place + 1 == len(ids) or not spelling.continues(ids[place + 1])
+            if ends and spelling.is_word(token):
+                found.add(tokenizer.decode([token]).strip())
+        assert sum(not spelling.continues(token) for token in ids) >= len(sentence.split())
+    assert found <= written
+    assert bool(found) == (mark not in ("▁", "character"))  # so few pieces hold no whole word
+
+
+def test_a_unigram_word_begins_with_its_blank() -> None:
+    pieces = [("[UNK]", 0.0), ("▁read", -1.0), ("read", -1.0), ("▁on", -1.0), (".", -1.0)]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0))
+    tokenizer.decoder = decoders.Metaspace()
+    spelling = Spelling.of(tokenizer)
+    assert [spelling.is_word(token) for token in range(5)] == [False, True, False, False, False]
+    assert [spelling.continues(token) for token in range(1, 5)] == [False, True, False, False]
