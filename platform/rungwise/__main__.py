@@ -65,6 +65,9 @@ def _parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.add_argument("config", metavar="CONFIG")
         sub.set_defaults(command=command)
+    commands.choices["dry-run"].add_argument(
+        "--tokens-per-second", type=float, help="of the whole run, where it is known"
+    )
     export = commands.add_parser(
         "export", help="a pretrained model in the format of Hugging Face transformers"
     )
@@ -117,7 +120,7 @@ def _inspect(options: argparse.Namespace) -> int:
 def _dry_run(options: argparse.Namespace) -> int:
     from rungwise.estimate import dry_run_command
 
-    return dry_run_command(options.config, options.overrides)
+    return dry_run_command(options.config, options.overrides, options.tokens_per_second)
 
 
 def _prove_resume(options: argparse.Namespace) -> int:
