@@ -182,6 +182,8 @@ def _fit(
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
+    from rungwise.cluster.interface import NodeAddressTorchConfig
+
     compute = context.compute
     workers = compute.num_workers
     fewest = compute.min_workers or workers
@@ -199,6 +201,7 @@ def _fit(
         result = TorchTrainer(
             _work,
             train_loop_config=worker,
+            torch_config=NodeAddressTorchConfig(),
             scaling_config=ScalingConfig(
                 num_workers=workers if fewest == workers else (fewest, workers),
                 use_gpu=compute.gpus_per_worker > 0,

@@ -1,0 +1,113 @@
+"""Workers, nodes and drivers are killed, or it is announced: the run ends as it would have."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rungwise.artifact import Artifact, finish
+from rungwise.storage import Folder
+from rungwise.training.progress import Progress
+from tests.faults.raylets import Raylets, raylets
+from tests.faults.training_job import job
+from tests.training_runs import config, make_instances, run, together, weights
+
+HEAD, OTHER, NEW = "127.0.0.2", "127.0.0.3", "127.0.0.4"
+
+
+@pytest.fixture(scope="module")
+def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    folder = Folder.at(tmp_path_factory.mktemp("instances"))
+    made = make_instances(Path(folder.uri))
+    record = {"stage": "instances", "fingerprint": made.fingerprint, **made.record}
+    return finish(folder, record, {})
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[Raylets]:
+    with raylets(HEAD, OTHER) as cluster:
+        yield cluster
+
+
+def assert_bits_of(summary: dict[str, Any], output: Path, undisturbed: Progress, at: Path) -> None:
+    """Everything that a run leaves is what the undisturbed one at `at` left."""
+    for key in ("history", "validation", "data", "tokens"):
+        assert summary[key] == getattr(undisturbed, key), key
+    found, expected = weights(output), weights(at)
+    assert all(found[name].equal(expected[name]) for name in expected)
+
+
+def assert_losses_of(summary: dict[str, Any], undisturbed: Progress) -> None:
+    """With other workers meanwhile: the same rows, and losses up to rounding."""
+    assert summary["data"] == undisturbed.data
+    for mine, theirs in zip(summary["history"], undisturbed.history, strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+    final = undisturbed.validation[-1]["loss"]
+    assert summary["final_validation_loss"] == pytest.approx(final, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_changes_no_bit_of_the_run(
+    instances: Artifact, tmp_path: Path, unused_port: int
+) -> None:
+    """Against the same run with neither Ray nor a kill."""
+    with job(tmp_path / "killed", config(), instances, kill_at=13) as started:
+        summary = started.summary()
+    assert (tmp_path / "killed" / "killed").exists()
+    undisturbed = together(2, config(), instances, tmp_path / "straight", unused_port)
+    assert undisturbed is not None
+    assert summary["attempts"][-1]["step"] in (5, 10)
+    output = tmp_path / "killed" / "output"
+    assert_bits_of(summary, output, undisturbed, tmp_path / "straight")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_run_goes_on_with_fewer_workers_when_a_node_of_two_is_lost(
+    instances: Artifact, tmp_path: Path, two_nodes: Raylets, parallel: str
+) -> None:
+    compute = {"min_workers": 1, "parallel": parallel}
+    lost = tmp_path / "lost"
+    with job(lost, config(), instances, two_nodes.environment, compute, pause=0.3) as started:
+        started.wait_for_step(12)
+        two_nodes.kill(OTHER)
+        summary = started.summary()
+    assert [attempt["workers"] for attempt in summary["attempts"]] == [2, 1]
+    assert summary["attempts"][-1]["step"] >= 5
+    assert_losses_of(summary, run(config(), instances, tmp_path / "straight"))
+
+
+@pytest.mark.slow
+def test_a_run_grows_again_when_a_node_comes_after_one_was_lost(
+    instances: Artifact, tmp_path: Path, two_nodes: Raylets
+) -> None:
+    settings = config(**{"pretrain.steps": 600})
+    compute = {"min_workers": 1, "checkpoint_every_steps": 10}
+    elastic = tmp_path / "elastic"
+    with job(elastic, settings, instances, two_nodes.environment, compute, pause=0.3) as started:
+        started.wait_for_step(12)
+        two_nodes.kill(OTHER)
+        began = time.monotonic()
+        started.wait_until("one worker", lambda: workers_of(started) == [2, 1])
+        print(f"one worker after {time.monotonic() - began:.0f} s")
+        two_nodes.start(NEW)
+        began = time.monotonic()
+        started.wait_until("two workers", lambda: workers_of(started) == [2, 1, 2])
+        print(f"two workers after {time.monotonic() - began:.0f} s")
+        summary = started.summary()
+        workers = started.workers()
+    assert [attempt["workers"] for attempt in summary["attempts"]] == [2, 1, 2]
+    assert {worker["node"] for worker in workers if worker["world_size"] == 2} >= {HEAD, NEW}
+    assert_losses_of(summary, run(settings, instances, tmp_path / "straight"))
+
+
+def workers_of(started: Any) -> list[int]:
+    """The sizes of all attempts so far, as the newest checkpoint has them."""
+    record = started.checkpoint()
+    attempts = record["progress"]["attempts"] if record else []
+    return [attempt["workers"] for attempt in attempts]
