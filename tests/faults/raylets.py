@@ -20,6 +20,8 @@ from pathlib import Path
 
 import psutil
 
+from rungwise.proof import kill_with_children
+
 RAY = str(Path(sys.executable).with_name("ray"))
 _START_SECONDS = 120
 _FREE_PORTS = ("--dashboard-agent-listen-port", "--metrics-export-port")
@@ -77,10 +79,7 @@ class Raylets:
     def kill(self, address: str) -> None:
         """Take a node away with everything that runs on it."""
         node = self._nodes.pop(address)
-        # The one that watches the others goes first.
-        for process in [node, *node.children(recursive=True)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        kill_with_children(node.pid)
         node.wait()
 
     def drain(self, node_id: str, seconds: int) -> None:

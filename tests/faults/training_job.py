@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,9 @@ from torch import distributed as dist
 
 from rungwise import artifact as artifacts
 from rungwise.artifact import Artifact
-from rungwise.cluster.session import session, set_environment
+from rungwise.cluster.session import ENVIRONMENT, session, set_environment
 from rungwise.context import ComputeConfig, Context, SilentReporter
+from rungwise.proof import kill_with_children
 from rungwise.storage import Folder
 from rungwise.training import trainer
 from rungwise.training.trainer import PretrainStageConfig
@@ -44,7 +45,8 @@ class Watch(SilentReporter):
 
     def progress(self, done: float, total: float, **shown: float | str) -> None:
         # Whole or not at all: a test reads it meanwhile.
-        (self.folder / "step.tmp").write_text(f"{done:.0f}")
+        workers = dist.get_world_size() if dist.is_initialized() else 1
+        (self.folder / "step.tmp").write_text(f"{done:.0f} {workers}")
         (self.folder / "step.tmp").rename(self.folder / "step")
         time.sleep(self.pause)
         killed = self.folder / "killed"
@@ -79,21 +81,25 @@ class Job:
         self.folder = folder
         self._errors = errors
 
-    def wait_for_step(self, step: int, seconds: float = 200) -> None:
-        """Return when the run has reached `step` in the attempt that is now on."""
-        path = self.folder / "step"
-        deadline = time.monotonic() + seconds
-        while not path.exists() or int(path.read_text()) < step:
-            assert self.process.poll() is None, self.errors()
-            assert time.monotonic() < deadline, f"no step {step}: {self.errors()}"
-            time.sleep(0.02)
-
-    def wait_until(self, what: str, holds: Any, seconds: float = 200) -> None:
+    def wait_until(self, what: str, holds: Callable[[], object], seconds: float = 200) -> None:
         deadline = time.monotonic() + seconds
         while not holds():
             assert self.process.poll() is None, f"{what}: {self.errors()}"
             assert time.monotonic() < deadline, f"{what}: {self.errors()}"
-            time.sleep(0.1)
+            time.sleep(0.02)
+
+    def wait_for_step(self, step: int) -> None:
+        self.wait_until(f"step {step}", lambda: self.reached()[0] >= step)
+
+    def reached(self) -> tuple[int, int]:
+        """The last step, and how many workers took part in it."""
+        path = self.folder / "step"
+        step, workers = path.read_text().split() if path.exists() else ("-1", "0")
+        return int(step), int(workers)
+
+    def family(self) -> list[psutil.Process]:
+        """All that the run has started."""
+        return psutil.Process(self.process.pid).children(recursive=True)
 
     def nodes(self) -> dict[str, str]:
         """The ids of the nodes by their addresses."""
@@ -162,11 +168,7 @@ def job(
     try:
         yield Job(process, folder, errors)
     finally:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            parent = psutil.Process(process.pid)
-            for member in [parent, *parent.children(recursive=True)]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    member.kill()
+        kill_with_children(process.pid)
         process.wait()
 
 
@@ -182,6 +184,15 @@ def main(path: str) -> None:
     instances = artifacts.load(Folder.at(job["instances"]))
     assert instances is not None
     watch = Watch(str(folder), job.get("kill_at"), job.get("pause", 0.0))
+    if address := os.environ.get("RAY_ADDRESS"):
+        # All nodes of these clusters are on this machine; a driver runs on the head.
+        ray.init(
+            address=address,
+            _node_ip_address=address.rpartition(":")[0],
+            log_to_driver=False,
+            logging_level="ERROR",
+            runtime_env={"env_vars": {name: os.environ[name] for name in ENVIRONMENT}},
+        )
     with session(compute):
         nodes = {node["NodeManagerAddress"]: node["NodeID"] for node in ray.nodes()}
         (folder / "nodes.json").write_text(json.dumps(nodes))

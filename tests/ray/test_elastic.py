@@ -114,6 +114,7 @@ def test_prove_resume_gives_a_certificate(instances: Artifact, tmp_path: Path) -
     settings = config(**{"pretrain.steps": count // 12 * 2 + 5})
     compute = ComputeConfig(num_workers=2, micro_batch_size=6, object_store_megabytes=100)
     found = prove_resume(settings, instances, compute, Folder.at(tmp_path), seed=3)
+    steps = list(range(1, settings.pretrain.steps + 1))
     assert found == json.loads((tmp_path / "resume-certificate.json").read_text())
     assert found["verdict"] == "same"
     assert found["same_instances_at_every_step"]
@@ -121,7 +122,11 @@ def test_prove_resume_gives_a_certificate(instances: Artifact, tmp_path: Path) -
     assert found["workers"] == {"undisturbed": 2, "until_the_kill": 2, "after_it": 1}
     assert count < 12 * found["killed_at_step"] <= 2 * count
     assert 0 < found["resumed_at_step"] <= found["killed_at_step"]
-    assert len(found["data_hash_by_step"]) == settings.pretrain.steps
+    assert [row[0] for row in found["data_hash_by_step"]] == steps
+    assert all(one == other for _, one, other in found["data_hash_by_step"])
+    differences = [abs(one - other) / one for _, one, other in found["loss_by_step"]]
+    assert max(differences) == found["largest_relative_loss_difference"]
+    assert [path.name for path in tmp_path.iterdir()] == ["resume-certificate.json"]
 
 
 def test_a_run_that_does_not_reach_its_second_epoch_proves_nothing(instances: Artifact) -> None:

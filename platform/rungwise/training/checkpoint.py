@@ -169,12 +169,17 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
 
     def save(
-        self, model: nn.Module, optimizers: Optimizers, progress: Progress, wait: bool = False
+        self,
+        model: nn.Module,
+        optimizers: Optimizers,
+        progress: Progress,
+        wait: bool = False,
+        must: bool = False,
     ) -> float:
         """Begin to write the checkpoint of this step; seconds for which training stood still.
 
-        The save before is waited for first. With `wait` this one is waited for too and must
-        succeed. Raises what stopped the thread that wrote, if it did so three times in a row.
+        The save before is waited for first, with `wait` this one too. Raises what stopped the
+        thread that wrote, if it did so three times in a row, or now with `must`.
         """
         began = time.perf_counter()
         self.settle()
@@ -190,7 +195,7 @@ class Checkpoints:
         self._writer = _Writer(self, progress.step, pieces, record)
         self._writer.stall_seconds = time.perf_counter() - began
         if wait:
-            self.settle(must=True)
+            self.settle(must)
         return time.perf_counter() - began
 
     def settle(self, must: bool = False) -> None:

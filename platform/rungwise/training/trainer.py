@@ -183,6 +183,7 @@ def _fit(
     from ray.train.torch import TorchTrainer
 
     from rungwise.cluster.interface import NodeAddressTorchConfig
+    from rungwise.training.notices import SaveBeforeResize
 
     compute = context.compute
     workers = compute.num_workers
@@ -212,6 +213,7 @@ def _fit(
                 name=f"attempt-{time.time_ns()}",
                 storage_path=scratch,
                 failure_config=FailureConfig(max_failures=compute.max_failures),
+                callbacks=[SaveBeforeResize(Folder.at(scratch))],
             ),
         ).fit()
     value = result.return_value
@@ -230,6 +232,8 @@ def _work(worker: dict[str, Any]) -> dict[str, Any]:
     """What each worker does."""
     import ray.train.torch
 
+    from rungwise.training.notices import Notices
+
     report: Reporter = worker["report"]
     scratch: Folder = worker["scratch"]
     if scratch.exists(_USER_ERROR):
@@ -244,7 +248,7 @@ def _work(worker: dict[str, Any]) -> dict[str, Any]:
             worker["compute"],
             group,
             report,
-            _PreemptionNotice(),
+            Notices(scratch, group.leads),
         )
     except UserError as error:
         # Other workers may wait for this one, so it must be seen to fail; and when it is started
@@ -258,22 +262,6 @@ def _work(worker: dict[str, Any]) -> dict[str, Any]:
         "costs": asdict(costs),
         "bfloat16": uses_bfloat16(worker["config"].pretrain.precision, group.device),
     }
-
-
-class _PreemptionNotice:
-    """True once for each machine that Ray says will go. All workers ask at the same time."""
-
-    def __init__(self) -> None:
-        self._known: set[str] = set()
-
-    def __call__(self) -> bool:
-        from ray.train import get_preemption_info
-
-        info = get_preemption_info()
-        nodes = set(info.preempted_node_to_ranks) if info else set()
-        new = nodes - self._known
-        self._known |= nodes
-        return bool(new)
 
 
 def pretrain(
