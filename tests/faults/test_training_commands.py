@@ -1,4 +1,4 @@
-"""The command a user types is stopped, or loses its tracking server or its store's patience."""
+"""The command a user types is stopped, is killed on S3, or has no tracking server."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ def start(config: Path, *overrides: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # Tests in the background of a shell ignore SIGINT, and what they start would as well.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

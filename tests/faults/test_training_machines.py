@@ -87,11 +87,12 @@ def test_a_run_goes_on_with_fewer_workers_when_a_node_of_two_is_lost(
 def test_a_run_grows_again_when_a_node_comes_after_one_was_lost(
     instances: Artifact, tmp_path: Path, two_nodes: Raylets
 ) -> None:
-    settings = config(**{"pretrain.steps": 450})
-    compute = {"min_workers": 1, "checkpoint_every_steps": 150}
+    changes = {"pretrain.steps": 200, "pretrain.optimizer.learning_rate": 0.003}
+    settings = config(**changes)
+    compute = {"min_workers": 1, "checkpoint_every_steps": 50}
     elastic = tmp_path / "elastic"
-    with job(elastic, settings, instances, two_nodes.environment, compute, pause=0.3) as started:
-        started.wait_for_step(160)
+    with job(elastic, settings, instances, two_nodes.environment, compute, pause=0.8) as started:
+        started.wait_for_step(52)
         two_nodes.kill(OTHER)
         started.wait_until("one worker", lambda: started.reached()[1] == 1)
         two_nodes.start(NEW)
@@ -100,9 +101,9 @@ def test_a_run_grows_again_when_a_node_comes_after_one_was_lost(
         workers = started.workers()
     attempts = summary["attempts"]
     assert [attempt["workers"] for attempt in attempts] == [2, 1, 2]
-    assert attempts[1]["step"] == 150
+    assert attempts[1]["step"] == 50
     # Nothing that one worker did is done again: the checkpoint of this step was not due.
-    assert attempts[2]["step"] % 150
+    assert attempts[2]["step"] % 50
     assert {worker["node"] for worker in workers if worker["world_size"] == 2} == {HEAD, NEW}
     assert_losses_of(summary, run(settings, instances, tmp_path / "straight"))
 
@@ -139,10 +140,11 @@ def test_a_driver_that_is_killed_and_started_again_changes_no_bit_of_the_run(
     settings = config(**{"pretrain.steps": 60})
     with job(tmp_path / "killed", settings, instances, pause=0.1) as started:
         started.wait_for_step(33)
-        left = started.family()
+        # Ray's agents of a node, which hold nothing of the run, look about once a minute.
+        left = [process for process in started.family() if "Agent" not in process.name()]
         started.process.kill()
         started.process.wait()
-        gone, alive = psutil.wait_procs(left, timeout=60)
+        _, alive = psutil.wait_procs(left, timeout=30)
         assert not alive, alive
     with job(tmp_path / "killed", settings, instances) as started:
         summary = started.summary()

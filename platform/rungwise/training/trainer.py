@@ -59,6 +59,8 @@ _READS = {
     "bidirectional": ("causal",),
 }
 _USER_ERROR = "user-error.txt"
+# Between two looks whether there is room for more workers: as often as Ray counts its nodes.
+_GROWTH_SECONDS = 20.0
 
 
 class PretrainStageConfig(Config):
@@ -205,6 +207,7 @@ def _fit(
             torch_config=NodeAddressTorchConfig(),
             scaling_config=ScalingConfig(
                 num_workers=workers if fewest == workers else (fewest, workers),
+                elastic_resize_monitor_interval_s=_GROWTH_SECONDS,
                 use_gpu=compute.gpus_per_worker > 0,
                 resources_per_worker=_resources(compute),
             ),
