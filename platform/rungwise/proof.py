@@ -4,9 +4,10 @@
     disturbed     n workers ──> SIGKILL to every process of it, at a random step of epoch 2
                   m workers ──> from the last checkpoint to the end ─> losses, hash of the rows
 
-Each run is the pretrain stage in a process of its own with a Ray of its own. The certificate says
-what was compared: the hash over the (instance, epoch) pairs of every step so far, step by step, the
-largest relative difference of a loss, versions and seeds. It is printed and written as JSON.
+Each run is the pretrain stage in a process of its own with a Ray of its own. The certificate holds
+what was compared, step by step: the hash over the (instance, epoch) pairs of every step so far, and
+the losses of both runs; and the largest relative difference of a loss, versions and seeds. It is
+written as JSON, and printed with the steps that matter. What the runs left goes when they agree.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ from rungwise.cluster.session import session, set_environment
 from rungwise.command_line import OK, root_folder, spool_folder, tracking_uri
 from rungwise.config import fingerprint, load
 from rungwise.context import ComputeConfig, Context, SilentReporter
-from rungwise.errors import ConfigError, RungwiseError, UserError
+from rungwise.errors import ConfigError, UserError
 from rungwise.provenance import provenance
 from rungwise.recipe import Recipe, instances_stages
 from rungwise.storage import Folder
@@ -48,14 +50,10 @@ from rungwise.training.trainer import PretrainStageConfig
 
 # The largest relative difference of a loss that counts as the same, with other workers: sums of
 # float32 in another order, and the same with products in bfloat16.
-TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2, "auto": 2e-2}
+TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}
 CERTIFICATE = "resume-certificate.json"
 
 _POLL_SECONDS = 0.05
-
-
-class ProofFailed(RungwiseError):
-    """The runs differ. The certificate says where."""
 
 
 def prove_resume_command(
@@ -83,7 +81,14 @@ def prove_resume_command(
     )
     settings = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
     place = root / "proof" / fingerprint({"config": settings, "at": time.time_ns()})
-    certificate = prove_resume(settings, outcome.artifacts, recipe.compute, place, workers_after)
+    certificate = prove_resume(
+        settings,
+        outcome.artifacts,
+        recipe.compute,
+        place,
+        workers_after,
+        console=console,
+    )
     show(certificate, console)
     console.print(f"certificate  {place.path(CERTIFICATE)}", markup=False, soft_wrap=True)
     return OK if certificate["verdict"] == "same" else 1
@@ -96,12 +101,15 @@ def prove_resume(
     place: Folder,
     workers_after: int | None = None,
     seed: int | None = None,
+    console: Console | None = None,
 ) -> dict[str, Any]:
     """Run the proof in `place`; the certificate, which is also written there.
 
     `workers_after` is by default one less than before, or two after one; `seed` chooses the step of
-    the kill. Raises UserError if the run does not reach its second epoch.
+    the kill; `console` is told how far it is. Raises UserError if the run does not reach its second
+    epoch, or does not fit one of the numbers of workers.
     """
+    console = console or Console(quiet=True)
     config = config.model_copy(
         update={"pretrain": config.pretrain.model_copy(update={"log_every_steps": 1})}
     )
@@ -112,19 +120,21 @@ def prove_resume(
     kill_at = random.Random(seed).randint(first, last)
     # At least one checkpoint must lie before the kill, and not all of them in the first epoch.
     every = min(compute.checkpoint_every_steps, max(1, kill_at // 3))
-    compute = compute.model_copy(update={"checkpoint_every_steps": every})
-    trainer.check_fit(config, inputs, compute)
-
-    read = {name: inputs[name] for name in READ_BY_NAME if name in inputs}
-    runs = {name: place / name for name in ("undisturbed", "disturbed")}
-    undisturbed = _run(config, read, compute, runs["undisturbed"])
-    assert undisturbed is not None
-    _run(config, read, compute, runs["disturbed"], kill_at=kill_at)
+    # How many workers there are is what is proved here, so none may go missing.
+    compute = compute.model_copy(update={"checkpoint_every_steps": every, "min_workers": None})
     changed = compute.model_copy(update={"num_workers": after})
-    disturbed = _run(config, read, changed, runs["disturbed"])
+    for one in (compute, changed):
+        trainer.check_fit(config, inputs, one)
+    read = {name: inputs[name] for name in READ_BY_NAME if name in inputs}
+
+    straight, broken = place / "undisturbed", place / "disturbed"
+    undisturbed = _run(config, read, compute, straight, "1 of 3, undisturbed", console)
+    assert undisturbed is not None
+    _run(config, read, compute, broken, "2 of 3, to be killed", console, kill_at)
+    disturbed = _run(config, read, changed, broken, "3 of 3, resumed", console)
     assert disturbed is not None
     certificate = {
-        **_compared(undisturbed, disturbed, config, same_workers=before == after),
+        **_compared(undisturbed, disturbed, same_workers=before == after),
         "workers": {"undisturbed": before, "until_the_kill": before, "after_it": after},
         "parallel": compute.parallel,
         "killed_at_step": kill_at,
@@ -133,7 +143,7 @@ def prove_resume(
         "instances": inputs["instances"].summary["instances"]["train"],
         "global_batch_size": config.pretrain.global_batch_size,
         "epochs": undisturbed["epochs"],
-        "precision": config.pretrain.precision,
+        "precision": _precision(undisturbed),
         "seeds": {"pretrain": config.pretrain.seed, "kill": seed},
         "config": fingerprint({"config": config}),
         "instances_fingerprints": [artifact.fingerprint for artifact in read.values()],
@@ -141,6 +151,9 @@ def prove_resume(
         "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     place.write_bytes(CERTIFICATE, json.dumps(certificate, indent=1).encode())
+    if certificate["verdict"] == "same":
+        straight.remove()
+        broken.remove()
     return certificate
 
 
@@ -159,13 +172,16 @@ def second_epoch(config: PretrainStageConfig, instances: Artifact) -> tuple[int,
     return first, last
 
 
-def _compared(
-    one: dict[str, Any], other: dict[str, Any], config: PretrainStageConfig, same_workers: bool
-) -> dict[str, Any]:
+def _precision(summary: dict[str, Any]) -> str:
+    """What "auto" came to."""
+    return "bfloat16" if summary["bfloat16"] else "float32"
+
+
+def _compared(one: dict[str, Any], other: dict[str, Any], same_workers: bool) -> dict[str, Any]:
     """What is the same in two runs, and what is not."""
-    tolerance = 0.0 if same_workers else TOLERANCES[config.pretrain.precision]
+    tolerance = 0.0 if same_workers else TOLERANCES[_precision(one)]
     pairs = list(zip(one["history"], other["history"], strict=False))
-    difference = max(abs(a["loss"] - b["loss"]) / abs(a["loss"]) for a, b in pairs)
+    difference = max(_difference(a["loss"], b["loss"]) for a, b in pairs)
     steps_alike = [a["step"] for a in one["history"]] == [b["step"] for b in other["history"]]
     differing = [a[0] for a, b in zip(one["data"], other["data"], strict=False) if a != b]
     same_rows = one["data"] == other["data"]
@@ -177,7 +193,11 @@ def _compared(
         "largest_relative_loss_difference": difference,
         "allowed_loss_difference": tolerance,
         "bit_identical_losses": one["history"] == other["history"],
-        "data_hash_by_step": one["data"],
+        # Rows of [step, undisturbed, disturbed].
+        "data_hash_by_step": [
+            [a[0], a[1], b[1]] for a, b in zip(one["data"], other["data"], strict=False)
+        ],
+        "loss_by_step": [[a["step"], a["loss"], b["loss"]] for a, b in pairs],
     }
 
 
@@ -209,10 +229,46 @@ def show(certificate: dict[str, Any], console: Console) -> None:
             f"{workers['until_the_kill']} before, {workers['after_it']} after, "
             f"{workers['undisturbed']} undisturbed",
         ),
+        ("parallel", f"{certificate['parallel']}, {certificate['precision']}"),
         ("seeds", ", ".join(f"{key} {value}" for key, value in certificate["seeds"].items())),
     ):
         table.add_row(name, str(value))
-    console.print(table)
+    console.print(_steps_that_matter(certificate), "", table, sep="\n")
+
+
+def _steps_that_matter(certificate: dict[str, Any]) -> Table:
+    """The first and the last step, those around the kill, and where the runs differ most."""
+    hashes = {step: (one, other) for step, one, other in certificate["data_hash_by_step"]}
+    losses = {step: (one, other) for step, one, other in certificate["loss_by_step"]}
+    differences = {step: _difference(*pair) for step, pair in losses.items()}
+    killed, resumed = certificate["killed_at_step"], certificate["resumed_at_step"]
+    notes: defaultdict[int, list[str]] = defaultdict(list)
+    for step, note in (
+        (min(hashes), "first"),
+        (resumed, "last checkpoint before the kill"),
+        (killed, "killed"),
+        (killed + 1, "first that was new after it"),
+        (max(differences, key=lambda step: differences[step]), "losses differ most"),
+        (certificate["first_differing_step"], "other instances from here"),
+        (max(hashes), "last"),
+    ):
+        if step in hashes:
+            notes[step].append(note)
+    table = Table(box=None, pad_edge=False, title="instances and losses of both runs")
+    for heading in ("step", "hash, undisturbed", "disturbed", "loss", "difference", ""):
+        table.add_column(heading, justify="right" if heading in ("step", "loss") else "left")
+    for step in sorted(notes):
+        one, other = hashes[step]
+        shown = ("", "")
+        if step in losses:
+            shown = (f"{losses[step][0]:.4f}", f"{differences[step]:.1e}")
+        table.add_row(str(step), one[:16], other[:16], *shown, ", ".join(notes[step]))
+    return table
+
+
+def _difference(one: float, other: float) -> float:
+    """Relative to the first."""
+    return abs(one - other) / abs(one)
 
 
 class StepFile(SilentReporter):
@@ -233,9 +289,14 @@ def _run(
     read: Mapping[str, Artifact],
     compute: ComputeConfig,
     output: Folder,
+    title: str,
+    console: Console,
     kill_at: int | None = None,
 ) -> dict[str, Any] | None:
     """The pretrain stage in a process of its own; its summary, or None if it was killed."""
+    began = time.monotonic()
+    workers, total = compute.num_workers, config.pretrain.steps
+    title = f"run {title}: {workers} worker{'s' if workers > 1 else ''}"
     with tempfile.TemporaryDirectory(prefix="rungwise-proof-") as scratch:
         steps, result = Path(scratch) / "step", Path(scratch) / "summary.json"
         job = {
@@ -259,14 +320,20 @@ def _run(
                 stderr=log,
             )
             try:
-                while process.poll() is None:
-                    if kill_at is not None and _read_step(steps) >= kill_at:
-                        break
-                    time.sleep(_POLL_SECONDS)
+                with console.status(f"{title}, starting") as status:
+                    while process.poll() is None:
+                        step = _read_step(steps)
+                        if kill_at is not None and step >= kill_at:
+                            break
+                        if step >= 0:
+                            status.update(f"{title}, step {step} of {total}")
+                        time.sleep(_POLL_SECONDS)
             finally:
                 kill_with_children(process.pid)
                 process.wait()
-            if kill_at is not None and _read_step(steps) >= kill_at:
+            done = _read_step(steps)
+            console.print(f"{title}, {done} of {total} steps in {time.monotonic() - began:.0f} s")
+            if kill_at is not None and done >= kill_at:
                 return None
             if not result.exists():
                 log.seek(0)

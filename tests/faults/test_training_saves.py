@@ -18,12 +18,17 @@ from torch import multiprocessing
 
 from rungwise.artifact import Artifact
 from rungwise.context import SilentReporter
+from rungwise.errors import DataError
 from rungwise.storage import Folder
 from rungwise.training import checkpoint
 from rungwise.training.checkpoint import Checkpoints
+from rungwise.training.parallel import Group
+from rungwise.training.progress import Progress
 from rungwise.training.trainer import PretrainStageConfig
+from tests.conftest import s3_bucket
 from tests.faults.s3_faults import FaultyS3, faulty_s3
-from tests.training_runs import Notes, config, forkserver, make_instances, run, weights
+from tests.small_models import small_model
+from tests.training_runs import CPU, Notes, config, forkserver, make_instances, run, weights
 
 BUCKET = "rungwise-training"
 
@@ -169,3 +174,105 @@ def test_a_store_that_is_away_during_a_save_is_waited_for(
     kept = Checkpoints(Folder.at(f"{output}/checkpoints"), "identity", 2)
     assert kept.newest_sound() == 20
     assert run(config(), instances, output, report=SilentReporter()) == undisturbed
+
+
+def saved_at(folder: Path | str, keep: int, *steps: int) -> Checkpoints:
+    """Checkpoints of a small model at these steps, by one attempt of a run."""
+    model, optimizers = small_model("mlm_nsp"), ()
+    kept = Checkpoints(Folder.at(folder), "identity", keep)
+    kept.resume(model, optimizers)
+    for step in steps:
+        kept.save(model, optimizers, Progress(step=step), wait=True)
+    return kept
+
+
+def flip(path: Path, at: int) -> None:
+    """Change one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def test_damaged_checkpoints_of_later_steps_do_not_push_out_a_sound_one(tmp_path: Path) -> None:
+    saved_at(tmp_path, 9, 10, 18, 20)
+    for step in (18, 20):
+        (part,) = tmp_path.glob(f"step-*{step}/*.safetensors")
+        flip(part, -1)
+    resumed = saved_at(tmp_path, 1, 12)
+    assert resumed.steps() == [12, 18, 20]
+    assert Checkpoints(Folder.at(tmp_path), "identity", 1).newest_sound() == 12
+    again = saved_at(tmp_path, 2, 14, 21)
+    assert again.steps() == [14, 21]
+
+
+@pytest.mark.parametrize("how", ["a digit", "cut short", "no JSON object"])
+def test_a_damaged_record_is_passed_over(tmp_path: Path, how: str) -> None:
+    saved_at(tmp_path, 9, 10, 20)
+    record = tmp_path / "step-000000020" / "checkpoint.json"
+    text = record.read_text()
+    changed = {
+        "a digit": text.replace('"step": 20', '"step": 21'),
+        "cut short": text[: len(text) // 2],
+        "no JSON object": "7",
+    }[how]
+    assert changed != text
+    record.write_text(changed)
+    assert Checkpoints(Folder.at(tmp_path), "identity", 2).newest_sound() == 10
+
+
+def test_older_checkpoints_go_when_the_names_of_the_new_one_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a loss of power a directory may lack what was renamed into it, but not a removal."""
+    events: list[str] = []
+    flush, remove = os.fsync, Folder.remove
+    folders = {(tmp_path / "step-000000020"), tmp_path}
+
+    def fsync(descriptor: int) -> None:
+        place = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        events.extend([f"flush {place.name}"] if place in folders else [])
+        flush(descriptor)
+
+    def removing(self: Folder, name: str = "") -> None:
+        events.append(f"remove {Path(self.uri).name}")
+        remove(self, name)
+
+    kept = saved_at(tmp_path, 1, 10)
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Folder, "remove", removing)
+    kept.save(small_model("mlm_nsp"), (), Progress(step=20), wait=True)
+    first = events.index("remove step-000000010")
+    assert {"flush step-000000020", f"flush {tmp_path.name}"} <= set(events[:first])
+
+
+def test_a_download_that_is_not_what_was_written_is_not_loaded() -> None:
+    with s3_bucket("rungwise-loads") as bucket:
+        kept = saved_at(f"{bucket}/run", 1, 10)
+        assert kept.newest_sound() == 10
+        (part,) = [
+            name for name in Folder.at(f"{bucket}/run/step-000000010").names() if "part" in name
+        ]
+        place = Folder.at(f"{bucket}/run/step-000000010")
+        place.write_bytes(part, place.read_bytes(part)[:-1] + b"?")
+        with pytest.raises(DataError, match="is not what was written"):
+            kept.load(10, small_model("mlm_nsp"), ())
+
+
+def test_a_worker_that_is_gone_does_not_keep_the_leader_waiting_for_its_part(
+    tmp_path: Path,
+) -> None:
+    """The leader of two: the other wrote nothing, and then there is nobody to agree with."""
+
+    class Gone(Group):
+        def count(self, value: int) -> int:
+            raise RuntimeError("connection closed by peer")
+
+    kept = Checkpoints(Folder.at(tmp_path), "identity", 2, group=Gone(0, 2, CPU))
+    kept.save(small_model("mlm_nsp"), (), Progress(step=10))
+    writer = kept._writer
+    assert writer is not None
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        kept.settle()
+    writer.thread.join(30)
+    assert not writer.thread.is_alive()
+    assert kept.steps() == []

@@ -3,15 +3,15 @@
     checkpoints/step-000000400/
         part-00000-of-00002-3f9a.safetensors   what one worker holds of model and moments (state.py)
         part-00001-of-00002-3f9a.safetensors
-        checkpoint.json                        written last: progress, identity, the others' sha256
+        checkpoint.json                        written last: progress, identity, each sha256
 
 Without `checkpoint.json` there is no checkpoint, so a save that was killed costs the previous one
 nothing. Training stands still while tensors are copied to the host's memory; a thread writes them.
 Each worker writes its own object, and the leader the record, when all are there. Names hold a
 number of the attempt, so that no file of a killed one is taken for a new one.
 
-Digests are checked before anything is loaded; a damaged checkpoint is passed over for the one
-before it. The position in the data is the step (instances/order.py), the learning rate follows from
+Digests are checked before anything is loaded, the record's own too; a damaged checkpoint is passed
+over for the one before it, and does not count as one that is kept. The position in the data is the step (instances/order.py), the learning rate follows from
 the progress, and dropout is seeded by the step (loop.py), so no generator has a state to keep.
 
 A store that is away is waited for, up to three minutes, while training goes on to its next save. A
@@ -92,6 +92,7 @@ class Checkpoints:
         self._host: dict[str, Tensor] = {}
         self._writer: _Writer | None = None
         self._failures = 0
+        self._damaged: set[int] = set()  # known to the leader
         self.settled: list[Saved] = []  # in order; whoever reports them takes them out
 
     def steps(self) -> list[int]:
@@ -115,7 +116,8 @@ class Checkpoints:
     def refuse_foreign(self) -> None:
         """Raise DataError if the folder holds a checkpoint of another configuration."""
         steps = self.steps() if self._group.leads else []
-        foreign = [step for step in steps if self._record(step)["identity"] != self._identity]
+        found = {step: self._sound_record(step) for step in steps}
+        foreign = [n for n, record in found.items() if record and not self._is_ours(record)]
         # If the leader alone raised, the others would wait for it for ever.
         step = self._group.from_leader(foreign[0] if foreign else -1)
         if step >= 0:
@@ -137,14 +139,20 @@ class Checkpoints:
             step = group.from_leader(steps.pop() if steps else -1)
             if step < 0:
                 return None
-            parts = self._record(step)["parts"][group.rank :: group.world_size]
-            if not group.count(sum(not self._is_sound(step, part) for part in parts)):
+            if not group.count(self._damaged_files(step)):
                 return step
+            self._damaged.add(step)
             logger.warning("%s is damaged, using the one before it", self._at(step).uri)
 
     def load(self, step: int, model: nn.Module, optimizers: Optimizers) -> Progress:
         """Put the state of that step into `model` and `optimizers`."""
-        restore(model, optimizers, self._tensors(step))
+        saved = self._tensors(step)
+        restore(model, optimizers, saved)
+        if self._folder.remote:
+            # Workers of one machine share what they download.
+            self._group.count(0)
+            for path in saved.opened():
+                path.unlink(missing_ok=True)
         return Progress(**self._record(step)["progress"])
 
     def export_model(self, step: int, output: Folder) -> None:
@@ -156,14 +164,22 @@ class Checkpoints:
             if name.startswith("model/")
         }
         save_tensors(output, MODEL, weights)
+        if self._folder.remote:
+            for path in saved.opened():
+                path.unlink(missing_ok=True)
 
     def save(
-        self, model: nn.Module, optimizers: Optimizers, progress: Progress, wait: bool = False
+        self,
+        model: nn.Module,
+        optimizers: Optimizers,
+        progress: Progress,
+        wait: bool = False,
+        must: bool = False,
     ) -> float:
         """Begin to write the checkpoint of this step; seconds for which training stood still.
 
-        The save before is waited for first. With `wait` this one is waited for too and must
-        succeed. Raises what stopped the thread that wrote, if it did so three times in a row.
+        The save before is waited for first, with `wait` this one too. Raises what stopped the
+        thread that wrote, if it did so three times in a row, or now with `must`.
         """
         began = time.perf_counter()
         self.settle()
@@ -179,7 +195,7 @@ class Checkpoints:
         self._writer = _Writer(self, progress.step, pieces, record)
         self._writer.stall_seconds = time.perf_counter() - began
         if wait:
-            self.settle(must=True)
+            self.settle(must)
         return time.perf_counter() - began
 
     def settle(self, must: bool = False) -> None:
@@ -188,9 +204,13 @@ class Checkpoints:
         if writer is None:
             return
         writer.written.wait()
-        failed = self._group.count(writer.error is not None)
-        if failed:
-            writer.cancelled.set()
+        failed = 1
+        try:
+            failed = self._group.count(writer.error is not None)
+        finally:
+            # Also if another worker is gone: its part would be waited for without an end.
+            if failed:
+                writer.cancelled.set()
         writer.thread.join()
         failed = failed or self._group.from_leader(writer.error is not None)
         error = writer.error or UserError("another worker could not write its part")
@@ -225,20 +245,32 @@ class Checkpoints:
                 entry["pieces"].append([part["file"], start, rows])
         files = [{key: part[key] for key in ("file", "sha256", "bytes")} for part in parts]
         whole = {**record, "parts": files, "tensors": tensors}
-        folder.write_bytes(RECORD, json.dumps(whole).encode())
+        folder.write_bytes(RECORD, json.dumps({**whole, "sha256": _digest_of(whole)}).encode())
         try:
+            if not folder.remote:
+                # Its names must outlast a loss of power before older ones go.
+                for place in (folder.uri, self._folder.uri):
+                    _flush_names(place)
             for name in set(folder.names()) - {RECORD, *(part["file"] for part in parts)}:
                 folder.remove(name)
-            for old in self._expired():
+            self._damaged.discard(step)
+            for old in self._expired(step):
                 # The record goes first: a half-deleted checkpoint must not look like one.
                 self._at(old).remove(RECORD)
                 self._at(old).remove()
         except (UserError, OSError):
             logger.warning("old checkpoints below %s stay", self._folder.uri, exc_info=True)
 
-    def _expired(self) -> list[int]:
-        every = self._keep_every
-        return [step for step in self.steps()[: -self._keep] if every is None or step % every != 0]
+    def _expired(self, last: int) -> list[int]:
+        """What may go once the checkpoint of step `last` is valid.
+
+        One of a later step is damaged, or it would have been resumed from. It must not push out a
+        sound one, and stays until this run comes by.
+        """
+        every, past = self._keep_every, [step for step in self.steps() if step <= last]
+        sound = [step for step in past if step not in self._damaged]
+        old = [step for step in sound[: -self._keep] if every is None or step % every != 0]
+        return old + [step for step in past if step in self._damaged]
 
     def _copied(self, name: str, local: Tensor) -> Tensor:
         """A copy in memory of the host that later steps do not change."""
@@ -252,18 +284,53 @@ class Checkpoints:
         return host.copy_(local, non_blocking=True)
 
     def _record(self, step: int) -> dict[str, Any]:
-        return json.loads(self._at(step).read_bytes(RECORD))
+        record = self._sound_record(step)
+        if record is None:
+            raise DataError(f"{self._at(step).path(RECORD)} is damaged; remove this checkpoint")
+        return record
 
-    def _is_sound(self, step: int, part: dict[str, Any]) -> bool:
+    def _sound_record(self, step: int) -> dict[str, Any] | None:
+        """The record of that step, None if it is not what was written."""
         try:
-            return self._at(step).sha256(part["file"]) == part["sha256"]
+            record = json.loads(self._at(step).read_bytes(RECORD))
+        except ValueError:
+            return None
+        written = record.pop("sha256", None) if isinstance(record, dict) else None
+        return record if written == _digest_of(record) else None
+
+    def _is_ours(self, record: dict[str, Any]) -> bool:
+        return record["identity"] == self._identity
+
+    def _damaged_files(self, step: int) -> int:
+        """How many of this worker's share of the files of that step are not what was written."""
+        record = self._sound_record(step)
+        if record is None:
+            return 1
+        share = record["parts"][self._group.rank :: self._group.world_size]
+        return sum(self._sound(step, part) is None for part in share)
+
+    def _sound(self, step: int, part: dict[str, Any]) -> Path | None:
+        """The file of that part on this machine, None if it is not what was written."""
+        try:
+            path = self._at(step).local(part["file"])
+            return path if _digest(path) == part["sha256"] else None
         except FileNotFoundError:
-            return False
+            return None
 
     def _tensors(self, step: int) -> SavedTensors:
-        record, folder = self._record(step), self._at(step)
-        paths = {part["file"]: folder.local(part["file"]) for part in record["parts"]}
-        return SavedTensors(paths, record["tensors"])
+        record = self._record(step)
+        parts = {part["file"]: part for part in record["parts"]}
+
+        def path_of(file: str) -> Path:
+            # Those on a disk have been read and found sound; a download is new bytes.
+            if not self._folder.remote:
+                return self._at(step).local(file)
+            path = self._sound(step, parts[file])
+            if path is None:
+                raise DataError(f"{self._at(step).path(file)} is not what was written; run again")
+            return path
+
+        return SavedTensors(path_of, record["tensors"])
 
     def _at(self, step: int) -> Folder:
         return self._folder / f"step-{step:09d}"
@@ -380,6 +447,20 @@ def _write_file(tensors: dict[str, Tensor], path: Path) -> None:
         if f"os error {errno.ENOSPC}" in str(error):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise
+
+
+def _flush_names(folder: str) -> None:
+    """Return when what was put into this directory under a name has it on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _digest_of(record: Any) -> str:
+    # As it was written: json reads a float back as the same, and keys stay in their order.
+    return hashlib.sha256(json.dumps(record).encode()).hexdigest()
 
 
 def _digest(path: Path) -> str:

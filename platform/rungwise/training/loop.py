@@ -227,7 +227,7 @@ def train(
                 clock.restart(progress)
             if save or ends:
                 wait = ends or must_leave
-                clock.stalled += checkpoints.save(model, optimizers, progress, wait)
+                clock.stalled += checkpoints.save(model, optimizers, progress, wait, must=ends)
                 report_saves(checkpoints, progress, report, group)
     finally:
         feed.close()

@@ -10,7 +10,8 @@ any number of workers, sharded or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -90,12 +91,18 @@ class SavedTensors:
     """Reads rows of the tensors in the files of one checkpoint.
 
     `tensors` is of its record: {name: {"shape": [...], "pieces": [[file, start, rows], ...]}}.
+    `path_of` gives a file on this machine; it is asked only for files whose rows are read.
     """
 
-    def __init__(self, paths: dict[str, Path], tensors: dict[str, Any]) -> None:
-        self._paths = paths
+    def __init__(self, path_of: Callable[[str], Path], tensors: dict[str, Any]) -> None:
+        self._path_of = path_of
         self.tensors = tensors
+        self._paths: dict[str, Path] = {}
         self._open: dict[str, Any] = {}
+
+    def opened(self) -> list[Path]:
+        """The files that were read."""
+        return list(self._paths.values())
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
         """The rows [start, stop) of a tensor; all of it if they are left out."""
@@ -115,6 +122,7 @@ class SavedTensors:
 
     def _file(self, name: str) -> Any:
         if name not in self._open:
+            self._paths[name] = self._path_of(name)
             self._open[name] = safetensors.safe_open(self._paths[name], framework="pt")
         return self._open[name]
 
@@ -127,14 +135,17 @@ def restore(model: nn.Module, optimizers: Optimizers, saved: SavedTensors) -> No
         stop = start + len(local) if local.ndim else None
         local.copy_(saved.read(f"model/{name}", start, stop))
     names = {id(parameter): name for name, parameter in model.named_parameters()}
+    kept: defaultdict[str, list[str]] = defaultdict(list)
+    for key in saved.tensors:
+        owner, _, moment = key.rpartition("/")
+        kept[owner].append(moment)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                prefix = f"optimizer/{names[id(parameter)]}/"
-                for key in saved.tensors:
-                    if key.startswith(prefix):
-                        value = _like(parameter, key, saved)
-                        optimizer.state[parameter][key.removeprefix(prefix)] = value
+                owner = f"optimizer/{names[id(parameter)]}"
+                for moment in kept[owner]:
+                    value = _like(parameter, f"{owner}/{moment}", saved)
+                    optimizer.state[parameter][moment] = value
 
 
 def _like(parameter: Tensor, key: str, saved: SavedTensors) -> Tensor:

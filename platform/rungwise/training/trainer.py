@@ -54,6 +54,8 @@ _READS = {
     "bidirectional": ("causal",),
 }
 _USER_ERROR = "user-error.txt"
+# Between two looks whether there is room for more workers: as often as Ray counts its nodes.
+_GROWTH_SECONDS = 20.0
 
 
 class PretrainStageConfig(Config):
@@ -198,6 +200,9 @@ def _fit(
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
+    from rungwise.cluster.interface import NodeAddressTorchConfig
+    from rungwise.training.notices import SaveBeforeResize
+
     compute = context.compute
     workers = compute.num_workers
     fewest = compute.min_workers or workers
@@ -215,8 +220,10 @@ def _fit(
         result = TorchTrainer(
             _work,
             train_loop_config=worker,
+            torch_config=NodeAddressTorchConfig(),
             scaling_config=ScalingConfig(
                 num_workers=workers if fewest == workers else (fewest, workers),
+                elastic_resize_monitor_interval_s=_GROWTH_SECONDS,
                 use_gpu=compute.gpus_per_worker > 0,
                 resources_per_worker=_resources(compute),
             ),
@@ -225,6 +232,7 @@ def _fit(
                 name=f"attempt-{time.time_ns()}",
                 storage_path=scratch,
                 failure_config=FailureConfig(max_failures=compute.max_failures),
+                callbacks=[SaveBeforeResize(Folder.at(scratch))],
             ),
         ).fit()
     value = result.return_value
@@ -243,6 +251,8 @@ def _work(worker: dict[str, Any]) -> dict[str, Any]:
     """What each worker does."""
     import ray.train.torch
 
+    from rungwise.training.notices import Notices
+
     report: Reporter = worker["report"]
     scratch: Folder = worker["scratch"]
     if scratch.exists(_USER_ERROR):
@@ -257,7 +267,7 @@ def _work(worker: dict[str, Any]) -> dict[str, Any]:
             worker["compute"],
             group,
             report,
-            _PreemptionNotice(),
+            Notices(scratch, group.leads),
         )
     except UserError as error:
         # Other workers may wait for this one, so it must be seen to fail; and when it is started
@@ -271,22 +281,6 @@ def _work(worker: dict[str, Any]) -> dict[str, Any]:
         "costs": asdict(costs),
         "bfloat16": uses_bfloat16(worker["config"].pretrain.precision, group.device),
     }
-
-
-class _PreemptionNotice:
-    """True once for each machine that Ray says will go. All workers ask at the same time."""
-
-    def __init__(self) -> None:
-        self._known: set[str] = set()
-
-    def __call__(self) -> bool:
-        from ray.train import get_preemption_info
-
-        info = get_preemption_info()
-        nodes = set(info.preempted_node_to_ranks) if info else set()
-        new = nodes - self._known
-        self._known |= nodes
-        return bool(new)
 
 
 def pretrain(

@@ -1,0 +1,59 @@
+"""Ties gloo to the address by which Ray knows a node.
+
+Gloo listens on whatever address the host's own name stands for. On many machines that is 127.0.0.1
+or 127.0.1.1, where no other node reaches it, and Ray Train does not try again what fails there. The
+name of an interface, which gloo also takes, differs from node to node; so each worker looks it up.
+NCCL passes over loopback by itself.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import ray
+from ray.train.torch import TorchConfig
+from ray.train.torch.config import _TorchBackend
+
+_VARIABLE = "GLOO_SOCKET_IFNAME"
+
+
+@dataclass
+class NodeAddressTorchConfig(TorchConfig):
+    """Ray Train's own connection of the workers, after each has chosen its interface."""
+
+    @property
+    def backend_cls(self) -> type[_TorchBackend]:
+        return _Backend
+
+
+class _Backend(_TorchBackend):
+    def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
+        worker_group.execute(choose_interface)
+        super().on_start(worker_group, backend_config)
+
+
+def choose_interface() -> None:
+    """Set GLOO_SOCKET_IFNAME of this process, unless the user has set it."""
+    if _VARIABLE not in os.environ and (name := interface_of(ray.util.get_node_ip_address())):
+        os.environ[_VARIABLE] = name
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface with this address, None if there is none.
+
+    All of 127.0.0.0/8 is the loopback interface's, which lists one address of it.
+    """
+    found = {
+        entry.address.partition("%")[0]: name
+        for name, entries in psutil.net_if_addrs().items()
+        for entry in entries
+        if entry.family in (socket.AF_INET, socket.AF_INET6)
+    }
+    if address not in found and ipaddress.ip_address(address).is_loopback:
+        return found.get("127.0.0.1")
+    return found.get(address)

@@ -1,0 +1,136 @@
+"""A cluster whose nodes have addresses of their own: one `ray start` a node, all on loopback.
+
+Ray replaces 127.0.0.1 by the machine's outer address; 127.0.0.2 and the others it takes as they
+are. A node is ended as a machine that loses its power: SIGKILL to all its processes, each by its id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from rungwise.proof import kill_with_children
+
+RAY = str(Path(sys.executable).with_name("ray"))
+_START_SECONDS = 120
+_FREE_PORTS = ("--dashboard-agent-listen-port", "--metrics-export-port")
+_FREE_PORTS += ("--dashboard-agent-grpc-port",)
+
+
+class Raylets:
+    """The nodes by their addresses; the first one started is the head. `environment` joins them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder  # short: Ray puts Unix sockets below it
+        self._nodes: dict[str, psutil.Popen] = {}
+        self._started = 0
+        self.address = ""
+        self.environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("RAY_ADDRESS", "MLFLOW"))
+        } | {
+            "RAY_AUTH_MODE": "disabled",
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
+
+    def start(self, address: str) -> None:
+        """Start a node with one CPU and return when it has joined."""
+        place = self._folder / str(self._started)
+        self._started += 1
+        command = [RAY, "start", "--block", "--num-cpus", "1", "--node-ip-address", address]
+        command += ["--object-store-memory", "100000000", "--temp-dir", str(place)]
+        command += ["--disable-usage-stats"]
+        for option in _FREE_PORTS:
+            command += [option, str(_free_port())]
+        if self.address:
+            command += ["--address", self.address]
+        else:
+            self.address = f"{address}:{_free_port()}"
+            command += ["--head", "--port", self.address.rpartition(":")[2]]
+            command += ["--include-dashboard", "false"]
+            command += ["--ray-client-server-port", str(_free_port())]
+            self.environment["RAY_ADDRESS"] = self.address
+        # Without the address: this one makes the cluster that it names.
+        variables = {k: v for k, v in self.environment.items() if k != "RAY_ADDRESS"}
+        log = place.with_suffix(".log")
+        with log.open("w") as stream:
+            node = psutil.Popen(
+                command, env=variables, start_new_session=True, stdout=stream, stderr=stream
+            )
+        self._nodes[address] = node
+        deadline = time.monotonic() + _START_SECONDS
+        while "Ray runtime started" not in log.read_text():
+            assert node.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+
+    def kill(self, address: str) -> None:
+        """Take a node away with everything that runs on it."""
+        node = self._nodes.pop(address)
+        kill_with_children(node.pid)
+        node.wait()
+
+    def drain(self, node_id: str, seconds: int) -> None:
+        """Give notice of a preemption, as a cloud's node provider does."""
+        command = [RAY, "drain-node", "--address", self.address, "--node-id", node_id]
+        command += ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "preempted"]
+        command += ["--deadline-remaining-seconds", str(seconds)]
+        subprocess.run(command, env=self.environment, check=True, capture_output=True)
+
+    def close(self) -> None:
+        for address in reversed(list(self._nodes)):
+            self.kill(address)
+
+
+@contextlib.contextmanager
+def raylets(*addresses: str) -> Iterator[Raylets]:
+    """A cluster of one node an address for the time of the block."""
+    folder = Path(tempfile.mkdtemp(prefix="rw", dir="/tmp"))
+    cluster = Raylets(folder)
+    try:
+        for address in addresses:
+            cluster.start(address)
+        yield cluster
+    finally:
+        cluster.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def own_interfaces(*addresses: str) -> Iterator[bool]:
+    """Each address as an interface `lo:N` of its own; False if this user may not make them."""
+    made: list[str] = []
+    try:
+        for number, address in enumerate(addresses):
+            done = _ip("add", address, "label", f"lo:rw{number}")
+            if done.returncode:
+                break
+            made.append(address)
+        yield len(made) == len(addresses)
+    finally:
+        for address in made:
+            _ip("del", address)
+
+
+def _ip(does: str, address: str, *more: str) -> subprocess.CompletedProcess[bytes]:
+    if shutil.which("ip") is None:
+        return subprocess.CompletedProcess([], 1)
+    command = ["ip", "address", does, f"{address}/8", "dev", "lo", *more]
+    return subprocess.run(command, capture_output=True, check=False)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

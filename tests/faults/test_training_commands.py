@@ -1,0 +1,157 @@
+"""The command a user types is stopped, is killed on S3, or has no tracking server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rungwise.proof import kill_with_children
+from rungwise.storage import Folder
+from tests.conftest import REPOSITORY, s3_bucket, small_recipe, write_corpus, write_recipe
+
+# Slow enough to be stopped in the middle: about ten seconds of training.
+LONG = {
+    "pretrain.steps": 240,
+    "pretrain.log_every_steps": 10,
+    "compute.checkpoint_every_steps": 20,
+    "model.hidden_size": 64,
+    "pretrain.global_batch_size": 32,
+    "model.dropout": 0.1,
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    corpus = write_corpus(tmp_path / "text", documents=60)
+    return write_recipe(tmp_path / "recipe.yaml", small_recipe(tmp_path / "root", corpus))
+
+
+def start(config: Path, *overrides: str) -> subprocess.Popen[str]:
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "RAY_ADDRESS"))}
+    return subprocess.Popen(
+        [sys.executable, "workflows/pretrain.py", str(config), *overrides],
+        cwd=REPOSITORY,
+        env=variables | {"HOME": str(config.parent), "COLUMNS": "200"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        # Tests in the background of a shell ignore SIGINT, and what they start would as well.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def run(config: Path, *overrides: str) -> str:
+    process = start(config, *overrides)
+    try:
+        output, _ = process.communicate(timeout=280)
+    finally:
+        kill_with_children(process.pid)
+    assert process.returncode == 0, output
+    return output
+
+
+def changes(values: dict[str, Any]) -> list[str]:
+    return [f"{key}={value}" for key, value in values.items()]
+
+
+def record_of(root: Folder | Path, stage: str) -> dict[str, Any]:
+    folder = Folder.at(root if isinstance(root, Path) else root.uri) / stage
+    (label,) = folder.subfolders()
+    return json.loads((folder / label).read_bytes("artifact.json"))
+
+
+def assert_same_run(one: dict[str, Any], other: dict[str, Any]) -> None:
+    for key in ("final_validation_loss", "final_train_loss", "history", "validation", "data"):
+        assert one["summary"][key] == other["summary"][key], key
+    assert one["files"]["model.safetensors"] == other["files"]["model.safetensors"]
+
+
+def wait_for_a_checkpoint(root: Folder, process: subprocess.Popen[str]) -> None:
+    """Return when a checkpoint of a step after the first is finished."""
+    deadline = time.monotonic() + 200
+    while not [name for name in (root / "pretrain").names() if name.endswith("/checkpoint.json")]:
+        assert process.poll() is None, "the run ended before it could be stopped"
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.fixture(params=["Ctrl-C", "SIGTERM"])
+def stop(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A terminal sends SIGINT to all of the foreground; `ray job stop` SIGTERM to the driver."""
+
+    def interrupt(process: subprocess.Popen[str]) -> None:
+        if request.param == "Ctrl-C":
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            process.terminate()
+
+    return interrupt
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_leaves_what_was_done_and_no_process(
+    config: Path, tmp_path: Path, stop: Any
+) -> None:
+    process = start(config, *changes(LONG))
+    try:
+        wait_for_a_checkpoint(Folder.at(tmp_path / "root"), process)
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) > 5
+        stop(process)
+        output, _ = process.communicate(timeout=60)
+        _, alive = psutil.wait_procs(family, timeout=30)
+        assert not alive, alive
+    finally:
+        kill_with_children(process.pid)
+    assert process.returncode == 130, output
+    assert "the same command goes on from the last checkpoint" in output
+    assert "Traceback" not in output
+    for stage in ("corpus", "tokenizer", "instances"):
+        assert record_of(tmp_path / "root", stage)["stage"] == stage
+    resumed = run(config, *changes(LONG))
+    assert "goes on where it was stopped" in resumed
+    assert record_of(tmp_path / "root", "pretrain")["summary"]["attempts"][-1]["step"] >= 20
+
+
+@pytest.mark.slow
+def test_a_tracking_server_that_is_gone_for_the_whole_run_changes_no_bit(
+    config: Path, tmp_path: Path, unused_port: int
+) -> None:
+    gone = run(config, f"tracking.uri=http://127.0.0.1:{unused_port}")
+    assert "rungwise sync" in gone
+    run(config, f"root={tmp_path / 'undisturbed'}")
+    one, other = (record_of(tmp_path / name, "pretrain") for name in ("root", "undisturbed"))
+    assert_same_run(one, other)
+
+
+@pytest.mark.slow
+def test_a_run_on_s3_that_is_killed_ends_with_the_bits_of_one_on_a_disk(
+    config: Path, tmp_path: Path
+) -> None:
+    """Artifacts, checkpoints and what Ray Train writes lie in the bucket."""
+    with s3_bucket("rungwise-runs") as bucket:
+        remote = [*changes(LONG), f"root={bucket}/root"]
+        process = start(config, *remote)
+        try:
+            wait_for_a_checkpoint(Folder.at(f"{bucket}/root"), process)
+        finally:
+            kill_with_children(process.pid)
+        process.communicate()
+        assert "goes on where it was stopped" in run(config, *remote)
+        killed = record_of(Folder.at(f"{bucket}/root"), "pretrain")
+        left = Folder.at(f"{bucket}/root/pretrain").names()
+    assert killed["summary"]["attempts"][-1]["step"] >= 20
+    assert not [name for name in left if "ray-train" in name]
+    run(config, *changes(LONG))
+    assert_same_run(killed, record_of(tmp_path / "root", "pretrain"))
