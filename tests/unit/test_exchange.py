@@ -22,7 +22,7 @@ from rungwise.tokenizer import cached_encoder
 from tests.conftest import s3_bucket, small_recipe, write_corpus, write_recipe
 from tests.report_pages import LENGTH, built
 
-TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
+TOLERANCE: Any = {"atol": 1e-5, "rtol": 1e-5}
 ODD = [
     "a worker returns the rows at once 3.",
     "  two   blanks,\ttabs\nand lines ",
@@ -112,7 +112,7 @@ def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "holds model.safetensors, tokenizer.json, tokenizer_config.json already" in told
     assert not (out / "config.json").exists()
     made["tokenizer"].folder.remove()
-    with pytest.raises(DataError, match="the tokenizer that .* was made of"):
+    with pytest.raises(DataError, match=r"the tokenizer that .* was made of"):
         write(made["pretrain"], Folder.at(tmp_path / "other"))
 
 
