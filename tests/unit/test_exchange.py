@@ -22,7 +22,7 @@ from rungwise.tokenizer import cached_encoder
 from tests.conftest import s3_bucket, small_recipe, write_corpus, write_recipe
 from tests.report_pages import LENGTH, built
 
-TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
+TOLERANCE: Any = {"atol": 1e-5, "rtol": 1e-5}
 ODD = [
     "a worker returns the rows at once 3.",
     "  two   blanks,\ttabs\nand lines ",

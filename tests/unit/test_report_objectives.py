@@ -129,7 +129,7 @@ def test_the_speed_section_says_what_the_record_says(tmp_path: Path) -> None:
         "15 (step 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 3 more)",
         stated["data_hash"],
         stated["flops_rule"],
-        "1 0 3 12 2 12 1 3 3 15 2 5",  # attempt, from step, workers, steps that count
+        "1 0 3 12 2 12 1 3 3 15 2 5",  # attempt, from step, workers, steps kept
     ):
         assert words.replace(" ", "") in page.words.replace(" ", "").replace("\xa0", ""), words
     assert sum(row.kept for row in speed.attempts(made["pretrain"].summary)) == STEPS
