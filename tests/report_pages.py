@@ -77,6 +77,7 @@ def speed_summary(steps: int, **changes: Any) -> dict[str, Any]:
         "stopped_early": False,
         "data_hash": "0123456789abcdef0123456789abcdef",
         "parallel": "ddp",
+        "device": "CPU, 1 thread",
         "bfloat16": False,
         **changes,
     }

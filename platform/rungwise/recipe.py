@@ -159,7 +159,7 @@ def finetune_stages(recipe: Recipe, before: dict[str, Stage]) -> dict[str, Stage
 
 def report_stage(recipe: Recipe, before: dict[str, Stage]) -> Stage:
     """One page about all stages so far."""
-    return Stage("report", 1, page.run, recipe.report, inputs=before)
+    return Stage("report", 2, page.run, recipe.report, inputs=before)
 
 
 def _need(recipe: Recipe, does: str, *blocks: str) -> None:

@@ -124,7 +124,7 @@ def test_the_speed_section_says_what_the_record_says(tmp_path: Path) -> None:
         "checkpoints not written 2",
         "cost 0.025 2.5 s in the loop, validation included, at 36.00 an hour",
         "cost of a million tokens 12.50",  # 0.025 over 2,000 tokens
-        "2 workers, each with a part of the model (FSDP2), bfloat16",
+        "2 workers (CPU, 1 thread each), each with a part of the model (FSDP2), bfloat16",
         "not finite: 1 (step 7)",
         "15 (step 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 3 more)",
         stated["data_hash"],

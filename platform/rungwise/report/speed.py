@@ -57,7 +57,7 @@ def facts(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
                 "model FLOPs utilisation (MFU)",
                 percent(total["mfu"]),
                 f"of {compact(total['matmul_flops_per_second'])}FLOP a second, which the workers "
-                "reached together in large matrix products when the run last started",
+                "reached together in large matrix products, measured at each start",
             ),
         )
     if "checkpoint_save_seconds" in total:
@@ -100,9 +100,10 @@ def how(summary: Mapping[str, Any]) -> str:
         "hybrid": "in groups that hold one model together (hybrid sharding)",
     }
     precision = "bfloat16 matrix products" if summary["bfloat16"] else "float32"
+    device = summary["device"]
     if workers == 1:
-        return f"One worker, {precision}."
-    return f"{workers} workers, {shared[summary['parallel']]}, {precision}."
+        return f"One worker ({device}), {precision}."
+    return f"{workers} workers ({device} each), {shared[summary['parallel']]}, {precision}."
 
 
 def mishaps(summary: Mapping[str, Any]) -> list[str]:

@@ -45,6 +45,13 @@ def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
     return statistics.median(rates[1:])
 
 
+def device_name(device: torch.device) -> str:
+    """What a person calls it: the name of the GPU, or a CPU with how many threads."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {torch.get_num_threads()} thread{'' if torch.get_num_threads() == 1 else 's'}"
+
+
 def group_matmul_rate(group: Group, dtype: torch.dtype) -> float:
     """The rates of all workers together, measured at the same time."""
     group.count(0)
@@ -91,6 +98,7 @@ class Clock:
         costs = self._costs
         flops = progress.flops - self._flops
         if flops and costs.matmul_flops_per_second:
+            row["matmul_flops_per_second"] = costs.matmul_flops_per_second
             row["mfu"] = flops / seconds / costs.matmul_flops_per_second
         if costs.price_per_hour is not None:
             row["cost"] = progress.seconds / 3600 * costs.price_per_hour
@@ -113,8 +121,10 @@ def totals(progress: Progress, costs: Costs) -> dict[str, float]:
     for name in ("data_wait_share", "checkpoint_stall_share"):
         total[name] = sum(row[name] * row["seconds"] for row in rows) / seconds
     if progress.flops and costs.matmul_flops_per_second:
-        total["matmul_flops_per_second"] = costs.matmul_flops_per_second
-        total["mfu"] = progress.flops / seconds / costs.matmul_flops_per_second
+        # Attempts on other workers had another rate.
+        could = sum(row["matmul_flops_per_second"] * row["seconds"] for row in rows)
+        total["matmul_flops_per_second"] = could / seconds
+        total["mfu"] = progress.flops / could
     if costs.price_per_hour is not None:
         total["price_per_hour"] = costs.price_per_hour
         total["cost"] = progress.seconds / 3600 * costs.price_per_hour

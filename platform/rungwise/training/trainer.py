@@ -41,7 +41,7 @@ from rungwise.training.loop import (
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
 from rungwise.training.reading import epochs_read, phases_of, read_in_turn
-from rungwise.training.throughput import COUNTING_RULE, Costs, totals
+from rungwise.training.throughput import COUNTING_RULE, Costs, device_name, totals
 
 MODEL_FILE = checkpoint.MODEL
 # The kinds of instances that each objective reads.
@@ -100,6 +100,7 @@ def run(
         "attempts": progress.attempts,
         "stopped_early": progress.step < config.pretrain.steps,
         "parameters": parameters,
+        "device": value["device"],
         "bfloat16": value["bfloat16"],
         "parallel": compute.parallel if progress.attempts[-1]["workers"] > 1 else "one worker",
         "vocab_size": vocab_size,
@@ -279,6 +280,7 @@ def _work(worker: dict[str, Any]) -> dict[str, Any]:
     return {
         "progress": asdict(progress),
         "costs": asdict(costs),
+        "device": device_name(group.device),
         "bfloat16": uses_bfloat16(worker["config"].pretrain.precision, group.device),
     }
 
