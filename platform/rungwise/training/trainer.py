@@ -160,6 +160,11 @@ def check_fit(config: PretrainStageConfig, instances: Artifact, compute: Compute
             f"{workers} with compute.parallel={compute.parallel}, where all must take part; raise "
             "pretrain.validation_instances or corpus.held_out_fraction, or lower the workers"
         )
+    if compute.parallel == "hybrid" and workers > 1 and workers % compute.shard_workers:
+        raise UserError(
+            f"compute.shard_workers is {compute.shard_workers}, which does not divide "
+            f"compute.num_workers {workers}; change one of them"
+        )
     if compute.min_workers is not None and compute.min_workers > workers:
         raise UserError(
             f"compute.min_workers is {compute.min_workers}, more than compute.num_workers "
