@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ def wait_for_a_checkpoint(root: Folder, process: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture(params=["Ctrl-C", "SIGTERM"])
-def stop(request: pytest.FixtureRequest) -> Iterator[Any]:
+def stop(request: pytest.FixtureRequest) -> Callable[[subprocess.Popen[str]], None]:
     """A terminal sends SIGINT to all of the foreground; `ray job stop` SIGTERM to the driver."""
 
     def interrupt(process: subprocess.Popen[str]) -> None:
@@ -101,7 +101,7 @@ def stop(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.mark.slow
 def test_a_run_that_is_stopped_leaves_what_was_done_and_no_process(
-    config: Path, tmp_path: Path, stop: Any
+    config: Path, tmp_path: Path, stop: Callable[[subprocess.Popen[str]], None]
 ) -> None:
     process = start(config, *changes(LONG))
     try:

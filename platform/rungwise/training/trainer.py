@@ -221,7 +221,8 @@ def _fit(
                 name=f"attempt-{time.time_ns()}",
                 storage_path=scratch,
                 failure_config=FailureConfig(max_failures=compute.max_failures),
-                callbacks=[SaveBeforeResize(Folder.at(scratch))],
+                # Its type leaves out callbacks of the controller, which Ray takes here as well.
+                callbacks=[SaveBeforeResize(Folder.at(scratch))],  # pyright: ignore[reportArgumentType]
             ),
         ).fit()
     value = result.return_value
