@@ -19,6 +19,8 @@ from rungwise.proof import kill_with_children
 from rungwise.storage import Folder
 from tests.conftest import REPOSITORY, s3_bucket, small_recipe, write_corpus, write_recipe
 
+# Each test is two or three whole commands.
+pytestmark = pytest.mark.timeout(900)
 # Slow enough to be stopped in the middle: about ten seconds of training.
 LONG = {
     "pretrain.steps": 240,
