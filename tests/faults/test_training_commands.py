@@ -56,7 +56,7 @@ def start(config: Path, *overrides: str) -> subprocess.Popen[str]:
 def run(config: Path, *overrides: str) -> str:
     process = start(config, *overrides)
     try:
-        output, _ = process.communicate(timeout=280)
+        output, _ = process.communicate(timeout=600)
     finally:
         kill_with_children(process.pid)
     assert process.returncode == 0, output
