@@ -143,7 +143,9 @@ def test_a_run_on_s3_that_is_killed_ends_with_the_bits_of_one_on_a_disk(
 ) -> None:
     """Artifacts, checkpoints and what Ray Train writes lie in the bucket."""
     with s3_bucket("rungwise-runs") as bucket:
-        remote = [*changes(LONG), f"root={bucket}/root"]
+        # Beside a root in a bucket the tracking store would lie in the working folder.
+        tracking = f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"
+        remote = [*changes(LONG), f"root={bucket}/root", tracking]
         process = start(config, *remote)
         try:
             wait_for_a_checkpoint(Folder.at(f"{bucket}/root"), process)
