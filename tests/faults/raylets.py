@@ -1,7 +1,7 @@
 """A cluster whose nodes have addresses of their own: one `ray start` a node, all on loopback.
 
 Ray replaces 127.0.0.1 by the machine's outer address; 127.0.0.2 and the others it takes as they
-are. A node is ended as a machine that loses its power: SIGKILL to all its processes, each by its id.
+are. A node ends as a machine that loses its power: SIGKILL to all its processes, each by its id.
 """
 
 from __future__ import annotations

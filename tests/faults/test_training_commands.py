@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from rungwise.proof import kill_with_children
 from rungwise.storage import Folder
 from tests.conftest import REPOSITORY, s3_bucket, small_recipe, write_corpus, write_recipe
 
+# Each test is two or three whole commands.
+pytestmark = pytest.mark.timeout(900)
 # Slow enough to be stopped in the middle: about ten seconds of training.
 LONG = {
     "pretrain.steps": 240,
@@ -54,7 +56,7 @@ def start(config: Path, *overrides: str) -> subprocess.Popen[str]:
 def run(config: Path, *overrides: str) -> str:
     process = start(config, *overrides)
     try:
-        output, _ = process.communicate(timeout=280)
+        output, _ = process.communicate(timeout=600)
     finally:
         kill_with_children(process.pid)
     assert process.returncode == 0, output
@@ -87,7 +89,7 @@ def wait_for_a_checkpoint(root: Folder, process: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture(params=["Ctrl-C", "SIGTERM"])
-def stop(request: pytest.FixtureRequest) -> Iterator[Any]:
+def stop(request: pytest.FixtureRequest) -> Callable[[subprocess.Popen[str]], None]:
     """A terminal sends SIGINT to all of the foreground; `ray job stop` SIGTERM to the driver."""
 
     def interrupt(process: subprocess.Popen[str]) -> None:
@@ -101,7 +103,7 @@ def stop(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.mark.slow
 def test_a_run_that_is_stopped_leaves_what_was_done_and_no_process(
-    config: Path, tmp_path: Path, stop: Any
+    config: Path, tmp_path: Path, stop: Callable[[subprocess.Popen[str]], None]
 ) -> None:
     process = start(config, *changes(LONG))
     try:
@@ -141,7 +143,9 @@ def test_a_run_on_s3_that_is_killed_ends_with_the_bits_of_one_on_a_disk(
 ) -> None:
     """Artifacts, checkpoints and what Ray Train writes lie in the bucket."""
     with s3_bucket("rungwise-runs") as bucket:
-        remote = [*changes(LONG), f"root={bucket}/root"]
+        # Beside a root in a bucket the tracking store would lie in the working folder.
+        tracking = f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"
+        remote = [*changes(LONG), f"root={bucket}/root", tracking]
         process = start(config, *remote)
         try:
             wait_for_a_checkpoint(Folder.at(f"{bucket}/root"), process)

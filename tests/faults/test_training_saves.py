@@ -18,9 +18,9 @@ from torch import multiprocessing
 
 from rungwise.artifact import Artifact
 from rungwise.context import SilentReporter
-from rungwise.errors import DataError
+from rungwise.errors import DataError, UserError
 from rungwise.storage import Folder
-from rungwise.training import checkpoint
+from rungwise.training import checkpoint, loop
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
@@ -276,3 +276,25 @@ def test_a_worker_that_is_gone_does_not_keep_the_leader_waiting_for_its_part(
     writer.thread.join(30)
     assert not writer.thread.is_alive()
     assert kept.steps() == []
+
+
+def test_a_notice_whose_checkpoint_cannot_be_written_does_not_end_the_run(
+    instances: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = run(config(), instances, tmp_path / "straight")
+    write = checkpoint._Writer._write_part
+
+    def full(self: Any, group: Group) -> dict[str, Any]:
+        if self.step == 3:
+            raise UserError("no room left on the disk")
+        return write(self, group)
+
+    monkeypatch.setattr(checkpoint._Writer, "_write_part", full)
+    monkeypatch.setattr(loop, "_NOTICE_SECONDS", 0.0)
+    noticed = iter([False, False, True])
+    notes = Notes()
+    progress = run(
+        config(), instances, tmp_path / "b", report=notes, notice=lambda: next(noticed, False)
+    )
+    assert progress == undisturbed
+    assert [note for note in notes.notes if "step 3 is not written" in note]

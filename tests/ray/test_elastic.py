@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -25,10 +25,14 @@ ADDRESSES = ("127.0.0.2", "127.0.0.3")
 
 @pytest.fixture(scope="module")
 def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    folder = Folder.at(tmp_path_factory.mktemp("instances"))
-    made = make_instances(Path(folder.uri))
-    record = {"stage": "instances", "fingerprint": made.fingerprint, **made.record}
-    return finish(folder, record, {})
+    return made(tmp_path_factory.mktemp("instances"), "masked_pairs")
+
+
+def made(folder: Path, kind: str) -> Artifact:
+    """Finished instances, which another process can load."""
+    found = make_instances(folder, kind)
+    record = {"stage": "instances", "fingerprint": found.fingerprint, **found.record}
+    return finish(found.folder, record, {})
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +81,10 @@ def test_workers_on_nodes_with_other_addresses_end_as_one_process(
         # Else gloo has the one address on both nodes that the loopback interface lists.
         for worker in workers:
             assert worker["interface"] == f"lo:rw{ADDRESSES.index(worker['node'])}"
-            assert gloo_at(worker).startswith(f"{worker['node']}:")
+            assert all(place.startswith(f"{worker['node']}:") for place in gloo_at(worker))
         for one, other in itertools.combinations(workers, 2):
             met = {called for _, called in one["connections"] + other["connections"]}
-            assert met & {gloo_at(one), gloo_at(other)}
+            assert met & (gloo_at(one) | gloo_at(other))
     assert summary["data"] == alone.data
     for mine, theirs in zip(summary["history"], alone.history, strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
@@ -88,9 +92,10 @@ def test_workers_on_nodes_with_other_addresses_end_as_one_process(
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
 
 
-def gloo_at(worker: dict[str, Any]) -> str:
-    """Where a worker's gloo listens; Ray and PyTorch's store listen on all addresses."""
-    (found,) = {address for address in worker["listens"] if not address.startswith("::")}
+def gloo_at(worker: dict[str, Any]) -> set[str]:
+    """Where a worker's gloo listens, once a group; Ray and PyTorch's store listen everywhere."""
+    found = {address for address in worker["listens"] if not address.startswith("::")}
+    assert found
     return found
 
 
@@ -109,24 +114,38 @@ def test_what_only_the_user_can_mend_is_not_tried_again(
 
 
 @pytest.mark.slow
-def test_prove_resume_gives_a_certificate(instances: Artifact, tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("kind", "parallel", "after"), [("masked_pairs", "ddp", 1), ("causal", "fsdp", 3)]
+)
+def test_prove_resume_gives_a_certificate(
+    tmp_path: Path, kind: str, parallel: Literal["ddp", "fsdp"], after: int
+) -> None:
+    instances = made(tmp_path / "instances", kind)
     count = instances.summary["instances"]["train"]
-    settings = config(**{"pretrain.steps": count // 12 * 2 + 5})
-    compute = ComputeConfig(num_workers=2, micro_batch_size=6, object_store_megabytes=100)
-    found = prove_resume(settings, instances, compute, Folder.at(tmp_path), seed=3)
+    settings = config(kind, **{"pretrain.steps": count // 12 * 2 + 5})
+    compute = ComputeConfig(
+        num_workers=2,
+        cpus_per_worker=0.5,
+        micro_batch_size=6,
+        object_store_megabytes=100,
+        parallel=parallel,
+    )
+    place = tmp_path / "proof"
+    found = prove_resume(settings, instances, compute, Folder.at(place), after, seed=3)
     steps = list(range(1, settings.pretrain.steps + 1))
-    assert found == json.loads((tmp_path / "resume-certificate.json").read_text())
+    assert found == json.loads((place / "resume-certificate.json").read_text())
     assert found["verdict"] == "same"
     assert found["same_instances_at_every_step"]
     assert found["largest_relative_loss_difference"] <= 1e-5
-    assert found["workers"] == {"undisturbed": 2, "until_the_kill": 2, "after_it": 1}
+    assert found["workers"] == {"undisturbed": 2, "until_the_kill": 2, "after_it": after}
     assert count < 12 * found["killed_at_step"] <= 2 * count
     assert 0 < found["resumed_at_step"] <= found["killed_at_step"]
     assert [row[0] for row in found["data_hash_by_step"]] == steps
     assert all(one == other for _, one, other in found["data_hash_by_step"])
     differences = [abs(one - other) / one for _, one, other in found["loss_by_step"]]
     assert max(differences) == found["largest_relative_loss_difference"]
-    assert [path.name for path in tmp_path.iterdir()] == ["resume-certificate.json"]
+    assert [path.name for path in place.iterdir()] == ["resume-certificate.json"]
 
 
 def test_a_run_that_does_not_reach_its_second_epoch_proves_nothing(instances: Artifact) -> None:

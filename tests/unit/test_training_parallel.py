@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +11,13 @@ import pytest
 import torch
 
 from rungwise.artifact import Artifact
+from rungwise.context import ComputeConfig
 from rungwise.errors import UserError
 from rungwise.training import parallel
 from rungwise.training.feed import bins_of, data_hash
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
+from rungwise.training.trainer import check_fit
 from tests.small_models import small_model
 from tests.training_runs import config, make_instances, run, together, weights
 
@@ -24,6 +28,7 @@ WAYS = {
     "fsdp on 3": (3, {"parallel": "fsdp"}),
     "hybrid on 4": (4, {"parallel": "hybrid", "shard_workers": 2}),
 }
+KINDS = {"bert": "masked_pairs", "gpt": "causal"}
 LONG = {"pretrain.steps": 200, "pretrain.optimizer.learning_rate": 0.003}
 
 
@@ -33,10 +38,21 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 
 @pytest.fixture(scope="module")
-def alone(instances: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Progress:
-    """Two hundred steps on one worker."""
-    output = tmp_path_factory.mktemp("alone")
-    return run(config(**LONG), instances, output, checkpoint_every_steps=100)
+def made(
+    instances: Artifact, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[Artifact, Progress]]:
+    """The instances of a model, and two hundred steps of it on one worker."""
+
+    @functools.cache
+    def make(model: str) -> tuple[Artifact, Progress]:
+        rows = instances
+        if model == "gpt":
+            rows = make_instances(tmp_path_factory.mktemp("blocks"), "causal")
+        output = tmp_path_factory.mktemp("alone")
+        settings = config(KINDS[model], **LONG)
+        return rows, run(settings, rows, output, checkpoint_every_steps=100)
+
+    return make
 
 
 def assert_same_rows_and_losses(one: Progress, other: Progress, relative: float) -> None:
@@ -49,22 +65,31 @@ def assert_same_rows_and_losses(one: Progress, other: Progress, relative: float)
 
 
 @pytest.mark.parametrize(
-    "way",
+    ("way", "model"),
     [
-        "ddp on 3",
-        "fsdp on 3",
-        pytest.param("ddp on 2", marks=pytest.mark.slow),
-        pytest.param("fsdp on 2", marks=pytest.mark.slow),
-        pytest.param("hybrid on 4", marks=pytest.mark.slow),
+        ("ddp on 3", "bert"),
+        ("fsdp on 3", "gpt"),
+        pytest.param("ddp on 2", "bert", marks=pytest.mark.slow),
+        pytest.param("ddp on 3", "gpt", marks=pytest.mark.slow),
+        pytest.param("fsdp on 2", "bert", marks=pytest.mark.slow),
+        pytest.param("fsdp on 2", "gpt", marks=pytest.mark.slow),
+        pytest.param("fsdp on 3", "bert", marks=pytest.mark.slow),
+        pytest.param("hybrid on 4", "bert", marks=pytest.mark.slow),
+        pytest.param("hybrid on 4", "gpt", marks=pytest.mark.slow),
     ],
 )
 def test_any_number_of_workers_reads_the_same_rows_and_has_the_same_losses_for_200_steps(
-    instances: Artifact, alone: Progress, tmp_path: Path, way: str, unused_port: int
+    made: Callable[[str], tuple[Artifact, Progress]],
+    tmp_path: Path,
+    way: str,
+    model: str,
+    unused_port: int,
 ) -> None:
     world, compute = WAYS[way]
+    instances, alone = made(model)
     progress = together(
         world,
-        config(**LONG),
+        config(KINDS[model], **LONG),
         instances,
         tmp_path,
         unused_port,
@@ -74,6 +99,25 @@ def test_any_number_of_workers_reads_the_same_rows_and_has_the_same_losses_for_2
     assert progress is not None
     assert [row["step"] for row in progress.history] == list(range(1, 201))
     assert_same_rows_and_losses(alone, progress, relative=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["bert", "gpt"])
+def test_200_steps_over_one_two_and_three_workers_have_the_losses_of_one(
+    made: Callable[[str], tuple[Artifact, Progress]],
+    tmp_path: Path,
+    model: str,
+    free_ports: list[int],
+) -> None:
+    """Killed at steps 50, 100 and 150; each time other workers go on, the second time sharded."""
+    instances, alone = made(model)
+    settings = config(KINDS[model], **LONG)
+    ways = [WAYS["ddp on 3"], WAYS["fsdp on 2"], WAYS["fsdp on 3"]]
+    for (world, compute), port, step in zip(ways, free_ports, (50, 100, 150), strict=True):
+        together(world, settings, instances, tmp_path, port, killed_at=step, **compute)
+    resumed = run(settings, instances, tmp_path)
+    assert [attempt["workers"] for attempt in resumed.attempts] == [3, 2, 3, 1]
+    assert_same_rows_and_losses(alone, resumed, relative=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +156,8 @@ def test_a_run_goes_on_with_other_workers_and_another_way_of_sharing_them(
 ) -> None:
     settings = config(**{"pretrain.optimizer.kind": optimizer})
     undisturbed = run(settings, instances, tmp_path / "straight")
-    ways = [WAYS["fsdp on 3"], WAYS["ddp on 2"], WAYS["hybrid on 4"]]
+    # Of four workers in two pairs one is lost; then another, and the machine of the rest.
+    ways = [WAYS["hybrid on 4"], (3, WAYS["hybrid on 4"][1]), WAYS["ddp on 2"]]
     for (world, compute), port, step in zip(ways, free_ports, (9, 13, 17), strict=True):
         together(
             world,
@@ -125,7 +170,7 @@ def test_a_run_goes_on_with_other_workers_and_another_way_of_sharing_them(
             **compute,
         )
     resumed = run(settings, instances, tmp_path / "moved")
-    assert [attempt["workers"] for attempt in resumed.attempts] == [3, 2, 4, 1]
+    assert [attempt["workers"] for attempt in resumed.attempts] == [4, 3, 2, 1]
     assert_same_rows_and_losses(undisturbed, resumed, relative=1e-5)
 
 
@@ -170,7 +215,7 @@ def test_buckets_follow_from_the_model_alone(monkeypatch: pytest.MonkeyPatch) ->
     assert len(layouts[0]) > 2
 
 
-def test_shard_workers_that_do_not_divide_the_workers_are_refused() -> None:
-    group = Group(0, 3, torch.device("cpu"))
+def test_shard_workers_that_do_not_divide_the_workers_are_refused(instances: Artifact) -> None:
+    compute = ComputeConfig(num_workers=3, parallel="hybrid", shard_workers=2)
     with pytest.raises(UserError, match=r"compute\.shard_workers is 2, which does not divide"):
-        parallel._sharded(small_model("mlm_nsp"), group, "hybrid", 2)
+        check_fit(config(), instances, compute)

@@ -11,8 +11,9 @@ Each worker writes its own object, and the leader the record, when all are there
 number of the attempt, so that no file of a killed one is taken for a new one.
 
 Digests are checked before anything is loaded, the record's own too; a damaged checkpoint is passed
-over for the one before it, and does not count as one that is kept. The position in the data is the step (instances/order.py), the learning rate follows from
-the progress, and dropout is seeded by the step (loop.py), so no generator has a state to keep.
+over for the one before it, and does not count as one that is kept. The position in the data is the
+step (instances/order.py), the learning rate follows from the progress, and dropout is seeded by the
+step (loop.py), so no generator has a state to keep.
 
 A store that is away is waited for, up to three minutes, while training goes on to its next save. A
 save that fails is named, and the next one tries again; the third in a row ends the run.

@@ -6,7 +6,8 @@ One `Group` serves a single process, gloo on CPUs and nccl on GPUs; whoever star
     ddp     every worker holds the model; gradients are summed in buckets while backward goes on
     fsdp    every worker holds a part of each tensor (PyTorch's FSDP2; Zhao et al. 2023,
             arXiv:2304.11277); blocks are put together when they are needed
-    hybrid  as fsdp within `shard_workers` neighbours, as ddp between them
+    hybrid  as fsdp within `shard_workers` neighbours, as ddp between them; as fsdp over all where
+            that does not divide the workers that are left after a loss, which needs less memory
 
 PyTorch's DistributedDataParallel orders its buckets anew after the first backward of a process. A
 sum of three numbers depends on its order, so from three workers on a run that was resumed would
@@ -26,7 +27,6 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from rungwise.errors import UserError
 from rungwise.models.transformer import Block
 
 Parallel = Literal["ddp", "fsdp", "hybrid"]
@@ -90,7 +90,6 @@ def distribute(model: nn.Module, group: Group, parallel: Parallel, shard_workers
     """Put `model` on this worker's device, with the leader's weights, and part it as asked.
 
     Call before the optimizer is built: with fsdp the parameters are others afterwards.
-    Raises UserError if `shard_workers` does not divide the workers.
     """
     _agree(model, group)
     if group.world_size == 1:
@@ -233,12 +232,7 @@ def _sharded(model: nn.Module, group: Group, parallel: Parallel, shard_workers: 
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
-    if parallel == "hybrid":
-        if group.world_size % shard_workers:
-            raise UserError(
-                f"compute.shard_workers is {shard_workers}, which does not divide the "
-                f"{group.world_size} workers; change it or compute.num_workers"
-            )
+    if parallel == "hybrid" and group.world_size % shard_workers == 0:
         shape, names = (group.world_size // shard_workers, shard_workers), ("replicate", "shard")
     else:
         shape, names = (group.world_size,), ("shard",)

@@ -177,6 +177,11 @@ def _check_workers(settings: PretrainConfig, compute: ComputeConfig) -> None:
             f"pretrain.global_batch_size is {settings.global_batch_size}, too few for "
             f"compute.num_workers {workers}; lower the second"
         )
+    if compute.parallel == "hybrid" and workers > 1 and workers % compute.shard_workers:
+        raise UserError(
+            f"compute.shard_workers is {compute.shard_workers}, which does not divide "
+            f"compute.num_workers {workers}; change one of them"
+        )
     if compute.min_workers is not None and compute.min_workers > workers:
         raise UserError(
             f"compute.min_workers is {compute.min_workers}, more than compute.num_workers "
@@ -233,7 +238,8 @@ def _fit(
                 name=f"attempt-{time.time_ns()}",
                 storage_path=scratch,
                 failure_config=FailureConfig(max_failures=compute.max_failures),
-                callbacks=[SaveBeforeResize(Folder.at(scratch))],
+                # Its type leaves out callbacks of the controller, which Ray takes here as well.
+                callbacks=[SaveBeforeResize(Folder.at(scratch))],  # pyright: ignore[reportArgumentType]
             ),
         ).fit()
     value = result.return_value
