@@ -65,6 +65,12 @@ def _parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.add_argument("config", metavar="CONFIG")
         sub.set_defaults(command=command)
+    commands.choices["prove-resume"].add_argument(
+        "--workers-after",
+        type=_at_least_one,
+        metavar="N",
+        help="workers after the kill; by default one less than before, or two after one",
+    )
     commands.choices["dry-run"].add_argument(
         "--tokens-per-second", type=float, help="of the whole run, where it is known"
     )
@@ -81,6 +87,13 @@ def _parser() -> argparse.ArgumentParser:
             continue
         sub.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="root=/data/artifacts")
     return parser
+
+
+def _at_least_one(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, found {value}")
+    return value
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -126,7 +139,7 @@ def _dry_run(options: argparse.Namespace) -> int:
 def _prove_resume(options: argparse.Namespace) -> int:
     from rungwise.proof import prove_resume_command
 
-    return prove_resume_command(options.config, options.overrides)
+    return prove_resume_command(options.config, options.overrides, options.workers_after)
 
 
 def _export(options: argparse.Namespace) -> int:
