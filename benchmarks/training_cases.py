@@ -135,6 +135,15 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("BERT base, 512", BertConfig.base(), WORDPIECE, 512, 128, 80),
         Case("GPT-2 124M, 1024", GptConfig.gpt2(), BYTE_BPE, 1024, 64),
     ),
+    # What growth is measured with: rows stay, one size grows.
+    "lengths": tuple(
+        Case(f"length {length}", _bert(2, 2, 128, 1024), WORDPIECE, length, 8, length * 5 // 32)
+        for length in (128, 256, 512, 1024)
+    ),
+    "widths": tuple(
+        Case(f"width {width}", _bert(2, 2, width), WORDPIECE, 128, 8, 20)
+        for width in (128, 256, 512)
+    ),
 }
 
 
