@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from rungwise.models.fused_loss import FusedLoss
+from rungwise.models.fused_loss import FusedLoss, SummedLoss
 
 MOST_LOGITS = 1 << 30  # 4 GiB in float32
 _CACHED_LOGITS = 1 << 23  # 32 MiB; fewer, and the output matrix is read too often
@@ -39,6 +39,11 @@ class TokenSums(NamedTuple):
 def weighted_sums(logits_XV: Tensor, targets_X: Tensor, weights_X: Tensor) -> TokenSums:
     """The weighted sum of cross entropies, and of right guesses, in float32 or wider."""
     logits_XV = at_least_float32(logits_XV)
+    if _is_plain_cpu(logits_XV):
+        rows = max(1, _CACHED_LOGITS // logits_XV.shape[1])
+        outputs = SummedLoss.apply(logits_XV, targets_X, weights_X, rows)
+        assert isinstance(outputs, tuple)
+        return TokenSums(*outputs)
     losses_X = functional.cross_entropy(logits_XV, targets_X, reduction="none")
     right_X = logits_XV.detach().argmax(dim=-1) == targets_X
     return TokenSums((losses_X * weights_X).sum(), (right_X * weights_X).sum())
@@ -55,7 +60,7 @@ def token_sums(
 ) -> TokenSums:
     """`weighted_sums` of `output_logits`, with at most `most_logits` of them at a time."""
     X = len(hidden_XD)
-    if hidden_XD.is_cpu and not torch.compiler.is_compiling():
+    if _is_plain_cpu(hidden_XD):
         rows = max(1, min(X, min(most_logits, _CACHED_LOGITS) // vocab_size))
         with torch.autocast("cpu", enabled=False):
             outputs = FusedLoss.apply(
@@ -108,6 +113,10 @@ def _recomputed(function: Callable[..., TokenSums], *chunk: Tensor) -> TokenSums
     output = checkpoint(function, *chunk, use_reentrant=False, preserve_rng_state=False)
     assert isinstance(output, tuple)
     return TokenSums(*output)
+
+
+def _is_plain_cpu(tensor: Tensor) -> bool:
+    return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
 def _product_dtype(hidden: Tensor) -> torch.dtype:

@@ -1,9 +1,10 @@
-"""Output matrix and cross entropy as one operation whose gradients are made on the way forward.
+"""Cross entropy in the cache of a CPU, with the output matrix or behind it.
 
 On a CPU the logits of a step do not fit into the caches, and memory is the limit: a textbook cross
-entropy walks some eight times over them, in fresh pages each time. Here a few rows at a time are
-multiplied out into one buffer that stays in the cache, turned into probabilities in place, and
-multiplied back at once. With e = exp(logits - max), s = its row sums and w the weights,
+entropy walks some eight times over them, in fresh pages each time. In `FusedLoss` gradients are
+made on the way forward: a few rows at a time are multiplied out into one buffer that stays in the
+cache, turned into probabilities in place, and multiplied back at once. With e = exp(logits - max),
+s = its row sums and w the weights,
 
     d total / d hidden = (w / s) · (e - s · [target]) · W
     d total / d W      = (e - s · [target])ᵀ · (w / s) · hidden
@@ -62,8 +63,9 @@ class FusedLoss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        factor = gradients[0]
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, factor: Tensor, _: Tensor
+    ) -> tuple[Tensor | None, ...]:
         hidden_XD, weight_PD, bias_V = ctx.saved_tensors
         return (
             hidden_XD * factor,
@@ -71,6 +73,52 @@ class FusedLoss(torch.autograd.Function):
             bias_V * factor if ctx.has_bias else None,
             *[None] * 5,
         )
+
+
+class SummedLoss(torch.autograd.Function):
+    """(total, correct) of logits that are there already, `rows` of them at a time.
+
+    Where few positions are predicted the logits fit into memory, and only the passes over them
+    count: forward leaves nothing but a number a row, backward writes the gradient once.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits_XV: Tensor, targets_X: Tensor, weights_X: Tensor, rows: int
+    ) -> tuple[Tensor, Tensor]:
+        normaliser_X1 = logits_XV.new_empty(len(logits_XV), 1)
+        right_X = torch.empty_like(targets_X, dtype=torch.bool)
+        target_X1 = logits_XV.gather(1, targets_X[:, None])
+        buffer_RV = logits_XV.new_empty(min(rows, len(logits_XV)), logits_XV.shape[1])
+        for start in range(0, len(logits_XV), rows):
+            part = slice(start, start + rows)
+            logits_RV = logits_XV[part]
+            shifted_RV = buffer_RV[: len(logits_RV)]
+            most_R1 = logits_RV.amax(dim=1, keepdim=True)
+            right_X[part] = _is_first(logits_RV, target_X1[part] >= most_R1, targets_X[part])
+            torch.sub(logits_RV, most_R1, out=shifted_RV)
+            normaliser_X1[part] = shifted_RV.exp_().sum(dim=1, keepdim=True).log() + most_R1
+        ctx.rows = rows
+        ctx.save_for_backward(logits_XV, normaliser_X1, targets_X, weights_X)
+        correct = (right_X * weights_X).sum()
+        ctx.mark_non_differentiable(correct)
+        return ((normaliser_X1 - target_X1)[:, 0] * weights_X).sum(), correct
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, factor: Tensor, _: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        logits_XV, normaliser_X1, targets_X, weights_X = ctx.saved_tensors
+        gradient_XV = torch.empty_like(logits_XV)
+        scale_X1 = (weights_X * factor)[:, None].to(logits_XV.dtype)
+        for start in range(0, len(logits_XV), ctx.rows):
+            part = slice(start, start + ctx.rows)
+            gradient_RV = gradient_XV[part]
+            torch.sub(logits_XV[part], normaliser_X1[part], out=gradient_RV)
+            gradient_RV.exp_().mul_(scale_X1[part])
+        gradient_XV.scatter_add_(1, targets_X[:, None], -scale_X1)
+        return gradient_XV, None, None, None
 
 
 class _Sums:
