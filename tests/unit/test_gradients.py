@@ -9,8 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from rungwise.models.cross_entropy import MOST_LOGITS
+from rungwise.models import cross_entropy
+from rungwise.models.cross_entropy import MOST_LOGITS, token_sums
 from rungwise.models.transformer import recompute_activations
 from rungwise.objectives import ObjectiveConfig, build_objective
 from tests.small_models import (
@@ -173,22 +175,63 @@ def test_chunks_of_logits_change_nothing(kind, most_logits):
     assert torch.equal(evaluated.correct, expected.correct)
 
 
-def test_no_more_logits_than_asked_for_are_held_at_a_time():
-    """The largest product of the output, seen at the function that takes it."""
+@pytest.mark.parametrize("compiling", [False, True])
+def test_no_more_logits_than_asked_for_are_held_at_a_time(monkeypatch, compiling):
+    """Every tensor that PyTorch makes in forward and backward, seen below autograd."""
+    shapes = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            output = func(*args, **(kwargs or {}))
+            if isinstance(output, torch.Tensor) and output.ndim == 2:
+                shapes.append(tuple(output.shape))
+            return output
+
     model, batch = small_model("causal"), random_causal_batch(4, 16, packed=False)
-    sizes = []
-
-    def spy(hidden_XD, logits_of=model._logits_of):
-        logits_XV = logits_of(hidden_XD)
-        sizes.append(logits_XV.numel())
-        return logits_XV
-
-    model._logits_of = spy
     model.most_logits = 10 * VOCAB_SIZE
-    loss_and_gradient("causal", model, batch)
-    assert max(sizes) <= 10 * VOCAB_SIZE
-    assert len(sizes) == 2 * 7  # 64 tokens in 7 chunks, forward and again in backward
-    assert sum(sizes) == 2 * 64 * VOCAB_SIZE
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
+    with Watch():
+        loss_and_gradient("causal", model, batch)
+    # (D, V) is the output matrix itself, turned.
+    rows = {height for height, width in shapes if width == VOCAB_SIZE and height != 16}
+    assert max(rows) == 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_gradients_made_on_the_way_forward_are_those_of_autograd(monkeypatch, kind, dtype):
+    """The fused loss of a CPU beside the plain one: a padded vocabulary, a short last chunk."""
+    model = shaken(small_model(kind, pad_vocab_to_multiple_of=64))
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    model, batch = model.to(wide), random_batch(kind, 3, 12, dtype=wide)
+    if kind in CAUSAL_KINDS:
+        model.most_logits = 11 * VOCAB_SIZE
+    else:
+        monkeypatch.setattr(cross_entropy, "_CACHED_LOGITS", 5 * 64)  # 12 rows in chunks of 5
+    found = []
+    for compiling in (False, True):
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda on=compiling: on)
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            sums = objective_of(kind)(model, batch)
+        sums.loss().backward()
+        found.append((sums.total.detach(), sums.correct, gradient(model)))
+    fused, plain = found
+    assert torch.equal(fused[1], plain[1])
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-2
+    torch.testing.assert_close(fused[0], plain[0], rtol=tolerance, atol=0)
+    difference = (fused[2] - plain[2]).norm() / plain[2].norm()
+    assert difference < tolerance, difference
+
+
+def test_a_tie_is_right_only_for_the_first_class():
+    """As argmax has it; half-width logits tie often."""
+    hidden_XD = torch.ones(3, 4)
+    weight_VD = torch.tensor([[0.0], [1.0], [1.0], [0.5]]).expand(4, 4).contiguous()
+    sums = token_sums(
+        hidden_XD, weight_VD, None, torch.tensor([1, 2, 3]), torch.ones(3), 4, MOST_LOGITS
+    )
+    assert sums.correct.item() == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -237,11 +237,14 @@ class MlmHead(nn.Module):
         self.norm = nn.LayerNorm(hidden_size, eps=LAYER_NORM_EPSILON)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
+    def transform(self, hidden: Tensor) -> Tensor:
+        """What the output matrix is multiplied with, (..., D)."""
+        return self.norm(functional.gelu(self.dense(hidden)))
+
     def forward(self, hidden_BMD: Tensor, embedding_VD: Tensor) -> Tensor:
-        hidden_BMD = self.norm(functional.gelu(self.dense(hidden_BMD)))
         # Rows that only pad the vocabulary get probability 0, and with it a gradient of 0.
         bias_V = functional.pad(self.bias, (0, len(embedding_VD) - len(self.bias)), value=-math.inf)
-        return functional.linear(hidden_BMD, embedding_VD, bias_V)
+        return functional.linear(self.transform(hidden_BMD), embedding_VD, bias_V)
 
 
 class BertForPretraining(nn.Module):

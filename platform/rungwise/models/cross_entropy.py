@@ -6,7 +6,11 @@ a chunk are thrown away and computed again in backward: one more of the three pr
 matrix, about a tenth of a GPT-2 124M step. Below it nothing is computed twice. Chunks are cut by
 shape alone, so that torch.compile sees a fixed number of them in one graph.
 
-Shapes: X tokens, D hidden, V vocabulary.
+On a CPU that is not compiling, gradients are made on the way forward instead, in chunks that fit
+into a cache, and nothing is computed twice (fused_loss.py). The compiler needs no such help: it
+fuses the passes over the logits by itself.
+
+Shapes: X tokens, D hidden, V vocabulary, P rows of the output matrix.
 """
 
 from __future__ import annotations
@@ -19,7 +23,10 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from rungwise.models.fused_loss import FusedLoss, SummedLoss
+
 MOST_LOGITS = 1 << 30  # 4 GiB in float32
+_CACHED_LOGITS = 1 << 23  # 32 MiB; fewer, and the output matrix is read too often
 
 
 class TokenSums(NamedTuple):
@@ -32,25 +39,47 @@ class TokenSums(NamedTuple):
 def weighted_sums(logits_XV: Tensor, targets_X: Tensor, weights_X: Tensor) -> TokenSums:
     """The weighted sum of cross entropies, and of right guesses, in float32 or wider."""
     logits_XV = at_least_float32(logits_XV)
+    if _is_plain_cpu(logits_XV):
+        rows = max(1, _CACHED_LOGITS // logits_XV.shape[1])
+        outputs = SummedLoss.apply(logits_XV, targets_X, weights_X, rows)
+        assert isinstance(outputs, tuple)
+        return TokenSums(*outputs)
     losses_X = functional.cross_entropy(logits_XV, targets_X, reduction="none")
     right_X = logits_XV.detach().argmax(dim=-1) == targets_X
     return TokenSums((losses_X * weights_X).sum(), (right_X * weights_X).sum())
 
 
 def token_sums(
-    logits_of: Callable[[Tensor], Tensor],
     hidden_XD: Tensor,
+    weight_PD: Tensor,
+    bias_V: Tensor | None,
     targets_X: Tensor,
     weights_X: Tensor,
     vocab_size: int,
     most_logits: int,
 ) -> TokenSums:
-    """`weighted_sums` of `logits_of(hidden_XD)`, with at most `most_logits` of them at a time."""
+    """`weighted_sums` of `output_logits`, with at most `most_logits` of them at a time."""
+    X = len(hidden_XD)
+    if _is_plain_cpu(hidden_XD):
+        rows = max(1, min(X, min(most_logits, _CACHED_LOGITS) // vocab_size))
+        with torch.autocast("cpu", enabled=False):
+            outputs = FusedLoss.apply(
+                hidden_XD,
+                weight_PD,
+                bias_V,
+                targets_X,
+                weights_X,
+                vocab_size,
+                rows,
+                _product_dtype(hidden_XD),
+            )
+        assert isinstance(outputs, tuple)
+        return TokenSums(*outputs)
 
     def sums_of(hidden_XD: Tensor, targets_X: Tensor, weights_X: Tensor) -> TokenSums:
-        return weighted_sums(logits_of(hidden_XD), targets_X, weights_X)
+        logits_XV = output_logits(hidden_XD, weight_PD, bias_V, vocab_size)
+        return weighted_sums(logits_XV, targets_X, weights_X)
 
-    X = len(hidden_XD)
     num_chunks = min(-(-X * vocab_size // most_logits), X)
     if num_chunks <= 1:
         return sums_of(hidden_XD, targets_X, weights_X)
@@ -61,6 +90,16 @@ def token_sums(
         torch.stack([part.total for part in sums]).sum(),
         torch.stack([part.correct for part in sums]).sum(),
     )
+
+
+def output_logits(
+    hidden: Tensor, weight_PD: Tensor, bias_V: Tensor | None, vocab_size: int
+) -> Tensor:
+    """Logits (..., V). Rows that only pad the vocabulary are cut off after the product, which wants
+    them."""
+    if bias_V is not None:
+        bias_V = functional.pad(bias_V, (0, len(weight_PD) - vocab_size))
+    return functional.linear(hidden, weight_PD, bias_V)[..., :vocab_size]
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
@@ -74,3 +113,12 @@ def _recomputed(function: Callable[..., TokenSums], *chunk: Tensor) -> TokenSums
     output = checkpoint(function, *chunk, use_reentrant=False, preserve_rng_state=False)
     assert isinstance(output, tuple)
     return TokenSums(*output)
+
+
+def _is_plain_cpu(tensor: Tensor) -> bool:
+    return tensor.is_cpu and not torch.compiler.is_compiling()
+
+
+def _product_dtype(hidden: Tensor) -> torch.dtype:
+    """What autocast would multiply in; it does not reach into operations of our own."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else hidden.dtype

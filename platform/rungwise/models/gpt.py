@@ -22,10 +22,9 @@ from typing import Literal, Self
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torch.nn import functional
 
 from rungwise.config import Config
-from rungwise.models.cross_entropy import MOST_LOGITS, TokenSums, token_sums
+from rungwise.models.cross_entropy import MOST_LOGITS, TokenSums, output_logits, token_sums
 from rungwise.models.transformer import (
     Norm,
     Transformer,
@@ -163,8 +162,9 @@ class GptForPretraining(nn.Module):
         """Cross entropy of the next tokens, summed. See `Gpt.encode` for the last two."""
         hidden_BTD = self.gpt.encode(ids_BT, document_BT, positions_BT)
         return token_sums(
-            self._logits_of,
             hidden_BTD.flatten(0, 1),  # (B, T, D) -> (B·T, D)
+            self.gpt.token_embedding.weight,
+            None,
             targets_BT.flatten(),
             weights_BT.flatten(),
             self.gpt.vocab_size,
@@ -178,12 +178,8 @@ class GptForPretraining(nn.Module):
         positions_BT: Tensor | None = None,
     ) -> Tensor:
         """Logits (B, T, V) of the token that follows each position."""
-        return self._logits_of(self.gpt.encode(ids_BT, document_BT, positions_BT))
-
-    def _logits_of(self, hidden_XD: Tensor) -> Tensor:
-        # Rows that only pad the vocabulary are cut off after the product, which wants them.
-        padded_XV = functional.linear(hidden_XD, self.gpt.token_embedding.weight)
-        return padded_XV[..., : self.gpt.vocab_size]
+        hidden_BTD = self.gpt.encode(ids_BT, document_BT, positions_BT)
+        return output_logits(hidden_BTD, self.gpt.token_embedding.weight, None, self.gpt.vocab_size)
 
 
 def flops_per_token(config: GptConfig, vocab_size: int, sequence_length: int) -> float:

@@ -53,8 +53,9 @@ class BertLeftToRight(nn.Module):
         """Cross entropy of the next tokens, summed. See `Gpt.encode` for the last two."""
         hidden_BTD = self.bert.encode(ids_BT, None, None, document_BT, positions_BT)
         return token_sums(
-            self._logits_of,
-            hidden_BTD.flatten(0, 1),  # (B, T, D) -> (B·T, D)
+            self.mlm.transform(hidden_BTD.flatten(0, 1)),  # (B, T, D) -> (B·T, D)
+            self.bert.token_embedding.weight,
+            self.mlm.bias,
             targets_BT.flatten(),
             weights_BT.flatten(),
             self.bert.vocab_size,
@@ -69,7 +70,4 @@ class BertLeftToRight(nn.Module):
     ) -> Tensor:
         """Logits (B, T, V) of the token that follows each position."""
         hidden_BTD = self.bert.encode(ids_BT, None, None, document_BT, positions_BT)
-        return self._logits_of(hidden_BTD)[..., : self.bert.vocab_size]
-
-    def _logits_of(self, hidden_XD: Tensor) -> Tensor:
-        return self.mlm(hidden_XD, self.bert.token_embedding.weight)
+        return self.mlm(hidden_BTD, self.bert.token_embedding.weight)[..., : self.bert.vocab_size]

@@ -186,8 +186,9 @@ class TwoWayForPretraining(nn.Module):
         lengths_B = (place_T * (weights_BT > 0)).amax(dim=1)
         hidden_BTE = self.two_way.encode(ids_BT, targets_BT, lengths_B, document_BT, positions_BT)
         return token_sums(
-            self._logits_of,
-            hidden_BTE.flatten(0, 1),  # (B, T, 2D) -> (B·T, 2D)
+            self.head.transform(hidden_BTE.flatten(0, 1)),  # (B, T, 2D) -> (B·T, D)
+            self.two_way.token_embedding.weight,
+            self.head.bias,
             targets_BT.flatten(),
             weights_BT.flatten(),
             self.two_way.vocab_size,
@@ -204,10 +205,8 @@ class TwoWayForPretraining(nn.Module):
     ) -> Tensor:
         """Logits (B, T, V) of each target, from all of its document but itself."""
         hidden_BTE = self.two_way.encode(ids_BT, targets_BT, lengths_B, document_BT, positions_BT)
-        return self._logits_of(hidden_BTE)[..., : self.two_way.vocab_size]
-
-    def _logits_of(self, hidden_XE: Tensor) -> Tensor:
-        return self.head(hidden_XE, self.two_way.token_embedding.weight)
+        logits_BTV = self.head(hidden_BTE, self.two_way.token_embedding.weight)
+        return logits_BTV[..., : self.two_way.vocab_size]
 
 
 def flops_per_token(config: TwoWayConfig, vocab_size: int, sequence_length: int) -> float:

@@ -1,0 +1,251 @@
+"""How fast models are trained, beside what others do with the same model and batch.
+
+    python -m benchmarks.training                       everything: about a quarter of an hour
+    python -m benchmarks.training --only step,ray
+    python -m benchmarks.training --quick               a smoke run: one short round, nothing kept
+
+    step     the bare step beside transformers and a nanoGPT-style step (training_step.py)
+    ray      the loop on Ray Train beside the same loop on torch.distributed, two workers
+    workers  one worker beside two, the same rows a worker
+    growth   seconds and memory of a step as length, width and the number of workers grow
+
+Competitors take turns, round after round, each in a process of its own, and every ratio is the
+median of the ratios of the rounds. A full run puts its sections into benchmarks/results/, into the
+file of its day, with every measurement; sections that were not run stay there as they were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import training_runs
+from benchmarks.training_cases import CASES
+from benchmarks.training_step import OURS, Setting, Worker, compare, lines
+from benchmarks.turns import Row
+from rungwise.provenance import provenance
+from rungwise.training.loop import uses_bfloat16
+
+RESULTS = Path(__file__).resolve().parent / "results"
+_IN_BFLOAT16 = ("BERT small, 128", "GPT tiny, 256", "GPT small, 256")
+_PROCESSORS = 2  # what more workers than this share
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the sections share."""
+
+    folder: Path
+    quick: bool
+    rounds: int
+    for_seconds: float
+    steps: int  # of a whole run
+
+
+Section = tuple[list[Row], Any]  # the table's rows, and every measurement
+
+
+def step(bench: Bench) -> Section:
+    """Real tokens a second of a CPU thread, ours over each peer."""
+    half = uses_bfloat16("auto", torch.device("cpu"))
+    rows: list[Row] = []
+    found: list[dict[str, Any]] = []
+    for precision in ("float32", "bfloat16") if half else ("float32",):
+        setting = Setting("cpu", precision, compile=False, threads=1)
+        for number, case in enumerate(CASES["cpu"]):
+            if precision == "bfloat16" and case.name not in _IN_BFLOAT16:
+                continue
+            if bench.quick and number:
+                continue
+            result = compare("cpu", number, setting, bench.rounds, bench.for_seconds)
+            found.append(result)
+            print("\n" + "\n".join(lines(result)), flush=True)
+            rates = result["tokens_per_second"]
+            rows += [
+                Row(
+                    f"{case.name}, {precision}: ours over {name}",
+                    f"{ratio:.2f}",
+                    f"{rates[OURS]:,.0f} over {rates[name]:,.0f} tokens/s of one thread; "
+                    f"MFU {result['mfu'][OURS]:.0%} over {result['mfu'][name]:.0%}",
+                )
+                for name, ratio in result["ratios"].items()
+            ]
+    return rows, found
+
+
+def ray(bench: Bench) -> Section:
+    """The target is at most 2 % more a step on Ray, and less than 1 % of waiting for data."""
+    found = _take_turns(bench, {"bare": ("bare", 2, 64), "ray": ("ray", 2, 64)})
+    seconds = {name: [run["step_seconds"] for run in runs] for name, runs in found.items()}
+    ratios = [a / b for a, b in zip(seconds["ray"], seconds["bare"], strict=True)]
+    milliseconds = {name: 1000 * median(values) for name, values in seconds.items()}
+    return [
+        Row(
+            "step on Ray Train over bare torch.distributed, two workers",
+            f"{median(ratios):.3f}",
+            f"{milliseconds['ray']:.0f} over {milliseconds['bare']:.0f} ms; rounds from "
+            f"{min(ratios):.3f} to {max(ratios):.3f}",
+        ),
+        *(
+            Row(
+                f"share of waiting for data, {name}",
+                f"{median(run['data_wait_share'] for run in runs):.2%}",
+                f"the highest of {len(runs)} runs {max(r['data_wait_share'] for r in runs):.2%}",
+            )
+            for name, runs in found.items()
+        ),
+    ], found
+
+
+def workers(bench: Bench) -> Section:
+    """Two workers read twice the rows a step; without any loss the ratio is 2."""
+    found = _take_turns(bench, {"one": ("bare", 1, 64), "two": ("bare", 2, 64)})
+    rates = {name: [run["tokens_per_second"] for run in runs] for name, runs in found.items()}
+    ratio = median(a / b for a, b in zip(rates["two"], rates["one"], strict=True))
+    absolute = f"{median(rates['two']):,.0f} over {median(rates['one']):,.0f} tokens/s"
+    return [Row("two workers over one, tokens/s", f"{ratio:.2f}", absolute)], found
+
+
+def growth(bench: Bench) -> Section:
+    """BERT of two layers, one thread a worker, eight rows a step (sixteen a worker)."""
+    rows: list[Row] = []
+    found: dict[str, list[dict[str, Any]]] = {}
+    setting = Setting("cpu", "float32", compile=False, threads=1)
+    for group in ("lengths", "widths"):
+        for number, case in enumerate(CASES[group][: 2 if bench.quick else None]):
+            worker = Worker(OURS, group, number, setting)
+            runs = [
+                worker.ask(do="measure", for_seconds=bench.for_seconds) for _ in range(bench.rounds)
+            ]
+            worker.close()
+            found[case.name] = runs
+            rows.append(
+                _size(case.name, median(run["seconds"] / run["steps"] for run in runs), runs)
+            )
+    for count in (1, 2) if bench.quick else (1, 2, 3, 4):
+        runs = _take_turns(bench, {"run": ("bare", count, 16)}, rounds=1)["run"]
+        name = f"{count} worker{'s' * (count > 1)}"
+        found[name] = runs
+        peaks = [{"peak_bytes": peak} for run in runs for peak in run["peak_bytes"]]
+        shared = f" on {_PROCESSORS} processors" if count > _PROCESSORS else ""
+        rows.append(_size(name + shared, runs[0]["step_seconds"], peaks))
+    return rows, found
+
+
+def _size(name: str, seconds: float, runs: list[dict[str, Any]]) -> Row:
+    peak = max(run["peak_bytes"] for run in runs) / 2**20
+    return Row(f"growth: {name}", f"{1000 * seconds:.0f} ms", f"peak {peak:,.0f} MiB a process")
+
+
+def _take_turns(
+    bench: Bench, competitors: dict[str, tuple[str, int, int]], rounds: int | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """Runs of (kind, workers, rows a worker), in every round another one first."""
+    if not (bench.folder / "instances").exists():
+        training_runs.make_instances(bench.folder / "instances")
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in competitors}
+    names = list(competitors)
+    for turn in range(rounds or bench.rounds):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            print(f"  round {turn + 1}: {name}", file=sys.stderr)
+            kind, count, rows = competitors[name]
+            found[name].append(training_runs.measure(bench.folder, kind, count, rows, bench.steps))
+    return found
+
+
+SECTIONS: dict[str, Callable[[Bench], Section]] = {
+    section.__name__: section for section in (step, ray, workers, growth)
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas between")
+    parser.add_argument("--quick", action="store_true", help="one short round, nothing written")
+    parser.add_argument("--rounds", type=int, default=3)
+    chosen = parser.parse_args()
+    names = chosen.only.split(",")
+    unknown = set(names) - set(SECTIONS)
+    if unknown:
+        parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:
+        bench = Bench(
+            Path(folder),
+            chosen.quick,
+            rounds=1 if chosen.quick else chosen.rounds,
+            for_seconds=0.2 if chosen.quick else 1.5,
+            steps=10 if chosen.quick else 40,
+        )
+        for name in names:
+            print(f"\n{name}", file=sys.stderr)
+            found, measured = SECTIONS[name](bench)
+            rows += found
+            if not chosen.quick:
+                _keep(name, found, measured, bench)
+    table = Table(title="Training, as ratios")
+    for heading in ("what", "value", "behind it"):
+        table.add_column(heading, justify="right" if heading == "value" else "left")
+    for row in rows:
+        table.add_row(row.label, row.value, row.absolute)
+    Console().print(table)
+    return 0
+
+
+def _keep(name: str, rows: list[Row], measured: Any, bench: Bench) -> None:
+    """Put one section into the file of the day, beside those that are there."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{datetime.date.today().isoformat()}-training.json"
+    sections = json.loads(path.read_text())["sections"] if path.exists() else {}
+    sections[name] = {
+        "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
+        "made_by": provenance(),
+        "machine": _machine(),
+        "rounds": bench.rounds,
+        "rows": [vars(row) for row in rows],
+        "measured": measured,
+    }
+    text = json.dumps({"date": datetime.date.today().isoformat(), "sections": sections}, indent=1)
+    path.write_text(text + "\n")
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "processor": _processor(),
+        "cpus": os.cpu_count(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "load_of_the_last_minute": os.getloadavg()[0],
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+    }
+
+
+def _processor() -> str:
+    """The model's name, where Linux tells it."""
+    cpus = Path("/proc/cpuinfo")
+    if cpus.exists():
+        for line in cpus.read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

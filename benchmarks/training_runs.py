@@ -1,0 +1,226 @@
+"""Whole runs of the training loop for the benchmark: on Ray Train, or bare on `torch.distributed`.
+
+    python -m benchmarks.training_runs JOB.json
+
+Both call the same `rungwise.training.trainer.pretrain` on the same instances, with one thread a
+worker and gloo between them; what differs is who starts and watches the workers. A run is a process
+of its own, and prints as JSON what the loop itself recorded: seconds a step, tokens a second, the
+share of waiting for data, and the peak memory of each worker.
+
+The instances are masked pairs of made-up text: a step costs the same whatever the ids are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import distributed as dist
+from torch import multiprocessing
+
+from rungwise.artifact import Artifact
+from rungwise.cluster.session import session, set_environment
+from rungwise.config import validate
+from rungwise.context import ComputeConfig, Context, SilentReporter
+from rungwise.instances import masked_pairs
+from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.shards import digest, write
+from rungwise.instances.text import TokenisedText
+from rungwise.storage import Folder
+from rungwise.tokenizer import SpecialIds
+from rungwise.training import trainer
+from rungwise.training.parallel import Group
+from rungwise.training.throughput import totals
+from rungwise.training.trainer import PretrainStageConfig
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+LENGTH = 128
+_VOCAB_SIZE = 8_192
+_SPECIAL = SpecialIds(0, 1, 2, 3, 4, end=3, ids=(0, 1, 2, 3, 4))
+_STEPS_TO_WARM_UP = 5
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def make_instances(folder: Path) -> None:
+    """An instances artifact in `folder`: about 4,000 pairs for training, 300 held out."""
+    settings = MaskedPairsConfig(sequence_length=LENGTH)
+    folder.mkdir(parents=True)
+    files = []
+    for number, (split, documents) in enumerate((("train", 1300), ("validation", 100))):
+        generator = np.random.Generator(np.random.Philox(number))
+        shard = masked_pairs.build(_text(number, documents), settings, _SPECIAL, generator).shard
+        path = folder / f"{split}-00000.arrow"
+        write(shard, path)
+        files.append(
+            {
+                "file": path.name,
+                "split": split,
+                "sha256": digest(path),
+                "bytes": path.stat().st_size,
+                "instances": len(shard),
+                "tokens": len(shard.ids),
+            }
+        )
+    summary = {
+        "kind": "masked_pairs",
+        "files": files,
+        "vocab_size": _VOCAB_SIZE,
+        "special": _SPECIAL.as_data(),
+        "instances": {row["split"]: row["instances"] for row in files},
+        "sequence_length": LENGTH,
+        "unigram_entropy": float(np.log(_VOCAB_SIZE)),
+    }
+    record = {"summary": summary, "config": settings.model_dump(mode="json")}
+    (folder / "record.json").write_text(json.dumps(record))
+
+
+def _text(seed: int, documents: int) -> TokenisedText:
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(10, 40, size=(documents, 16))
+    return TokenisedText(
+        ids=rng.integers(5, _VOCAB_SIZE, int(lengths.sum())).astype(np.uint16),
+        starts=np.concatenate([[0], np.cumsum(lengths.ravel())]),
+        first_sentence=np.arange(0, documents * 16 + 1, 16),
+        documents=[f"{seed}-{number}" for number in range(documents)],
+    )
+
+
+def measure(
+    folder: Path, kind: str, workers: int, rows_a_worker: int, steps: int
+) -> dict[str, Any]:
+    """One run in a process of its own; `kind` is `ray` or `bare`, `folder` has the instances."""
+    with tempfile.TemporaryDirectory(prefix="run-", dir=folder) as output:
+        job = Path(output) / "job.json"
+        job.write_text(
+            json.dumps(
+                {
+                    "kind": kind,
+                    "workers": workers,
+                    "rows": rows_a_worker,
+                    "steps": steps,
+                    "instances": str(folder / "instances"),
+                    "output": output,
+                }
+            )
+        )
+        paths = os.pathsep.join([str(REPOSITORY / "platform"), str(REPOSITORY)])
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.training_runs", str(job)],
+            cwd=REPOSITORY,
+            env=os.environ | _ONE_THREAD | {"PYTHONPATH": paths},
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+        )
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def _config(job: dict[str, Any]) -> PretrainStageConfig:
+    """BERT tiny; the first steps and a validation at each end are not measured."""
+    data = {
+        "model": {
+            "kind": "bert",
+            "num_layers": 2,
+            "num_heads": 2,
+            "hidden_size": 128,
+            "intermediate_size": 512,
+            "max_position_embeddings": LENGTH,
+        },
+        "pretrain": {
+            "steps": job["steps"],
+            "global_batch_size": job["workers"] * job["rows"],
+            "validation_every_steps": job["steps"],
+            "validation_instances": 16,
+            "log_every_steps": _STEPS_TO_WARM_UP,
+        },
+    }
+    return validate(PretrainStageConfig, data)
+
+
+def _compute(job: dict[str, Any]) -> ComputeConfig:
+    return ComputeConfig(
+        num_workers=job["workers"],
+        micro_batch_size=job["rows"],
+        checkpoint_every_steps=10 * job["steps"],
+        object_store_megabytes=100,
+    )
+
+
+def _instances(job: dict[str, Any]) -> Artifact:
+    folder = Path(job["instances"])
+    record = json.loads((folder / "record.json").read_text())
+    return Artifact("instances", "f" * 12, Folder.at(folder), record)
+
+
+def _facts(timings: list[dict[str, float]], throughput: dict[str, float]) -> dict[str, Any]:
+    """Medians of the logged stretches but the first; the rate over the whole run beside them."""
+    rows = [row for row in timings if row["step"] > _STEPS_TO_WARM_UP]
+    return {
+        "step_seconds": median(row["step_seconds"] for row in rows),
+        "tokens_per_second": median(row["tokens_per_second"] for row in rows),
+        "data_wait_share": sum(row["data_wait_share"] * row["seconds"] for row in rows)
+        / sum(row["seconds"] for row in rows),
+        "mfu": throughput["mfu"],
+        "matmul_flops_per_second": throughput["matmul_flops_per_second"],
+    }
+
+
+def _on_ray(job: dict[str, Any]) -> dict[str, Any]:
+    compute = _compute(job)
+    with session(compute):
+        summary = trainer.run(
+            _config(job), {"instances": _instances(job)}, Folder.at(job["output"]), Context(compute)
+        )
+    return _facts(summary["timings"], summary["throughput"])
+
+
+def _bare(job: dict[str, Any]) -> dict[str, Any]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    multiprocessing.spawn(_worker, (job, port), nprocs=job["workers"])
+    found = [
+        json.loads((Path(job["output"]) / f"worker-{rank}.json").read_text())
+        for rank in range(job["workers"])
+    ]
+    return found[0] | {"peak_bytes": [worker["peak_bytes"] for worker in found]}
+
+
+def _worker(rank: int, job: dict[str, Any], port: int) -> None:
+    world = job["workers"]
+    torch.set_num_threads(1)
+    if world > 1:
+        address = f"tcp://127.0.0.1:{port}"
+        dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
+    progress, costs = trainer.pretrain(
+        _config(job),
+        _instances(job),
+        Folder.at(job["output"]),
+        "benchmark",
+        _compute(job),
+        Group.current(torch.device("cpu")),
+        SilentReporter(),
+    )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # The loop keeps its times on the leading worker alone.
+    facts = _facts(progress.timings, totals(progress, costs)) if rank == 0 else {}
+    found = facts | {"peak_bytes": peak}
+    (Path(job["output"]) / f"worker-{rank}.json").write_text(json.dumps(found))
+    if world > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    set_environment()
+    wanted = json.loads(Path(sys.argv[1]).read_text())
+    print(json.dumps(_on_ray(wanted) if wanted["kind"] == "ray" else _bare(wanted)))

@@ -1,0 +1,496 @@
+"""The bare training step of ours beside Hugging Face's models and a plain nanoGPT-style step.
+
+    python -m benchmarks.training_step                   on this CPU
+    python -m benchmarks.training_step --device cuda     on a GPU: bfloat16, compiled
+
+It needs PyTorch, NumPy, pydantic and PyYAML, and neither Ray nor MLflow: it is meant for a bare GPU
+machine, with `PYTHONPATH=platform:.`. Without `transformers` its rows say so.
+
+A step is forward, loss, backward, clipping and fused AdamW, on batches that are on the device
+already. What is the same for all: rows, batch size, precision, threads, optimizer and its groups,
+compilation (the whole loss; fullgraph, but for transformers, whose forward does not promise it), on
+a GPU the vocabulary padded to a multiple of 64. No dropout anywhere. Peers get an attention mask
+only where rows are padded, and their own usual loss. What differs is the code under test, and:
+
+- `transformers` takes BERT's logits at every position, as `BertForPreTraining` does; a second row
+  has only the masked ones, as a user could write it. GPT-2 likewise has its own chain of operations
+  for GELU, and a second row has one kernel.
+- ragged rows come shuffled to the peers, each micro-batch padded to its longest row, as a padding
+  collator makes them; ours are cut from rows sorted by length, as the training loop does it.
+
+Every competitor is a process of its own that stays; they take turns, round after round, and in each
+round another one is first. Only real tokens count: neither padding nor what fills a fixed shape. On
+one CPU thread time is that of the processor, so that a busy machine falls on nobody; else it is
+wall time. A ratio is the median of the ratios of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.training_cases import CASES, Case, Rows, draw, tensor
+from rungwise.models.config import build_model, flops_per_token
+from rungwise.models.transformer import padded_size, parameter_count
+from rungwise.objectives import (
+    Batch,
+    CausalBatch,
+    ObjectiveConfig,
+    PretrainingBatch,
+    build_objective,
+)
+from rungwise.training.optimizer import OptimizerConfig, build_optimizers, clip_gradients, update
+from rungwise.training.throughput import COUNTING_RULE, matmul_rate
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+_STEPS_TO_WARM_UP = {"cpu": 1, "cuda": 4}  # the first compiles
+_VOCABULARY_MULTIPLE = {"cpu": 1, "cuda": 64}
+_IGNORED = -100
+
+OURS = "ours"
+BERT_PEERS = ("transformers", "transformers, masked head")
+GPT_PEERS = ("transformers", "transformers, one GELU kernel", "nanoGPT-style")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is the same for all competitors."""
+
+    device: str
+    precision: str
+    compile: bool
+    threads: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
+
+    def vocabulary(self, case: Case) -> int:
+        """As large as the peers have it: what ours is padded to."""
+        return padded_size(case.vocab_size, _VOCABULARY_MULTIPLE[self.device])
+
+    def clock(self) -> Callable[[], float]:
+        """Processor time where one thread does everything, else wall time."""
+        if self.device == "cpu" and self.threads == 1:
+            return time.process_time
+        return time.perf_counter
+
+
+@dataclass(frozen=True)
+class Competitor:
+    """A model, its micro-batches of one step from rows, and its share of the loss of a step."""
+
+    model: nn.Module
+    micro_batches: Callable[[Rows], list[Any]]
+    loss: Callable[[Any, Any], Tensor]  # of a micro-batch and of what `whole` gave for the step
+    whole: Callable[[list[Any]], Any]
+    fullgraph: bool = True
+
+
+def competitors_of(case: Case) -> tuple[str, ...]:
+    return (OURS, *(BERT_PEERS if case.is_bert else GPT_PEERS))
+
+
+def build(name: str, case: Case, setting: Setting) -> Competitor:
+    """A competitor with fresh weights on the device."""
+    torch.manual_seed(0)
+    device = torch.device(setting.device)
+    if name == OURS:
+        return _ours(case, setting, device)
+    shape = case.shape | {"vocab_size": setting.vocabulary(case)}
+    if name == "nanoGPT-style":
+        from benchmarks.baselines.nano_gpt import NanoGpt
+
+        plain = NanoGpt(
+            shape["num_layers"],
+            shape["num_heads"],
+            shape["hidden_size"],
+            shape["max_position_embeddings"],
+            shape["vocab_size"],
+        ).to(device)
+        return _peer(plain, case, device, _next_tokens, lambda part: plain(**part), True)
+
+    from benchmarks.baselines import hugging_face_models
+
+    if not case.is_bert:
+        gpt2 = hugging_face_models.gpt2(**shape, one_kernel="GELU" in name).to(device)
+        return _peer(gpt2, case, device, _labels_of_stream, _usual_loss(gpt2), False)
+    bert = hugging_face_models.bert(**shape).to(device)
+    if name == "transformers":
+        return _peer(bert, case, device, _labels_everywhere, _usual_loss(bert), False)
+    masked = hugging_face_models.MaskedHead(bert)
+    return _peer(masked, case, device, _labels_masked, lambda part: masked(**part), False)
+
+
+def _ours(case: Case, setting: Setting, device: torch.device) -> Competitor:
+    kind = "mlm_nsp" if case.is_bert else "causal"
+    objective = build_objective(ObjectiveConfig(kind=kind))
+    model = build_model(
+        case.model,
+        case.vocab_size,
+        kind,
+        pad_vocab_to_multiple_of=_VOCABULARY_MULTIPLE[setting.device],
+    ).to(device)
+
+    def micro_batches(rows: Rows) -> list[Batch]:
+        by_length = np.argsort(rows.lengths, kind="stable")
+        bins = np.array_split(by_length, case.micro_batches)
+        return [_our_batch(rows.take(chosen), case, device) for chosen in bins]
+
+    return Competitor(
+        model,
+        micro_batches,
+        loss=lambda part, counts: objective(model, part).loss(counts),
+        whole=lambda parts: torch.stack([objective.counts(part) for part in parts]).sum(0),
+    )
+
+
+def _our_batch(rows: Rows, case: Case, device: torch.device) -> Batch:
+    if not case.is_bert:
+        ids, targets = rows.ids[:, :-1], rows.ids[:, 1:]
+        weights = np.ones(ids.shape, dtype=np.float32)
+        parts = (tensor(part, device) for part in (ids, targets, weights))
+        return CausalBatch(*parts, document=None, positions=None)
+    full = bool((rows.lengths == rows.ids.shape[1]).all())
+    used = int(rows.weights.sum(axis=1).max()) if case.ragged else case.masked_positions
+    return PretrainingBatch(
+        ids=tensor(rows.ids, device),
+        segments=tensor(rows.segments, device),
+        lengths=None if full else tensor(rows.lengths, device),
+        masked_positions=tensor(rows.positions[:, :used], device),
+        masked_ids=tensor(rows.targets[:, :used], device),
+        masked_weights=tensor(rows.weights[:, :used], device),
+        label=tensor(rows.label, device),
+    )
+
+
+def _peer(
+    model: nn.Module,
+    case: Case,
+    device: torch.device,
+    inputs: Callable[[Rows, torch.device], dict[str, Any]],
+    loss: Callable[[dict[str, Any]], Tensor],
+    fullgraph: bool,
+) -> Competitor:
+    def micro_batches(rows: Rows) -> list[dict[str, Any]]:
+        bins = np.array_split(np.arange(len(rows)), case.micro_batches)
+        return [inputs(rows.take(chosen), device) for chosen in bins]
+
+    return Competitor(
+        model,
+        micro_batches,
+        loss=lambda part, number: loss(part) / number,
+        whole=len,
+        fullgraph=fullgraph,
+    )
+
+
+def _usual_loss(model: Any) -> Callable[[dict[str, Any]], Tensor]:
+    return lambda part: model(**part).loss
+
+
+def _next_tokens(rows: Rows, device: torch.device) -> dict[str, Any]:
+    return {
+        "ids_BT": tensor(rows.ids[:, :-1], device),
+        "targets_BT": tensor(rows.ids[:, 1:], device),
+    }
+
+
+def _labels_of_stream(rows: Rows, device: torch.device) -> dict[str, Any]:
+    ids = tensor(rows.ids[:, :-1], device)
+    return {"input_ids": ids, "labels": ids}
+
+
+def _labels_everywhere(rows: Rows, device: torch.device) -> dict[str, Any]:
+    labels = np.full(rows.ids.shape, _IGNORED)
+    row, place = np.nonzero(rows.weights)
+    labels[row, rows.positions[row, place]] = rows.targets[row, place]
+    return _encoder_inputs(rows, device) | {"labels": tensor(labels, device)}
+
+
+def _labels_masked(rows: Rows, device: torch.device) -> dict[str, Any]:
+    used = int(rows.weights.sum(axis=1).max())
+    labels = np.where(rows.weights > 0, rows.targets, _IGNORED)[:, :used]
+    return _encoder_inputs(rows, device) | {
+        "positions_BM": tensor(rows.positions[:, :used], device),
+        "labels_BM": tensor(labels, device),
+    }
+
+
+def _encoder_inputs(rows: Rows, device: torch.device) -> dict[str, Any]:
+    real = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
+    return {
+        "input_ids": tensor(rows.ids, device),
+        "token_type_ids": tensor(rows.segments, device),
+        "attention_mask": None if real.all() else tensor(real.astype(np.int64), device),
+        # Theirs has the classes the other way, which costs the same.
+        "next_sentence_label": tensor(1 - rows.label, device),
+    }
+
+
+class Running:
+    """One competitor at work in this process."""
+
+    def __init__(self, name: str, case: Case, setting: Setting) -> None:
+        torch.set_num_threads(setting.threads)
+        self.case, self.setting = case, setting
+        self._competitor = build(name, case, setting)
+        loss = self._competitor.loss
+        fullgraph = self._competitor.fullgraph
+        self._loss = torch.compile(loss, fullgraph=fullgraph) if setting.compile else loss
+        self._config = OptimizerConfig()
+        self._optimizers = build_optimizers(self._competitor.model, self._config)
+        drawn = [draw(case, seed) for seed in range(4)]
+        self._tokens = [rows.tokens for rows in drawn]
+        self._steps = [self._competitor.micro_batches(rows) for rows in drawn]
+        self._done = 0
+        self.first_loss = float(self._step())
+        for _ in range(_STEPS_TO_WARM_UP[setting.device] - 1):
+            self._step()
+        self._step_seconds = self.measure(steps=1)["seconds"]
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "parameters": parameter_count(self._competitor.model),
+            "first_loss": self.first_loss,
+            "tokens_per_step": sum(self._tokens) / len(self._tokens),
+        }
+
+    def measure(self, for_seconds: float = 0.0, steps: int = 0) -> dict[str, float]:
+        """Whole steps for about so long: seconds and real tokens."""
+        steps = steps or max(1, round(for_seconds / self._step_seconds))
+        if self.setting.device == "cuda":
+            self._step()  # memory that was handed back to the others is taken again
+        clock = self.setting.clock()
+        self._wait()
+        began, tokens = clock(), 0
+        for _ in range(steps):
+            tokens += self._tokens[self._done % len(self._tokens)]
+            self._step()
+        self._wait()
+        seconds = clock() - began
+        return {"seconds": seconds, "tokens": tokens, "steps": steps, "peak_bytes": self._peak()}
+
+    def matmul(self) -> dict[str, float]:
+        """The rate of a matrix product now."""
+        device, dtype = torch.device(self.setting.device), self.setting.dtype
+        return {"rate": matmul_rate(device, dtype, self.setting.clock())}
+
+    def _step(self) -> Tensor:
+        competitor, setting = self._competitor, self.setting
+        parts = self._steps[self._done % len(self._steps)]
+        self._done += 1
+        whole = competitor.whole(parts)
+        total = torch.zeros((), device=setting.device)
+        for part in parts:
+            bfloat16 = setting.precision == "bfloat16"
+            with torch.autocast(setting.device, dtype=torch.bfloat16, enabled=bfloat16):
+                loss = self._loss(part, whole)
+            loss.backward()
+            total += loss.detach()
+        norm = clip_gradients(competitor.model, self._config)
+        update(self._optimizers, norm.isfinite())
+        competitor.model.zero_grad(set_to_none=True)
+        return total
+
+    def _wait(self) -> None:
+        if self.setting.device == "cuda":
+            torch.cuda.synchronize()
+
+    def _peak(self) -> float:
+        if self.setting.device == "cuda":
+            peak = float(torch.cuda.max_memory_allocated())
+            torch.cuda.empty_cache()
+            return peak
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+
+
+def serve() -> None:
+    """Be a competitor: one JSON line in, one out, until there is no more."""
+    running: Running | None = None
+    for line in sys.stdin:
+        asked = json.loads(line)
+        match asked.pop("do"):
+            case "start":
+                case = CASES[asked["cases"]][asked["case"]]
+                running = Running(asked["name"], case, Setting(**asked["setting"]))
+                answer = running.facts()
+            case "matmul":
+                assert running is not None
+                answer = running.matmul()
+            case "measure":
+                assert running is not None
+                answer = running.measure(**asked)
+            case unknown:
+                raise ValueError(unknown)
+        print(json.dumps(answer), flush=True)
+
+
+class Worker:
+    """A competitor in a process of its own, from the driver's side."""
+
+    def __init__(self, name: str, cases: str, case: int, setting: Setting) -> None:
+        threads = str(setting.threads)
+        environment = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        paths = [str(REPOSITORY / "platform"), str(REPOSITORY), environment.get("PYTHONPATH", "")]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.training_step", "--serve"],
+            cwd=REPOSITORY,
+            env=environment | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.facts = self.ask(do="start", name=name, cases=cases, case=case, setting=vars(setting))
+
+    def ask(self, **what: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"a competitor ended with {self._process.wait()}: {what}")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def installed(name: str) -> bool:
+    """Whether a competitor can be built here."""
+    return not name.startswith("transformers") or _has_transformers()
+
+
+def _has_transformers() -> bool:
+    try:
+        return importlib.util.find_spec("transformers") is not None
+    except ValueError:  # an import that is blocked
+        return False
+
+
+def compare(
+    cases: str, number: int, setting: Setting, rounds: int, for_seconds: float
+) -> dict[str, Any]:
+    """All competitors of one case in turns: facts, every round, and the table's rows."""
+    case = CASES[cases][number]
+    workers: dict[str, Worker] = {}
+    missing = [name for name in competitors_of(case) if not installed(name)]
+    try:
+        for name in competitors_of(case):
+            if name not in missing:
+                print(f"  {case.name}, {setting.precision}: starting {name}", file=sys.stderr)
+                workers[name] = Worker(name, cases, number, setting)
+        names = list(workers)
+        measured: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+        products: list[float] = []
+        for turn in range(rounds):
+            products.append(workers[OURS].ask(do="matmul")["rate"])
+            first = turn % len(names)
+            for name in names[first:] + names[:first]:
+                measured[name].append(workers[name].ask(do="measure", for_seconds=for_seconds))
+    finally:
+        for worker in workers.values():
+            worker.close()
+    rates = {
+        name: [found["tokens"] / found["seconds"] for found in rounds_]
+        for name, rounds_ in measured.items()
+    }
+    flops = flops_per_token(
+        case.model,
+        case.vocab_size,
+        case.sequence_length,
+        "mlm_nsp" if case.is_bert else "causal",
+        0.15 * case.sequence_length,
+    )
+    return {
+        "case": case.name,
+        "setting": vars(setting),
+        "rows_a_step": case.rows * case.micro_batches,
+        "facts": {name: worker.facts for name, worker in workers.items()},
+        "flops_per_token": flops,
+        "matmul_flops_per_second": products,
+        "measured": measured,
+        "not_installed": missing,
+        "tokens_per_second": {name: median(values) for name, values in rates.items()},
+        "mfu": {name: median(values) * flops / median(products) for name, values in rates.items()},
+        "ratios": {
+            name: median(a / b for a, b in zip(rates[OURS], rates[name], strict=True))
+            for name in names
+            if name != OURS
+        },
+    }
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The result of one case as text."""
+    setting = found["setting"]
+    head = f"{found['case']}, {setting['precision']}, {found['rows_a_step']} rows a step"
+    text = [head]
+    for name, rate in found["tokens_per_second"].items():
+        ratio = found["ratios"].get(name)
+        beside = "" if ratio is None else f"ours is {ratio:.2f} x"
+        memory = max(turn["peak_bytes"] for turn in found["measured"][name]) / 2**20
+        text.append(
+            f"  {name:<32}{rate:>12,.0f} tokens/s  MFU {found['mfu'][name]:6.1%}  "
+            f"{memory:>8,.0f} MiB  {beside}"
+        )
+    text += [f"  {name:<32}not installed" for name in found["not_installed"]]
+    return text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"))
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--threads", type=int, default=1, help="on a CPU")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0, help="a competitor and round")
+    parser.add_argument("--only", default="", help="part of the name of a case")
+    parser.add_argument("--output", type=Path, help="a JSON file for every measurement")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.serve:
+        serve()
+        return 0
+    on_gpu = chosen.device == "cuda"
+    if on_gpu and not torch.cuda.is_available():
+        parser.error("there is no GPU here")
+    setting = Setting(
+        device=chosen.device,
+        precision=chosen.precision or ("bfloat16" if on_gpu else "float32"),
+        compile=on_gpu if chosen.compile is None else chosen.compile,
+        threads=chosen.threads,
+    )
+    print(f"PyTorch {torch.__version__}; {setting}")
+    print(f"operations: {COUNTING_RULE}")
+    results = []
+    for number, case in enumerate(CASES[chosen.device]):
+        if chosen.only in case.name:
+            results.append(compare(chosen.device, number, setting, chosen.rounds, chosen.seconds))
+            print("\n" + "\n".join(lines(results[-1])), flush=True)
+    if chosen.output is not None:
+        chosen.output.write_text(json.dumps(results, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

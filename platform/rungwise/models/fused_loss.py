@@ -1,0 +1,193 @@
+"""Cross entropy in the cache of a CPU, with the output matrix or behind it.
+
+On a CPU the logits of a step do not fit into the caches, and memory is the limit: a textbook cross
+entropy walks some eight times over them, in fresh pages each time. In `FusedLoss` gradients are
+made on the way forward: a few rows at a time are multiplied out into one buffer that stays in the
+cache, turned into probabilities in place, and multiplied back at once. With e = exp(logits - max),
+s = its row sums and w the weights,
+
+    d total / d hidden = (w / s) · (e - s · [target]) · W
+    d total / d W      = (e - s · [target])ᵀ · (w / s) · hidden
+
+so that the division by s is of rows of length D and not V. The total is a sum over tokens, and what
+backward is given is one number, which is all that is left to multiply by. The idea is that of
+fused linear cross entropy (Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989).
+
+Shapes: X tokens, R rows of a chunk, D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class FusedLoss(torch.autograd.Function):
+    """(total, correct) as `weighted_sums` of the logits; `rows` of them are held at a time.
+
+    `weight_PD` may have rows behind the vocabulary, P >= V, which are no classes; `bias_V` may be
+    None. Products are taken in `dtype`, everything else in float32 or wider.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_XD: Tensor,
+        weight_PD: Tensor,
+        bias_V: Tensor | None,
+        targets_X: Tensor,
+        weights_X: Tensor,
+        vocab_size: int,
+        rows: int,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        sums = _Sums(weight_PD, bias_V, vocab_size, rows, dtype, any(ctx.needs_input_grad[:3]))
+        total = hidden_XD.new_zeros((), dtype=sums.wide)
+        correct = weights_X.new_zeros((), dtype=sums.wide)
+        hidden_gradients = []
+        for start in range(0, len(hidden_XD), rows):
+            part = slice(start, start + rows)
+            chunk = sums.add(hidden_XD[part].to(dtype), targets_X[part], weights_X[part])
+            total += chunk[0]
+            correct += chunk[1]
+            hidden_gradients.append(chunk[2])
+        if sums.wants_gradients:
+            ctx.has_bias = bias_V is not None
+            hidden_gradient_XD = torch.cat(hidden_gradients).to(hidden_XD.dtype)
+            ctx.save_for_backward(hidden_gradient_XD, sums.weight_gradient, sums.bias_gradient)
+        ctx.mark_non_differentiable(correct)
+        return total, correct
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, factor: Tensor, _: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        hidden_XD, weight_PD, bias_V = ctx.saved_tensors
+        return (
+            hidden_XD * factor,
+            weight_PD * factor,
+            bias_V * factor if ctx.has_bias else None,
+            *[None] * 5,
+        )
+
+
+class SummedLoss(torch.autograd.Function):
+    """(total, correct) of logits that are there already, `rows` of them at a time.
+
+    Where few positions are predicted the logits fit into memory, and only the passes over them
+    count: forward leaves nothing but a number a row, backward writes the gradient once.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits_XV: Tensor, targets_X: Tensor, weights_X: Tensor, rows: int
+    ) -> tuple[Tensor, Tensor]:
+        normaliser_X1 = logits_XV.new_empty(len(logits_XV), 1)
+        right_X = torch.empty_like(targets_X, dtype=torch.bool)
+        target_X1 = logits_XV.gather(1, targets_X[:, None])
+        buffer_RV = logits_XV.new_empty(min(rows, len(logits_XV)), logits_XV.shape[1])
+        for start in range(0, len(logits_XV), rows):
+            part = slice(start, start + rows)
+            logits_RV = logits_XV[part]
+            shifted_RV = buffer_RV[: len(logits_RV)]
+            most_R1 = logits_RV.amax(dim=1, keepdim=True)
+            right_X[part] = _is_first(logits_RV, target_X1[part] >= most_R1, targets_X[part])
+            torch.sub(logits_RV, most_R1, out=shifted_RV)
+            normaliser_X1[part] = shifted_RV.exp_().sum(dim=1, keepdim=True).log() + most_R1
+        ctx.rows = rows
+        ctx.save_for_backward(logits_XV, normaliser_X1, targets_X, weights_X)
+        correct = (right_X * weights_X).sum()
+        ctx.mark_non_differentiable(correct)
+        return ((normaliser_X1 - target_X1)[:, 0] * weights_X).sum(), correct
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, factor: Tensor, _: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        logits_XV, normaliser_X1, targets_X, weights_X = ctx.saved_tensors
+        gradient_XV = torch.empty_like(logits_XV)
+        scale_X1 = (weights_X * factor)[:, None].to(logits_XV.dtype)
+        for start in range(0, len(logits_XV), ctx.rows):
+            part = slice(start, start + ctx.rows)
+            gradient_RV = gradient_XV[part]
+            torch.sub(logits_XV[part], normaliser_X1[part], out=gradient_RV)
+            gradient_RV.exp_().mul_(scale_X1[part])
+        gradient_XV.scatter_add_(1, targets_X[:, None], -scale_X1)
+        return gradient_XV, None, None, None
+
+
+class _Sums:
+    """One pass over the chunks: the buffer, and the gradients that add up."""
+
+    def __init__(
+        self,
+        weight_PD: Tensor,
+        bias_V: Tensor | None,
+        vocab_size: int,
+        rows: int,
+        dtype: torch.dtype,
+        wants_gradients: bool,
+    ) -> None:
+        self.wide = torch.promote_types(dtype, torch.float32)
+        self.wants_gradients = wants_gradients
+        self._weight_VD = weight_PD[:vocab_size].to(dtype)
+        self._bias_V = bias_V
+        self._logits_RV = weight_PD.new_empty(rows, vocab_size, dtype=dtype)
+        self._wide_RV = (
+            self._logits_RV
+            if dtype == self.wide
+            else self._logits_RV.new_empty(rows, vocab_size, dtype=self.wide)
+        )
+        self._vocab_size = vocab_size
+        self.weight_gradient: Tensor | None = None
+        self.bias_gradient: Tensor | None = None
+        if wants_gradients:
+            self.weight_gradient = torch.zeros_like(weight_PD)
+            self.bias_gradient = None if bias_V is None else torch.zeros_like(bias_V)
+
+    def add(
+        self, hidden_RD: Tensor, targets_R: Tensor, weights_R: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Total, correct, and the gradient of these rows."""
+        R = len(hidden_RD)
+        narrow_RV, wide_RV = self._logits_RV[:R], self._wide_RV[:R]
+        torch.mm(hidden_RD, self._weight_VD.t(), out=narrow_RV)
+        if narrow_RV is not wide_RV:
+            wide_RV.copy_(narrow_RV)
+        if self._bias_V is not None:
+            wide_RV += self._bias_V
+        target_R1 = wide_RV.gather(1, targets_R[:, None])
+        most_R1 = wide_RV.amax(dim=1, keepdim=True)
+        correct = (_is_first(wide_RV, target_R1 >= most_R1, targets_R) * weights_R).sum()
+        wide_RV.sub_(most_R1).exp_()
+        sum_R1 = wide_RV.sum(dim=1, keepdim=True)
+        total = ((sum_R1.log() + most_R1 - target_R1)[:, 0] * weights_R).sum()
+        if self.weight_gradient is None:
+            return total, correct, None
+        wide_RV.scatter_add_(1, targets_R[:, None], -sum_R1)
+        scale_R1 = weights_R[:, None] / sum_R1
+        if narrow_RV is not wide_RV:
+            narrow_RV.copy_(wide_RV)
+        if self.bias_gradient is not None:
+            self.bias_gradient += (scale_R1.t().to(self.wide) @ wide_RV)[0]
+        scaled_RD = (hidden_RD * scale_R1).to(hidden_RD.dtype)
+        into_VD = self.weight_gradient[: self._vocab_size]
+        if into_VD.dtype == narrow_RV.dtype:
+            into_VD.addmm_(narrow_RV.t(), scaled_RD)
+        else:
+            into_VD += narrow_RV.t() @ scaled_RD
+        return total, correct, (narrow_RV @ self._weight_VD) * scale_R1
+
+
+def _is_first(logits_RV: Tensor, is_most_R1: Tensor, targets_R: Tensor) -> Tensor:
+    """Whether the target is the first of the largest, as `argmax` has it. Half-width logits often
+    tie, and few rows have a target that is among the largest at all."""
+    found_R = is_most_R1[:, 0].clone()
+    (candidates,) = found_R.nonzero(as_tuple=True)
+    found_R[candidates] = logits_RV[candidates].argmax(dim=1) == targets_R[candidates]
+    return found_R

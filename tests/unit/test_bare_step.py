@@ -1,0 +1,86 @@
+"""The step benchmark on a bare machine: PyTorch, NumPy, pydantic and PyYAML, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import training_cases, training_step
+from benchmarks.baselines.nano_gpt import NanoGpt
+from benchmarks.training_cases import Case
+from rungwise.models.bert import BertConfig
+from rungwise.models.gpt import GptConfig
+from rungwise.models.transformer import parameter_count
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CPU = training_step.Setting("cpu", "float32", compile=False, threads=1)
+SIZES = {"num_layers": 1, "num_heads": 2, "hidden_size": 16, "intermediate_size": 64}
+BERT = Case("bert", BertConfig(**SIZES, max_position_embeddings=32), 40, 32, 6, 5)
+RAGGED = Case(
+    "ragged",
+    BertConfig(**SIZES, max_position_embeddings=32),
+    40,
+    32,
+    3,
+    5,
+    ragged=True,
+    micro_batches=2,
+)
+GPT = Case("gpt", GptConfig(**SIZES, max_position_embeddings=16), 40, 16, 4)
+
+BARE = """
+import json, sys
+for name in ("ray", "mlflow", "pyarrow", "tokenizers", "safetensors", "transformers", "rich",
+             "pandas", "fsspec", "scipy", "matplotlib"):
+    sys.modules[name] = None
+sys.path[:0] = ["platform", "."]
+from benchmarks import training_step
+setting = training_step.Setting("cpu", "float32", False, 1)
+case = training_step.CASES["cpu"][3]
+small = training_step.Case(
+    "small", case.model.model_copy(update={"hidden_size": 16, "intermediate_size": 32}), 40, 16, 2
+)
+found = [training_step.Running(name, small, setting).measure(steps=1)["tokens"]
+         for name in training_step.competitors_of(small) if training_step.installed(name)]
+print(json.dumps({"tokens": found, "transformers": training_step.installed("transformers")}))
+"""
+
+
+def test_the_step_runs_where_only_pytorch_is() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BARE], cwd=REPOSITORY, check=True, capture_output=True, text=True
+    )
+    assert json.loads(done.stdout) == {"tokens": [32, 32], "transformers": False}
+
+
+@pytest.mark.parametrize("case", [BERT, RAGGED, GPT], ids=lambda case: case.name)
+def test_all_competitors_start_at_the_same_loss_and_count_the_same_tokens(case: Case) -> None:
+    """Random weights of the same spread: each near the logarithm of the number of classes."""
+    tokens = set()
+    losses = []
+    for name in training_step.competitors_of(case):
+        running = training_step.Running(name, case, CPU)
+        tokens.add(running.facts()["tokens_per_step"])
+        losses.append(running.first_loss)
+    assert len(tokens) == 1
+    expected = torch.tensor(40.0).log() + (torch.tensor(2.0).log() if case.is_bert else 0.0)
+    assert losses == pytest.approx([float(expected)] * len(losses), abs=0.15)
+
+
+def test_ragged_rows_are_cut_to_the_longest_and_no_token_is_lost() -> None:
+    rows = training_cases.draw(RAGGED, 1)
+    shortest = rows.take(rows.lengths.argsort()[:3])
+    assert shortest.lengths.max() <= shortest.ids.shape[1] < shortest.lengths.max() + 8
+    assert (rows.weights.sum(axis=1) >= 1).all()
+    assert (rows.positions < rows.lengths[:, None]).all()
+
+
+def test_the_plain_gpt_has_the_parameters_of_gpt_2() -> None:
+    with torch.device("meta"):
+        model = NanoGpt(12, 12, 768, 1024, 50_257)
+    assert parameter_count(model) == 124_439_808
