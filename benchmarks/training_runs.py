@@ -204,7 +204,7 @@ def _worker(rank: int, job: dict[str, Any], port: int) -> None:
         dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
     progress, costs = trainer.pretrain(
         _config(job),
-        _instances(job),
+        {"instances": _instances(job)},
         Folder.at(job["output"]),
         "benchmark",
         _compute(job),
