@@ -65,8 +65,9 @@ def build(root: Path, kind: str) -> Artifact:
     output = Folder.at(root / "instances" / f"small-{kind}")
     vocab_size = tokenizer.get_vocab_size()
     task = ShardTask(config, corpus, folder, output, vocab_size, special_ids(tokenizer), "memo")
-    built = [task.build(spec) for spec in stage.specs_of(config, report["files"])]
-    summary = stage._summary(task, built, output)
+    specs = stage.specs_of(config, report["files"])
+    built = [task.build(spec) for spec in specs]
+    summary = stage._summary(task, specs, built, output)
     record: dict[str, Any] = {
         "stage": "instances",
         "fingerprint": kind,

@@ -218,4 +218,4 @@ def test_buckets_follow_from_the_model_alone(monkeypatch: pytest.MonkeyPatch) ->
 def test_shard_workers_that_do_not_divide_the_workers_are_refused(instances: Artifact) -> None:
     compute = ComputeConfig(num_workers=3, parallel="hybrid", shard_workers=2)
     with pytest.raises(UserError, match=r"compute\.shard_workers is 2, which does not divide"):
-        check_fit(config(), instances, compute)
+        check_fit(config(), {"instances": instances}, compute)
