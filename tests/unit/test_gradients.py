@@ -217,6 +217,9 @@ def test_gradients_made_on_the_way_forward_are_those_of_autograd(monkeypatch, ki
         sums.loss().backward()
         found.append((sums.total.detach(), sums.correct, gradient(model)))
     fused, plain = found
+    if dtype == torch.bfloat16:
+        in_float32 = objective_of(kind)(model, batch).total.detach()
+        assert not torch.equal(fused[0], in_float32), "products were not taken in half width"
     assert torch.equal(fused[1], plain[1])
     tolerance = 1e-10 if dtype == torch.float64 else 1e-2
     torch.testing.assert_close(fused[0], plain[0], rtol=tolerance, atol=0)

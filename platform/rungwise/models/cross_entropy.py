@@ -61,7 +61,11 @@ def token_sums(
     """`weighted_sums` of `output_logits`, with at most `most_logits` of them at a time."""
     X = len(hidden_XD)
     if _is_plain_cpu(hidden_XD):
-        rows = max(1, min(X, min(most_logits, _CACHED_LOGITS) // vocab_size))
+        # Each chunk walks over its logits and over the gradient of the whole output matrix; with
+        # fewer rows than D the second would cost more.
+        rows = max(_CACHED_LOGITS // vocab_size, hidden_XD.shape[1])
+        rows = max(1, min(X, rows, most_logits // vocab_size))
+        dtype = _product_dtype(hidden_XD)
         with torch.autocast("cpu", enabled=False):
             outputs = FusedLoss.apply(
                 hidden_XD,
@@ -71,7 +75,7 @@ def token_sums(
                 weights_X,
                 vocab_size,
                 rows,
-                _product_dtype(hidden_XD),
+                dtype,
             )
         assert isinstance(outputs, tuple)
         return TokenSums(*outputs)

@@ -146,8 +146,11 @@ class _Sums:
         self._vocab_size = vocab_size
         self.weight_gradient: Tensor | None = None
         self.bias_gradient: Tensor | None = None
+        self._product_VD: Tensor | None = None
         if wants_gradients:
             self.weight_gradient = torch.zeros_like(weight_PD)
+            if weight_PD.dtype != dtype:
+                self._product_VD = torch.empty_like(self._weight_VD)
             self.bias_gradient = None if bias_V is None else torch.zeros_like(bias_V)
 
     def add(
@@ -180,7 +183,8 @@ class _Sums:
         if into_VD.dtype == narrow_RV.dtype:
             into_VD.addmm_(narrow_RV.t(), scaled_RD)
         else:
-            into_VD += narrow_RV.t() @ scaled_RD
+            assert self._product_VD is not None
+            into_VD += torch.mm(narrow_RV.t(), scaled_RD, out=self._product_VD)
         return total, correct, (narrow_RV @ self._weight_VD) * scale_R1
 
 
