@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,8 @@ def test_a_checkpoint_of_another_configuration_is_refused_and_left_alone(
     (done / "artifact.json").unlink()
     (record,) = done.glob("checkpoints/*/checkpoint.json")
     foreign = json.loads(record.read_text()) | {"identity": "0123456789ab"}
+    del foreign["sha256"]
+    foreign["sha256"] = hashlib.sha256(json.dumps(foreign).encode()).hexdigest()
     record.write_text(json.dumps(foreign))
     line = refusal(config, capfd)
     assert "is a checkpoint of another configuration" in line

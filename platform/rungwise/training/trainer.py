@@ -155,9 +155,10 @@ def _check_instances(
         )
     count = summary["instances"]["train"]
     if settings.global_batch_size > count:
+        longer = "longer " if block == "longer_instances" else ""
         raise UserError(
-            f"pretrain.global_batch_size is {settings.global_batch_size}, but there are "
-            f"{count} training instances in {block}; lower it, or add text"
+            f"pretrain.global_batch_size is {settings.global_batch_size}, but there are {count} "
+            f"{longer}training instances; lower it, or add text"
         )
     workers = compute.num_workers
     held_out = min(settings.validation_instances, summary["instances"]["validation"])
