@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -178,3 +179,20 @@ def free_ports() -> list[int]:
         for probe in probes:
             probe.bind(("127.0.0.1", 0))
         return [probe.getsockname()[1] for probe in probes]
+
+
+@contextlib.contextmanager
+def mounted_disk(place: Path, size: str) -> Iterator[Path]:
+    """A real file system of this size; skips where none can be mounted."""
+    place.mkdir(exist_ok=True)
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    mounted = subprocess.run(command, capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield place
+    finally:
+        # Lazily, because a file on it may still be mapped.
+        subprocess.run(["umount", "--lazy", str(place)], check=True)

@@ -143,7 +143,7 @@ class Folder:
             path = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.tmp"
             try:
                 yield path
-                _flush_to_disk(path)
+                flush_to_disk(path)
                 os.replace(path, target)
             finally:
                 path.unlink(missing_ok=True)
@@ -449,7 +449,8 @@ def _bucket(uri: str) -> str:
     return uri.partition("://")[2].partition("/")[0]
 
 
-def _flush_to_disk(path: Path) -> None:
+def flush_to_disk(path: Path | str) -> None:
+    """Return when a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -21,6 +21,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import pytest
+import s3fs
+
 SLOW_DOWN = (
     b'<?xml version="1.0" encoding="UTF-8"?>'
     b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
@@ -169,3 +172,23 @@ def faulty_s3(upstream: str) -> Iterator[FaultyS3]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextlib.contextmanager
+def faulty_moto(bucket: str) -> Iterator[FaultyS3]:
+    """A proxy before a moto server with this bucket, which is reached through it as any S3 is."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch, faulty_s3(f"http://{host}:{port}") as found:
+        patch.setenv("AWS_ENDPOINT_URL", found.url)
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().mkdir(bucket)
+        yield found
+        s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rungwise.__main__ import main
-from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+from tests.conftest import REPOSITORY, mounted_disk, small_recipe, write_corpus, write_recipe
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 32 MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(place)],
-        capture_output=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with mounted_disk(tmp_path / "disk", "32m") as place:
+        yield place
 
 
 def test_a_full_disk_is_named_before_a_stage_begins(

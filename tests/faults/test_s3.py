@@ -24,7 +24,7 @@ from rungwise.corpus import CorpusConfig, outside
 from rungwise.errors import DataError, UserError
 from rungwise.storage import Folder, find_files
 from tests.conftest import REPOSITORY
-from tests.faults.s3_faults import OF_BODIES, OF_EVERY_REQUEST, OF_UPLOADS, FaultyS3, faulty_s3
+from tests.faults.s3_faults import OF_BODIES, OF_EVERY_REQUEST, OF_UPLOADS, FaultyS3, faulty_moto
 
 BUCKET = "rungwise-faults"
 # Runs the corpus stage on sources and into a folder, with a Ray of its own: workers have the
@@ -52,24 +52,11 @@ with session(ComputeConfig(object_store_megabytes=100)):
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[FaultyS3]:
-    """A proxy before a moto server, which is reached through it as any S3 is."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch, faulty_s3(f"http://{host}:{port}") as found:
-        patch.setenv("AWS_ENDPOINT_URL", found.url)
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with pytest.MonkeyPatch.context() as patch:
         # The pauses between attempts are botocore's and need no test here.
         patch.setattr(botocore.retries.standard.ExponentialBackoff, "delay_amount", lambda *_: 0.01)
-        s3fs.S3FileSystem.clear_instance_cache()
-        s3fs.S3FileSystem().mkdir(BUCKET)
-        yield found
-        s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+        with faulty_moto(BUCKET) as found:
+            yield found
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import s3fs
 from torch import multiprocessing
 
 from rungwise.artifact import Artifact
@@ -25,8 +23,8 @@ from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
 from rungwise.training.trainer import PretrainStageConfig
-from tests.conftest import s3_bucket
-from tests.faults.s3_faults import FaultyS3, faulty_s3
+from tests.conftest import mounted_disk, s3_bucket
+from tests.faults.s3_faults import FaultyS3, faulty_moto
 from tests.small_models import small_model
 from tests.training_runs import CPU, Notes, config, forkserver, make_instances, run, weights
 
@@ -91,17 +89,8 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 4 MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root")
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
-    mounted = subprocess.run(command, capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with mounted_disk(tmp_path / "disk", "4m") as place:
+        yield place
 
 
 def test_a_disk_that_is_full_during_a_save_costs_that_checkpoint_alone(
@@ -126,22 +115,8 @@ def test_a_disk_that_is_full_during_a_save_costs_that_checkpoint_alone(
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[FaultyS3]:
-    """A proxy before a moto server, which is reached through it as any S3 is."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch, faulty_s3(f"http://{host}:{port}") as found:
-        patch.setenv("AWS_ENDPOINT_URL", found.url)
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        s3fs.S3FileSystem.clear_instance_cache()
-        s3fs.S3FileSystem().mkdir(BUCKET)
+    with faulty_moto(BUCKET) as found:
         yield found
-        s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
 
 
 @pytest.mark.parametrize("seconds", [3, pytest.param(30, marks=pytest.mark.slow)])

@@ -26,7 +26,7 @@ from rungwise.instances.cache import ShardStore
 from rungwise.instances.cache_folder import CacheFolder
 from rungwise.instances.shards import Shard
 from rungwise.storage import Folder
-from tests.conftest import s3_bucket
+from tests.conftest import mounted_disk, s3_bucket
 
 ROWS, LENGTH = 100, 60
 NUMBERS = range(8)
@@ -478,14 +478,8 @@ def test_the_folder_by_default_is_closed_to_others(
         remote.store()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(remote: Artifact, tmp_path: Path) -> None:
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=20k", "tmpfs", str(tmp_path)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
-    try:
+    with mounted_disk(tmp_path, "20k"):
         store = remote.store(tmp_path)
         store.get(0)
         with pytest.raises(UserError, match="no room left on the disk of the shard cache"):
@@ -494,6 +488,3 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(remote: Artifact, tmp_pa
             "locks",
             f"{remote.digests[0]}.arrow",
         }
-    finally:
-        # Lazily, because a shard on it is still mapped.
-        subprocess.run(["umount", "-l", str(tmp_path)], check=True)

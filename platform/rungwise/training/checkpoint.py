@@ -40,7 +40,7 @@ import torch
 from torch import Tensor, nn
 
 from rungwise.errors import DataError, UserError
-from rungwise.storage import Folder
+from rungwise.storage import Folder, flush_to_disk
 from rungwise.training.optimizer import Optimizers
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
@@ -251,7 +251,7 @@ class Checkpoints:
             if not folder.remote:
                 # Its names must outlast a loss of power before older ones go.
                 for place in (folder.uri, self._folder.uri):
-                    _flush_names(place)
+                    flush_to_disk(place)
             for name in set(folder.names()) - {RECORD, *(part["file"] for part in parts)}:
                 folder.remove(name)
             self._damaged.discard(step)
@@ -448,15 +448,6 @@ def _write_file(tensors: dict[str, Tensor], path: Path) -> None:
         if f"os error {errno.ENOSPC}" in str(error):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise
-
-
-def _flush_names(folder: str) -> None:
-    """Return when what was put into this directory under a name has it on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _digest_of(record: Any) -> str:
