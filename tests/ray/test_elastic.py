@@ -132,7 +132,9 @@ def test_prove_resume_gives_a_certificate(
         parallel=parallel,
     )
     place = tmp_path / "proof"
-    found = prove_resume(settings, instances, compute, Folder.at(place), after, seed=3)
+    found = prove_resume(
+        settings, {"instances": instances}, compute, Folder.at(place), after, seed=3
+    )
     steps = list(range(1, settings.pretrain.steps + 1))
     assert found == json.loads((place / "resume-certificate.json").read_text())
     assert found["verdict"] == "same"
