@@ -1,0 +1,140 @@
+"""The examples of downstream tasks: five kinds, one dataclass each, and the files they are kept in.
+
+    kind             example    what is asked
+    classification   Text       one label for a sentence or for a pair (SPEC F2, F3)
+    regression       Text       one number for a pair (F4)
+    tagging          Tagged     one tag for each word (F6)
+    span             Question   where in the context the answer stands, or that it has none (F7)
+    choice           Choice     which of several options goes on (F5)
+
+`where` says where an example came from, such as `train.tsv:12`, so that every message about it can.
+Targets are names and characters and never ids: a label is its name, an answer its text and the
+place of its first character. Where there is no target, as in what is to be predicted, it is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rungwise.artifact import Artifact
+from rungwise.storage import Folder
+
+Kind = Literal["classification", "regression", "tagging", "span", "choice"]
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A sentence, or a pair of them. The target is a label's name, or a number in regression."""
+
+    where: str
+    text: str
+    second: str | None = None
+    target: str | float | None = None
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """The words of a sentence with a tag each."""
+
+    where: str
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`text` is what stands in the context from character `start` on (code points, from 0)."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """`answers` are what different people marked; an empty tuple says that there is no answer."""
+
+    where: str
+    id: str
+    question: str
+    context: str
+    answers: tuple[Answer, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of `options` goes on after the context and, if there is one, the question."""
+
+    where: str
+    context: str
+    question: str | None
+    options: tuple[str, ...]
+    target: int | None = None
+
+
+Example = Text | Tagged | Question | Choice
+
+_OF_KIND: Mapping[Kind, type[Example]] = {
+    "classification": Text,
+    "regression": Text,
+    "tagging": Tagged,
+    "span": Question,
+    "choice": Choice,
+}
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """What all splits of a task have in common, as the task stage found it.
+
+    `labels` are the names of the classes or tags in a fixed order, () where there are none; `pair`
+    says that every text has a second one; `metric` is the one that selects, higher is better.
+    """
+
+    kind: Kind
+    labels: tuple[str, ...]
+    pair: bool
+    metric: str
+
+    @classmethod
+    def of(cls, task: Artifact) -> TaskInfo:
+        """From the summary of a task artifact, or the description of a registered model."""
+        return cls.from_data(task.summary)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> TaskInfo:
+        """From plain data with the keys of this class, and maybe others."""
+        return cls(data["kind"], tuple(data["labels"]), data["pair"], data["metric"])
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data; `from_data` reads it."""
+        return {**asdict(self), "labels": list(self.labels)}
+
+
+def write(examples: Sequence[Example], output: Folder, split: str) -> None:
+    """Keep the examples of a split, all of one kind, in `{split}.parquet`."""
+    with output.staged(_file(split)) as path:
+        pq.write_table(pa.Table.from_pylist([asdict(example) for example in examples]), path)
+
+
+def read(task: Artifact, split: str) -> list[Any]:
+    """The examples of a split, in the order they were written."""
+    made = _OF_KIND[task.summary["kind"]]
+    rows = pq.read_table(task.folder.local(_file(split))).to_pylist()
+    return [_example(made, row) for row in rows]
+
+
+def _example(made: type[Example], row: dict[str, Any]) -> Example:
+    for name, value in row.items():
+        if isinstance(value, list):
+            row[name] = tuple(Answer(**v) if isinstance(v, dict) else v for v in value)
+    return made(**row)
+
+
+def _file(split: str) -> str:
+    return f"{split}.parquet"

@@ -1,0 +1,79 @@
+"""What a model is given of an example: rows of ids, framed as its family reads them.
+
+    one text    start  a a a  end
+    two texts   start  a a a  between  b b b  end
+
+In BERT start is [CLS] and the other two are [SEP] (Devlin et al. 2019, arXiv:1810.04805, figure 4);
+in GPT they are three new tokens, start, delimiter and extract, that fine-tuning learns (Radford et
+al. 2018, "Improving Language Understanding by Generative Pre-Training", figure 1). Segments are 0
+up to and with `between` and 1 after it; GPT ignores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sequence. `second` is the index of the first token of the second text, or of `end`."""
+
+    ids: tuple[int, ...]
+    segments: tuple[int, ...]
+    second: int
+
+
+@dataclass(frozen=True)
+class Item:
+    """What the model answers at once.
+
+    It has one row, or one for each option of a choice, or two for the orders of a similarity.
+    `example` is the index of the example it was made of; a long context gives several items.
+    `target` is what the head is trained on, None where it is unknown:
+
+        classification  the index of the label
+        regression      the number
+        tagging         the index of the tag of each word in the item
+        span            (start, end), positions in the row, both included; (0, 0) for no answer
+        choice          the index of the option
+
+    `places` maps the row back to the example. Tagging: the position in the row of the piece that
+    stands for each word, and `first` is the index of the item's first word. Span: for each token of
+    the context from `rows[0].second` on, its first character and the one after its last.
+    """
+
+    rows: tuple[Row, ...]
+    example: int
+    target: Any = None
+    places: tuple[Any, ...] = ()
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The ids of the three marks, and how long a row may be, the marks included.
+
+    `reads_ahead` says whether a position sees what comes after it; if not, what stands for a word
+    is its last piece and not its first.
+    """
+
+    start: int
+    between: int
+    end: int
+    sequence_length: int
+    reads_ahead: bool = True
+
+    def one(self, text: Sequence[int]) -> Row:
+        """A row of one text. It must fit: the length is the caller's to choose."""
+        ids = (self.start, *text, self.end)
+        assert len(ids) <= self.sequence_length, "the text is longer than the frame"
+        return Row(ids, (0,) * len(ids), len(ids) - 1)
+
+    def two(self, first: Sequence[int], second: Sequence[int]) -> Row:
+        """A row of two texts. They must fit together."""
+        ids = (self.start, *first, self.between, *second, self.end)
+        assert len(ids) <= self.sequence_length, "the texts are longer than the frame"
+        begin = len(first) + 2
+        return Row(ids, (0,) * begin + (1,) * (len(ids) - begin), begin)
