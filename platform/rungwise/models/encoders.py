@@ -43,15 +43,18 @@ class Encoder(nn.Module, ABC):
     """What every pretrained model is to a task.
 
     `width` is E; `causal` says that a state knows only its token and those before it;
-    `longest_row` is the number of positions, None where there is no bound. The last `new_tokens`
-    rows of `tokens`, the embedding, were not pretrained.
+    `longest_row` is the number of positions, None where there is no bound.
     """
 
     width: int
     causal: bool
     longest_row: int | None
     new_tokens: int
-    tokens: nn.Embedding
+
+    @property
+    @abstractmethod
+    def tokens(self) -> nn.Embedding:
+        """The token embedding; its last `new_tokens` rows were not pretrained."""
 
     def forward(
         self,
@@ -104,7 +107,7 @@ class BertEncoder(Encoder):
         self.new_tokens = new_tokens
 
     @property
-    def tokens(self) -> nn.Embedding:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def tokens(self) -> nn.Embedding:
         return self.bert.token_embedding
 
     def layers(
@@ -134,7 +137,7 @@ class GptEncoder(Encoder):
         self.new_tokens = new_tokens
 
     @property
-    def tokens(self) -> nn.Embedding:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def tokens(self) -> nn.Embedding:
         return self.gpt.token_embedding
 
     def layers(
@@ -162,7 +165,7 @@ class TwoWayEncoder(Encoder):
         self.new_tokens = new_tokens
 
     @property
-    def tokens(self) -> nn.Embedding:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def tokens(self) -> nn.Embedding:
         return self.two_way.token_embedding
 
     def layers(

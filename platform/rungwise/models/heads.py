@@ -97,9 +97,7 @@ class SequenceHead(nn.Module):
 class ChoiceHead(nn.Module):
     """One score for each option."""
 
-    def __init__(
-        self, width: int, pooling: Pooling, dropout: float, pooler: bool = False
-    ) -> None:
+    def __init__(self, width: int, pooling: Pooling, dropout: float, pooler: bool = False) -> None:
         super().__init__()
         self.pool = Pool(width, pooling, pooler)
         self.dropout = nn.Dropout(dropout)
