@@ -58,7 +58,7 @@ LAYERS = (
     ("hugging_face",),
     ("training",),
     ("tasks", "pretrained"),
-    ("finetune",),
+    ("finetune", "further"),
     ("sweep",),
     ("evaluation",),
     ("served_classifier", "registry"),
