@@ -11,14 +11,13 @@ the evaluation call the same functions.
 
 from rungwise.finetune.config import FinetuneConfig
 from rungwise.finetune.data import Split, TaskData, check, frame_of, load_data
-from rungwise.finetune.learning import Keep
-from rungwise.finetune.loop import finetune
+from rungwise.finetune.loop import OnEpoch, finetune
 from rungwise.finetune.model import TaskModel, describe, restore
 from rungwise.finetune.scoring import Scores, evaluate, outputs
 
 __all__ = [
     "FinetuneConfig",
-    "Keep",
+    "OnEpoch",
     "Scores",
     "Split",
     "TaskData",

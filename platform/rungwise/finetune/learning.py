@@ -1,6 +1,6 @@
 """What learns how fast in which epoch, and the state that can be kept after one.
 
-A state is tensors by name, as a checkpoint of pretraining has them: `model/NAME`,
+A state is safetensors, with the names that a checkpoint of pretraining has: `model/NAME`,
 `optimizer/PARAMETER/KEY`, and `epoch`, how many are done. There is no generator in it: the order
 follows from seed and epoch, dropout from seed and step. The learning rate is not in it either, so
 that whoever goes on with other settings (population based training) gets those.
@@ -8,30 +8,15 @@ that whoever goes on with other settings (population based training) gets those.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
-
+import safetensors.torch
 import torch
-from torch import Tensor
 
+from rungwise.errors import UserError
 from rungwise.finetune.config import DiscriminativeUse, FinetuneConfig
 from rungwise.finetune.model import TaskModel
 from rungwise.training.state import named_state
 
-State = dict[str, Tensor]
 _EPOCH = "epoch"
-
-
-class Keep(Protocol):
-    """Where states come from and go to."""
-
-    def load(self) -> Mapping[str, Tensor] | None:
-        """The state to go on from, None to begin."""
-        ...
-
-    def save(self, epoch: int, take: Callable[[], State]) -> None:
-        """Called when so many epochs are done and before `on_epoch`; `take()` copies the state."""
-        ...
 
 
 def learning_rate_shares(model: TaskModel, config: FinetuneConfig) -> dict[str, float]:
@@ -62,26 +47,45 @@ def thaw(model: TaskModel, config: FinetuneConfig, epoch: int) -> None:
             parameter.requires_grad_(number >= waiting)
 
 
-def take_state(model: TaskModel, optimizer: torch.optim.Optimizer, epoch: int) -> State:
-    """A copy of the state, of which nothing changes any more."""
-    state = {
-        name: tensor.detach().clone() for name, tensor in named_state(model, (optimizer,)).items()
+def effective(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """The highest learning rates that the optimizer has now, by the keys that should say so.
+
+    That of a fixed encoder is the head's: nothing else learns.
+    """
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    of_encoder = [rates.pop(id(p)) for p in model.encoder.parameters() if id(p) in rates]
+    return {
+        "learning_rate": max(of_encoder or rates.values()),
+        "head_learning_rate": max(rates.values()),
     }
-    state[_EPOCH] = torch.tensor(epoch)
-    return state
+
+
+def take_state(model: TaskModel, optimizer: torch.optim.Optimizer, epoch: int) -> bytes:
+    """All that is needed to go on after `epoch` epochs."""
+    tensors = named_state(model, (optimizer,)) | {_EPOCH: torch.tensor(epoch)}
+    return safetensors.torch.save({name: t.detach().clone() for name, t in tensors.items()})
 
 
 @torch.no_grad()
-def put_state(
-    model: TaskModel, optimizer: torch.optim.Optimizer, state: Mapping[str, Tensor]
-) -> int:
-    """Go on from `state`: how many epochs are done."""
-    for name, tensor in model.state_dict().items():
-        tensor.copy_(state[f"model/{name}"])
+def put_state(model: TaskModel, optimizer: torch.optim.Optimizer, state: bytes) -> int:
+    """Go on from `state`: how many epochs are done.
+
+    Raises UserError for the state of another model.
+    """
+    tensors = safetensors.torch.load(state)
     parameters = dict(model.named_parameters())
-    for key, value in state.items():
+    for name, tensor in model.state_dict().items():
+        found = tensors.get(f"model/{name}")
+        if found is None or found.shape != tensor.shape:
+            raise UserError(
+                f"the saved state is of another model: expected {name} with the shape "
+                f"{list(tensor.shape)}, found {None if found is None else list(found.shape)}; what "
+                "goes on from a state must keep finetune.top, finetune.use and the encoder"
+            )
+        tensor.copy_(found)
+    for key, value in tensors.items():
         kind, _, rest = key.partition("/")
         if kind == "optimizer":
             name, _, moment = rest.rpartition("/")
-            optimizer.state[parameters[name]][moment] = value.clone()
-    return int(state[_EPOCH])
+            optimizer.state[parameters[name]][moment] = value
+    return int(tensors[_EPOCH])

@@ -11,8 +11,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,7 +23,13 @@ from rungwise.errors import UserError
 from rungwise.finetune.batches import collate
 from rungwise.finetune.config import FinetuneConfig
 from rungwise.finetune.data import TaskData, check
-from rungwise.finetune.learning import Keep, learning_rate_shares, put_state, take_state, thaw
+from rungwise.finetune.learning import (
+    effective,
+    learning_rate_shares,
+    put_state,
+    take_state,
+    thaw,
+)
 from rungwise.finetune.model import TaskModel
 from rungwise.finetune.scoring import calibrate_and_score, loss_sums
 from rungwise.instances.randomness import bits
@@ -34,7 +42,16 @@ from rungwise.training.optimizer import (
     set_learning_rate,
 )
 
-OnEpoch = Callable[[int, dict[str, float]], None]
+_DROPOUT = 0xD209  # what keeps these numbers apart from those of the order
+
+
+class OnEpoch(Protocol):
+    """Called after each epoch, counted from 1, with what `finetune` says; `state()` makes the bytes
+    from which to go on, and costs nothing if it is not called."""
+
+    def __call__(
+        self, epoch: int, metrics: dict[str, float], state: Callable[[], bytes], /
+    ) -> None: ...
 
 
 def finetune(
@@ -42,13 +59,15 @@ def finetune(
     data: TaskData,
     seed: int,
     on_epoch: OnEpoch,
-    keep: Keep | None = None,
+    start: bytes | None = None,
 ) -> TaskModel:
     """The model trained on the training split, calibrated on the validation split.
 
-    After each epoch, counted from 1, `on_epoch` gets `loss` and the metrics of the validation
-    split. `keep` is where a state to go on from comes from, and where states go. Raises ConfigError
-    for what cannot be asked, UserError for a loss that is not finite.
+    After each epoch `on_epoch` gets `loss` and the metrics of the validation split, and under
+    `effective/KEY` settings as they were found in force: the learning rates at the end of the
+    warm-up, and the items of the first batch. `start` is a state to go on from, with the same
+    result as without the break. Raises ConfigError for what cannot be asked, UserError for a loss
+    that is not finite.
     """
     check(config, data.info, data.model, data.objective)
     torch.manual_seed(seed)
@@ -62,8 +81,8 @@ def finetune(
     items = data.splits["train"].items
     steps_per_epoch = -(-len(items) // config.batch_size)
     total_steps = steps_per_epoch * config.epochs
-    state = None if keep is None else keep.load()
-    done = 0 if state is None else put_state(model, optimizer, state)
+    done = 0 if start is None else put_state(model, optimizer, start)
+    measured: dict[str, float] = {}
     for epoch in range(done, config.epochs):
         model.train()
         thaw(model, config, epoch)
@@ -74,7 +93,11 @@ def finetune(
             batch = collate([items[index] for index in chosen], data.info.kind)
             # Dropout depends on the step and not on what was drawn before.
             torch.manual_seed(int(bits(seed, step, _DROPOUT)) >> 1)
-            set_learning_rate(optimizer, learning_rate_at(step, total_steps, optimizer_config))
+            rate = learning_rate_at(step, total_steps, optimizer_config)
+            set_learning_rate(optimizer, rate)
+            if rate == config.learning_rate:
+                measured |= effective(model, optimizer)
+            measured.setdefault("batch_size", batch.rows.count)
             assert batch.targets is not None, "a training split has targets"
             logits = model(batch.ids, batch.segments, batch.rows)
             total, count = loss_sums(data.info.kind, logits, batch.targets)
@@ -89,9 +112,9 @@ def finetune(
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         scores = calibrate_and_score(model, data)
-        if keep is not None:
-            keep.save(epoch + 1, lambda done=epoch + 1: take_state(model, optimizer, done))
-        on_epoch(epoch + 1, {"loss": scores.loss, **scores.metrics})
+        metrics = {"loss": scores.loss, **scores.metrics}
+        metrics |= {f"effective/{key}": value for key, value in measured.items()}
+        on_epoch(epoch + 1, metrics, functools.partial(take_state, model, optimizer, epoch + 1))
     if done >= config.epochs:
         calibrate_and_score(model, data)
     return model.eval()
@@ -103,6 +126,3 @@ def build(config: FinetuneConfig, data: TaskData) -> TaskModel:
     if config.initialisation == "pretrained":
         model.load_pretrained(data.pretrained)
     return model
-
-
-_DROPOUT = 0xD209  # what keeps these numbers apart from those of the order

@@ -121,7 +121,8 @@ class BertEncoder(Encoder):
     def levels(self) -> list[list[nn.Module]]:
         bert = self.bert
         tables = (bert.token_embedding, bert.segment_embedding, bert.position_embedding)
-        embeddings = [*(table for table in tables if table is not None), bert.embedding_norm]
+        embeddings: list[nn.Module] = [table for table in tables if table is not None]
+        embeddings.append(bert.embedding_norm)
         return [embeddings, *_layers_of([bert.transformer])]
 
 
@@ -178,7 +179,8 @@ class TwoWayEncoder(Encoder):
 
     def levels(self) -> list[list[nn.Module]]:
         both = (self.two_way.left_to_right, self.two_way.right_to_left)
-        embeddings = [self.two_way.token_embedding, *(way.position_embedding for way in both)]
+        embeddings: list[nn.Module] = [way.position_embedding for way in both]
+        embeddings.insert(0, self.two_way.token_embedding)
         return [embeddings, *_layers_of([way.transformer for way in both])]
 
 
