@@ -461,6 +461,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str | bytes, str]] = {
         r"data\.txt:2: expected one of the labels O, B-ORG, I-ORG, found 'B-OGR' \(did you mean "
         r"'B-ORG'",
     ),
+    "a tag of IOB2 that is not stated": (
+        {"kind": "conll", "labels": ["O", "I-ORG"]},
+        "# O\nEU I-ORG\n",
+        r"data\.txt:2: expected one of the labels O, I-ORG, found 'B-ORG'",
+    ),
     "a short line of CoNLL-U": (
         {"kind": "conllu"},
         "# x\n1\tEU\t_\tPROPN\n",
@@ -557,6 +562,8 @@ def test_what_cannot_be_used_is_refused_with_its_place(tmp_path: Path, case: str
         (table(header=False), r"columns\.text is a name, but header is false"),
         (table(layout="json_lines", columns={"text": 0, "label": "a"}), "JSON fields have names"),
         (table(labels={0: False}), r"format\.labels"),
+        (table(labels=[]), r"format\.labels.*expected labels, found none"),
+        (table(rest_of_line=True, quoting=True), "set quoting to false"),
     ],
 )
 def test_a_format_block_that_contradicts_itself_is_refused(

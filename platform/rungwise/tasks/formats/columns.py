@@ -31,7 +31,9 @@ _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 
 
 class _Tagging(FormatConfig):
-    labels: tuple[str, ...] | None = Field(default=None, min_length=1)  # the tags that may occur
+    labels: tuple[str, ...] | None = Field(
+        default=None, min_length=1
+    )  # the tags there may be, as read
 
     @property
     def task_kind(self) -> Kind:
@@ -62,20 +64,19 @@ class ConlluFormat(_Tagging):
 
 def read(file: SourceFile, form: ConllFormat | ConlluFormat) -> Iterator[Tagged]:
     """The sentences of one file. Raises DataError for a line with too few or too many columns."""
+    lines: list[int] = []
     words: list[str] = []
     tags: list[str] = []
-    first = 0
     for line, found in _words(file, form):
-        if found is None:
-            if words:
-                yield _sentence(file, first, words, tags, form)
-                words, tags = [], []
-            continue
-        first = first if words else line
-        words.append(found[0])
-        tags.append(found[1])
+        if found is not None:
+            lines.append(line)
+            words.append(found[0])
+            tags.append(found[1])
+        elif words:
+            yield _sentence(file, lines, words, tags, form)
+            lines, words, tags = [], [], []
     if words:
-        yield _sentence(file, first, words, tags, form)
+        yield _sentence(file, lines, words, tags, form)
 
 
 def is_iob(tags: Sequence[str]) -> bool:
@@ -127,8 +128,6 @@ def _words(
                 f"{file.uri}:{line}: expected a word and its tag, found {shown(text)}; mend the "
                 "line, or change task.format.word or tag"
             )
-        if form.labels is not None:
-            name_of(tag, form.labels, f"{file.uri}:{line}", "task.format.labels")
         yield line, (word, tag)
 
 
@@ -156,11 +155,14 @@ class _Columns:
 
 def _sentence(
     file: SourceFile,
-    line: int,
+    lines: list[int],
     words: list[str],
     tags: list[str],
     form: ConllFormat | ConlluFormat,
 ) -> Tagged:
     if isinstance(form, ConllFormat) and form.scheme == "iob2":
         tags = to_iob2(tags)
-    return Tagged(f"{file.name}:{line}", tuple(words), tuple(tags))
+    if form.labels is not None:
+        for line, tag in zip(lines, tags, strict=True):
+            name_of(tag, form.labels, f"{file.uri}:{line}", "task.format.labels")
+    return Tagged(f"{file.name}:{lines[0]}", tuple(words), tuple(tags))
