@@ -80,6 +80,8 @@ class TableFormat(FormatConfig):
             raise ValueError(f"{indexes[0]} is an index, but JSON fields have names")
         if self.layout == "delimited" and not self.header and names:
             raise ValueError(f"{names[0]} is a name, but header is false; use an index from 0")
+        if self.rest_of_line and self.quoting:
+            raise ValueError("rest_of_line takes the line as it is; set quoting to false")
         return self
 
     def asked(self) -> dict[str, Column]:
