@@ -65,13 +65,15 @@ def load(config: FilesTaskConfig) -> Task:
                 f"{number} of {len(splits[split])} {split} examples have a text that stands in "
                 "train too; their score says what was remembered"
             )
-    left_out = {split: dict(found) for split, found in counts.items() if found}
+    irregular = {split: dict(found) for split, found in counts.items() if found}
     notes += [
         f"{split}: {number} {reason.replace('_', ' ')}"
-        for split, found in left_out.items()
+        for split, found in irregular.items()
         for reason, number in found.items()
     ]
-    return Task(info, splits, {"overlap": shared, "left_out": left_out}, notes)
+    if labels and (idle := set(labels) - {label for e in splits["train"] for label in _of(e)}):
+        notes.append(f"no training example has the label {listed(_sorted(idle))}")
+    return Task(info, splits, {"overlap": shared, "irregular": irregular}, notes)
 
 
 def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Example]:
@@ -132,7 +134,8 @@ def _labels(
                     f"{key_of('unseen_labels')} to drop or keep"
                 )
             if unseen:
-                counts[split]["examples_with_a_label_unseen_in_training"] += 1
+                done = "kept" if config.unseen_labels == "keep" else "dropped"
+                counts[split][f"examples_{done}_with_a_label_unseen_in_training"] += 1
                 extra.update(unseen)
             if not unseen or config.unseen_labels == "keep":
                 kept.append(example)

@@ -43,6 +43,8 @@ class FormatConfig(Config):
 
 def _as_names(value: Any) -> Any:
     """YAML reads `0` as a number; the label in the file is the text "0"."""
+    if value == [] or value == {}:
+        raise ValueError("expected labels, found none; leave the key out to take the file's")
     if isinstance(value, Mapping):
         return {_as_text(key): item for key, item in value.items()}
     if isinstance(value, list | tuple):

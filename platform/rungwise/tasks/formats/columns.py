@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
@@ -20,6 +21,8 @@ from rungwise.tasks.examples import Kind, Tagged
 from rungwise.tasks.formats.base import FormatConfig, lines_of, name_of, shown, text_of
 
 _IOB = re.compile(r"O|[BI]-.+")
+# Only these two: an ideographic or a no-break space is a word where characters are words.
+_BLANKS = re.compile(r"[ \t]+")
 _DOCUMENT = "-DOCSTART-"
 _CONLLU_WIDTH = 10
 _CONLLU_ID = re.compile(r"\d+")
@@ -28,7 +31,9 @@ _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 
 
 class _Tagging(FormatConfig):
-    labels: tuple[str, ...] | None = Field(default=None, min_length=1)  # the tags that may occur
+    labels: tuple[str, ...] | None = Field(
+        default=None, min_length=1
+    )  # the tags there may be, as read
 
     @property
     def task_kind(self) -> Kind:
@@ -59,20 +64,19 @@ class ConlluFormat(_Tagging):
 
 def read(file: SourceFile, form: ConllFormat | ConlluFormat) -> Iterator[Tagged]:
     """The sentences of one file. Raises DataError for a line with too few or too many columns."""
+    lines: list[int] = []
     words: list[str] = []
     tags: list[str] = []
-    first = 0
     for line, found in _words(file, form):
-        if found is None:
-            if words:
-                yield _sentence(file, first, words, tags, form)
-                words, tags = [], []
-            continue
-        first = first if words else line
-        words.append(found[0])
-        tags.append(found[1])
+        if found is not None:
+            lines.append(line)
+            words.append(found[0])
+            tags.append(found[1])
+        elif words:
+            yield _sentence(file, lines, words, tags, form)
+            lines, words, tags = [], [], []
     if words:
-        yield _sentence(file, first, words, tags, form)
+        yield _sentence(file, lines, words, tags, form)
 
 
 def is_iob(tags: Sequence[str]) -> bool:
@@ -94,68 +98,71 @@ def _words(
     file: SourceFile, form: ConllFormat | ConlluFormat
 ) -> Iterator[tuple[int, tuple[str, str] | None]]:
     """(line, (word, tag)), or (line, None) where a sentence ends."""
-    width = _CONLLU_WIDTH if isinstance(form, ConlluFormat) else 0
+    columns = _Columns.of(form)
+    width = columns.width
     for line, text in enumerate(lines_of(text_of(file)), start=1):
-        where = f"{file.uri}:{line}"
-        cells = _split(text, form)
-        if not text.strip(" \t") or cells[0] == _DOCUMENT:
+        cells = text.split("\t") if columns.tabs else _BLANKS.split(text.strip(" \t"))
+        if (len(cells) == 1 and not text.strip(" \t")) or cells[0] == _DOCUMENT:
             yield line, None
             continue
-        if _is_comment(text, form):
+        if columns.comment and text.startswith(columns.comment):
             continue
         # All lines have as many columns as the first one: one with fewer lacks its word or its tag.
         width = width or len(cells)
-        if len(cells) != width or width < _least(form):
+        if len(cells) != width or width < columns.least:
             raise DataError(
-                f"{where}: expected {max(width, _least(form))} columns, a word and its tag among "
-                f"them, found {len(cells)}: {shown(text)}; words and tags must be as many, so mend "
-                "the line, or change task.format.separator, word or tag"
+                f"{file.uri}:{line}: expected {max(width, columns.least)} columns, a word and its "
+                f"tag among them, found {len(cells)}: {shown(text)}; words and tags must be as "
+                "many, so mend the line, or change task.format.separator, word or tag"
             )
-        if isinstance(form, ConlluFormat):
+        if columns.numbered and not _CONLLU_ID.fullmatch(cells[0]):
             if _CONLLU_NO_WORD.fullmatch(cells[0]):
                 continue
-            if not _CONLLU_ID.fullmatch(cells[0]):
-                raise DataError(
-                    f"{where}: expected a word's number in the first column of CoNLL-U, found "
-                    f"{shown(cells[0])}; mend the line, or use task.format.kind: conll"
-                )
-            word, tag = cells[1], cells[_CONLLU_COLUMNS[form.tags]]
-        else:
-            word, tag = cells[form.word], cells[form.tag]
+            raise DataError(
+                f"{file.uri}:{line}: expected a word's number in the first column of CoNLL-U, "
+                f"found {shown(cells[0])}; mend the line, or use task.format.kind: conll"
+            )
+        word, tag = cells[columns.word], cells[columns.tag]
         if not word or not tag:
             raise DataError(
-                f"{where}: expected a word and its tag, found {shown(text)}; mend the line"
+                f"{file.uri}:{line}: expected a word and its tag, found {shown(text)}; mend the "
+                "line, or change task.format.word or tag"
             )
-        yield line, (word, name_of(tag, form.labels, where, "task.format.labels"))
+        yield line, (word, tag)
 
 
-def _split(text: str, form: ConllFormat | ConlluFormat) -> list[str]:
-    if isinstance(form, ConlluFormat) or form.separator == "tab":
-        return text.split("\t")
-    # Only these two: an ideographic or a no-break space is a word where characters are words.
-    return re.split(r"[ \t]+", text.strip(" \t"))
+@dataclass(frozen=True)
+class _Columns:
+    """Where the word and the tag stand; `width` is 0 if the first line is to tell."""
 
+    word: int
+    tag: int
+    width: int
+    least: int
+    tabs: bool
+    comment: str | None
+    numbered: bool
 
-def _is_comment(text: str, form: ConllFormat | ConlluFormat) -> bool:
-    comment = "#" if isinstance(form, ConlluFormat) else form.comment
-    return comment is not None and text.startswith(comment)
-
-
-def _least(form: ConllFormat | ConlluFormat) -> int:
-    """The fewest columns in which both the word and the tag can be found."""
-    if isinstance(form, ConlluFormat):
-        return _CONLLU_WIDTH
-    reach = max(index + 1 if index >= 0 else -index for index in (form.word, form.tag))
-    return max(reach, 2)
+    @classmethod
+    def of(cls, form: ConllFormat | ConlluFormat) -> _Columns:
+        if isinstance(form, ConlluFormat):
+            tag = _CONLLU_COLUMNS[form.tags]
+            return cls(1, tag, _CONLLU_WIDTH, _CONLLU_WIDTH, True, "#", True)
+        reach = max(at + 1 if at >= 0 else -at for at in (form.word, form.tag))
+        tabs = form.separator == "tab"
+        return cls(form.word, form.tag, 0, max(reach, 2), tabs, form.comment, False)
 
 
 def _sentence(
     file: SourceFile,
-    line: int,
+    lines: list[int],
     words: list[str],
     tags: list[str],
     form: ConllFormat | ConlluFormat,
 ) -> Tagged:
     if isinstance(form, ConllFormat) and form.scheme == "iob2":
         tags = to_iob2(tags)
-    return Tagged(f"{file.name}:{line}", tuple(words), tuple(tags))
+    if form.labels is not None:
+        for line, tag in zip(lines, tags, strict=True):
+            name_of(tag, form.labels, f"{file.uri}:{line}", "task.format.labels")
+    return Tagged(f"{file.name}:{lines[0]}", tuple(words), tuple(tags))

@@ -45,7 +45,7 @@ def read(file: SourceFile, form: SquadFormat, counts: Counter[str]) -> Iterator[
             impossible = found.get("is_impossible", False)
             if not impossible and not answers:
                 if form.bad_answers == "drop" and found.get("answers"):
-                    counts["questions_left_without_an_answer"] += 1
+                    counts["questions_dropped_without_an_answer"] += 1
                     continue
                 raise DataError(
                     f"{place}: expected an answer, or is_impossible: true, found neither; mend the "
@@ -84,7 +84,7 @@ def _answers(
         if stands == text:
             yield Answer(text, start)
         elif form.bad_answers == "drop":
-            counts["answers_not_in_the_context"] += 1
+            counts["answers_dropped_that_are_not_in_the_context"] += 1
         else:
             raise DataError(
                 f"{place}: expected {shown(text)} in the context from character {start} on, found "

@@ -80,6 +80,8 @@ class TableFormat(FormatConfig):
             raise ValueError(f"{indexes[0]} is an index, but JSON fields have names")
         if self.layout == "delimited" and not self.header and names:
             raise ValueError(f"{names[0]} is a name, but header is false; use an index from 0")
+        if self.rest_of_line and self.quoting:
+            raise ValueError("rest_of_line takes the line as it is; set quoting to false")
         return self
 
     def asked(self) -> dict[str, Column]:
@@ -107,7 +109,7 @@ def read(file: SourceFile, form: TableFormat, split: str, counts: Counter[str]) 
         if "columns.label" in row:
             value = _label_text(row["columns.label"], where)
             if value in form.skip_labels:
-                counts["rows_with_a_skipped_label"] += 1
+                counts["rows_dropped_for_their_label"] += 1
                 continue
             target = name_of(value, form.labels, where, "task.format.labels")
         elif "columns.score" in row:
@@ -143,7 +145,7 @@ def _cells(
             cells = [*cells[: width - 1], form.delimiter.join(cells[width - 1 :])]
         if len(cells) < width or (len(cells) > width and not form.extra_columns):
             if form.bad_rows == "drop":
-                counts["rows_with_another_number_of_columns"] += 1
+                counts["rows_dropped_for_their_number_of_columns"] += 1
                 continue
             raise _uneven(where, width, cells, form)
         yield line, {key: cells[index] for key, index in indexes.items()}
