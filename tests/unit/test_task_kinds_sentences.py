@@ -14,7 +14,20 @@ from rungwise.tasks.examples import Choice, TaskInfo, Text
 from rungwise.tasks.items import Frame, Item
 from rungwise.tasks.pieces import longest_first
 
-WORDS = "zero one two three four five six seven eight nine ten eleven".split()
+WORDS = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "11",
+]
 FRAME = Frame(start=101, between=102, end=103, sequence_length=8)
 LABELS = TaskInfo("classification", ("no", "yes"), False, "accuracy")
 PAIRS = TaskInfo("classification", ("no", "yes"), True, "accuracy")

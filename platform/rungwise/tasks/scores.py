@@ -39,7 +39,8 @@ def _classification(predictions: Predictions, examples: Sequence[Text], info: Ta
     metrics = {
         "accuracy": float(accuracy_score(wanted, found)),
         "macro_f1": float(f1_score(wanted, found, average="macro", zero_division=_NOTHING)),
-        "matthews": float(matthews_corrcoef(wanted, found)),
+        # Where all have one label the library gives 0 as well, with a warning.
+        "matthews": float(matthews_corrcoef(wanted, found)) if len({*wanted, *found}) > 1 else 0.0,
     }
     if len(info.labels) == 2:
         # Both names as 0 and 1: the library looks for the second label among those that occur.

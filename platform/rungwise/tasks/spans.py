@@ -9,7 +9,8 @@ half a window after the last, so that an answer of up to half a window stands wh
 
 Places count code points of the original text, whatever the tokenizer normalises, so that an answer
 is a slice of it. Of a token's own characters the blanks at both ends are left out, and a token of
-blanks only has an empty place. Accents that the tokenizer drops belong to the letter before them.
+blanks only has an empty place. Tokens that share a character, as bytes do, have the same place.
+Accents that the tokenizer drops belong to the letter before them.
 Other characters that it drops at the edge of a token, such as a byte order mark, belong to none:
 who marks an answer does not see them either.
 """
@@ -109,10 +110,24 @@ def _located(text: str, encoding: Encoding) -> Located:
         starts.append(start)
         ends.append(end)
     # The accents that a normaliser strips stand after the letter they are on.
-    for token, limit in enumerate([*starts[1:], len(text)]):
+    for token in range(len(starts)):
+        limit = starts[token + 1] if token + 1 < len(starts) else len(text)
         while starts[token] < ends[token] < limit and _is_mark(text[ends[token]]):
             ends[token] += 1
+    _join_overlapping(starts, ends)
     return Located(encoding.ids, starts, ends)
+
+
+def _join_overlapping(starts: list[int], ends: list[int]) -> None:
+    """Give tokens that share characters, such as the bytes of one, all that they hold together."""
+    first = 0
+    for token in range(1, len(starts) + 1):
+        reach = max(ends[first:token])
+        if token == len(starts) or starts[token] >= reach:
+            together = token - first
+            starts[first:token] = [min(starts[first:token])] * together
+            ends[first:token] = [reach] * together
+            first = token
 
 
 def _is_mark(character: str) -> bool:
