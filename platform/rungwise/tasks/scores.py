@@ -19,6 +19,7 @@ from rungwise.tasks.metrics import Predictions, check
 from rungwise.tasks.tagging import marks_spans
 
 Metrics = dict[str, float]
+_NOTHING: Any = 0  # what 0/0 counts; the libraries declare a string, for "warn"
 
 
 def score(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> Metrics:
@@ -37,13 +38,14 @@ def _classification(predictions: Predictions, examples: Sequence[Text], info: Ta
     wanted = [str(example.target) for example in examples]
     metrics = {
         "accuracy": float(accuracy_score(wanted, found)),
-        "macro_f1": float(f1_score(wanted, found, average="macro", zero_division=0.0)),
-        "matthews": float(matthews_corrcoef(wanted, found)),
+        "macro_f1": float(f1_score(wanted, found, average="macro", zero_division=_NOTHING)),
+        # Where all have one label the library gives 0 as well, with a warning.
+        "matthews": float(matthews_corrcoef(wanted, found)) if len({*wanted, *found}) > 1 else 0.0,
     }
     if len(info.labels) == 2:
         # Both names as 0 and 1: the library looks for the second label among those that occur.
         ones = [[label == info.labels[1] for label in labels] for labels in (wanted, found)]
-        metrics["f1"] = float(f1_score(*ones, zero_division=0.0))
+        metrics["f1"] = float(f1_score(*ones, zero_division=_NOTHING))
     return metrics
 
 
@@ -60,7 +62,8 @@ def _regression(predictions: Predictions, examples: Sequence[Text], info: TaskIn
     with warnings.catch_warnings():
         # An untrained head predicts nearly the same for all; the library warns of lost digits.
         warnings.simplefilter("ignore")
-        pearson, spearman = (float(f(found, wanted)[0]) for f in (pearsonr, spearmanr))
+        results: list[Any] = [pearsonr(found, wanted), spearmanr(found, wanted)]
+    pearson, spearman = (float(result.statistic) for result in results)
     return metrics | {"pearson": pearson, "spearman": spearman}
 
 
@@ -73,10 +76,11 @@ def _tagging(predictions: Predictions, examples: Sequence[Tagged], info: TaskInf
     if marks_spans(info.labels):
         from seqeval.metrics import sequence_labeling
 
-        precision, recall, f1, _ = sequence_labeling.precision_recall_fscore_support(
-            wanted, found, average="micro", zero_division=0
+        micro = sequence_labeling.precision_recall_fscore_support(
+            wanted, found, average="micro", zero_division=_NOTHING
         )
-        metrics |= {"precision": float(precision), "recall": float(recall), "f1": float(f1)}
+        of_spans = zip(("precision", "recall", "f1"), np.array(micro[:3]).tolist(), strict=True)
+        metrics |= dict(of_spans)
     return metrics
 
 

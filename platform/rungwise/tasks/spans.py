@@ -7,15 +7,17 @@ many tokens each begins after the last one. Two bounds are ours, and change noth
 384 tokens and stride 128: a question takes half of the row at most, and no window begins more than
 half a window after the last, so that an answer of up to half a window stands whole in one.
 
-Places count code points of the original text, whatever the tokenizer normalises. Of a token's own
-characters the blanks at both ends are left out, and a token of blanks only has an empty place.
-What the tokenizer drops, such as accents, joiners and control characters, belongs to the token it
-touches, the one before it if there are two: every character between blanks that hold a token is
-part of one, and an answer is a slice of the text.
+Places count code points of the original text, whatever the tokenizer normalises, so that an answer
+is a slice of it. Of a token's own characters the blanks at both ends are left out, and a token of
+blanks only has an empty place. Tokens that share a character, as bytes do, have the same place.
+Accents that the tokenizer drops belong to the letter before them.
+Other characters that it drops at the edge of a token, such as a byte order mark, belong to none:
+who marks an answer does not see them either.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,36 +109,29 @@ def _located(text: str, encoding: Encoding) -> Located:
             end -= 1
         starts.append(start)
         ends.append(end)
-    _give_what_was_dropped(text, starts, ends)
+    # The accents that a normaliser strips stand after the letter they are on.
+    for token in range(len(starts)):
+        limit = starts[token + 1] if token + 1 < len(starts) else len(text)
+        while starts[token] < ends[token] < limit and _is_mark(text[ends[token]]):
+            ends[token] += 1
+    _join_overlapping(starts, ends)
     return Located(encoding.ids, starts, ends)
 
 
-def _give_what_was_dropped(text: str, starts: list[int], ends: list[int]) -> None:
-    """Widen the tokens that are not blank over the characters beside them that no token has."""
-    before = None  # the last token that is not blank
-    for token in range(len(starts)):
-        if starts[token] == ends[token]:
-            continue
-        limit = 0
-        if before is not None:
-            _widen(text, ends, before, starts[token])
-            limit = ends[before]
-        while starts[token] > limit and not text[starts[token] - 1].isspace():
-            starts[token] -= 1
-        before = token
-    if before is not None:
-        _widen(text, ends, before, len(text))
+def _join_overlapping(starts: list[int], ends: list[int]) -> None:
+    """Give tokens that share characters, such as the bytes of one, all that they hold together."""
+    first = 0
+    for token in range(1, len(starts) + 1):
+        reach = max(ends[first:token])
+        if token == len(starts) or starts[token] >= reach:
+            together = token - first
+            starts[first:token] = [min(starts[first:token])] * together
+            ends[first:token] = [reach] * together
+            first = token
 
 
-def _widen(text: str, ends: list[int], token: int, limit: int) -> None:
-    end = ends[token]
-    while end < limit and not text[end].isspace():
-        end += 1
-    # Of tokens that share a character, such as the bytes of one, each ends where the last does.
-    shared = ends[token]
-    while token >= 0 and ends[token] == shared:
-        ends[token] = end
-        token -= 1
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character).startswith("M")
 
 
 def _answer(example: Question, text: Located) -> tuple[int, int] | None:

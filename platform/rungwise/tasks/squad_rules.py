@@ -7,9 +7,10 @@ answer, or whose marked answers are all empty by these rules, is right only if n
 
 CMRC 2018 (Cui et al. 2019, arXiv:1810.07366; cmrc2018_evaluate.py): case and a list of signs do not
 count, each han character is a word, and F1 counts the longest stretch that both have in common
-instead of a bag. Of other writing the script makes words by NLTK; here they are runs of letters and
-digits, with points and commas inside, and other signs alone. Which rule an example falls under is
-told by its context: Chinese is what has more han characters than words of other writing.
+instead of a bag. Of other writing the script makes words by NLTK; here they are what stands between
+blanks, dashes and ASCII punctuation, with points and commas inside, and each such sign alone. Which
+rule an example falls under is told by its context: Chinese is what has more han characters than
+words of other writing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _WITHOUT_SIGNS = str.maketrans(
     "",
     "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』",  # noqa: RUF001
 )
-_CHINESE_WORD = re.compile(rf"[{HAN}]|[^\W{HAN}]+(?:[.,][^\W{HAN}]+)*|[^\w\s]|_")
+_OTHER = rf"[^\s{HAN}{re.escape(string.punctuation)}\u2013\u2014]+"  # two dashes are signs too
+_CHINESE_WORD = re.compile(rf"[{HAN}]|{_OTHER}(?:[.,]{_OTHER})*|\S")
 
 
 def of_example(predicted: str, example: Question) -> tuple[float, float]:
