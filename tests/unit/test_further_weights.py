@@ -129,6 +129,15 @@ def test_the_loss_before_the_first_step_is_the_last_one_of_the_run_before(
     assert (further.step, further.history[0]["step"]) == (20, 1)
 
 
+def test_a_model_that_reads_from_left_to_right_goes_on_as_well(root: Path, tmp_path: Path) -> None:
+    blocks = instances_of(root, kind="causal")
+    first = pretrained(root, config("causal"), blocks, "gggg")
+    further = run(config("causal", **STANDING), blocks, tmp_path, initial=first)
+    assert_same(weights(tmp_path), of(first))
+    before = first.summary["validation"][-1]["lm_loss"]
+    assert further.validation[0]["lm_loss"] == pytest.approx(before, rel=1e-6)
+
+
 def test_a_killed_further_run_goes_on_from_its_own_checkpoint_and_not_from_the_start(
     general: Artifact, instances: Artifact, tmp_path: Path
 ) -> None:
