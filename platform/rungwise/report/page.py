@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -40,6 +40,7 @@ from rungwise.report import (
     speed,
     speed_plots,
     spelling,
+    style,
     surprise,
     sweep_plots,
     tables,
@@ -52,6 +53,10 @@ from rungwise.tokenizer import load as load_tokenizer
 from rungwise.training.loop import PretrainConfig
 
 PAGE = "report.html"
+_OF_A_TRIAL = (
+    *("trial", "system", "title", "task", "state", "error", "winner", "stopped_early"),
+    *("epochs_run", "epochs_asked", "score", "loss", "seconds"),
+)
 _STAGES_DRAWN = 20  # more are drawn by kind
 
 
@@ -186,6 +191,7 @@ def render(
         table=inputs["table"].summary if "table" in inputs else None,
         sweeps=sweeps,
         trials=tables.trials(sweeps) if sweeps else [],
+        swept_columns=_swept_columns,
         registered=_registered(inputs),
         context_use=findings.use_of_context(
             pretrain["final"][terms.loss_key], instances.summary["unigram_entropy"]
@@ -224,8 +230,15 @@ def _compared_facts(compared: Compared) -> dict[str, Any]:
         "chosen": [row for task in compared.tasks for row in comparison.selections(task)],
         "cells": comparison.cells,
         "steps": comparison.steps,
-        "has_mix": bool(budget_plots.mixed(compared)),
+        "verdict": findings.verdict,
+        "series": style.series,
     }
+
+
+def _swept_columns(trials: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns of the trials that are settings and stand under their own names."""
+    names = dict.fromkeys(key for trial in trials for key in trial)
+    return [name for name in names if name not in _OF_A_TRIAL and "/" not in name]
 
 
 def _registered(inputs: Mapping[str, Artifact]) -> list[tuple[Mapping[str, Any], Any]]:

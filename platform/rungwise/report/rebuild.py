@@ -19,7 +19,6 @@ from rungwise.report.compared import input_of, of_stage
 from rungwise.report.origin import root_of
 
 _INITIAL = "initial"  # what a step of further pretraining calls the one it goes on from
-_TEXT = {"corpus": "corpus", "task_text": "task_text"}  # stage: key of a further step
 Block = dict[str, Any]
 
 
@@ -110,7 +109,7 @@ def _further(trained: Artifact, inputs: Mapping[str, Artifact]) -> Block:
     rows = _read(trained, "instances", inputs)
     text = _read(rows, "corpus", inputs)
     return {
-        _TEXT[text.stage]: text.record["config"],
+        text.stage: text.record["config"],  # corpus or task_text
         "instances": rows.record["config"],
         "pretrain": trained.record["config"]["pretrain"],
     }
