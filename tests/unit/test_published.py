@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_the_differences_of_the_ablation_are_those_of_the_specification() -> Non
     rows = list(TABLES["T7"].rows.values())
     deltas = [
         [round(new - old, 1) for old, new in zip(*pair, strict=True)]
-        for pair in zip(rows, rows[1:], strict=False)
+        for pair in itertools.pairwise(rows)
     ]
     assert deltas == [
         [-0.5, -3.5, -0.2, -0.1, -0.6],
@@ -50,7 +51,7 @@ def test_the_differences_of_the_ablation_are_those_of_the_specification() -> Non
 
 
 def test_a_row_that_the_table_lacks_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="no_such.*base, no_nsp"):
+    with pytest.raises(ValueError, match=r"no_such.*base, no_nsp"):
         PublishedConfig(table="T7", rows={"bert": "no_such"})
 
 

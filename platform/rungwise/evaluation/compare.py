@@ -223,9 +223,10 @@ def _score(
     data = load_data(inputs["task"], inputs["tokenizer"], inputs["pretrain"], config)
     curve: list[float] = []
 
-    def on_epoch(epoch: int, scores: dict[str, float]) -> None:
+    def on_epoch(epoch: int, scores: dict[str, float], state: object = None) -> None:
         curve.append(scores[data.info.metric])
-        report.metrics({f"validation/{k}": v for k, v in scores.items()}, epoch, run=name)
+        shown = {f"validation/{k}": v for k, v in scores.items() if "/" not in k}
+        report.metrics(shown, epoch, run=name)
 
     model = finetune(config, data, seed, on_epoch)
     scores = {split: evaluate(model, data, split) for split in ("validation", "test")}
@@ -239,7 +240,7 @@ def _score(
         "seed": seed,
         "curve": curve,
         **{split: {**found.metrics, "loss": found.loss} for split, found in scores.items()},
-        "mix": None if model.mix is None else list(model.mix.read().weights),
+        "mix": None if model.mix is None else list(model.mix.read().shares),
         "model": describe(model),
         "files": done,
         "seconds": round(time.monotonic() - began, 1),
