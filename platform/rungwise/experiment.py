@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from rungwise import registry, sweep
 from rungwise.config import validate, with_overrides
-from rungwise.errors import ConfigError
+from rungwise.errors import ConfigError, UserError
 from rungwise.evaluation import compare, table
 from rungwise.finetune import FinetuneConfig
 from rungwise.further import further_stages
@@ -89,7 +89,7 @@ def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
         ]
     evaluated: dict[str, Stage] = {}
     for task, entry in recipe.tasks.items():
-        whole = stages.add(_task(entry.data, pretrained[first][0]), f"task/{task}")
+        whole = stages.add(_task(entry.data, task, pretrained[first][0]), f"task/{task}")
         used = {
             name: [
                 _go_on(stages, variant, f"{name}@{number}" if number else name, task, before, whole)
@@ -109,7 +109,7 @@ def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
             where = task if budget is None else f"{task}/{budget}"
             if budget is not None:
                 smaller = _with_budget(entry.data, budget, task)
-                data = stages.add(_task(smaller, pretrained[first][0]), f"task/{where}")
+                data = stages.add(_task(smaller, task, pretrained[first][0]), f"task/{where}")
             inputs = {"task": data}
             for name in systems:
                 for number, of, after in _places(used[name]):
@@ -278,9 +278,16 @@ def _variants(recipe: Recipe, variant: Recipe, system: str) -> list[Recipe]:
     return found or [variant]
 
 
-def _task(config: TaskConfig, pretrained: dict[str, Stage]) -> Stage:
-    """The task stage. Paragraphs are drawn from the corpus, that of the first system."""
+def _task(config: TaskConfig, task: str, pretrained: dict[str, Stage]) -> Stage:
+    """The task stage. Paragraphs are drawn from the corpus, that of the first system.
+
+    Raises UserError naming the task where a path of it matches nothing.
+    """
     inputs = {"corpus": pretrained["corpus"]} if isinstance(config, ParagraphTaskConfig) else {}
+    try:
+        found = task_config.outside(config)
+    except UserError as error:
+        raise type(error)(f"tasks.{task}: {error}") from error
     return Stage(
         "task",
         2,
@@ -288,7 +295,7 @@ def _task(config: TaskConfig, pretrained: dict[str, Stage]) -> Stage:
         config,
         inputs=inputs,
         identity=task_config.identity(config),
-        outside=task_config.outside(config),
+        outside=found,
     )
 
 

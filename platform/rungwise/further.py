@@ -106,8 +106,8 @@ def _text(config: FurtherConfig, name: str, task: Stage | None) -> Stage:
     assert config.task_text is not None
     if task is None:
         raise ConfigError(
-            f"the further step {name} reads the text of the task {config.task_text.task}, but "
-            "this workflow has no such task; name one that the config has, or give a corpus"
+            f"the further step {name} reads the text of a task, but this workflow has none; give "
+            "it a corpus"
         )
     return Stage(
         "task_text",
@@ -115,6 +115,5 @@ def _text(config: FurtherConfig, name: str, task: Stage | None) -> Stage:
         task_text.run,
         config.task_text,
         inputs={"task": task},
-        identity=task_text.identity(config.task_text),
         title=f"task_text/{name}",
     )

@@ -38,7 +38,7 @@ def task_of(splits: dict[str, list[Example]]) -> Stage:
             write(splits[split], output, split)
         return {"kind": "classification", "labels": ["0", "1"], "pair": False, "metric": "accuracy"}
 
-    return Stage("task", 1, run, TaskTextConfig(task="it"), outside={"texts": str(splits)})
+    return Stage("task", 1, run, TaskTextConfig(), outside={"texts": str(splits)})
 
 
 def built(stages: Iterable[Stage], root: Folder) -> dict[str, Artifact]:

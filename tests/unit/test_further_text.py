@@ -35,7 +35,7 @@ def corpus_of(
         made.write_bytes(f"{split}.parquet", b"not to be opened")
     task = Artifact("task", "f" * 12, made, {"summary": {"kind": kind}})
     output = Folder.at(folder / "corpus")
-    config = TaskTextConfig(task="it", **{"held_out_fraction": 0.5, **settings})
+    config = TaskTextConfig(**{"held_out_fraction": 0.5, **settings})
     summary = run(config, {"task": task}, output, Context())
     files = [row["file"] for row in summary["files"]]
     return summary, [found for file in files for found in read_documents(output, file)]
@@ -146,7 +146,7 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 def test_two_calls_make_four_stages_of_training(recipe: Recipe) -> None:
-    task = Stage("task", 1, run, TaskTextConfig(task="it"))
+    task = Stage("task", 1, run, TaskTextConfig())
     general = pretrain_stages(recipe)
     domain = further_stages(further(corpus=recipe.corpus.model_dump()), "domain", general)
     adapted = further_stages(further(task_text={"task": "it"}), "task", general | domain, task)

@@ -302,6 +302,8 @@ def test_squad_keeps_answers_and_impossible_questions(tmp_path: Path) -> None:
     context = "Gravity makes rain fall."
     assert first == Question("s.json:q1", "q1", "Why?", context, (Answer("rain", 14),))
     assert second == Question("s.json:q2", "q2", "Who?", context, ())
+    answerable = {"kind": "squad", "unanswerable": "drop"}
+    assert examples(tmp_path, answerable, content, "s.json") == [first]
 
 
 def test_offsets_of_squad_count_characters_beyond_the_basic_plane(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def test_answerable_and_unanswerable_questions_are_told_apart() -> None:
 def test_what_cannot_be_measured_is_refused() -> None:
     info = TaskInfo("classification", FOUR, False, "f1")
     right = [{"label": "a"}]
-    with pytest.raises(ConfigError, match=r"task.metric is 'f1'.*accuracy, macro_f1, matthews"):
+    with pytest.raises(ConfigError, match=r"data.metric is 'f1'.*accuracy, macro_f1, matthews"):
         metrics.sums(right, [Text("t:1", "a", target="a")], info)
     info = replace(info, metric="accuracy")
     with pytest.raises(DataError, match="t:1: there is no target"):

@@ -139,8 +139,8 @@ def test_a_label_that_training_never_has_is_refused_with_its_place(tmp_path: Pat
     with pytest.raises(DataError) as error:
         made(tmp_path, **UNSEEN)
     assert str(error.value) == (
-        "task.test: test.tsv:2: the label 'bb' of this test example is on no training example (did "
-        "you mean 'b'?); the labels there are a, b; mend the files, or set task.unseen_labels to "
+        "data.test: test.tsv:2: the label 'bb' of this test example is on no training example (did "
+        "you mean 'b'?); the labels there are a, b; mend the files, or set data.unseen_labels to "
         "drop or keep"
     )
 
@@ -163,7 +163,7 @@ def test_an_unseen_label_can_be_dropped_or_kept_and_is_counted(tmp_path: Path) -
 def test_an_unseen_tag_is_found_as_well(tmp_path: Path) -> None:
     conll = {"kind": "conll"}
     train = "EU I-ORG\nsays O\n\n" * 9
-    with pytest.raises(DataError, match=r"task\.test: test\.tsv:3: the label 'B-LOC' of this test"):
+    with pytest.raises(DataError, match=r"data\.test: test\.tsv:3: the label 'B-LOC' of this test"):
         made(tmp_path, format=conll, train=train, validation=train, test="EU O\n\nBonn I-LOC\n")
 
 
@@ -172,28 +172,28 @@ def test_an_unseen_tag_is_found_as_well(tmp_path: Path) -> None:
     [
         (
             {"train": rows(20), "test": "\n"},
-            r"task\.test: expected examples, found none in .*test\.tsv; change task\.test",
+            r"data\.test: expected examples, found none in .*test\.tsv; change data\.test",
         ),
         (
             {"train": rows(4), "validation_fraction": 0.0001},
-            r"the share of task\.train that is validation has no example; change "
-            r"task\.validation_fraction",
+            r"the share of data\.train that is validation has no example; change "
+            r"data\.validation_fraction",
         ),
         (
             {"train": rows(90, "a")},
-            r"task\.train: expected two labels or more, found only a; check which column",
+            r"data\.train: expected two labels or more, found only a; check which column",
         ),
         (
             {"train": rows(90), "train_examples": 91},
-            r"task\.train_examples is 91, but train has \d+ examples; lower it",
+            r"data\.train_examples is 91, but train has \d+ examples; lower it",
         ),
         (
             {"train": rows(90, "abc"), "train_examples": 2},
-            r"task\.train_examples is 2, but there are 3 labels \(a, b, c\)",
+            r"data\.train_examples is 2, but there are 3 labels \(a, b, c\)",
         ),
         (
             {"train": rows(90, "abc"), "metric": "f1"},
-            r"task\.metric: f1 is of the second of two labels, but there are 3.*macro_f1",
+            r"data\.metric: f1 is of the second of two labels, but there are 3.*macro_f1",
         ),
         (
             {
@@ -203,7 +203,7 @@ def test_an_unseen_tag_is_found_as_well(tmp_path: Path) -> None:
                 "test": "x IN\n",
                 "metric": "f1",
             },
-            r"task\.metric: f1 is of spans in IOB tags, but the tags are IN, NN; use accuracy",
+            r"data\.metric: f1 is of spans in IOB tags, but the tags are IN, NN; use accuracy",
         ),
     ],
 )

@@ -149,4 +149,4 @@ def files_of(config: FilesTaskConfig, split: str) -> list[SourceFile]:
 
 def key_of(name: str) -> str:
     """The config key of a field of the block, as a message should print it."""
-    return f"task.{name}"
+    return f"data.{name}"

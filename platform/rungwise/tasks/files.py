@@ -118,7 +118,7 @@ def _labels(
     if len(seen) < 2:
         raise DataError(
             f"{key_of('train')}: expected two labels or more, found only {listed(sorted(seen))}; "
-            "check which column task.format names, or change the file"
+            "check which column data.format names, or change the file"
         )
     extra: set[str] = set()
     for split in SPLITS[1:]:

@@ -45,7 +45,7 @@ def sums(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> N
     check(predictions, examples, info)
     if info.metric not in names(info):
         raise ConfigError(
-            f"task.metric is {info.metric!r}, which does not select for a task of the kind "
+            f"data.metric is {info.metric!r}, which does not select for a task of the kind "
             f"{info.kind}; choose one of {', '.join(names(info))}"
         )
     return _SUMS[info.kind](predictions, examples, info)

@@ -50,7 +50,7 @@ def load(config: ParagraphTaskConfig, corpus: Artifact) -> Task:
     if len(labels) < config.num_labels:
         found = {label: {split: len(pools[label][split]) for split in SPLITS} for label in pools}
         raise DataError(
-            f"task.num_labels is {config.num_labels}, but only {len(labels)} labels of the corpus "
+            f"data.num_labels is {config.num_labels}, but only {len(labels)} labels of the corpus "
             f"have the paragraphs asked for ({wanted}); lower num_labels or the *_per_label "
             f"numbers, raise corpus.held_out_fraction, or add text. Found: {found}"
         )

@@ -41,17 +41,10 @@ _SHARD_BYTES = 8e6
 
 
 class TaskTextConfig(Config):
-    """Which task, and how much of its training text is held out to measure the loss on."""
+    """How much of the task's training text is held out to measure the loss on."""
 
-    task: str = Field(min_length=1)  # its name in the recipe
     held_out_fraction: float = Field(default=0.1, gt=0, lt=1)
     seed: int = Field(default=0, ge=0)
-
-
-def identity(config: TaskTextConfig) -> dict[str, Any]:
-    """The config as far as it decides what comes out: all but the name of the task, which is an
-    input."""
-    return config.model_dump(mode="json", exclude={"task"})
 
 
 def run(
@@ -113,7 +106,7 @@ def _refuse_too_few(config: TaskTextConfig, found: dict[str, int]) -> None:
     for split, direction in (("validation", "raise"), ("train", "lower")):
         if not found[split]:
             raise DataError(
-                f"the training examples of the task {config.task} give {sum(found.values())} "
+                f"the training examples of the task give {sum(found.values())} "
                 f"documents, and none fell into {split}; {direction} task_text.held_out_fraction "
                 f"(now {config.held_out_fraction}), or use a task with more examples"
             )

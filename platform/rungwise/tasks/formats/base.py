@@ -117,7 +117,7 @@ def words(value: Any, where: str, what: str) -> str:
         raise DataError(f"{where}: {what} must be text, found {shown(value)}; mend the line")
     if not value.strip():
         raise DataError(
-            f"{where}: {what} is empty; mend the line, or check which column task.format names"
+            f"{where}: {what} is empty; mend the line, or check which column data.format names"
         )
     try:
         value.encode()

@@ -144,12 +144,12 @@ def _check_width(cells: Sequence[str], width: int, where: str) -> None:
     if len(cells) != width:
         raise DataError(
             f"{where}: expected {width} columns, the options and the label among them, found "
-            f"{len(cells)}: {shown(' | '.join(cells))}; mend the row, or change task.format.kind"
+            f"{len(cells)}: {shown(' | '.join(cells))}; mend the row, or change data.format.kind"
         )
 
 
 def _not_dream(where: str, found: Any) -> DataError:
     return DataError(
         f"{where}: expected [turns, [{{question, choice, answer}}], id] as in DREAM, found "
-        f"{shown(found)}; mend the file, or change task.format.kind"
+        f"{shown(found)}; mend the file, or change data.format.kind"
     )

@@ -113,20 +113,20 @@ def _words(
             raise DataError(
                 f"{file.uri}:{line}: expected {max(width, columns.least)} columns, a word and its "
                 f"tag among them, found {len(cells)}: {shown(text)}; words and tags must be as "
-                "many, so mend the line, or change task.format.separator, word or tag"
+                "many, so mend the line, or change data.format.separator, word or tag"
             )
         if columns.numbered and not _CONLLU_ID.fullmatch(cells[0]):
             if _CONLLU_NO_WORD.fullmatch(cells[0]):
                 continue
             raise DataError(
                 f"{file.uri}:{line}: expected a word's number in the first column of CoNLL-U, "
-                f"found {shown(cells[0])}; mend the line, or use task.format.kind: conll"
+                f"found {shown(cells[0])}; mend the line, or use data.format.kind: conll"
             )
         word, tag = cells[columns.word], cells[columns.tag]
         if not word or not tag:
             raise DataError(
                 f"{file.uri}:{line}: expected a word and its tag, found {shown(text)}; mend the "
-                "line, or change task.format.word or tag"
+                "line, or change data.format.word or tag"
             )
         yield line, (word, tag)
 
@@ -164,5 +164,5 @@ def _sentence(
         tags = to_iob2(tags)
     if form.labels is not None:
         for line, tag in zip(lines, tags, strict=True):
-            name_of(tag, form.labels, f"{file.uri}:{line}", "task.format.labels")
+            name_of(tag, form.labels, f"{file.uri}:{line}", "data.format.labels")
     return Tagged(f"{file.name}:{lines[0]}", tuple(words), tuple(tags))

@@ -45,7 +45,7 @@ def delimited(
     except csv.Error as error:
         raise DataError(
             f"{file.uri}:{line}: the quotes of this row do not match ({error}); mend the row, or "
-            "set task.format.quoting to false if quotes are characters like others"
+            "set data.format.quoting to false if quotes are characters like others"
         ) from None
 
 
@@ -60,7 +60,7 @@ def json_lines(file: SourceFile) -> Iterator[tuple[int, dict[str, Any]]]:
         except json.JSONDecodeError as error:
             raise DataError(
                 f"{where}: expected a JSON object on each line, found no JSON ({error.msg} at "
-                f"column {error.colno}); mend the line, or change task.format.layout"
+                f"column {error.colno}); mend the line, or change data.format.layout"
             ) from None
         except (RecursionError, ValueError) as error:
             raise DataError(f"{where}: not JSON that can be read: {error}") from None
@@ -81,7 +81,7 @@ def index_of(column: Column, header: Sequence[str] | None, where: str, key: str)
     if header is None:
         raise DataError(
             f"{where}: {key} is the name {column!r}, but the file has no header; use an index from "
-            "0, or set task.format.header to true"
+            "0, or set data.format.header to true"
         )
     if header.count(column) != 1:
         raise missing(column, header, where, key, header.count(column))

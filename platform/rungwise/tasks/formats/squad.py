@@ -25,6 +25,8 @@ class SquadFormat(FormatConfig):
     # An answer that does not stand in the context at its place; `drop` leaves it out, and a
     # question that has no other.
     bad_answers: Literal["error", "drop"] = "error"
+    # Questions without an answer; leaving them out makes version 1.1 of version 2.0.
+    unanswerable: Literal["keep", "drop"] = "keep"
 
     @property
     def task_kind(self) -> Kind:
@@ -43,6 +45,9 @@ def read(file: SourceFile, form: SquadFormat, counts: Counter[str]) -> Iterator[
             question = words(_of(found, "question", place, str), place, "the question")
             answers = tuple(_answers(found, context, place, form, counts))
             impossible = found.get("is_impossible", False)
+            if impossible and form.unanswerable == "drop":
+                counts["unanswerable_questions_left_out"] += 1
+                continue
             if not impossible and not answers:
                 if form.bad_answers == "drop" and found.get("answers"):
                     counts["questions_dropped_without_an_answer"] += 1
@@ -89,7 +94,7 @@ def _answers(
             raise DataError(
                 f"{place}: expected {shown(text)} in the context from character {start} on, found "
                 f"{shown(stands)}; mend the answer, or leave such answers out with "
-                "task.format.bad_answers: drop"
+                "data.format.bad_answers: drop"
             )
 
 
@@ -100,7 +105,7 @@ def json_of(file: SourceFile) -> Any:
     except json.JSONDecodeError as error:
         raise DataError(
             f"{file.uri}:{error.lineno}: expected JSON, found none ({error.msg} at column "
-            f"{error.colno}); fetch the file again, or change task.format.kind"
+            f"{error.colno}); fetch the file again, or change data.format.kind"
         ) from None
     except (RecursionError, ValueError) as error:
         raise DataError(f"{file.uri}: not JSON that can be read: {error}") from None
@@ -116,5 +121,5 @@ def _of(found: dict[str, Any], key: str, where: str, kind: Any) -> Any:
 def _unexpected(where: str, expected: str, found: Any) -> DataError:
     return DataError(
         f"{where}: expected {expected} but found {shown(found)}; mend the file, or change "
-        "task.format.kind"
+        "data.format.kind"
     )

@@ -85,7 +85,7 @@ class TableFormat(FormatConfig):
         return self
 
     def asked(self) -> dict[str, Column]:
-        """The columns that are read, by the key below `task.format` that names them."""
+        """The columns that are read, by the key below `data.format` that names them."""
         columns = {f"columns.{key}": value for key, value in self.columns if value is not None}
         return columns | ({"split.column": self.split.column} if self.split else {})
 
@@ -111,7 +111,7 @@ def read(file: SourceFile, form: TableFormat, split: str, counts: Counter[str]) 
             if value in form.skip_labels:
                 counts["rows_dropped_for_their_label"] += 1
                 continue
-            target = name_of(value, form.labels, where, "task.format.labels")
+            target = name_of(value, form.labels, where, "data.format.labels")
         elif "columns.score" in row:
             target = _score(row["columns.score"], form.score_range, where)
         text = words(row["columns.text"], where, "the text")
@@ -133,7 +133,7 @@ def _cells(
         if indexes is None:
             header = [cell.strip() for cell in cells] if form.header else None
             indexes = {
-                key: index_of(column, header, where, f"task.format.{key}")
+                key: index_of(column, header, where, f"data.format.{key}")
                 for key, column in form.asked().items()
             }
             last = max(indexes.values())
@@ -154,8 +154,8 @@ def _cells(
 def _uneven(where: str, width: int, cells: list[str], form: TableFormat) -> DataError:
     return DataError(
         f"{where}: expected {width} columns separated by {form.delimiter!r}, found {len(cells)}: "
-        f"{shown(form.delimiter.join(cells))}; mend the row, or change task.format.delimiter, "
-        "quoting or columns, or leave such rows out with task.format.bad_rows: drop"
+        f"{shown(form.delimiter.join(cells))}; mend the row, or change data.format.delimiter, "
+        "quoting or columns, or leave such rows out with data.format.bad_rows: drop"
     )
 
 
@@ -165,7 +165,7 @@ def _from_json(file: SourceFile, form: TableFormat) -> Iterator[tuple[int, dict[
         for key, column in form.asked().items():
             assert isinstance(column, str), "the config refuses an index"
             if column not in found:
-                raise missing(column, found, f"{file.uri}:{line}", f"task.format.{key}")
+                raise missing(column, found, f"{file.uri}:{line}", f"data.format.{key}")
             row[key] = found[column]
         yield line, row
 
@@ -178,7 +178,7 @@ def _label_text(value: Any, where: str) -> str:
         return str(value).strip()
     raise DataError(
         f"{where}: a label must be text or a whole number, found {shown(value)}; mend the line, or "
-        "change task.format.columns.label"
+        "change data.format.columns.label"
     )
 
 
@@ -191,11 +191,11 @@ def _score(value: Any, within: tuple[float, float] | None, where: str) -> float:
     if not math.isfinite(score):
         raise DataError(
             f"{where}: expected a number as the score, found {shown(value)}; mend the line, or "
-            "change task.format.columns.score"
+            "change data.format.columns.score"
         )
     if within is not None and not within[0] <= score <= within[1]:
         raise DataError(
             f"{where}: expected a score from {within[0]:g} to {within[1]:g}, found {score:g}; mend "
-            "the line, or change task.format.score_range"
+            "the line, or change data.format.score_range"
         )
     return score
