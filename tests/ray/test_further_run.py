@@ -81,8 +81,8 @@ def texts(name: str, sentences: list[str]) -> list[Example]:
     return [Text(f"{name}:{n}", sentence, None, str(n % 2)) for n, sentence in enumerate(sentences)]
 
 
-def small(tmp_path: Path, corpus: Path, **blocks: Any) -> Recipe:
-    recipe = small_recipe(tmp_path / "root", corpus)
+def small(tmp_path: Path, text: Path, **blocks: Any) -> Recipe:
+    recipe = small_recipe(tmp_path / "root", text)
     recipe |= {name: recipe[name] | block for name, block in blocks.items()}
     return load(Recipe, write_recipe(tmp_path / "recipe.yaml", recipe))
 
@@ -136,20 +136,12 @@ def test_the_text_of_sst2_lowers_the_loss_on_its_dev_sentences(
 ) -> None:
     """A small general model of the Brown corpus, and then the training sentences of the task."""
     root = Folder.at(tmp_path / "root")
+    brown = real_data / "corpora/en/brown/brown.txt.gz"
+    layout = {"documents": "blank_line", "lines": "sentence"}
     recipe = small(
         tmp_path,
-        real_data / "corpora/en/brown/brown.txt.gz",
-        corpus={
-            "sources": [
-                {
-                    "kind": "text",
-                    "paths": [str(real_data / "corpora/en/brown/brown.txt.gz")],
-                    "documents": "blank_line",
-                    "lines": "sentence",
-                }
-            ],
-            "held_out_fraction": 0.05,
-        },
+        brown,
+        corpus={"sources": [{"kind": "text", "paths": [str(brown)], **layout}]},
         tokenizer={"vocab_size": 4000, "min_frequency": 2},
         model={"num_layers": 2, "hidden_size": 64, "intermediate_size": 256},
         pretrain={"steps": 400, "global_batch_size": 64, "validation_every_steps": 400},
