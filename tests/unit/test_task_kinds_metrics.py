@@ -87,14 +87,14 @@ def test_the_value_of_the_sums_is_the_librarys_metric(
 ) -> None:
     rng = np.random.default_rng(0)
     info = TaskInfo(kind, labels, kind == "regression", metric)
-    for count in (2, 3, 5, 40):
+    for count in (2, 5, 40):
         predictions, examples = drawn(rng, info, count)
         rows = metrics.sums(predictions, examples, info)
         assert len(rows) == count
-        times = rng.multinomial(count, np.ones(count) / count, size=4)
+        times = rng.multinomial(count, np.ones(count) / count, size=3)
         totals = np.concatenate([rows.sum(axis=0, keepdims=True), times @ rows])
         values = metrics.value(totals, info)
-        assert values.shape == (5,)
+        assert values.shape == (4,)
         for counts, value in zip([np.ones(count, int), *times], values, strict=True):
             taken = np.repeat(np.arange(count), counts)
             scored = kinds.score(

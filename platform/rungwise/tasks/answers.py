@@ -2,10 +2,10 @@
 
 The score of a span is the sum of its start and end logits, and the best over all windows wins.
 The released code for SQuAD lets a token start an answer only in the window that shows most around
-it; here each window may, because a window that shows less seldom scores more, and the rule would
-hide answers that stand whole in one window only. No answer scores as the first token of the row
-does, in the window where that is least; it is given where it beats the best span by more than a
-threshold found on the validation split (Devlin et al. 2019, section 4.3).
+it; here it may in each, because that rule hides an answer that stands whole in another window only.
+No answer scores as the first token of the row does, in the window where that is least; it is given
+where it beats the best span by more than a threshold found on the validation split (Devlin et al.
+2019, section 4.3).
 """
 
 from __future__ import annotations

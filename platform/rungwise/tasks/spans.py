@@ -10,9 +10,9 @@ half a window after the last, so that an answer of up to half a window stands wh
 Places count code points of the original text, whatever the tokenizer normalises, so that an answer
 is a slice of it. Of a token's own characters the blanks at both ends are left out, and a token of
 blanks only has an empty place. Tokens that share a character, as bytes do, have the same place.
-Accents that the tokenizer drops belong to the letter before them.
-Other characters that it drops at the edge of a token, such as a byte order mark, belong to none:
-who marks an answer does not see them either.
+Accents that the tokenizer drops belong to the letter before them. Other characters that it drops at
+the edge of a token, such as a byte order mark, belong to none: who marks an answer does not see
+them either.
 """
 
 from __future__ import annotations
