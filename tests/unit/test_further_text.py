@@ -191,5 +191,5 @@ def test_a_step_reads_one_text(recipe: Recipe) -> None:
             further(**blocks)
     with pytest.raises(ConfigError, match=r"pretrain\.longer_share"):
         further(task_text={"task": "it"}, pretrain={"steps": 5, "longer_share": 0.1})
-    with pytest.raises(ConfigError, match="the task it, but this workflow has no such task"):
+    with pytest.raises(ConfigError, match="the text of a task, but this workflow has none"):
         further_stages(further(task_text={"task": "it"}), "task", pretrain_stages(recipe))

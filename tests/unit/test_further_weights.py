@@ -12,10 +12,10 @@ from rungwise import artifact as artifacts
 from rungwise.artifact import Artifact
 from rungwise.context import ComputeConfig
 from rungwise.errors import ConfigError, DataError
-from rungwise.models.bert import Bert
-from rungwise.models.heads import load_encoder
+from rungwise.finetune import FinetuneConfig, TaskModel
 from rungwise.pretrained import load_model
 from rungwise.storage import Folder
+from rungwise.tasks.examples import TaskInfo
 from rungwise.training.checkpoint import MODEL, load_tensors, save_tensors
 from rungwise.training.initial import began_with
 from rungwise.training.trainer import PretrainStageConfig, build, check_fit, identity_of
@@ -181,10 +181,11 @@ def test_parts_that_the_objective_does_not_train_are_carried_along(
     assert {name for name in before if torch.equal(before[name], after[name])} == HEADS
     # The model is read as one of its objective, without them, and fine-tuning finds the pooler.
     assert set(load_model(words).state_dict()) == before.keys() - HEADS
-    encoder = Bert(load_model(words).bert.config, VOCAB)
-    load_encoder(encoder, after)
-    assert encoder.pooler is not None
-    assert torch.equal(encoder.pooler.weight, before["bert.pooler.weight"])
+    task = TaskInfo("classification", ("no", "yes"), False, "accuracy")
+    model = TaskModel(FinetuneConfig(), task, load_model(words).bert.config, "mlm", VOCAB)
+    model.load_pretrained(after)
+    pooler = dict(model.head.named_parameters())["pool.dense.weight"]
+    assert torch.equal(pooler, before["bert.pooler.weight"])
 
     again = pretrained(root, config(**MLM), instances, "cccc", words)
     assert set(again.summary["began_with"]["carried"]) == HEADS
