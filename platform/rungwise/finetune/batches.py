@@ -5,7 +5,7 @@ Shapes: R rows, B items, T sequence, W words.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,14 +38,14 @@ def collate(items: Sequence[Item], kind: Kind) -> ItemBatch:
         segments_RT[number, : len(row.segments)] = torch.tensor(row.segments)
     word_row, word_place = None, None
     if kind == "tagging":
-        word_row = torch.tensor([n for n, item in enumerate(items) for _ in item.places])
-        word_place = torch.tensor([place for item in items for place in item.places])
+        word_row = _integers(n for n, item in enumerate(items) for _ in item.places)
+        word_place = _integers(place for item in items for place in item.places)
     return ItemBatch(
         ids_RT,
         segments_RT,
         Rows(
             lengths=torch.tensor(lengths) if min(lengths) < max(lengths) else None,
-            item=torch.tensor([n for n, item in enumerate(items) for _ in item.rows]),
+            item=_integers(n for n, item in enumerate(items) for _ in item.rows),
             count=len(items),
             word_row=word_row,
             word_place=word_place,
@@ -61,3 +61,7 @@ def _targets(items: Sequence[Item], kind: Kind) -> Tensor | None:
     if kind == "tagging":
         targets = [tag for tags in targets for tag in tags]
     return torch.tensor(targets, dtype=torch.float32 if kind == "regression" else torch.int64)
+
+
+def _integers(values: Iterable[int]) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.int64)
