@@ -97,9 +97,7 @@ def step_of(recipe: Recipe, steps: int, rate: float) -> FurtherConfig:
         "optimizer": {"kind": "adamw", "learning_rate": rate},
     }
     length = {"kind": "masked_blocks", "sequence_length": recipe.instances.sequence_length}  # pyright: ignore[reportAttributeAccessIssue]
-    return validate(
-        FurtherConfig, {"task_text": {"task": "it"}, "instances": length, "pretrain": pretrain}
-    )
+    return validate(FurtherConfig, {"task_text": {}, "instances": length, "pretrain": pretrain})
 
 
 def test_general_text_then_the_text_of_a_task(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_short_texts_stay_and_copies_go_and_some_are_held_out(tmp_path: Path) ->
 
 
 def test_too_few_examples_are_refused_with_the_key_to_change(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"the task it give 1 documents.*held_out_fraction"):
+    with pytest.raises(DataError, match=r"the task give 1 documents.*held_out_fraction"):
         corpus_of(tmp_path, "classification", filler(1))
 
 
@@ -149,7 +149,7 @@ def test_two_calls_make_four_stages_of_training(recipe: Recipe) -> None:
     task = Stage("task", 1, run, TaskTextConfig())
     general = pretrain_stages(recipe)
     domain = further_stages(further(corpus=recipe.corpus.model_dump()), "domain", general)
-    adapted = further_stages(further(task_text={"task": "it"}), "task", general | domain, task)
+    adapted = further_stages(further(task_text={}), "task", general | domain, task)
     assert adapted["pretrain"].inputs["initial"] is domain["pretrain"]
     assert domain["pretrain"].inputs["initial"] is general["pretrain"]
     assert adapted["instances"].inputs["tokenizer"] is general["tokenizer"]
@@ -162,9 +162,9 @@ def test_two_calls_make_four_stages_of_training(recipe: Recipe) -> None:
         assert {source.shown for source in stage.inputs.values()} <= known
         known.add(stage.shown)
     # Where it comes from is part of what it is, what it is called is not.
-    again = further_stages(further(task_text={"task": "other"}), "x", general | domain, task)
+    again = further_stages(further(task_text={}), "x", general | domain, task)
     assert again["pretrain"].fingerprint == adapted["pretrain"].fingerprint
-    directly = further_stages(further(task_text={"task": "it"}), "task", general, task)
+    directly = further_stages(further(task_text={}), "task", general, task)
     assert directly["pretrain"].fingerprint != adapted["pretrain"].fingerprint
     assert directly["instances"].fingerprint == adapted["instances"].fingerprint
 
@@ -186,10 +186,10 @@ def test_a_further_corpus_is_the_artifact_that_the_same_general_one_is(recipe: R
 
 
 def test_a_step_reads_one_text(recipe: Recipe) -> None:
-    for blocks in ({}, {"task_text": {"task": "it"}, "corpus": recipe.corpus.model_dump()}):
+    for blocks in ({}, {"task_text": {}, "corpus": recipe.corpus.model_dump()}):
         with pytest.raises(ConfigError, match="either corpus or task_text"):
             further(**blocks)
     with pytest.raises(ConfigError, match=r"pretrain\.longer_share"):
-        further(task_text={"task": "it"}, pretrain={"steps": 5, "longer_share": 0.1})
+        further(task_text={}, pretrain={"steps": 5, "longer_share": 0.1})
     with pytest.raises(ConfigError, match="the text of a task, but this workflow has none"):
-        further_stages(further(task_text={"task": "it"}), "task", pretrain_stages(recipe))
+        further_stages(further(task_text={}), "task", pretrain_stages(recipe))

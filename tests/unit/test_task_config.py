@@ -38,8 +38,8 @@ def task(**keys: Any) -> FilesTaskConfig:
     ("keys", "message"),
     [
         ({"kind": "file", "train": "a"}, r"task\.kind: expected one of paragraph_label, files"),
-        ({}, r"data\.train: this key is missing"),
-        ({"train": []}, r"data\.train"),
+        ({}, r"task\.train: this key is missing"),
+        ({"train": []}, r"task\.train"),
         ({"train": "a", "trian_examples": 5}, "did you mean 'train_examples'"),
         (
             {"train": "a", "validation_fraction": None},
@@ -47,14 +47,14 @@ def task(**keys: Any) -> FilesTaskConfig:
         ),
         ({"train": "a", "test": "b"}, "expected test or test_fraction, both are set"),
         ({"train": "a", "test_fraction": 0.8}, "leave nothing to train on"),
-        ({"train": "a", "train_examples": 0}, r"data\.train_examples"),
+        ({"train": "a", "train_examples": 0}, r"task\.train_examples"),
         (
             {"train": "a", "metric": "pearson"},
             "metric: expected one of accuracy, macro_f1, f1, "
             "matthews for classification, found 'pearson'",
         ),
         ({"train": "a", "format": FORM | {"columns": {"text": 0}}}, "a task needs a column for"),
-        ({"train": "a", "format": {"kind": "glue", "task": "X"}}, r"data\.format\.task"),
+        ({"train": "a", "format": {"kind": "glue", "task": "X"}}, r"task\.format\.task"),
     ],
 )
 def test_a_bad_block_is_refused(keys: dict[str, Any], message: str) -> None:

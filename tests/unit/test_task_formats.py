@@ -345,7 +345,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str | bytes, str]] = {
         table(labels=["good", "bad"]),
         "text\tlabel\nwords\tgood\nmore\tgoood\n",
         r"data\.txt:3: expected one of the labels good, bad, found 'goood' \(did you mean "
-        r"'good'\?\); .*task\.format\.labels",
+        r"'good'\?\); .*data\.format\.labels",
     ),
     "a label that the mapping lacks, after a cell of three lines": (
         table(labels={0: "a", 1: "b"}, delimiter=",", quoting=True),
@@ -361,7 +361,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str | bytes, str]] = {
         table(),
         "texts\tlabel\nwords\ta\n",
         r"data\.txt:1: expected one column 'text', found none \(did you mean 'texts'\?\); the "
-        r"columns are texts, label; change task\.format\.columns\.text",
+        r"columns are texts, label; change data\.format\.columns\.text",
     ),
     "a column that is there twice": (
         table(),
@@ -371,7 +371,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str | bytes, str]] = {
     "a missing field of JSON": (
         table(layout="json_lines"),
         '{"text": "a", "label": "x"}\n{"text": "a", "lable": "x"}\n',
-        r"data\.txt:2: expected one column 'label'.*did you mean 'lable'.*task\.format\."
+        r"data\.txt:2: expected one column 'label'.*did you mean 'lable'.*data\.format\."
         r"columns\.label",
     ),
     "a test file of GLUE, which has no labels": (
@@ -397,7 +397,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str | bytes, str]] = {
     "a quote that is never closed": (
         table(delimiter=",", quoting=True),
         'text,label\n"ab\nc",a\n"never,b\nx,c\n',
-        r"data\.txt:4: the quotes of this row do not match.*task\.format\.quoting to false",
+        r"data\.txt:4: the quotes of this row do not match.*data\.format\.quoting to false",
     ),
     "an empty text": (
         table(),
@@ -428,7 +428,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str | bytes, str]] = {
     "a score that is no number": (
         {"kind": "sts"},
         f"{STS_ROW}\n{STS_ROW.replace('3.800', 'high')}\n",
-        r"data\.txt:2: expected a number as the score, found 'high'.*task\.format\.columns\.score",
+        r"data\.txt:2: expected a number as the score, found 'high'.*data\.format\.columns\.score",
     ),
     "a score that is not finite": (
         {"kind": "sts"},
@@ -482,7 +482,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str | bytes, str]] = {
         {"kind": "squad"},
         squad(asked("rain", 13)),
         r"data\.txt, question q1, answers\[0\]: expected 'rain' in the context from character 13 "
-        r"on, found ' rai'; .*task\.format\.bad_answers: drop",
+        r"on, found ' rai'; .*data\.format\.bad_answers: drop",
     ),
     "an answer before the context": (
         {"kind": "squad"},

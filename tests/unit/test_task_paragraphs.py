@@ -89,7 +89,7 @@ def test_the_task_is_balanced_hides_the_name_and_shares_no_document_or_text(tmp_
 
 def test_too_few_paragraphs_are_refused_with_what_was_found(tmp_path: Path) -> None:
     config = ParagraphTaskConfig(num_labels=3, test_per_label=500, minimum_words=5)
-    with pytest.raises(DataError, match=r"task\.num_labels is 3, but only 0 labels.*Found"):
+    with pytest.raises(DataError, match=r"data\.num_labels is 3, but only 0 labels.*Found"):
         run(config, {"corpus": corpus(tmp_path / "c")}, Folder.at(tmp_path / "t"), Context())
 
 
