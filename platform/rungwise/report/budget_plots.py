@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from rungwise.report import style
 from rungwise.report.compared import Compared, TaskResult, best_of
-from rungwise.report.formats import compact, metric_name, number
+from rungwise.report.formats import metric_axis
 
 _COLUMNS = 3
 _APART = 0.022  # of the axis, between the systems at one budget
+_TRIVIAL = "best trivial baseline"
+_LABEL = 0.13  # of the axis, the room of a tick's label
 _GROUP = 0.8  # of the room of a layer, for all its bars
 
 
@@ -27,7 +34,7 @@ def budgets(compared: Compared) -> bytes:
         _panel(axes, task)
     for axes in list(grid.flat)[len(tasks) :]:
         axes.set_axis_off()
-    style.legend_below(drawn, grid.flat[0])
+    style.legend_below(drawn, grid.flat[0], last=[_TRIVIAL])
     return style.png(drawn)
 
 
@@ -64,18 +71,23 @@ def _panel(axes: Axes, task: TaskResult) -> None:
             color=style.MUTED,
             linestyle=(0, (4, 3)),
             linewidth=1.3,
-            label="best trivial baseline",
+            label=_TRIVIAL,
         )
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(counts))
     axes.xaxis.set_minor_locator(NullLocator())
-    shown = [number(count) if count < 10_000 else compact(count) for count in counts]
-    axes.set_xticklabels(shown, rotation=35 if len(counts) > 4 else 0)
-    style.dress(axes, task.name, "labelled examples", f"test {metric_name(task.metric)} (%)")
+    gaps = [math.log(b / a) for a, b in itertools.pairwise(counts)]
+    crowded = min(gaps) < _LABEL * math.log(span)
+    axes.set_xticklabels([_short(count) for count in counts], rotation=40 if crowded else 0)
+    style.dress(axes, task.name, "labelled examples", metric_axis(task.metric))
 
 
-def _metric(found: object, metric: str) -> dict[str, float]:
-    assert isinstance(found, dict)
+def _short(count: int) -> str:
+    """10, 100, 1k, 67k: labels stand close on a logarithmic axis."""
+    return f"{count}" if count < 1000 else f"{count / 1000:.3g}k"
+
+
+def _metric(found: Mapping[str, Any], metric: str) -> dict[str, float]:
     return {name: each[metric] for name, each in found["baselines"].items() if metric in each}
 
 
@@ -101,22 +113,22 @@ def mix(compared: Compared) -> bytes:
     width = style.WIDE[0] if columns > 1 else style.MIDDLE[0]
     drawn = style.figure((width, 0.7 + 3.0 * rows))
     grid = drawn.subplots(rows, columns, squeeze=False)
-    named: dict[str, object] = {}
+    named: dict[str, Any] = {}
     for axes, (task, systems) in zip(grid.flat, tasks, strict=False):
         layers = max(weights.shape[1] for weights in systems.values())
         bar = _GROUP / len(systems)
-        for number_, (name, weights) in enumerate(systems.items()):
+        for place, (name, weights) in enumerate(systems.items()):
             look = style.series(list(compared.systems).index(name))
             count = weights.shape[1]
-            drawn_bars = axes.bar(
-                np.arange(count) + bar * (number_ - (len(systems) - 1) / 2),
+            bars = axes.bar(
+                np.arange(count) + bar * (place - (len(systems) - 1) / 2),
                 100 * weights.mean(axis=0),
                 yerr=100 * weights.std(axis=0, ddof=1) if len(weights) > 1 else None,
                 width=0.92 * bar,
                 color=look.colour,
                 error_kw={"ecolor": style.INK, "elinewidth": 1.1, "capsize": 2},
             )
-            named.setdefault(name, drawn_bars)
+            named.setdefault(name, bars)
         equal = axes.axhline(100 / layers, color=style.MUTED, linestyle=(0, (4, 3)), linewidth=1.2)
         named.setdefault("all layers alike", equal)
         axes.set_xticks(range(layers), ["emb.", *(str(layer) for layer in range(1, layers))])

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from rungwise.report import style
 from rungwise.report.compared import TaskResult, scores_of
-from rungwise.report.formats import metric_name, points_with_interval, score
+from rungwise.report.formats import metric_axis, metric_name, points_with_interval, score
 
 _SPREAD = 0.3  # over which the seeds of one system lie, so that equal scores stay visible
 _BELOW = 0.22  # from the mean down to them
@@ -51,7 +51,7 @@ def scores(task: TaskResult) -> bytes:
         style.legend_below(drawn, axes, "trivial baselines")
     _rows(axes, list(systems))
     axes.margins(x=0.1)
-    style.dress(axes, _scores_title(task), f"test {metric_name(metric)} (%)", grid="x")
+    style.dress(axes, _scores_title(task), metric_axis(metric), grid="x")
     axes.tick_params(axis="y", labelsize=10, labelcolor=style.INK, length=0)
     return style.png(drawn)
 
@@ -97,13 +97,13 @@ def differences(task: TaskResult) -> bytes:
             label="95% over seeds and test examples" if not place else None,
         )
         _label(axes, 100 * found["mean"], place, points_with_interval(found), style.INK)
-    style.legend_below(drawn, axes)
-    _rows(axes, [f"minus {row['second']}" for row in pairs])
+    style.legend_below(drawn, axes, last=["one seed"])
+    _rows(axes, [row["second"] for row in pairs])
     axes.margins(x=0.16)
     style.dress(
         axes,
         _differences_title(task),
-        f"difference of test {metric_name(task.metric)} (points)",
+        f"test {metric_name(task.metric)}, {pairs[0]['first']} minus the other (points)",
         grid="x",
     )
     axes.tick_params(axis="y", labelsize=10, labelcolor=style.INK, length=0)

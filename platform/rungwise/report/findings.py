@@ -29,10 +29,15 @@ _VERDICTS = ("above", "below", "unresolved")
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the first of two systems stands to the second, with the sentence that says by how much."""
+    """How the first of two systems stands to the second, with the sentence that says by how much.
+
+    `over_seeds_only` says that other test examples might undo it: the interval that covers them as
+    well holds 0.
+    """
 
     name: Literal["above", "below", "unresolved"]
     sentence: str
+    over_seeds_only: bool = False
 
 
 def verdict(difference: Mapping[str, Any], metric: str) -> Verdict:
@@ -47,13 +52,14 @@ def verdict(difference: Mapping[str, Any], metric: str) -> Verdict:
         )
     name = "above" if found["low"] > 0 else "below"
     drawn = difference["bootstrap"]
+    seeds_only = drawn["low"] <= 0 <= drawn["high"]
     but = (
-        f" Other test examples might say otherwise: drawn anew as well, the interval is "
+        f" That is over seeds only: with other test examples drawn as well, the interval is "
         f"{points_interval(drawn)} and holds 0."
-        if drawn["low"] <= 0 <= drawn["high"]
+        if seeds_only
         else ""
     )
-    return Verdict(name, f"{first} is {name} {second}: {measured}.{but}")
+    return Verdict(name, f"{first} is {name} {second}: {measured}.{but}", seeds_only)
 
 
 def summed_up(verdicts: Sequence[Verdict], first: str, second: str) -> str:
@@ -66,7 +72,14 @@ def summed_up(verdicts: Sequence[Verdict], first: str, second: str) -> str:
     ]
     if count["unresolved"]:
         parts.append(f"{count['unresolved']} of {len(verdicts)} unresolved")
-    return "; ".join(parts) + "."
+    seeds_only = sum(each.over_seeds_only for each in verdicts)
+    but = (
+        f" Of these, {seeds_only} over seeds only: the interval that covers other test examples as "
+        "well holds 0."
+        if seeds_only
+        else ""
+    )
+    return f"{'; '.join(parts)}.{but}"
 
 
 def use_of_context(loss: float, unigram_entropy: float) -> str:
@@ -118,7 +131,9 @@ def what_was_compared(compared: Compared) -> str:
             f"{examples} labelled examples{_budgets(compared)}."
         )
     names = _listed([task.name for task in tasks])
-    return f"{first}for {len(tasks)} tasks: {names}{_budgets(compared)}."
+    few = _budgets(compared)
+    labels = f", each with all its labelled examples{few}" if few else ""
+    return f"{first}for {len(tasks)} tasks: {names}{labels}."
 
 
 def what_is_asked(task: Mapping[str, Any]) -> str:
@@ -150,7 +165,7 @@ def _budgets(compared: Compared) -> str:
     )
     if not counts:
         return ""
-    return f" (and from {_listed([number(count) for count in counts])})"
+    return f" and {_listed([number(count) for count in counts])} of them"
 
 
 def _listed(names: Sequence[str]) -> str:

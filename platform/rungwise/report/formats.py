@@ -16,7 +16,7 @@ _METRICS = {
     "unanswerable_accuracy": "accuracy of the unanswerable",
 }
 _CORRELATIONS = ("matthews", "pearson", "spearman")
-_ERRORS = ("mean_squared_error",)  # in units of their own, and lower is better
+_ERRORS = ("mean_squared_error", "loss")  # in units of their own, and lower is better
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -77,8 +77,14 @@ def metric_name(metric: str) -> str:
     return _METRICS.get(metric, metric.replace("_", " "))
 
 
+def metric_axis(metric: str) -> str:
+    """`test accuracy (%)`, `test Pearson correlation (times 100)`."""
+    unit = "times 100" if metric in _CORRELATIONS else "%"
+    return f"test {metric_name(metric)} ({unit})"
+
+
 def score(value: float, metric: str) -> str:
-    """A share as `78.2%`, a correlation times 100 as `52.1`, a squared error as `0.412`."""
+    """A share as `78.2%`, a correlation times 100 as `52.1`, a squared error or a loss as `0.412`."""
     if metric in _ERRORS:
         return number(value, 3)
     if metric in _CORRELATIONS:

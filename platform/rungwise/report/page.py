@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
+from markupsafe import Markup, escape
 from pydantic import Field
 
 from rungwise.artifact import Artifact
@@ -172,6 +174,7 @@ def render(
         "gap_interval": formats.points_interval,
         "p_value": formats.p_value,
         "metric_name": formats.metric_name,
+        "breakable": _breakable,
         "data_uri": _data_uri,
     }
     pretrain, instances = inputs["pretrain"].summary, inputs["instances"]
@@ -283,6 +286,11 @@ def _tables(
     if found.continued:
         rows["continuations.csv"] = tables.continuations(found.continued)
     return rows
+
+
+def _breakable(name: str) -> Markup:
+    """A name that may go on in the next line after `_`, `-` and `.`."""
+    return Markup(re.sub(r"([_.-])", r"\1<wbr>", str(escape(name))))
 
 
 def _data_uri(data: bytes) -> str:

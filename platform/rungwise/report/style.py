@@ -104,10 +104,14 @@ def legend(axes: Axes, place: Place = "best", **options: Any) -> None:
     )
 
 
-def legend_below(drawn: Figure, axes: Axes, title: str | None = None) -> None:
-    """What `axes` has names for, below all axes of the figure, where nothing is covered."""
+def legend_below(
+    drawn: Figure, axes: Axes, title: str | None = None, last: Sequence[str] = ()
+) -> None:
+    """What `axes` has names for, below all axes of the figure, where nothing is covered; those
+    named in `last` behind the others."""
     handles, names = axes.get_legend_handles_labels()
-    key_below(drawn, handles, names, title)
+    order = sorted(range(len(names)), key=lambda place: names[place] in last)
+    key_below(drawn, [handles[place] for place in order], [names[place] for place in order], title)
 
 
 def key_below(
