@@ -1,0 +1,227 @@
+"""Intervals cover what they say, resampling agrees with SciPy, error reduction with its table."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from rungwise.evaluation.statistics import (
+    Estimate,
+    error_reduction,
+    estimate,
+    paired_bootstrap,
+    paired_difference,
+    sign_agreement,
+)
+
+
+def share(totals: NDArray[Any]) -> NDArray[Any]:
+    """Right ones over all."""
+    return totals[..., 0] / totals[..., 1]
+
+
+def sums(right: NDArray[Any]) -> NDArray[Any]:
+    """(S, N) of 0 and 1 as sums (S, N, 2)."""
+    return np.stack([right, np.ones_like(right)], axis=-1).astype(float)
+
+
+def answers(
+    rng: np.random.Generator, seeds: int, examples: int, luck: float, better: float
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What two systems got right: examples are hard for both alike, seeds lucky for each alone."""
+    hard = 1.5 * rng.normal(size=examples)
+    right = [
+        shift + luck * rng.normal(size=(seeds, 1)) - hard + rng.normal(size=(seeds, examples)) > 0
+        for shift in (better, 0.0)
+    ]
+    return sums(right[0]), sums(right[1])
+
+
+def true_difference(luck: float, better: float) -> float:
+    """Of `answers`, over all examples and seeds there could be."""
+    return float(stats.norm.cdf(better / math.sqrt(1 + 1.5**2 + luck**2))) - 0.5
+
+
+@pytest.mark.parametrize("count", [3, 5, 20])
+def test_students_interval_covers_the_mean_in_95_of_100_samples(count: int) -> None:
+    rng = np.random.default_rng(count)
+    found = [estimate(list(rng.normal(1.0, 2.0, size=count))) for _ in range(4000)]
+    covered = np.mean([one.low <= 1.0 <= one.high for one in found])
+    assert abs(covered - 0.95) < 0.012  # 3.5 standard errors of 4,000 trials
+
+
+@pytest.mark.parametrize(
+    ("seeds", "luck", "least", "most"),
+    [
+        (1, 0.0, 0.90, 0.98),  # one seed without luck: examples only
+        (5, 0.3, 0.90, 0.99),  # as in fine-tuning: both kinds of noise
+        (5, 0.0, 0.95, 1.00),  # noise of neither alone is counted twice: too wide
+        (5, 1.5, 0.80, 0.94),  # five seeds with little else than luck: too narrow
+    ],
+)
+def test_the_bootstraps_interval_covers_the_true_difference(
+    seeds: int, luck: float, least: float, most: float
+) -> None:
+    rng = np.random.default_rng(seeds)
+    truth = true_difference(luck, 0.2)
+    covered = []
+    for seed in range(200):
+        first, second = answers(rng, seeds, 100, luck, 0.2)
+        found = paired_bootstrap(first, second, share, seed, resamples=300)
+        covered.append(found.low <= truth <= found.high)
+    assert least <= np.mean(covered) <= most
+
+
+def test_p_is_below_5_percent_exactly_where_the_interval_leaves_0_out() -> None:
+    rng = np.random.default_rng(0)
+    seen = set()
+    for seed in range(60):
+        first, second = answers(rng, 3, 120, 0.2, 0.25)
+        found = paired_bootstrap(first, second, share, seed, resamples=999)
+        outside = found.low > 0 or found.high < 0
+        if abs(found.p - 0.05) > 0.005:  # at the very edge quantiles are interpolated
+            assert outside == (found.p < 0.05)
+        seen.add(outside)
+        assert 0 < found.p <= 1
+    assert seen == {True, False}
+
+
+def test_p_is_near_uniform_if_there_is_no_difference() -> None:
+    rng = np.random.default_rng(1)
+    found = [
+        paired_bootstrap(*answers(rng, 1, 150, 0.0, 0.0), share, seed, resamples=400).p
+        for seed in range(300)
+    ]
+    assert 0.02 <= np.mean(np.array(found) < 0.05) <= 0.09
+    assert 0.4 <= np.mean(np.array(found) < 0.5) <= 0.6
+
+
+def test_with_one_seed_it_is_scipys_paired_percentile_bootstrap() -> None:
+    rng = np.random.default_rng(2)
+    first, second = answers(rng, 1, 80, 0.0, 0.3)
+    ours = paired_bootstrap(first, second, share, 0, resamples=20_000)
+    theirs = stats.bootstrap(
+        (first[0, :, 0], second[0, :, 0]),
+        lambda a, b, axis=-1: np.mean(a, axis=axis) - np.mean(b, axis=axis),
+        paired=True,
+        method="percentile",
+        n_resamples=20_000,
+        rng=np.random.default_rng(3),
+    )
+    width = theirs.confidence_interval.high - theirs.confidence_interval.low
+    assert ours.low == pytest.approx(theirs.confidence_interval.low, abs=0.03 * width)
+    assert ours.high == pytest.approx(theirs.confidence_interval.high, abs=0.03 * width)
+    assert ours.difference == pytest.approx((first - second)[0, :, 0].mean())
+
+
+def test_pairing_narrows_the_interval_as_far_as_systems_stumble_over_the_same_examples() -> None:
+    rng = np.random.default_rng(4)
+    first, second = answers(rng, 1, 400, 0.0, 0.2)
+    shuffled = second[:, rng.permutation(400)]
+    paired = paired_bootstrap(first, second, share, 0, resamples=4000)
+    unpaired = paired_bootstrap(first, shuffled, share, 0, resamples=4000)
+    assert paired.difference == unpaired.difference
+    ratio = (paired.high - paired.low) / (unpaired.high - unpaired.low)
+    # Var(a - b) = Var a + Var b - 2 Cov(a, b): what pairing takes away is the correlation.
+    correlation = np.corrcoef(first[0, :, 0], second[0, :, 0])[0, 1]
+    assert ratio == pytest.approx(math.sqrt(1 - correlation), abs=0.05)
+
+
+def test_seeds_are_drawn_too() -> None:
+    rng = np.random.default_rng(5)
+    same = np.repeat(sums(rng.random((1, 200)) < 0.7), 4, axis=0)
+    worse = same.copy()
+    worse[:2, :100, 0] = 0  # two of four seeds failed on half of the examples
+    with_luck = paired_bootstrap(same, worse, share, 0, resamples=2000)
+    without = paired_bootstrap(
+        same, np.broadcast_to(worse.mean(axis=0), worse.shape), share, 0, resamples=2000
+    )
+    assert with_luck.difference == pytest.approx(without.difference)
+    assert with_luck.high - with_luck.low > 2 * (without.high - without.low)
+
+
+def test_a_metric_that_is_no_mean_is_made_of_resampled_sums() -> None:
+    def f1(totals: NDArray[Any]) -> NDArray[Any]:
+        right, guessed, true = np.moveaxis(totals, -1, 0)
+        return 2 * right / (guessed + true)
+
+    rng = np.random.default_rng(6)
+    true = rng.random(300) < 0.4
+    counts = []
+    for flips in (0.1, 0.3):
+        guessed = true ^ (rng.random(300) < flips)
+        counts.append(np.stack([true & guessed, guessed, true], axis=-1)[None].astype(float))
+    found = paired_bootstrap(counts[0], counts[1], f1, 0, resamples=2000)
+    by_hand = f1(counts[0][0].sum(axis=0)) - f1(counts[1][0].sum(axis=0))
+    assert found.difference == pytest.approx(float(by_hand))
+    assert 0 < found.low < found.difference < found.high
+    assert found.p < 0.01
+
+
+def test_chunks_of_resamples_are_no_part_of_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = answers(np.random.default_rng(7), 3, 50, 0.3, 0.2)
+    whole = paired_bootstrap(first, second, share, 0, resamples=3000)
+    again = paired_bootstrap(first, second, share, 0, resamples=3000)
+    monkeypatch.setattr("rungwise.evaluation.statistics._CHUNK", 5000)
+    pieces = paired_bootstrap(first, second, share, 0, resamples=3000)
+    assert whole == again
+    assert pieces.low == pytest.approx(whole.low, rel=1e-9)
+    assert pieces.high == pytest.approx(whole.high, rel=1e-9)
+    assert pieces.p == whole.p
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [((2, 5, 1), (2, 6, 1)), ((5, 1), (5, 1)), ((2, 0, 1), (2, 0, 1))]
+)
+def test_arrays_that_are_no_pairs_are_refused(
+    first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
+    with pytest.raises(ValueError, match="of one shape with at least one example"):
+        paired_bootstrap(np.ones(first), np.ones(second), lambda t: t[..., 0], 0)
+
+
+# Peters et al. 2018, table 1, as printed: baseline, with ELMo, "relative". All six follow from the
+# printed scores. (For NER the printed absolute gain, 2.06, is not 92.22 - 90.15; it was taken from
+# unrounded scores, and gives the same 21.)
+TABLE = {
+    "SQuAD": (81.1, 85.8, "24.9"),
+    "SNLI": (88.0, 88.7, "5.8"),
+    "SRL": (81.4, 84.6, "17.2"),
+    "Coref": (67.2, 70.4, "9.8"),
+    "NER": (90.15, 92.22, "21"),
+    "SST-5": (51.4, 54.7, "6.8"),
+}
+
+
+@pytest.mark.parametrize("task", TABLE)
+def test_error_reduction_is_the_relative_column_of_the_elmo_paper(task: str) -> None:
+    old, new, printed = TABLE[task]
+    digits = len(printed.partition(".")[2])
+    assert f"{100 * error_reduction(old / 100, new / 100):.{digits}f}" == printed
+
+
+def test_error_reduction_of_a_system_without_errors_is_refused() -> None:
+    assert error_reduction(0.8, 0.7) == pytest.approx(-0.5)
+    with pytest.raises(ValueError, match="no errors"):
+        error_reduction(1.0, 1.0)
+
+
+def test_signs_agree_only_where_the_interval_leaves_0_out() -> None:
+    assert sign_agreement(-0.5, Estimate(-0.3, -0.5, -0.1, 5)) == "agrees"
+    assert sign_agreement(-0.5, Estimate(0.3, 0.1, 0.5, 5)) == "disagrees"
+    assert sign_agreement(-0.5, Estimate(-0.3, -0.7, 0.1, 5)) == "unresolved"
+    assert sign_agreement(0.0, Estimate(0.3, 0.1, 0.5, 5)) == "unresolved"
+    assert sign_agreement(0.5, estimate([0.3])) == "unresolved"
+
+
+def test_a_paired_difference_is_the_t_test_on_pairs() -> None:
+    rng = np.random.default_rng(8)
+    first, second = rng.normal(1, 1, 6), rng.normal(0, 1, 6)
+    ours = paired_difference(list(first), list(second))
+    theirs = stats.ttest_rel(first, second).confidence_interval()
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
