@@ -588,7 +588,8 @@ def quickstart(before: dict[str, Artifact], gap: float = 0.1) -> dict[str, Artif
     made.systems(["pretrained", "random"], untrained=["random"])
     random = [0.60, 0.61, 0.605, 0.60, 0.62]
     scores = [value + gap + 0.004 * number for number, value in enumerate(random)]
-    made.task("libraries", MadeTask("classification", {None: dict(pretrained=scores, random=random)}))
+    both = {"pretrained": scores, "random": random}
+    made.task("libraries", MadeTask("classification", {None: both}))
     made.register("libraries")
     made.table()
     return made.made

@@ -167,7 +167,9 @@ def _compared(
     made.systems(["plain", "other"], untrained=["other"])
     made.task(
         "rows",
-        MadeTask("classification", {None: {"plain": first, "other": second}}, labels=(EVIL, "rows")),
+        MadeTask(
+            "classification", {None: {"plain": first, "other": second}}, labels=(EVIL, "rows")
+        ),
     )
     made.register("rows")
     made.table()
@@ -231,9 +233,7 @@ def test_every_section_of_a_whole_workflow(written: tuple[Page, dict[str, Any], 
     page, summary, _ = written
     assert set(SECTIONS) <= page.ids
     assert summary["page"] == "report.html"
-    assert summary["headline"] == (
-        "rows: plain above other by +10.7 points [+9.2, +12.1], 3 seeds"
-    )
+    assert summary["headline"] == ("rows: plain above other by +10.7 points [+9.2, +12.1], 3 seeds")
     for words in (
         "plain is above other: +10.7 [+9.2, +12.1] points of test accuracy.",
         "Relative error reduction",

@@ -174,9 +174,7 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def headline(
-    inputs: Mapping[str, Artifact], terms: Terms, compared: Compared | None = None
-) -> str:
+def headline(inputs: Mapping[str, Artifact], terms: Terms, compared: Compared | None = None) -> str:
     """The line of the terminal: the verdict, or where there is none a score or the loss."""
     if compared is None:
         final = inputs["pretrain"].summary["final"]
@@ -188,9 +186,7 @@ def headline(
         return f"{task.name}: {task.evaluated['headline']}{more}"
     found = task.against_first[0]
     first, second, gap = found["first"], found["second"], found["seeds"]
-    points = (
-        f"{100 * gap['mean']:+.1f} points [{100 * gap['low']:+.1f}, {100 * gap['high']:+.1f}]"
-    )
+    points = f"{100 * gap['mean']:+.1f} points [{100 * gap['low']:+.1f}, {100 * gap['high']:+.1f}]"
     name = verdict(found, task.metric).name
     line = (
         f"{task.name}: {first} against {second} unresolved, {points}"

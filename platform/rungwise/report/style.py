@@ -137,9 +137,11 @@ def key_below(
 
 def wrapped(name: str) -> str:
     """The name of a system on several lines where it is long."""
-    return textwrap.fill(name.replace("_", "_ ").replace("-", "- "), _NAME_LETTERS).replace(
-        "_ ", "_"
-    ).replace("- ", "-")
+    return (
+        textwrap.fill(name.replace("_", "_ ").replace("-", "- "), _NAME_LETTERS)
+        .replace("_ ", "_")
+        .replace("- ", "-")
+    )
 
 
 def mark(axes: Axes, x: float, text: str, named: bool = True) -> None:
