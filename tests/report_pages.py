@@ -391,7 +391,7 @@ class Experiment:
                 "test": {m: score - 0.02 * p for p, m in enumerate(metrics)} | {"loss": 1.1},
                 "validation": {m: score + 0.01 - 0.02 * p for p, m in enumerate(metrics)}
                 | {"loss": 1.0},
-                "mix": _weights(made.mix[system], number) if system in made.mix else [],
+                "mix": _weights(made.mix[system], number) if system in made.mix else None,
                 "seconds": 3.0,
             }
             for system, each in scores.items()

@@ -33,7 +33,9 @@ class ComputeConfig(Config):
     checkpoint_every_steps: int = Field(default=100, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
     keep_checkpoint_every_steps: int | None = Field(default=None, ge=1)  # these are never removed
-    max_concurrent_trials: int = Field(default=2, ge=1)
+    max_concurrent_trials: int = Field(default=2, ge=1)  # of a sweep; fewer where fewer fit
+    cpus_per_trial: float = Field(default=1.0, gt=0)
+    gpus_per_trial: float = Field(default=0.0, ge=0)
     tokenizer_backend: Literal["memo", "rust", "gigatoken"] = "memo"  # the ids are the same
     shard_cache_megabytes: int = Field(default=8192, ge=1)  # of remote shards, a machine
     object_store_megabytes: int = Field(default=512, ge=80)  # of a Ray started by rungwise itself

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from rungwise import registry, sweep
 from rungwise.config import validate, with_overrides
-from rungwise.errors import ConfigError
+from rungwise.errors import ConfigError, UserError
 from rungwise.evaluation import compare, table
 from rungwise.finetune import FinetuneConfig
 from rungwise.further import further_stages
@@ -75,19 +75,29 @@ def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
     systems = {name: _system(recipe, name) for name in recipe.systems}
     if recipe.match_pretraining == "flops":
         systems = _matched(systems)
-    pretrained: dict[str, dict[str, Stage]] = {}
     first = next(iter(systems))
-    for name, variant in systems.items():
+    tried = {name: _variants(recipe, variant, name) for name, variant in systems.items()}
+    pretrained: dict[str, list[dict[str, Stage]]] = {}
+    for name, variants in tried.items():
         suffix = "" if name == first else f"/{name}"
-        pretrained[name] = {
-            of: stages.add(stage, of + suffix) for of, stage in pretrain_stages(variant).items()
-        }
+        pretrained[name] = [
+            {
+                of: stages.add(stage, of + suffix + (f"@{number}" if number else ""))
+                for of, stage in pretrain_stages(variant).items()
+            }
+            for number, variant in enumerate(variants)
+        ]
     evaluated: dict[str, Stage] = {}
     for task, entry in recipe.tasks.items():
-        whole = stages.add(_task(entry.data, pretrained[first]), f"task/{task}")
+        whole = stages.add(_task(entry.data, task, pretrained[first][0]), f"task/{task}")
         used = {
-            name: _go_on(stages, variant, name, task, pretrained[name], whole)
-            for name, variant in systems.items()
+            name: [
+                _go_on(stages, variant, f"{name}@{number}" if number else name, task, before, whole)
+                for number, (variant, before) in enumerate(
+                    zip(tried[name], pretrained[name], strict=True)
+                )
+            ]
+            for name in systems
         }
         swept = {
             name: _sweep(stages, recipe, variant, entry, f"{task}/{name}", used[name], whole)
@@ -99,11 +109,11 @@ def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
             where = task if budget is None else f"{task}/{budget}"
             if budget is not None:
                 smaller = _with_budget(entry.data, budget, task)
-                data = stages.add(_task(smaller, pretrained[first]), f"task/{where}")
+                data = stages.add(_task(smaller, task, pretrained[first][0]), f"task/{where}")
             inputs = {"task": data}
             for name in systems:
-                for of in ("tokenizer", "pretrain"):
-                    inputs[f"{of}/{name}"] = used[name][of]
+                for number, of, after in _places(used[name]):
+                    inputs[f"{of}/{name}{after}"] = used[name][number][of]
                 if name in swept:
                     inputs[f"sweep/{name}"] = swept[name]
             config = compare.CompareConfig(
@@ -123,7 +133,7 @@ def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
                 2,
                 registry.run,
                 recipe.registry.for_task(task),
-                inputs={**used[first], "task": whole, "evaluate": evaluated[task]},
+                inputs={**used[first][0], "task": whole, "evaluate": evaluated[task]},
                 place="driver",
             )
             stages.add(made, f"register/{task}")
@@ -132,7 +142,7 @@ def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
         columns={name: entry.published for name, entry in recipe.tasks.items()},
     )
     inputs = {f"evaluate/{where}": stage for where, stage in evaluated.items()}
-    inputs |= {f"pretrain/{name}": made["pretrain"] for name, made in pretrained.items()}
+    inputs |= {f"pretrain/{name}": made[0]["pretrain"] for name, made in pretrained.items()}
     stages.add(Stage("table", 1, table.run, listed, inputs=inputs), "table")
     return stages.by_title
 
@@ -206,7 +216,8 @@ def _go_on(
     for name in variant.pretrain_further:
         config = variant.further[name]
         made = further_stages(config, name, now, data)
-        suffix = f"{name}/{task}/{system}" if config.reads_task else f"{name}/{system}"
+        own = config.task_text is not None
+        suffix = f"{name}/{task}/{system}" if own else f"{name}/{system}"
         now = now | {
             of: stages.add(stage, f"{of}/{suffix}")
             for of, stage in made.items()
@@ -221,22 +232,62 @@ def _sweep(
     variant: Recipe,
     entry: TaskEntry,
     where: str,
-    used: dict[str, Stage],
+    used: list[dict[str, Stage]],
     data: Stage,
 ) -> Stage:
     assert variant.sweep
-    system = where.rpartition("/")[2]
     config = SweepStageConfig(
-        finetune=finetune_config(variant, recipe, entry, system), sweep=variant.sweep
+        finetune=finetune_config(variant, recipe, entry, where.rpartition("/")[2]),
+        sweep=variant.sweep,
     )
-    inputs = {"task": data, "tokenizer": used["tokenizer"], "pretrain": used["pretrain"]}
+    inputs = {"task": data}
+    for number, of, name in _places(used):
+        inputs[of + name] = used[number][of]
     made = Stage("sweep", 2, sweep.run, config, inputs=inputs, resumes=True)
     return stages.add(made, f"sweep/{where}")
 
 
-def _task(config: TaskConfig, pretrained: dict[str, Stage]) -> Stage:
-    """The task stage. Paragraphs are drawn from the corpus, that of the first system."""
+def _places(used: list[dict[str, Stage]]) -> list[tuple[int, str, str]]:
+    """What fine-tuning reads of each variant: number, stage, and the end of the input's name."""
+    return [
+        (number, of, "" if len(used) == 1 else f"@{number}")
+        for number in range(len(used))
+        for of in ("tokenizer", "pretrain")
+    ]
+
+
+def _variants(recipe: Recipe, variant: Recipe, system: str) -> list[Recipe]:
+    """The recipe once for each combination of swept values of blocks before fine-tuning."""
+    if variant.sweep is None:
+        return [variant]
+    before = {
+        key: space for key, space in variant.sweep.space.items() if not key.startswith("finetune.")
+    }
+    data = variant.model_dump(mode="json")
+    for key in before:
+        if key.partition(".")[0] not in _OF_A_SYSTEM:
+            raise ConfigError(
+                f"sweep.space.{key}: a sweep may vary keys of {', '.join(_OF_A_SYSTEM[:-1])}; "
+                "numbers of labelled examples are evaluate.label_budgets"
+            )
+    sweep.check_space(Recipe, data, before)
+    found = [
+        validate(Recipe, with_overrides(data, values), source=f"sweep of {system}")
+        for values in sweep.variants(variant.sweep)
+    ]
+    return found or [variant]
+
+
+def _task(config: TaskConfig, task: str, pretrained: dict[str, Stage]) -> Stage:
+    """The task stage. Paragraphs are drawn from the corpus, that of the first system.
+
+    Raises UserError naming the task where a path of it matches nothing.
+    """
     inputs = {"corpus": pretrained["corpus"]} if isinstance(config, ParagraphTaskConfig) else {}
+    try:
+        found = task_config.outside(config)
+    except UserError as error:
+        raise type(error)(f"tasks.{task}: {error}") from error
     return Stage(
         "task",
         2,
@@ -244,7 +295,7 @@ def _task(config: TaskConfig, pretrained: dict[str, Stage]) -> Stage:
         config,
         inputs=inputs,
         identity=task_config.identity(config),
-        outside=task_config.outside(config),
+        outside=found,
     )
 
 

@@ -74,7 +74,7 @@ def find(model: str, root: str) -> Predictor:
 
 
 def _registered(model: str, root: str) -> Predictor:
-    import mlflow
+    import mlflow.artifacts
     from mlflow.exceptions import MlflowException
 
     quieten_mlflow()

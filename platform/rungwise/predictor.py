@@ -38,7 +38,13 @@ class Predictor:
         self.model = restore(description, weights)
         self.info = self.model.info
         self._tokenizer = tokenizer
-        self._frame = frame_of(self.model, tokenizer)
+        self._frame = frame_of(
+            self.model.config,
+            self.model.model_config,
+            self.model.objective,
+            self.model.vocab_size,
+            tokenizer,
+        )
 
     @classmethod
     def load(cls, folder: Folder) -> Predictor:

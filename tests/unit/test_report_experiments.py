@@ -271,6 +271,9 @@ def test_changes_are_the_dotted_keys_that_differ() -> None:
     new = {"a": 1, "b": {"c": 4, "d": {"kind": "y", "g": 3}}, "f": [2], "h": None}
     assert rebuild.changes(old, new) == {"b.c": 4, "b.d": {"kind": "y", "g": 3}, "f": [2]}
     assert rebuild.changes(old, old) == {}
+    space = {"space": {"finetune.epochs": {"values": [1]}}}
+    other = {"space": {"finetune.epochs": {"values": [2]}}}
+    assert rebuild.changes({"sweep": space}, {"sweep": other}) == {"sweep.space": other["space"]}
 
 
 def test_the_recipe_tells_what_is_of_a_task_from_what_is_of_a_system(

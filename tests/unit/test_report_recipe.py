@@ -21,6 +21,7 @@ def test_the_recipe_left_behind_builds_the_same_fingerprints(tmp_path: Path) -> 
         (tmp_path / f"{name}.txt").write_text("One sentence here. Another one there.")
     pretrain = {"steps": 40, "optimizer": {"kind": "adamw", "learning_rate": 6.0e-4}}
     paragraphs = {"kind": "paragraph_label", "num_labels": 2, "train_per_label": 20}
+    rates = {"kind": "loguniform", "low": 1e-4, "high": 1e-2}
     blocks = {
         "name": "small",
         "root": str(tmp_path / "artifacts"),
@@ -51,12 +52,16 @@ def test_the_recipe_left_behind_builds_the_same_fingerprints(tmp_path: Path) -> 
             "longer": {"pretrain.steps": 50},
             "random": {"finetune.initialisation": "random"},
             "further": {"pretrain_further": ["domain"], "finetune.epochs": 2},
+            "seeds": {
+                "sweep.space": {
+                    "finetune.learning_rate": rates | {"low": 1e-3},
+                    "pretrain.seed": {"kind": "choice", "values": [1, 2]},
+                }
+            },
         },
         "match_pretraining": "flops",
         "finetune": {"pooling": "mean", "epochs": 3},
-        "sweep": {
-            "space": {"finetune.learning_rate": {"kind": "loguniform", "low": 1e-4, "high": 1e-2}}
-        },
+        "sweep": {"trials": 4, "space": {"finetune.learning_rate": rates}},
         "evaluate": {"label_budgets": [10]},
         "registry": {},
         "report": {"fill_in_examples": 3},

@@ -79,7 +79,8 @@ def run(
 ) -> dict[str, Any]:
     """Scores of every system and seed, and the first system's model that is best on validation.
 
-    Inputs: task; and for each system tokenizer/NAME, pretrain/NAME, and sweep/NAME if it was swept.
+    Inputs: task; and for each system tokenizer/NAME, pretrain/NAME, and sweep/NAME if it was swept
+    (tokenizer/NAME@0 and so on if the sweep varied what comes before fine-tuning).
     Raises UserError if a seed is a sweep's own.
     """
     settings = config.evaluate
@@ -96,7 +97,7 @@ def run(
             },
             "finetune": chosen[name].model_dump(mode="json"),
             "selection": _selection(inputs, name),
-            "pretraining": _pretraining(inputs[f"pretrain/{name}"], chosen[name]),
+            "pretraining": _pretraining(source_of(inputs, "pretrain", name), chosen[name]),
         }
         for name in config.systems
     }
@@ -145,6 +146,14 @@ def _settings(
     return FinetuneConfig.model_validate(sweep.summary["best"]["finetune"])
 
 
+def source_of(inputs: dict[str, Artifact], of: str, name: str) -> Artifact:
+    """The tokenizer or the pretraining of a system; where the sweep tried several, the winner's."""
+    found = inputs.get(f"{of}/{name}")
+    if found is not None:
+        return found
+    return inputs[f"{of}/{name}@{inputs[f'sweep/{name}'].summary['best']['variant']}"]
+
+
 def _rows(
     config: CompareConfig,
     chosen: dict[str, FinetuneConfig],
@@ -172,7 +181,7 @@ def _rows(
             continue
         task = score.remote(
             chosen[name],
-            {of: inputs[f"{of}/{name}"] for of in ("tokenizer", "pretrain")}
+            {of: source_of(inputs, of, name) for of in ("tokenizer", "pretrain")}
             | {"task": inputs["task"]},
             name,
             seed,
@@ -214,9 +223,10 @@ def _score(
     data = load_data(inputs["task"], inputs["tokenizer"], inputs["pretrain"], config)
     curve: list[float] = []
 
-    def on_epoch(epoch: int, scores: dict[str, float]) -> None:
+    def on_epoch(epoch: int, scores: dict[str, float], state: object = None) -> None:
         curve.append(scores[data.info.metric])
-        report.metrics({f"validation/{k}": v for k, v in scores.items()}, epoch, run=name)
+        shown = {f"validation/{k}": v for k, v in scores.items() if "/" not in k}
+        report.metrics(shown, epoch, run=name)
 
     model = finetune(config, data, seed, on_epoch)
     scores = {split: evaluate(model, data, split) for split in ("validation", "test")}
@@ -230,7 +240,7 @@ def _score(
         "seed": seed,
         "curve": curve,
         **{split: {**found.metrics, "loss": found.loss} for split, found in scores.items()},
-        "mix": model.mix_weights(),
+        "mix": None if model.mix is None else list(model.mix.read().shares),
         "model": describe(model),
         "files": done,
         "seconds": round(time.monotonic() - began, 1),
@@ -308,7 +318,7 @@ def _keep(
         output.write_bytes(name, _json_lines(lines))
     save_tensors(output, MODEL, load_tensors(scratch, f"{best['files']}.safetensors"))
     output.write_bytes(DESCRIPTION, json.dumps(best["model"], indent=1).encode("utf-8"))
-    tokenizer = inputs[f"tokenizer/{best['system']}"]
+    tokenizer = source_of(inputs, "tokenizer", best["system"])
     output.write_bytes(TOKENIZER_FILE, tokenizer.folder.read_bytes(TOKENIZER_FILE))
     for row in rows:
         del row["files"], row["model"]

@@ -1,0 +1,14 @@
+"""Sweeps on Ray Tune: settings of fine-tuning, and of what comes before it, tried and compared.
+
+    space ──> draws ──> Tune ──> trials, a record each ──> winner, curves, epochs saved
+
+The space maps dotted keys of the recipe to what they may be; a trial's values go through the same
+override function as the command line. One stage sweeps one system.
+"""
+
+from rungwise.sweep.config import SweepConfig, SweepStageConfig
+from rungwise.sweep.draws import variants
+from rungwise.sweep.space import check_space
+from rungwise.sweep.stage import run
+
+__all__ = ["SweepConfig", "SweepStageConfig", "check_space", "run", "variants"]

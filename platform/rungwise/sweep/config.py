@@ -1,0 +1,192 @@
+"""The `sweep` block: what is tried, how settings are found, and who is stopped on the way."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from rungwise.config import Config
+from rungwise.finetune import FinetuneConfig
+from rungwise.sweep.space import Choice, Grid, Space, check_space
+
+FINETUNE = "finetune"
+EPOCHS = f"{FINETUNE}.epochs"
+# What can change between two epochs of one training: it is read anew at every step.
+MUTABLE = tuple(f"{FINETUNE}.{name}" for name in ("learning_rate", "weight_decay", "dropout"))
+# Blocks that decide nothing about what a trial trains on or how.
+_OUTSIDE = ("sweep", "evaluate", "registry", "report", "compute", "tracking", "name", "root")
+
+
+class RandomSearch(Config):
+    """Independent draws; each of them with every combination of the grid keys, if any.
+
+    Bergstra and Bengio 2012, "Random search for hyper-parameter optimization", JMLR 13.
+    """
+
+    kind: Literal["random"] = "random"
+
+
+class GridSearch(Config):
+    """Every combination of all values of all keys."""
+
+    kind: Literal["grid"] = "grid"
+
+
+class OptunaSearch(Config):
+    """Optuna's tree-structured Parzen estimator: where good trials lie more is tried.
+
+    Bergstra et al. 2011, "Algorithms for hyper-parameter optimization", NeurIPS.
+    """
+
+    kind: Literal["optuna"] = "optuna"
+
+
+class NoScheduler(Config):
+    """Every trial runs to its end."""
+
+    kind: Literal["none"] = "none"
+
+
+class AshaScheduler(Config):
+    """Asynchronous successive halving: trials that lag behind at a rung of epochs are stopped.
+
+    Li et al. 2020, "A system for massively parallel hyperparameter tuning", MLSys,
+    arXiv:1810.05934.
+    """
+
+    kind: Literal["asha"] = "asha"
+    grace_epochs: int = Field(default=1, ge=1)  # no trial is stopped before so many
+    reduction_factor: int = Field(default=2, ge=2)  # one in so many goes on at a rung
+
+
+class PbtScheduler(Config):
+    """Population based training: the worst take over the weights of the best and vary its settings.
+
+    Jaderberg et al. 2017, arXiv:1711.09846. What a trial ends with is then the work of a schedule
+    of settings, which the last ones alone do not repeat.
+    """
+
+    kind: Literal["pbt"] = "pbt"
+    perturbation_interval_epochs: int = Field(default=1, ge=1)
+    mutations: list[str] = Field(min_length=1)  # keys of `space`
+
+
+Search = Annotated[RandomSearch | GridSearch | OptunaSearch, Field(discriminator="kind")]
+Scheduler = Annotated[NoScheduler | AshaScheduler | PbtScheduler, Field(discriminator="kind")]
+
+
+class SweepConfig(Config):
+    """`space` maps keys of the recipe to what they may be; those of `finetune` are cheap to vary.
+
+    A key of an earlier block makes a variant of what comes before fine-tuning, one for each value
+    that is tried, so it takes a list of values.
+    """
+
+    space: dict[str, Space] = Field(min_length=1)
+    search: Search = RandomSearch()
+    scheduler: Scheduler = NoScheduler()
+    trials: int | None = Field(default=None, ge=1)  # None in a grid, whose size follows
+    seed: int = Field(default=0, ge=0)  # of the draws and of every trial
+
+    @model_validator(mode="after")
+    def _sensible(self) -> SweepConfig:
+        self._check_keys()
+        self._check_search()
+        if isinstance(self.scheduler, PbtScheduler):
+            self._check_pbt(self.scheduler)
+        return self
+
+    def _check_keys(self) -> None:
+        for key, allowed in self.space.items():
+            block, _, rest = key.partition(".")
+            if not rest or block in _OUTSIDE:
+                raise ValueError(
+                    f"space.{key}: expected a dotted key of finetune or of a block before it, "
+                    "such as finetune.learning_rate"
+                )
+            if block != FINETUNE and not isinstance(allowed, Choice | Grid):
+                raise ValueError(
+                    f"space.{key}: every value of an earlier block is built before the sweep, so "
+                    f"list them (kind choice or grid), found kind {allowed.kind}"
+                )
+            inside = [other for other in self.space if other.startswith(f"{key}.")]
+            if inside:
+                raise ValueError(f"space.{inside[0]} lies inside space.{key}; keep one of them")
+
+    def _check_search(self) -> None:
+        ranges = [key for key, allowed in self.space.items() if allowed.finite() is None]
+        grids = [key for key, allowed in self.space.items() if isinstance(allowed, Grid)]
+        if isinstance(self.search, GridSearch):
+            if ranges:
+                raise ValueError(
+                    f"space.{ranges[0]}: search grid tries all values, so list them (kind choice, "
+                    f"grid or integer), found kind {self.space[ranges[0]].kind}"
+                )
+            if self.trials is not None:
+                raise ValueError(
+                    f"trials: leave it out, search grid has {self.size()}; found {self.trials}"
+                )
+            return
+        if self.trials is None:
+            raise ValueError(f"trials: search {self.search.kind} needs their number")
+        if isinstance(self.search, OptunaSearch):
+            if grids:
+                raise ValueError(
+                    f"space.{grids[0]}: search optuna draws every key; use kind choice"
+                )
+            return
+        drawn = [allowed for allowed in self.space.values() if not isinstance(allowed, Grid)]
+        different = _product(drawn)
+        if different is not None and self.trials > different:
+            raise ValueError(
+                f"trials: the keys that are drawn have {different} combinations, found "
+                f"{self.trials}; ask for fewer, or use search: {{kind: grid}}"
+            )
+
+    def _check_pbt(self, scheduler: PbtScheduler) -> None:
+        if isinstance(self.search, OptunaSearch):
+            raise ValueError("scheduler pbt finds settings itself: use search random or grid")
+        if EPOCHS in self.space:
+            raise ValueError(f"space.{EPOCHS}: scheduler pbt needs the same epochs in every trial")
+        for key in scheduler.mutations:
+            if key not in MUTABLE:
+                raise ValueError(
+                    f"scheduler.mutations: {key} cannot change while a trial trains; these can: "
+                    f"{', '.join(MUTABLE)}"
+                )
+            if key not in self.space:
+                raise ValueError(f"scheduler.mutations: {key} is no key of space")
+
+    def size(self) -> int | None:
+        """How many combinations of values there are; None if a key has a range."""
+        return _product(list(self.space.values()))
+
+
+class SweepStageConfig(Config):
+    """The two blocks of a recipe that this stage reads. Keys of other blocks: `check_space`."""
+
+    finetune: FinetuneConfig
+    sweep: SweepConfig
+
+    @model_validator(mode="after")
+    def _known_keys(self) -> SweepStageConfig:
+        own = {k: v for k, v in self.sweep.space.items() if k.startswith(f"{FINETUNE}.")}
+        check_space(_Finetune, {FINETUNE: self.finetune.model_dump(mode="json")}, own)
+        return self
+
+
+class _Finetune(Config):
+    finetune: FinetuneConfig
+
+
+def most_epochs(config: SweepStageConfig) -> int:
+    """The epochs of the longest trial that can be drawn."""
+    allowed = config.sweep.space.get(EPOCHS)
+    return config.finetune.epochs if allowed is None else int(max(allowed.probes()))
+
+
+def _product(spaces: list[Any]) -> int | None:
+    sizes = [allowed.finite() for allowed in spaces]
+    return None if any(one is None for one in sizes) else math.prod(len(one) for one in sizes)

@@ -1,0 +1,107 @@
+"""Which settings are tried: a pure function of the `sweep` block, but where Optuna chooses.
+
+A sweep that is started again therefore draws the same trials. The draw of a trial depends on the
+seed and its number alone, so that more trials add to the first ones and change none.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from rungwise.config import canonical_json, validate, with_overrides
+from rungwise.errors import ConfigError
+from rungwise.finetune import FinetuneConfig
+from rungwise.sweep.config import (
+    EPOCHS,
+    FINETUNE,
+    GridSearch,
+    OptunaSearch,
+    SweepConfig,
+    SweepStageConfig,
+)
+from rungwise.sweep.space import Grid, holds, value_at
+
+Values = dict[str, Any]  # of one trial, by dotted key
+
+
+def points(sweep: SweepConfig) -> list[Values]:
+    """The values of every trial, by its number; not for Optuna, which chooses as it goes."""
+    assert not isinstance(sweep.search, OptunaSearch)
+    keys = sorted(sweep.space)
+    all_of = isinstance(sweep.search, GridSearch)
+    grid = [key for key in keys if all_of or isinstance(sweep.space[key], Grid)]
+    drawn = [key for key in keys if key not in grid]
+    combinations = _combinations(sweep, grid)
+    found: list[Values] = []
+    seen: set[str] = set()
+    for number in range(len(combinations) * (sweep.trials or 1)):
+        fixed = combinations[number % len(combinations)]
+        values = None
+        # The same settings with the same seed would be the same trial twice.
+        for attempt in itertools.count():
+            rng = np.random.default_rng([sweep.seed, number, attempt])
+            values = fixed | {key: sweep.space[key].draw(rng) for key in drawn}
+            if canonical_json(values) not in seen:
+                break
+        assert values is not None
+        seen.add(canonical_json(values))
+        found.append({key: values[key] for key in keys})
+    return found
+
+
+def variants(sweep: SweepConfig) -> list[Values]:
+    """The values of keys before fine-tuning that trials need, one set of artifacts each.
+
+    Empty if the sweep varies `finetune` alone. The inputs of the stage are then `pretrain` and so
+    on, else `pretrain@0`, `pretrain@1` and so on in this order.
+    """
+    keys = sorted(key for key in sweep.space if not key.startswith(f"{FINETUNE}."))
+    if not keys:
+        return []
+    if isinstance(sweep.search, OptunaSearch):
+        return _combinations(sweep, keys)
+    tried = [{key: values[key] for key in keys} for values in points(sweep)]
+    return [values for place, values in enumerate(tried) if values not in tried[:place]]
+
+
+def variant_of(sweep: SweepConfig, values: Values) -> int | None:
+    """The place among `variants` of what these values of a trial need; None if there are none."""
+    for place, variant in enumerate(variants(sweep)):
+        if all(values[key] == value for key, value in variant.items()):
+            return place
+    return None
+
+
+def settings_of(config: SweepStageConfig, values: Values) -> FinetuneConfig:
+    """The `finetune` block of a trial; ConfigError unless it then holds each value exactly."""
+    own = {
+        key.removeprefix(f"{FINETUNE}."): value
+        for key, value in values.items()
+        if key.startswith(f"{FINETUNE}.")
+    }
+    data = with_overrides(config.finetune.model_dump(mode="json"), own)
+    settings = validate(FinetuneConfig, data, source=f"sweep.space: {own} together")
+    read_back = settings.model_dump(mode="json")
+    for key, value in own.items():
+        if not holds(found := value_at(read_back, key), value):
+            raise ConfigError(f"sweep.space.{FINETUNE}.{key}: drew {value!r}, which became {found}")
+    return settings
+
+
+def grid_epochs(config: SweepStageConfig, epochs_asked: int) -> int:
+    """The epochs of every combination to its end, or of these trials where a key has a range."""
+    size = config.sweep.size()
+    if size is None:
+        return epochs_asked
+    allowed = config.sweep.space.get(EPOCHS)
+    epochs = [config.finetune.epochs] if allowed is None else allowed.finite()
+    assert epochs is not None
+    return size // (len(epochs) if allowed is not None else 1) * sum(epochs)
+
+
+def _combinations(sweep: SweepConfig, keys: list[str]) -> list[Values]:
+    lists = [sweep.space[key].finite() or [] for key in keys]
+    return [dict(zip(keys, values, strict=True)) for values in itertools.product(*lists)]

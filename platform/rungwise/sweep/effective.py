@@ -1,0 +1,84 @@
+"""Did each drawn value take effect? A sweep over a key that nothing reads looks like any other.
+
+Three checks: the resolved `finetune` block holds each value (`draws.settings_of`), the artifacts of
+a variant were made with theirs (`check_inputs`), and what the training measured of the objects it
+built is what was drawn (`difference`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rungwise.artifact import Artifact
+from rungwise.errors import UserError
+from rungwise.sweep.config import FINETUNE
+from rungwise.sweep.space import holds, value_at
+
+PREFIX = "effective/"  # of metrics that are measured settings: effective/learning_rate
+_PRECISION = 1e-6  # relative; what was measured may have been a float32
+
+
+def split_metrics(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """Metrics proper, and measured settings by key of the `finetune` block."""
+    measured = {k.removeprefix(PREFIX): v for k, v in metrics.items() if k.startswith(PREFIX)}
+    return {k: v for k, v in metrics.items() if not k.startswith(PREFIX)}, measured
+
+
+def difference(
+    trial: str, values: Mapping[str, Any], measured: Mapping[str, float]
+) -> UserError | None:
+    """What says that a drawn value was not in force, or None. Keys nobody measured are let pass."""
+    for key, drawn in values.items():
+        block, _, name = key.partition(".")
+        if block != FINETUNE or name not in measured:
+            continue
+        found = measured[name]
+        if not isinstance(drawn, int | float) or not math.isclose(drawn, found, rel_tol=_PRECISION):
+            return UserError(
+                f"{trial}: {key} was drawn as {drawn!r}, but {found:g} was in force, so its score "
+                "is not that of its settings; take the key out of sweep.space, or mend what it "
+                "does not reach (a batch larger than the training split is cut to it)"
+            )
+    return None
+
+
+def inputs_of(inputs: Mapping[str, Artifact], variant: int | None) -> dict[str, Artifact]:
+    """What a trial of this variant reads: `pretrain@1` for `pretrain` where there is one."""
+    names = {name.partition("@")[0] for name in inputs}
+    return {
+        name: inputs[f"{name}@{variant}" if f"{name}@{variant}" in inputs else name]
+        for name in sorted(names)
+    }
+
+
+def check_inputs(inputs: Mapping[str, Artifact], variants: Sequence[Mapping[str, Any]]) -> None:
+    """Raise UserError unless the artifacts of each variant were made with its values.
+
+    A key is looked up in the recorded config of the inputs; one of a block that none of them read
+    itself, such as `corpus`, is in their lineage and is let pass.
+    """
+    for number, variant in enumerate(variants):
+        for name, artifact in inputs_of(inputs, number).items():
+            config = artifact.record["config"]
+            for key, value in variant.items():
+                block, _, rest = key.partition(".")
+                if block in config:
+                    found = _value(config, key)
+                elif block == name:
+                    found = _value(config, rest)
+                else:
+                    continue
+                if not holds(found, value):
+                    raise UserError(
+                        f"variant {number} of the sweep has {key} {value!r}, but its {name} "
+                        f"({artifact.fingerprint}) was made with {found!r}"
+                    )
+
+
+def _value(config: Any, key: str) -> Any:
+    try:
+        return value_at(config, key)
+    except (KeyError, IndexError, TypeError):
+        return None

@@ -1,0 +1,178 @@
+"""What a swept key may be: a few values, or a range to draw from.
+
+A key is a dotted key of the recipe, such as `finetune.learning_rate` or `model.num_layers`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BeforeValidator, Field, model_validator
+
+from rungwise.config import Config, ConfigT, validate, with_overrides
+from rungwise.errors import ConfigError
+
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
+# Where between its bounds a range is tried as well: 9.7 of 8 to 12 is what betrays that a key
+# takes whole numbers only.
+_INSIDE = 0.4142
+
+
+def _number(value: Any) -> Any:
+    # YAML 1.1, which PyYAML reads, takes 5e-5 for a text because it has no point.
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
+
+
+Value = Annotated[
+    bool | int | float | str | list[Any] | dict[str, Any] | None, BeforeValidator(_number)
+]
+
+
+class _Listed(Config):
+    values: list[Value] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _distinct(self) -> _Listed:
+        for place, value in enumerate(self.values):
+            if value in self.values[:place]:
+                raise ValueError(f"expected values that differ, found {value!r} twice")
+        return self
+
+    def finite(self) -> list[Any] | None:
+        return list(self.values)
+
+    def probes(self) -> list[Any]:
+        return list(self.values)
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        return self.values[int(rng.integers(len(self.values)))]
+
+    def nearest(self, value: Any) -> Any:
+        return value
+
+
+class Choice(_Listed):
+    """One of `values`, each as likely."""
+
+    kind: Literal["choice"] = "choice"
+
+
+class Grid(_Listed):
+    """Every one of `values`, with every one of all other grid keys."""
+
+    kind: Literal["grid"] = "grid"
+
+
+class _Range(Config):
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _ordered(self) -> _Range:
+        if self.low >= self.high:
+            raise ValueError(f"low must be below high, found {self.low:g} and {self.high:g}")
+        return self
+
+    def finite(self) -> list[Any] | None:
+        return None
+
+    def probes(self) -> list[Any]:
+        return [self.low, self.low + _INSIDE * (self.high - self.low), self.high]
+
+    def nearest(self, value: float) -> float:
+        """`value`, or the bound that it lies beyond."""
+        return min(max(value, self.low), self.high)
+
+
+class Uniform(_Range):
+    """A number from `low` to `high`, every one as likely."""
+
+    kind: Literal["uniform"] = "uniform"
+
+    def draw(self, rng: np.random.Generator) -> float:
+        return self.nearest(float(rng.uniform(self.low, self.high)))
+
+
+class LogUniform(_Range):
+    """A number from `low` to `high`, every order of magnitude as likely."""
+
+    kind: Literal["loguniform"] = "loguniform"
+    low: float = Field(gt=0)
+    high: float = Field(gt=0)
+
+    def draw(self, rng: np.random.Generator) -> float:
+        exponent = float(rng.uniform(math.log(self.low), math.log(self.high)))
+        return self.nearest(math.exp(exponent))
+
+
+class Integer(Config):
+    """A whole number: `low`, `low` + `step` and so on up to `high`, which is one of them."""
+
+    kind: Literal["integer"] = "integer"
+    low: int
+    high: int
+    step: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _reached(self) -> Integer:
+        if self.low >= self.high or (self.high - self.low) % self.step:
+            raise ValueError(
+                "high must lie a whole number of steps above low, found "
+                f"{self.low} to {self.high} by {self.step}"
+            )
+        return self
+
+    def finite(self) -> list[Any] | None:
+        return list(range(self.low, self.high + 1, self.step))
+
+    def probes(self) -> list[Any]:
+        return [self.low, self.high]
+
+    def draw(self, rng: np.random.Generator) -> int:
+        return self.low + self.step * int(rng.integers((self.high - self.low) // self.step + 1))
+
+    def nearest(self, value: Any) -> Any:
+        return value
+
+
+Space = Annotated[
+    Choice | Grid | Uniform | LogUniform | Integer,
+    Field(discriminator="kind"),
+]
+
+
+def check_space(model: type[ConfigT], data: dict[str, Any], space: Mapping[str, Space]) -> None:
+    """Put every value of a list, and the bounds and a point inside of a range, into `data`.
+
+    `data` is a valid `model` as plain data. Raises ConfigError naming `sweep.space.<key>`, the
+    value, and the nearest key where there is no such key.
+    """
+    for key, allowed in space.items():
+        for value in allowed.probes():
+            where = f"sweep.space.{key}: {value!r} does not fit"
+            config = validate(model, with_overrides(data, {key: value}), source=where)
+            found = value_at(config.model_dump(mode="json"), key)
+            if not holds(found, value):
+                raise ConfigError(
+                    f"sweep.space.{key}: {value!r} would become {found!r}; give values as the key "
+                    "takes them (whole numbers: kind integer)"
+                )
+
+
+def value_at(data: Any, key: str) -> Any:
+    """What stands at a dotted key of plain data; KeyError, IndexError if there is no such key."""
+    for part in key.split("."):
+        data = data[int(part)] if isinstance(data, list) else data[part]
+    return data
+
+
+def holds(found: Any, value: Any) -> bool:
+    """True if `found` is `value`; a block may have more keys than were given."""
+    if isinstance(value, dict) and isinstance(found, dict):
+        return all(name in found and holds(found[name], one) for name, one in value.items())
+    # 1 and True are equal in Python, and no key takes both.
+    return found == value and isinstance(found, bool) == isinstance(value, bool)

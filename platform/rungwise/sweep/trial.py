@@ -1,0 +1,209 @@
+"""One trial, in a process of its own. It reads the finished artifacts by index and no Ray Data, and
+holds nothing of the cluster but its own CPUs and GPUs, so that no two trials can wait for each
+other.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from rungwise.artifact import Artifact
+from rungwise.context import Reporter
+from rungwise.errors import UserError
+from rungwise.finetune import FinetuneConfig, finetune, load_data
+from rungwise.storage import Folder
+from rungwise.sweep import record as records
+from rungwise.sweep.config import PbtScheduler, SweepStageConfig
+from rungwise.sweep.draws import Values, settings_of, variant_of
+from rungwise.sweep.effective import inputs_of, split_metrics
+from rungwise.sweep.record import Saved, TrialRecord
+
+STATES = ".states"  # of population based training, below the artifact until the sweep has ended
+_POINTER = "saved.json"
+
+# A state of training as bytes, made when it is called.
+GiveState = Callable[[], bytes]
+
+
+class OnEpoch(Protocol):
+    """`on_epoch(epoch, metrics, state)`: epochs from 1, metrics of the validation split."""
+
+    def __call__(
+        self, epoch: int, metrics: dict[str, float], state: GiveState | None = None
+    ) -> None: ...
+
+
+class Train(Protocol):
+    """What a trial does with its settings. `start` is a state that `on_epoch` was given, or None.
+
+    Metrics named `effective/<key of the finetune block>` are settings as they were measured: the
+    highest learning rate that the optimizer had, the rows of the first batch.
+    """
+
+    def __call__(
+        self,
+        settings: FinetuneConfig,
+        inputs: dict[str, Artifact],
+        seed: int,
+        on_epoch: OnEpoch,
+        start: bytes | None,
+    ) -> None: ...
+
+
+def train(
+    settings: FinetuneConfig,
+    inputs: dict[str, Artifact],
+    seed: int,
+    on_epoch: OnEpoch,
+    start: bytes | None,
+) -> None:
+    """Fine-tune with these settings."""
+    data = load_data(inputs["task"], inputs["tokenizer"], inputs["pretrain"], settings)
+    finetune(settings, data, seed, on_epoch, start)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all trials of a sweep share; it travels to their processes."""
+
+    config: SweepStageConfig
+    inputs: Mapping[str, Artifact]
+    output: Folder
+    metric: str  # of the validation split; higher is better
+    report: Reporter
+    train: Train
+
+    @property
+    def population(self) -> PbtScheduler | None:
+        scheduler = self.config.sweep.scheduler
+        return scheduler if isinstance(scheduler, PbtScheduler) else None
+
+
+def run_trial(config: dict[str, Any], *, job: Job) -> None:
+    """What Ray Tune calls with `{"trial": {"number": ..., "values": {dotted key: value}}}`.
+
+    Raises UserError if the score is not a number.
+    """
+    from ray import tune
+
+    # A trial that takes over the state of another gets that one's whole config, number included,
+    # but keeps its name.
+    name = tune.get_context().get_trial_name()
+    assert name is not None
+    trial = _begin(name, config["trial"]["values"], _handed_over(), job)
+    settings = settings_of(job.config, trial.values)
+    if not trial.history:
+        job.report.nested(name, trial.parameters())
+    before, began = trial.seconds, time.monotonic()
+
+    def on_epoch(epoch: int, metrics: dict[str, float], state: GiveState | None = None) -> None:
+        shown, measured = split_metrics(metrics)
+        score = shown[job.metric]
+        if not math.isfinite(score):
+            raise UserError(f"{name}: {job.metric} is {score} after epoch {epoch}")
+        trial.effective |= measured
+        trial.seconds = before + time.monotonic() - began
+        loss = shown.get("loss", math.nan)
+        row = {
+            "epoch": epoch,
+            "score": score,
+            "loss": loss if math.isfinite(loss) else None,
+            "seconds": round(trial.seconds, 3),
+            "metrics": {key: value for key, value in shown.items() if math.isfinite(value)},
+        }
+        saved = None
+        if job.population:
+            row["values"] = {key: trial.values[key] for key in job.population.mutations}
+            if epoch % job.population.perturbation_interval_epochs == 0:
+                assert state is not None, "population based training needs the state of training"
+                saved = _save(name, epoch, len(trial.history) + 1, state, job.output)
+                trial.saved = saved
+        trial.history.append(row)
+        # The last epoch is the end: what comes after may be cut short by Tune.
+        trial.state = "finished" if epoch == settings.epochs else "running"
+        records.write(trial, job.output)
+        job.report.metrics(trial.points(row), epoch, run=name)
+        job.report.flush()
+        result = {
+            "score": score,
+            "epoch": epoch,
+            "epochs_asked": settings.epochs,
+            "values": trial.values,
+            "measured": measured,
+        }
+        if saved:
+            with tempfile.TemporaryDirectory(prefix="rungwise-") as folder:
+                (Path(folder) / _POINTER).write_text(json.dumps(asdict(saved)))
+                tune.report(result, checkpoint=tune.Checkpoint.from_directory(folder))
+        else:
+            tune.report(result)
+
+    start = job.output.read_bytes(f"{STATES}/{trial.saved.file}") if trial.saved else None
+    job.train(settings, inputs_of(job.inputs, trial.variant), trial.seed, on_epoch, start)
+    trial.state = "finished"
+    if trial.history:
+        trial.effective["epochs"] = float(trial.history[-1]["epoch"])
+    records.write(trial, job.output)
+    job.report.flush()
+
+
+def _begin(name: str, values: Values, saved: Saved | None, job: Job) -> TrialRecord:
+    """The record of a trial that starts, or goes on from `saved` or from where it was killed."""
+    earlier = records.read(name, job.output) if job.population else None
+    if earlier is None:
+        trial = TrialRecord(
+            name=name,
+            number=int(name.rpartition("-")[2]),
+            drawn=values,
+            values=values,
+            variant=variant_of(job.config.sweep, values),
+            settings={},
+            seed=job.config.sweep.seed,
+        )
+    else:
+        trial = earlier
+        if saved is None:
+            saved = earlier.saved
+        elif saved.trial != name:
+            trial.taken_over.append(
+                {"from": saved.trial, "epoch": saved.epoch, "rows": len(trial.history)}
+            )
+            saved.rows = len(trial.history)
+        # Epochs after the state that is gone on from are run again.
+        trial.history = trial.history[: saved.rows] if saved else []
+        trial.values, trial.variant = values, variant_of(job.config.sweep, values)
+    trial.saved, trial.state, trial.error = saved, "running", None
+    trial.settings = settings_of(job.config, values).model_dump(mode="json")
+    records.write(trial, job.output)
+    return trial
+
+
+def _handed_over() -> Saved | None:
+    """The state that Tune says to go on from: its own after a pause, or that of a better trial."""
+    from ray import tune
+
+    checkpoint = tune.get_checkpoint()
+    if checkpoint is None:
+        return None
+    with checkpoint.as_directory() as folder:
+        return Saved(**json.loads((Path(folder) / _POINTER).read_text()))
+
+
+def _save(name: str, epoch: int, rows: int, state: GiveState, output: Folder) -> Saved:
+    # The file goes to the artifact and only its name to Tune, so that a sweep whose driver was
+    # killed goes on from it without any state of Tune's.
+    saved = Saved(name, epoch, f"{name}-{rows:04d}", rows)
+    output.write_bytes(f"{STATES}/{saved.file}", state())
+    return saved
+
+
+def trainable(job: Job) -> Callable[[dict[str, Any]], None]:
+    return functools.partial(run_trial, job=job)

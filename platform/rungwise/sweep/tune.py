@@ -1,0 +1,325 @@
+"""Ray Tune: which trial runs when, and which goes on.
+
+There is one mechanism to go on after a kill, and it is not Tune's: the records of the trials.
+Tune's snapshot of an experiment lags behind by many seconds, lies where a later Ray may not read
+it, and knows of settings only what its pickles say. Records are written before Tune hears of an
+epoch, so a trial that has ended is never run again: it is left out of what Tune is given, and
+the scheduler and the searcher are told of its scores as if they had seen them. Settings are drawn
+from the seed, so the rest is the same as before. A trial that was cut off starts anew, in
+population based training from its last saved state.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from ray import tune
+from ray.tune import Callback, Stopper
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    PopulationBasedTraining,
+    TrialScheduler,
+)
+from ray.tune.search import BasicVariantGenerator
+
+from rungwise.context import ComputeConfig
+from rungwise.errors import UserError
+from rungwise.sweep import record as records
+from rungwise.sweep.config import (
+    AshaScheduler,
+    OptunaSearch,
+    PbtScheduler,
+    SweepConfig,
+    SweepStageConfig,
+    most_epochs,
+)
+from rungwise.sweep.draws import Values, points, settings_of
+from rungwise.sweep.effective import difference
+from rungwise.sweep.record import TrialRecord, name_of
+from rungwise.sweep.trial import Job, trainable
+
+_SCORE, _MODE, _TIME = "score", "max", "epoch"
+
+
+def room(compute: ComputeConfig, nodes: Sequence[dict[str, float]]) -> int:
+    """How many trials run at once: as many as asked, or as fit on the nodes (their resources).
+
+    Raises UserError if a trial asks for more than any node has.
+    """
+    cpus, gpus = compute.cpus_per_trial, compute.gpus_per_trial
+    fit = sum(
+        int(min(node.get("CPU", 0) / cpus, node.get("GPU", 0) / gpus if gpus else np.inf) + 1e-9)
+        for node in nodes
+    )
+    if fit == 0:
+        most = [max((node.get(kind, 0) for node in nodes), default=0) for kind in ("CPU", "GPU")]
+        raise UserError(
+            f"a trial asks for {cpus:g} CPUs and {gpus:g} GPUs on one node, but no node has so "
+            f"many: the most are {most[0]:g} CPUs and {most[1]:g} GPUs; lower "
+            "compute.cpus_per_trial or compute.gpus_per_trial, or add a larger node"
+        )
+    return max(1, min(compute.max_concurrent_trials, fit))
+
+
+def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scratch: str) -> None:
+    """Run every trial that has not ended yet; their records say how it went.
+
+    Raises UserError where a value that was drawn was not in force.
+    """
+    sweep = job.config.sweep
+    at_once = room(compute, nodes)
+    earlier = records.read_all(job.output)
+    ended = [trial for trial in earlier if trial.ended]
+    drawn = None if isinstance(sweep.search, OptunaSearch) else points(sweep)
+    total = len(drawn) if drawn is not None else sweep.trials
+    assert total is not None
+    cut_off = {trial.number: trial.values for trial in earlier if not trial.ended}
+    left = [number for number in range(total) if name_of(number) not in {t.name for t in ended}]
+    for trial in ended:
+        _tell_again(trial, job)
+    if not left:
+        return
+    if drawn is None:
+        search: Any = _optuna(sweep, ended, cut_off, left)
+        space, samples = {}, len(left)
+    else:
+        for values in drawn:
+            settings_of(job.config, values)
+        search = BasicVariantGenerator(max_concurrent=at_once)
+        todo = [{"number": n, "values": cut_off.get(n, drawn[n])} for n in left]
+        space, samples = {"trial": tune.grid_search(todo)}, 1
+    watch = _Watch(job, len(ended), total)
+    tune.Tuner(
+        tune.with_resources(
+            trainable(job), {"cpu": compute.cpus_per_trial, "gpu": compute.gpus_per_trial}
+        ),
+        param_space=space,
+        tune_config=tune.TuneConfig(
+            num_samples=samples,
+            search_alg=search,
+            scheduler=_scheduler(job.config, ended),
+            max_concurrent_trials=at_once if drawn is None else None,
+            # A process less to start for each trial; training seeds all that it draws from.
+            reuse_actors=True,
+            trial_name_creator=_trial_name,
+            trial_dirname_creator=_trial_name,
+        ),
+        run_config=tune.RunConfig(
+            name="sweep", storage_path=scratch, verbose=0, callbacks=[watch], stop=_Stop(watch)
+        ),
+    ).fit()
+    if watch.wrong:
+        raise watch.wrong
+
+
+def _trial_name(trial: Any) -> str:
+    return name_of(trial.config["trial"]["number"])
+
+
+def _optuna(
+    sweep: SweepConfig, ended: list[TrialRecord], cut_off: dict[int, Values], left: list[int]
+) -> Any:
+    """Optuna that knows the trials that have ended, and first repeats those that were cut off."""
+    import optuna
+    from ray.tune.search.optuna import OptunaSearch as Searcher
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    again = [number for number in left if number in cut_off]
+    numbers = iter([*again, *(number for number in left if number not in cut_off)])
+
+    class Numbered(Searcher):
+        """Gives each trial its number."""
+
+        def suggest(self, trial_id: str) -> dict[str, Any] | None:
+            values = super().suggest(trial_id)
+            return (
+                None if values is None else {"trial": {"number": next(numbers), "values": values}}
+            )
+
+    # Started again with the same seed it would draw what it drew at first, so the seed moves on.
+    state = np.random.SeedSequence([sweep.seed, len(ended), len(again)]).generate_state(1)
+    found = Numbered(
+        space={key: _distribution(allowed) for key, allowed in sorted(sweep.space.items())},
+        metric=_SCORE,
+        mode=_MODE,
+        points_to_evaluate=[cut_off[number] for number in again],
+        seed=int(state[0]),
+    )
+    for trial in ended:
+        found.add_evaluated_point(trial.values, trial.history[-1]["score"])
+    return found
+
+
+def _distribution(allowed: Any) -> Any:
+    from optuna.distributions import (
+        CategoricalDistribution,
+        FloatDistribution,
+        IntDistribution,
+    )
+
+    match allowed.kind:
+        case "integer":
+            return IntDistribution(allowed.low, allowed.high, step=allowed.step)
+        case "uniform" | "loguniform":
+            return FloatDistribution(allowed.low, allowed.high, log=allowed.kind == "loguniform")
+        case _:
+            return CategoricalDistribution(allowed.values)
+
+
+def _scheduler(config: SweepStageConfig, ended: list[TrialRecord]) -> TrialScheduler:
+    scheduler = config.sweep.scheduler
+    if isinstance(scheduler, PbtScheduler):
+        return _population(config.sweep, scheduler)
+    if not isinstance(scheduler, AshaScheduler):
+        return FIFOScheduler()
+    asha = ASHAScheduler(
+        time_attr=_TIME,
+        metric=_SCORE,
+        mode=_MODE,
+        max_t=max(most_epochs(config), scheduler.grace_epochs),
+        grace_period=scheduler.grace_epochs,
+        reduction_factor=scheduler.reduction_factor,
+    )
+    for trial in ended:
+        # Only its id is looked at; the controller is not.
+        known: Any = SimpleNamespace(trial_id=f"ended-{trial.name}")
+        nobody: Any = None
+        asha.on_trial_add(nobody, known)
+        for row in trial.history:
+            asha.on_trial_result(nobody, known, {_TIME: row["epoch"], _SCORE: row["score"]})
+    return asha
+
+
+def _population(sweep: SweepConfig, scheduler: PbtScheduler) -> TrialScheduler:
+    rng = np.random.default_rng([sweep.seed, len(sweep.space)])
+    random.seed(sweep.seed)  # whom to take over and how to vary, as far as arrival decides it not
+    varied: dict[str, list[Any] | Callable[[], Any]] = {}
+    for key in scheduler.mutations:
+        allowed = sweep.space[key]
+        listed = allowed.finite()
+        varied[key] = sorted(listed) if listed else lambda one=allowed: one.draw(rng)
+
+    def within(config: dict[str, Any]) -> dict[str, Any]:
+        values = config["trial"]["values"]
+        for key in scheduler.mutations:
+            values[key] = sweep.space[key].nearest(values[key])
+        return config
+
+    return _Population(
+        time_attr=_TIME,
+        metric=_SCORE,
+        mode=_MODE,
+        perturbation_interval=scheduler.perturbation_interval_epochs,
+        hyperparam_mutations={"trial": {"values": varied}},
+        custom_explore_fn=within,
+        log_config=False,
+    )
+
+
+class _Population(PopulationBasedTraining):
+    """Lets a trial that has done all its epochs end, where Tune's would have it take over once
+    more."""
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        if result[_TIME] >= result["epochs_asked"]:
+            return TrialScheduler.CONTINUE
+        return super().on_trial_result(tune_controller, trial, result)
+
+
+class _Watch(Callback):
+    """Compares what was measured with what was drawn; ends records; tells how many have ended."""
+
+    def __init__(self, job: Job, ended: int, total: int) -> None:
+        self.wrong: UserError | None = None
+        self._job = job
+        self._ended = ended
+        self._total = total
+
+    def on_trial_result(
+        self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        # Not those of `trial`, which a population may have changed a moment ago.
+        self._compare(str(trial), result["values"], result["measured"])
+
+    def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        found = self._record(trial)
+        self._compare(found.name, found.values, found.effective)
+        if self.wrong:
+            return  # all trials are being stopped, and not for their scores
+        if found.state == "running":
+            found.state = "stopped_early"
+            records.write(found, self._job.output)
+        self._close(found, "FINISHED")
+
+    def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        found = self._record(trial)
+        found.state, found.error = "failed", _reason(trial.get_error())
+        records.write(found, self._job.output)
+        self._close(found, "FAILED")
+
+    def _compare(self, name: str, values: Values, measured: dict[str, float]) -> None:
+        self.wrong = self.wrong or difference(name, values, measured)
+
+    def _record(self, trial: Any) -> TrialRecord:
+        found = records.read(str(trial), self._job.output)
+        if found is not None:
+            return found
+        # Its process died before it had begun.
+        drawn = trial.config["trial"]
+        settings = settings_of(self._job.config, drawn["values"]).model_dump(mode="json")
+        return TrialRecord(
+            name=str(trial),
+            number=drawn["number"],
+            drawn=drawn["values"],
+            values=drawn["values"],
+            variant=None,
+            settings=settings,
+            seed=self._job.config.sweep.seed,
+        )
+
+    def _close(self, found: TrialRecord, status: str) -> None:
+        self._ended += 1
+        self._job.report.nested(found.name, {}, status)
+        shown = {self._job.metric: found.history[-1]["score"]} if found.history else {}
+        self._job.report.progress(self._ended, self._total, trial=found.name, **shown)
+
+
+class _Stop(Stopper):
+    """Ends the whole sweep as soon as a value was not in force."""
+
+    def __init__(self, watch: _Watch) -> None:
+        self._watch = watch
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self._watch.wrong is not None
+
+
+def _tell_again(trial: TrialRecord, job: Job) -> None:
+    """Report a trial of an earlier attempt, whose last words may not have arrived.
+
+    Tracking takes each point of a run once, so nothing is doubled.
+    """
+    job.report.nested(trial.name, trial.parameters())
+    for row in trial.history:
+        job.report.metrics(trial.points(row), row["epoch"], run=trial.name)
+    job.report.nested(trial.name, {}, "FINISHED")
+
+
+def _reason(error: BaseException | None) -> str:
+    from rungwise.errors import user_error_in
+
+    if error is None:
+        return "its process ended"
+    known = user_error_in(error)
+    if known is not None:
+        return str(known)
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__

@@ -1,0 +1,77 @@
+"""A workflow with a toy sweep, as a command that tests kill: `sweep_job.py FOLDER CPUS SWEEP`.
+
+SWEEP is the sweep block as JSON. Below FOLDER: `root` with the artifacts and MLflow's database, and
+`starts` with a file for each start of a trial.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from rungwise import runner, sweep
+from rungwise.artifact import Artifact
+from rungwise.cluster.session import session, set_environment
+from rungwise.config import Config
+from rungwise.context import ComputeConfig, Context
+from rungwise.stage import Stage
+from rungwise.storage import Folder
+from rungwise.tracking import Tracker
+from tests.toy_sweeps import inputs, stage_config, toy
+
+EPOCH_SECONDS = 0.15
+
+
+class Nothing(Config):
+    """The config of stages that only stand there."""
+
+
+def stand(
+    summary: dict[str, Any],
+    config: Nothing,
+    inputs: dict[str, Artifact],
+    output: Folder,
+    context: Context,
+) -> dict[str, Any]:
+    """An artifact that is its summary."""
+    return summary
+
+
+def stages(folder: Path, block: dict[str, Any]) -> list[Stage]:
+    before = {
+        name: Stage(name, 1, functools.partial(stand, found.summary), Nothing())
+        for name, found in inputs(folder).items()
+    }
+    train = toy(folder / "starts", EPOCH_SECONDS)
+    swept = Stage(
+        "sweep",
+        1,
+        functools.partial(sweep.run, train=train),
+        stage_config({"epochs": 4}, **block),
+        inputs=before,
+        resumes=True,
+    )
+    return [*before.values(), swept]
+
+
+def main(folder: Path, cpus: int, block: dict[str, Any]) -> None:
+    compute = ComputeConfig(max_concurrent_trials=2, object_store_megabytes=100)
+    with session(compute, num_cpus=cpus):
+        runner.run(
+            stages(folder, block),
+            Folder.at(folder / "root"),
+            "toy",
+            compute,
+            lambda: Tracker(f"sqlite:///{folder}/mlflow.db", "toy", folder / "spool"),
+            Console(),
+        )
+
+
+if __name__ == "__main__":
+    set_environment()
+    main(Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))
