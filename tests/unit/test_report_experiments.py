@@ -24,17 +24,15 @@ from rungwise.report.compared import Compared, gather
 from rungwise.report.page import ReportConfig, run
 from rungwise.report.terms import terms_of
 from rungwise.storage import Folder
-from tests.report_pages import (
+from tests.report_experiments import (
     METRICS,
     Experiment,
     MadeTask,
-    Page,
-    built,
-    csv_rows,
     quickstart,
     stub_sweep_plots,
     whole,
 )
+from tests.report_pages import Page, built, csv_rows
 
 PNG = b"\x89PNG"
 

@@ -41,7 +41,12 @@ def test_the_recipe_left_behind_builds_the_same_fingerprints(tmp_path: Path) -> 
                 "corpus": {"sources": [{"kind": "text", "paths": [str(tmp_path / "b.txt")]}]},
                 "instances": {"kind": "masked_pairs", "sequence_length": 32},
                 "pretrain": pretrain | {"steps": 5},
-            }
+            },
+            "adapt": {
+                "task_text": {"seed": 3},
+                "instances": {"kind": "masked_pairs", "sequence_length": 32},
+                "pretrain": pretrain | {"steps": 6},
+            },
         },
         "tasks": {
             "two.ways": {"data": paragraphs, "finetune": {"epochs": 4}},
@@ -51,7 +56,7 @@ def test_the_recipe_left_behind_builds_the_same_fingerprints(tmp_path: Path) -> 
             "plain": {},
             "longer": {"pretrain.steps": 50},
             "random": {"finetune.initialisation": "random"},
-            "further": {"pretrain_further": ["domain"], "finetune.epochs": 2},
+            "further": {"pretrain_further": ["domain", "adapt"], "finetune.epochs": 2},
             "seeds": {
                 "sweep.space": {
                     "finetune.learning_rate": rates | {"low": 1e-3},
