@@ -25,14 +25,8 @@ from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, WordPiece
 from rungwise.training.checkpoint import save_tensors
 from rungwise.training.loop import PretrainConfig
 from tests.conftest import write_shards
-from tests.report_pages import (
-    Experiment,
-    MadeTask,
-    Page,
-    csv_rows,
-    speed_summary,
-    stub_sweep_plots,
-)
+from tests.report_experiments import Experiment, MadeTask, stub_sweep_plots
+from tests.report_pages import Page, csv_rows, speed_summary
 
 SENTENCES = (
     "The parser reads <b>every</b> token & keeps the rows in order.",
@@ -167,7 +161,9 @@ def _compared(
     made.systems(["plain", "other"], untrained=["other"])
     made.task(
         "rows",
-        MadeTask("classification", {None: {"plain": first, "other": second}}, labels=(EVIL, "rows")),
+        MadeTask(
+            "classification", {None: {"plain": first, "other": second}}, labels=(EVIL, "rows")
+        ),
     )
     made.register("rows")
     made.table()
@@ -231,9 +227,7 @@ def test_every_section_of_a_whole_workflow(written: tuple[Page, dict[str, Any], 
     page, summary, _ = written
     assert set(SECTIONS) <= page.ids
     assert summary["page"] == "report.html"
-    assert summary["headline"] == (
-        "rows: plain above other by +10.7 points [+9.2, +12.1], 3 seeds"
-    )
+    assert summary["headline"] == ("rows: plain above other by +10.7 points [+9.2, +12.1], 3 seeds")
     for words in (
         "plain is above other: +10.7 [+9.2, +12.1] points of test accuracy.",
         "Relative error reduction",
@@ -242,7 +236,7 @@ def test_every_section_of_a_whole_workflow(written: tuple[Page, dict[str, Any], 
         "none: begins with random weights",
         "6 trials in 2 sweeps",
         "2 were stopped early: 10 of 18 epochs were run",
-        "would have taken 54, so 81% of that computing was saved",
+        "would have taken 54. 81% of that computing was saved.",
         "On new seeds the winners score 23.3 points less",
         "3 test and 0 validation examples stand in the training split as well",
     ):

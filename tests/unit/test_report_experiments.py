@@ -24,17 +24,15 @@ from rungwise.report.compared import Compared, gather
 from rungwise.report.page import ReportConfig, run
 from rungwise.report.terms import terms_of
 from rungwise.storage import Folder
-from tests.report_pages import (
+from tests.report_experiments import (
     METRICS,
     Experiment,
     MadeTask,
-    Page,
-    built,
-    csv_rows,
     quickstart,
     stub_sweep_plots,
     whole,
 )
+from tests.report_pages import Page, built, csv_rows
 
 PNG = b"\x89PNG"
 
@@ -94,6 +92,7 @@ def test_many_systems_tasks_and_budgets_are_all_on_the_page(
         "Here and below, pretraining is that of the first system, base",
         f"All {len(made)} stages",
         "60 trials in 20 sweeps",
+        "ltr_no_nsp_bilstm minus ltr_no_nsp",  # the places where a name may break are no letters
     ):
         assert words in page.words, words
     assert summary["headline"].startswith("sst-2: base against no_nsp unresolved, +1.2 points [")
@@ -149,23 +148,6 @@ def test_csv_files_hold_every_task_budget_system_seed_and_pair(
     assert sum(weights) == pytest.approx(1)
 
 
-def test_a_name_with_markup_is_text(before: dict[str, Artifact], tmp_path: Path) -> None:
-    found = _two(before, **{"a_b": [0.6, 0.7], "c.d": [0.5, 0.55]})
-    made = Experiment(before)
-    made.systems(found.systems)
-    made.task("one", MadeTask("classification", {None: {"a_b": [0.6, 0.7], "c.d": [0.5, 0.55]}}))
-    task = made.made["task/one"]
-    summary = {**task.summary, "labels": ["<b>", "$x_1$ & ${"]}
-    made.made["task/one"] = dataclasses.replace(task, record={**task.record, "summary": summary})
-    made.table()
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        stub_sweep_plots(monkeypatch)
-        run(ReportConfig(fill_in_examples=0), made.made, Folder.at(tmp_path), Context())
-    page = Page((tmp_path / "report.html").read_text("utf-8"))
-    assert "(<b>, $x_1$ & ${)" in page.words
-    assert "minus c.d" in page.words  # the places where it may break are no letters
-
-
 # What is worked out.
 
 
@@ -179,9 +161,8 @@ def test_no_name_of_a_system_means_anything(before: dict[str, Artifact]) -> None
     lines = [findings.headline({}, terms_of("mlm"), found) for found in named]
     assert lines[1] == lines[0].replace("pretrained above random", "random above pretrained")
     looks = {
-        comparison_plots.differences(found.tasks[0]) == comparison_plots.differences(
-            named[2].tasks[0]
-        )
+        comparison_plots.differences(found.tasks[0])
+        == comparison_plots.differences(named[2].tasks[0])
         for found in named
     }
     assert looks == {True, False}  # only the names differ, and they are drawn
@@ -288,6 +269,9 @@ def test_changes_are_the_dotted_keys_that_differ() -> None:
     new = {"a": 1, "b": {"c": 4, "d": {"kind": "y", "g": 3}}, "f": [2], "h": None}
     assert rebuild.changes(old, new) == {"b.c": 4, "b.d": {"kind": "y", "g": 3}, "f": [2]}
     assert rebuild.changes(old, old) == {}
+    space = {"space": {"finetune.epochs": {"values": [1]}}}
+    other = {"space": {"finetune.epochs": {"values": [2]}}}
+    assert rebuild.changes({"sweep": space}, {"sweep": other}) == {"sweep.space": other["space"]}
 
 
 def test_the_recipe_tells_what_is_of_a_task_from_what_is_of_a_system(

@@ -120,10 +120,10 @@ def what_text(corpus: Artifact) -> str:
 
 def what_was_compared(compared: Compared) -> str:
     """One or two sentences: the tasks, the systems and the seeds."""
-    systems, tasks = compared.systems, compared.tasks
+    (name, *others), tasks = compared.systems, compared.tasks
     seeds = len(tasks[0].evaluated["seeds"])
-    others = f", next to {_listed(systems[1:])}" if len(systems) > 1 else ""
-    first = f"As the system {systems[0]} it was then fine-tuned{others}, with {seeds} seeds each, "
+    beside = f", next to {_listed(others)}" if others else ""
+    first = f"As the system {name} it was then fine-tuned{beside}, with {seeds} seeds each, "
     if len(tasks) == 1:
         examples = number(tasks[0].evaluated["examples"]["train"])
         return (

@@ -84,7 +84,7 @@ def metric_axis(metric: str) -> str:
 
 
 def score(value: float, metric: str) -> str:
-    """A share as `78.2%`, a correlation times 100 as `52.1`, a squared error or a loss as `0.412`."""
+    """A share as `78.2%`, a correlation times 100 as `52.1`, a loss as `0.412`."""
     if metric in _ERRORS:
         return number(value, 3)
     if metric in _CORRELATIONS:

@@ -63,13 +63,19 @@ def recipe(inputs: Mapping[str, Artifact], report: Mapping[str, Any]) -> Block:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any], above: str = "") -> Block:
-    """The dotted keys that make `new` of `old`. Blocks with other keys are replaced whole."""
+    """The dotted keys that make `new` of `old`. Blocks with other keys are replaced whole, and so
+    are those whose keys have dots themselves, as the space of a sweep."""
     found: Block = {}
     for key in dict.fromkeys((*old, *new)):
         before, after = old.get(key), new.get(key)
         if before == after:
             continue
-        if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
+        if (
+            isinstance(before, dict)
+            and isinstance(after, dict)
+            and before.keys() == after.keys()
+            and not any("." in name for name in before)
+        ):
             found |= changes(before, after, f"{above}{key}.")
         else:
             found[f"{above}{key}"] = after
@@ -79,7 +85,10 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], above: str = "") -> 
 def _of_system(evaluated: Artifact, name: str, inputs: Mapping[str, Artifact]) -> Block:
     """What a system may change but for fine-tuning: its pretraining, further steps and sweep."""
     steps: dict[str, Block] = {}
-    trained = _read(evaluated, f"pretrain/{name}", inputs)
+    # Of several that the sweep tried, any: what it varied is in its space.
+    trained = input_of(evaluated, f"pretrain/{name}@0", inputs) or _read(
+        evaluated, f"pretrain/{name}", inputs
+    )
     while (before := input_of(trained, _INITIAL, inputs)) is not None:
         step = _title(trained, inputs).split("/")[1]
         steps[step] = _further(trained, inputs)
