@@ -25,7 +25,7 @@ ORANGE, VERMILLION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
 INK, MUTED, FAINT = "#1f2430", "#5b6472", "#d9dde3"
 
 # What the systems of an experiment are drawn in, by their position: names are free.
-_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK)
+_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, "#7b8494")
 _MARKERS = ("o", "^", "s", "v", "P", "X", "p", "*")
 _LINES = ("-", "--", "-.", ":")
 
