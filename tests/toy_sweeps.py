@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 import uuid
 from pathlib import Path
@@ -42,8 +43,6 @@ def stage_config(finetune: dict[str, Any] | None = None, **sweep: Any) -> SweepS
 
 def score_of(settings: FinetuneConfig, epoch: int) -> float:
     """Highest, near 1, at a learning rate of 1e-3, and better with every epoch."""
-    import math
-
     distance = abs(math.log10(settings.learning_rate / BEST_RATE))
     return (1 - 0.2 * distance) * (1 - 0.5**epoch)
 
@@ -74,6 +73,18 @@ def toy(starts: Path | None = None, seconds: float = 0.0, ignores: str = "") -> 
             on_epoch(epoch, metrics, lambda here=epoch: str(here).encode())
 
     return train
+
+
+def reads_layers(
+    settings: FinetuneConfig,
+    inputs: dict[str, Artifact],
+    seed: int,
+    on_epoch: OnEpoch,
+    start: bytes | None,
+) -> None:
+    """Scores by the layers of the model that it was given."""
+    layers = inputs["pretrain"].record["config"]["model"]["num_layers"]
+    on_epoch(1, {"accuracy": layers / 10, "loss": 1.0})
 
 
 def mark(folder: Path, data: dict[str, Any]) -> None:
