@@ -157,7 +157,7 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
         trial.state, trial.error = "failed", str(error) or type(error).__name__
         raise
     finally:
-        # Tune ends a trial that it stops by SystemExit; the driver has the last word about that one.
+        # Tune ends a trial that it stops by SystemExit; of that one the driver has the last word.
         if trial.state != "running":
             records.write(trial, job.output)
         job.report.flush()
