@@ -71,6 +71,7 @@ def main() -> int:
             "sweep",
             "evaluate",
             "register",
+            "table",
             "report",
         )
         records = {stage: _record(root, stage) for stage in stages}
@@ -86,8 +87,8 @@ def main() -> int:
         "pretrain_tokens_per_second": round(pretrain["tokens_per_second"]),
         "validation_mlm_loss": round(pretrain["final"]["mlm_loss"], 4),
         "unigram_entropy": round(pretrain["unigram_entropy"], 4),
-        "accuracy": {k: v["accuracy"] for k, v in evaluation["systems"].items()},
-        "difference": evaluation["difference"],
+        "accuracy": {k: v["estimates"]["accuracy"] for k, v in evaluation["systems"].items()},
+        "differences": evaluation["differences"],
     }
     folder = REPOSITORY / "benchmarks" / "results"
     folder.mkdir(exist_ok=True)

@@ -106,13 +106,16 @@ def run(
     report: Any = None,
     notice: Any = lambda: False,
     longer: Artifact | None = None,
+    initial: Artifact | None = None,
     **compute: Any,
 ) -> Progress:
     """The loop in this process."""
     torch.set_num_threads(1)
     progress, _ = pretrain(
         settings,
-        {"instances": instances} | ({"longer_instances": longer} if longer else {}),
+        {"instances": instances}
+        | ({"longer_instances": longer} if longer else {})
+        | ({"initial": initial} if initial else {}),
         Folder.at(output),
         "identity",
         ComputeConfig(**({"micro_batch_size": 4, "checkpoint_every_steps": 5} | compute)),
@@ -167,7 +170,10 @@ def together(
     killed_at: int | None = None,
     **compute: Any,
 ) -> Progress | None:
-    """The same run on so many processes with gloo; None if it was to be killed at a step."""
+    """The same run on so many processes with gloo; None if it was to be killed at a step.
+
+    `compute` may hold `initial`, as in `run`.
+    """
     output.mkdir(exist_ok=True)
     arguments = (world, port, str(output), settings, instances, killed_at, compute)
     if killed_at is not None:

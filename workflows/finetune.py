@@ -1,6 +1,7 @@
-"""Raw text to a pretrained, fine-tuned, evaluated and registered BERT, and a page about it.
+"""Raw text to pretrained models, fine-tuned, compared on tasks and registered, and a page about it.
 
 python workflows/finetune.py workflows/configs/quickstart.yaml
+python workflows/finetune.py workflows/configs/ablation.yaml
 """
 
 import sys
@@ -10,14 +11,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
 from rungwise.command_line import run_workflow
-from rungwise.recipe import Recipe, finetune_stages, pretrain_stages, report_stage
+from rungwise.experiment import experiment_stages
+from rungwise.recipe import Recipe, report_stage
 from rungwise.stage import Stage
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    before = pretrain_stages(recipe)
-    after = finetune_stages(recipe, before)
-    return [*before.values(), *after.values(), report_stage(recipe, before | after)]
+    before = experiment_stages(recipe)
+    return [*before.values(), report_stage(recipe, before)]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The command line: plan, run, inspect, dry-run, prove-resume, export, doctor, ui, sync."""
+"""The command line: what is planned, run, looked at, proved, moved and asked."""
 
 from __future__ import annotations
 
@@ -82,8 +82,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.add_argument("--to", required=True, metavar="FOLDER", help="where to; s3:// too")
     export.set_defaults(command=_export)
+    predict = commands.add_parser("predict", help="answers of a fine-tuned model, as JSON Lines")
+    predict.add_argument(
+        "model", metavar="MODEL", help="models:/NAME@champion, or artifacts/evaluate, or one in it"
+    )
+    predict.add_argument("--input", default="-", metavar="FILE", help="standard input if left out")
+    predict.add_argument("--to", default="-", metavar="FILE", help="standard output if left out")
+    predict.add_argument("--format", choices=("text", "tsv", "jsonl"), help="else by the ending")
+    predict.add_argument("--batch-size", type=_at_least_one, default=64, metavar="N")
+    predict.add_argument("--root", default="artifacts", help="whose registry models:/ names")
+    predict.set_defaults(command=_predict)
     for name, sub in commands.choices.items():
-        if name == "inspect":
+        if name in ("inspect", "predict"):
             continue
         sub.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="root=/data/artifacts")
     return parser
@@ -146,6 +156,19 @@ def _export(options: argparse.Namespace) -> int:
     from rungwise.exchange import export_command
 
     return export_command(options.model, options.overrides, options.to)
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from rungwise.predict import predict_command
+
+    return predict_command(
+        options.model,
+        options.input,
+        options.to,
+        options.format,
+        options.batch_size,
+        options.root,
+    )
 
 
 def _ui(options: argparse.Namespace) -> int:

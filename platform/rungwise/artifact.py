@@ -102,3 +102,20 @@ def all_of(root: Folder, stage: str) -> list[Artifact]:
         key=lambda artifact: artifact.record["finished"],
         reverse=True,
     )
+
+
+def find_input(artifact: Artifact, stage: str) -> Artifact:
+    """The artifact of `stage` that `artifact` was made of.
+
+    Raises DataError if it is not below the same root.
+    """
+    made_of = artifact.record["inputs"][stage]
+    root = Folder.at(artifact.folder.uri.rsplit("/", 2)[0])
+    folder = folder_of(root, made_of["stage"], "", made_of["fingerprint"])
+    found = load(folder)
+    if found is None:
+        raise DataError(
+            f"the {stage} that {artifact.folder.uri} was made of are not below the same root: "
+            f"expected a finished artifact {made_of['fingerprint']} in {root.uri}/{stage}"
+        )
+    return found

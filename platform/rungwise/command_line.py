@@ -79,7 +79,7 @@ def plan_command(workflow: str, config: str, overrides: Sequence[str]) -> int:
     rows = plan(stages, root, recipe.name)
     for row in rows:
         state = "[blue]cached[/]" if row.artifact else "[bold cyan]build[/]"
-        table.add_row(row.stage.name, row.stage.fingerprint, state, row.reason)
+        table.add_row(row.stage.shown, row.stage.fingerprint, state, row.reason)
     console = Console()
     console.print(table)
     missing = sum(row.artifact is None for row in rows)

@@ -14,8 +14,7 @@ from rungwise.artifact import Artifact
 from rungwise.command_line import OK, root_folder
 from rungwise.config import load
 from rungwise.errors import UserError
-from rungwise.instances.kinds import AnyInstancesConfig
-from rungwise.recipe import Recipe, check_training, pretrain_stages
+from rungwise.recipe import Recipe, check_training, planned_vocab_size, pretrain_stages
 from rungwise.stage import Stage
 from rungwise.training.dry_run import Measures, dry_run
 from rungwise.training.reading import READ_BY_NAME
@@ -41,7 +40,9 @@ def dry_run_command(
         name: _built(stages[name], recipe) if name in stages else None for name in READ_BY_NAME
     }
     measures = [
-        _planned(settings, recipe) if artifact is None else Measures.of(artifact)
+        Measures.planned(settings, planned_vocab_size(recipe))
+        if artifact is None
+        else Measures.of(artifact)
         for settings, artifact in (
             (recipe.instances, built["instances"]),
             (recipe.longer_instances, built["longer_instances"]),
@@ -57,16 +58,6 @@ def dry_run_command(
 def _built(stage: Stage, recipe: Recipe) -> Artifact | None:
     root = root_folder(recipe.root)
     return artifacts.load(artifacts.folder_of(root, stage.name, recipe.name, stage.fingerprint))
-
-
-def _planned(config: AnyInstancesConfig, recipe: Recipe) -> Measures:
-    vocab_size = getattr(recipe.tokenizer, "vocab_size", None)
-    if vocab_size is None:
-        raise UserError(
-            "the size of the vocabulary is not in the config; build the tokenizer and the "
-            "instances first (workflows/instances.py)"
-        )
-    return Measures.planned(config, vocab_size)
 
 
 def show(found: dict[str, Any], built: bool, console: Console) -> None:

@@ -16,13 +16,13 @@ from rich.console import Console
 
 from rungwise import artifact as artifacts
 from rungwise import tokenizer as tokenizers
-from rungwise.artifact import Artifact
+from rungwise.artifact import Artifact, find_input
 from rungwise.command_line import OK, root_folder
 from rungwise.config import load
 from rungwise.errors import ConfigError, UserError
 from rungwise.hugging_face import export
 from rungwise.hugging_face.names import AUTO_CLASSES, CONFIG, FILES
-from rungwise.pretrained import config_of, find_input, load_model
+from rungwise.pretrained import config_of, load_model
 from rungwise.recipe import Recipe, pretrain_stages
 from rungwise.stage import plan
 from rungwise.storage import Folder

@@ -1,24 +1,26 @@
 """A recipe: the blocks of one YAML file, and the stages they become.
 
-    corpus ──> tokenizer ──> instances ──> pretrain ──> sweep ──> evaluate ──> register ──> report
-         └──> task ────────────────────────────────────┘
+    corpus ──> tokenizer ──> instances ──> pretrain ──┬──> ... ──> report
+                                                      └──> what fine-tuning adds: experiment.py
 
 Workflows (workflows/*.py) compose these functions in plain Python.
 """
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated, Any, Literal
 
-from rungwise import registry, sweep, tokenizer
+from pydantic import Field, model_validator
+
+from rungwise import tokenizer
 from rungwise.config import Config
 from rungwise.context import ComputeConfig
 from rungwise.corpus import stage as corpus
 from rungwise.corpus.sources import CorpusConfig, identity, outside
-from rungwise.errors import ConfigError
-from rungwise.evaluation import compare
+from rungwise.errors import ConfigError, UserError
 from rungwise.evaluation.compare import EvaluateConfig
 from rungwise.finetune import FinetuneConfig
+from rungwise.further import FurtherConfig
 from rungwise.instances import kinds
 from rungwise.instances import stage as instances
 from rungwise.instances.kinds import InstancesConfig
@@ -28,20 +30,37 @@ from rungwise.report import page
 from rungwise.report.page import ReportConfig
 from rungwise.stage import Stage
 from rungwise.sweep import SweepConfig
-from rungwise.tasks import paragraphs
-from rungwise.tasks.paragraphs import TaskConfig
+from rungwise.tasks.config import TaskConfig
 from rungwise.tokenizer import TokenizerConfig
 from rungwise.tracking import TrackingConfig
 from rungwise.training import trainer
 from rungwise.training.loop import PretrainConfig
 from rungwise.training.reading import READ_BY_NAME
 
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class TaskEntry(Config):
+    """One task of an experiment. `finetune` holds what is different for it, as dotted keys of the
+    finetune block; `published` is the column of the published table that it stands beside."""
+
+    data: TaskConfig
+    finetune: dict[str, Any] = Field(default_factory=dict)
+    published: str | None = None
+
 
 class Recipe(Config):
     """All blocks. Optional ones are needed by the workflows that go so far: `model` and `pretrain`
-    by those that train, the last five by those that fine-tune."""
+    by those that train, those from `tasks` on by those that fine-tune.
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")  # labels folders and runs
+    `systems` are what is compared: each a set of keys of this file with other values, {} for the
+    file as it is. The first is the one that is registered and shown in full. With
+    `match_pretraining: flops` every system gets as many steps of pretraining as cost what those
+    of the first cost. `further` names steps of further pretraining, `pretrain_further` lists
+    those that are taken, in their order.
+    """
+
+    name: Name  # labels folders and runs
     root: str = "artifacts"  # a folder or s3://bucket/prefix
     corpus: CorpusConfig
     tokenizer: TokenizerConfig
@@ -52,11 +71,25 @@ class Recipe(Config):
     report: ReportConfig = ReportConfig()
     compute: ComputeConfig = ComputeConfig()
     tracking: TrackingConfig = TrackingConfig()
-    task: TaskConfig | None = None
+    further: dict[Name, FurtherConfig] = Field(default_factory=dict)
+    pretrain_further: list[str] = Field(default_factory=list)
+    tasks: dict[Name, TaskEntry] = Field(default_factory=dict)
+    systems: dict[Name, dict[str, Any]] = Field(default_factory=lambda: {"pretrained": {}})
+    match_pretraining: Literal["steps", "flops"] = "steps"
     finetune: FinetuneConfig | None = None
     sweep: SweepConfig | None = None
     evaluate: EvaluateConfig | None = None
     registry: RegistryConfig | None = None
+
+    @model_validator(mode="after")
+    def _known_steps(self) -> Recipe:
+        for name in self.pretrain_further:
+            if name not in self.further:
+                raise ValueError(
+                    f"pretrain_further names {name!r}, which further lacks; it has: "
+                    f"{', '.join(self.further) or 'nothing'}"
+                )
+        return self
 
 
 def instances_stages(recipe: Recipe) -> dict[str, Stage]:
@@ -114,7 +147,7 @@ def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
 
 def check_training(recipe: Recipe) -> None:
     """Raise ConfigError where blocks that training needs are missing or do not go together."""
-    _need(recipe, "trains", "model", "pretrain")
+    need(recipe, "trains", "model", "pretrain")
     assert recipe.pretrain
     if (recipe.longer_instances is None) != (recipe.pretrain.longer_share is None):
         raise ConfigError(
@@ -123,38 +156,15 @@ def check_training(recipe: Recipe) -> None:
         )
 
 
-def finetune_stages(recipe: Recipe, before: dict[str, Stage]) -> dict[str, Stage]:
-    """Task, sweep, evaluate and register, on top of the pretraining stages `before`.
-
-    Raises ConfigError if the recipe lacks one of their blocks.
-    """
-    _need(recipe, "fine-tunes", "task", "finetune", "sweep", "evaluate", "registry")
-    assert recipe.task
-    assert recipe.finetune
-    assert recipe.sweep
-    assert recipe.evaluate
-    assert recipe.registry
-    task = Stage("task", 1, paragraphs.run, recipe.task, inputs={"corpus": before["corpus"]})
-    sources = {"task": task, "tokenizer": before["tokenizer"], "pretrain": before["pretrain"]}
-    swept = Stage(
-        "sweep",
-        1,
-        sweep.run,
-        sweep.SweepStageConfig(finetune=recipe.finetune, sweep=recipe.sweep),
-        inputs=sources,
-    )
-    evaluated = Stage(
-        "evaluate", 1, compare.run, recipe.evaluate, inputs=sources | {"sweep": swept}
-    )
-    registered = Stage(
-        "register",
-        1,
-        registry.run,
-        recipe.registry,
-        inputs={**before, "task": task, "sweep": swept, "evaluate": evaluated},
-        place="driver",
-    )
-    return {stage.name: stage for stage in (task, swept, evaluated, registered)}
+def planned_vocab_size(recipe: Recipe) -> int:
+    """The size that the vocabulary will have at most. UserError where the config does not say."""
+    size = getattr(recipe.tokenizer, "vocab_size", None)
+    if size is None:
+        raise UserError(
+            "the size of the vocabulary is not in the config; build the tokenizer and the "
+            "instances first (workflows/instances.py)"
+        )
+    return size
 
 
 def report_stage(recipe: Recipe, before: dict[str, Stage]) -> Stage:
@@ -162,8 +172,9 @@ def report_stage(recipe: Recipe, before: dict[str, Stage]) -> Stage:
     return Stage("report", 2, page.run, recipe.report, inputs=before)
 
 
-def _need(recipe: Recipe, does: str, *blocks: str) -> None:
-    missing = [name for name in blocks if getattr(recipe, name) is None]
+def need(recipe: Recipe, does: str, *blocks: str) -> None:
+    """Raise ConfigError if the recipe lacks one of `blocks`, which what it `does` needs."""
+    missing = [name for name in blocks if not getattr(recipe, name)]
     if missing:
         raise ConfigError(
             f"this workflow {does}, but the config has no block {', '.join(missing)}; add what is "

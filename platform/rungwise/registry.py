@@ -11,18 +11,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from pydantic import Field
 
 from rungwise.artifact import Artifact
 from rungwise.config import Config
 from rungwise.context import Context
+from rungwise.predictor import DESCRIPTION, Predictor
 from rungwise.storage import Folder
-from rungwise.tasks.paragraphs import read
+from rungwise.tasks.examples import Choice, Example, Question, Tagged, TaskInfo, Text, read
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.tracking import quieten_mlflow
 from rungwise.training.checkpoint import MODEL
@@ -33,8 +34,13 @@ _EXAMPLES = 2
 class RegistryConfig(Config):
     """The name in the registry, and the alias of the version to use."""
 
-    name: str = Field(default="rungwise-paragraph-bert", pattern=r"^[^/:.%\"']+$")
+    name: str = Field(default="rungwise", pattern=r"^[^/:.%\"']+$")  # and, after it, the task's
     alias: str = "champion"
+
+    def for_task(self, task: str) -> RegistryConfig:
+        """The same with the name that the model of a task has, such as rungwise-sst-2."""
+        # MLflow refuses some characters that a task's name may have.
+        return self.model_copy(update={"name": f"{self.name}-{task.replace('.', '-')}"})
 
 
 def run(
@@ -47,74 +53,67 @@ def run(
     from mlflow.models.model import ModelInfo
 
     assert context.tracking is not None, "the register stage runs in the driver"
-    evaluation, task, pretrained = inputs["evaluate"], inputs["task"], inputs["pretrain"]
-    chosen = evaluation.summary["chosen"]
-    best = inputs["sweep"].summary["best"][chosen["initialisation"]]
-    description = {
-        "model": pretrained.summary["model"],
-        "vocab_size": pretrained.summary["vocab_size"],
-        "labels": task.summary["labels"],
-        "finetune": best["finetune"],
-    }
-    texts = [example.text for example in read(task, "validation")[:_EXAMPLES]]
+    evaluation, task = inputs["evaluate"], inputs["task"]
+    chosen, metric = evaluation.summary["chosen"], evaluation.summary["metric"]
+    examples = read(task, "validation")[:_EXAMPLES]
+    shown = _input_example(examples, TaskInfo.of(task))
+    predictor = Predictor.load(evaluation.folder)
     quieten_mlflow()
     mlflow.set_tracking_uri(context.tracking.uri)
     info: ModelInfo | None = None
-    with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
-        described = Path(scratch) / "classifier.json"
-        described.write_text(json.dumps(description, indent=1), encoding="utf-8")
-        # MLflow prints what it registered; the display says it already.
-        with (
-            open(os.devnull, "w") as nowhere,
-            contextlib.redirect_stderr(nowhere),
-            mlflow.start_run(run_id=context.tracking.run_id),
-        ):
-            info = mlflow.pyfunc.log_model(
-                name="model",
-                python_model=str(Path(__file__).with_name("served_classifier.py")),
-                artifacts={
-                    "weights": str(evaluation.folder.local(MODEL)),
-                    "tokenizer": str(inputs["tokenizer"].folder.local(TOKENIZER_FILE)),
-                    "description": str(described),
-                },
-                code_paths=[str(Path(__file__).parent)],
-                signature=infer_signature(texts, [{"label": "python", "probability": 0.5}]),
-                input_example=texts,
-                pip_requirements=[
-                    f"{name}=={version(name).partition('+')[0]}"
-                    for name in (
-                        "mlflow",
-                        "torch",
-                        "tokenizers",
-                        "safetensors",
-                        "numpy",
-                        "pandas",
-                        "pydantic",
-                        "pyyaml",
-                        "pyarrow",
-                        "fsspec",
-                        "scikit-learn",
-                    )
-                ],
-                registered_model_name=config.name,
-            )
+    # MLflow prints what it registered; the display says it already.
+    with (
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stderr(nowhere),
+        mlflow.start_run(run_id=context.tracking.run_id),
+    ):
+        info = mlflow.pyfunc.log_model(
+            name="model",
+            python_model=str(Path(__file__).with_name("served_model.py")),
+            artifacts={
+                "weights": str(evaluation.folder.local(MODEL)),
+                "tokenizer": str(evaluation.folder.local(TOKENIZER_FILE)),
+                "description": str(evaluation.folder.local(DESCRIPTION)),
+            },
+            code_paths=[str(Path(__file__).parent)],
+            signature=infer_signature(shown, pd.DataFrame(predictor(examples))),
+            input_example=shown,
+            pip_requirements=[
+                f"{name}=={version(name).partition('+')[0]}"
+                for name in (
+                    "mlflow",
+                    "torch",
+                    "tokenizers",
+                    "safetensors",
+                    "numpy",
+                    "pandas",
+                    "pydantic",
+                    "pyyaml",
+                    "pyarrow",
+                    "fsspec",
+                    "scikit-learn",
+                )
+            ],
+            registered_model_name=config.name,
+        )
     assert info is not None, "an error leaves the block above"
     client = MlflowClient(tracking_uri=context.tracking.uri)
     number = str(info.registered_model_version)
-    score = chosen["validation"]["accuracy"]
+    score = chosen["validation"][metric]
     tags = {
         **{f"rungwise.{name}": found.fingerprint for name, found in sorted(inputs.items())},
-        "rungwise.validation_accuracy": f"{score:.6f}",
-        "rungwise.test_accuracy_of_this_version": f"{chosen['test']['accuracy']:.6f}",
+        "rungwise.metric": metric,
+        "rungwise.validation_score": f"{score:.6f}",
+        "rungwise.test_score_of_this_version": f"{chosen['test'][metric]:.6f}",
     }
     for key, value in tags.items():
         client.set_model_version_tag(config.name, number, key, value)
     holder = _holder(client, config)
     takes = True
-    shown = f"alias {config.alias}"
+    alias = f"alias {config.alias}"
     if holder is not None and _better(holder, task.fingerprint, score):
         takes = False
-        shown = f"{config.alias} stays with {holder.version}"
+        alias = f"{config.alias} stays with {holder.version}"
     if takes:
         client.set_registered_model_alias(config.name, config.alias, number)
     summary = {
@@ -123,10 +122,33 @@ def run(
         "alias": config.alias if takes else None,
         "model_uri": f"models:/{config.name}/{number}",
         "tags": tags,
-        "headline": f"models:/{config.name}/{number}  {shown}",
+        "headline": f"models:/{config.name}/{number}  {alias}",
     }
     output.write_bytes("registered.json", json.dumps(summary, indent=1).encode())
     return summary
+
+
+def _input_example(examples: list[Example], info: TaskInfo) -> list[str] | pd.DataFrame:
+    """Examples as a caller gives them: bare texts where an example is one text."""
+    if info.kind == "classification" and not info.pair:
+        return [example.text for example in examples if isinstance(example, Text)]
+    return pd.DataFrame([_record(example) for example in examples])
+
+
+def _record(example: Example) -> dict[str, Any]:
+    match example:
+        case Text():
+            return {"text": example.text, "second": example.second}
+        case Tagged():
+            return {"words": list(example.words)}
+        case Question():
+            return {"question": example.question, "context": example.context}
+        case Choice():
+            return {
+                "context": example.context,
+                "question": example.question or "",
+                "options": list(example.options),
+            }
 
 
 def _holder(client: Any, config: RegistryConfig) -> Any:
@@ -139,4 +161,4 @@ def _holder(client: Any, config: RegistryConfig) -> Any:
 def _better(holder: Any, task: str, score: float) -> bool:
     """True if `holder` was scored on the same task and scored higher."""
     same_task = holder.tags.get("rungwise.task") == task
-    return same_task and float(holder.tags.get("rungwise.validation_accuracy", "-1")) > score
+    return same_task and float(holder.tags.get("rungwise.validation_score", "-1")) > score

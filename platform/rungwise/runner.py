@@ -62,9 +62,9 @@ def run(
     began = time.monotonic()
     root.check_writable("root")
     rows = plan(stages, root, label)
-    with Display([stage.name for stage in stages], console) as display:
+    with Display([stage.shown for stage in stages], console) as display:
         if all(row.artifact for row in rows):
-            done = {row.stage.name: row.artifact for row in rows if row.artifact}
+            done = {row.stage.shown: row.artifact for row in rows if row.artifact}
             for name, artifact in done.items():
                 display.cached(name, artifact.summary.get("headline", ""))
             return Outcome(done, (), time.monotonic() - began, 0)
@@ -82,7 +82,7 @@ def _build(
 ) -> Outcome:
     from rungwise.cluster.session import session
 
-    parent = "run-" + fingerprint({row.stage.name: row.stage.fingerprint for row in rows})
+    parent = "run-" + fingerprint({row.stage.shown: row.stage.fingerprint for row in rows})
     made_by = provenance()
     tracker.open(parent, label, tags=_source_tags(made_by) | {"rungwise.label": label})
     finished: dict[str, Artifact] = {}
@@ -93,13 +93,13 @@ def _build(
             for row in rows:
                 stage = row.stage
                 if row.artifact:
-                    finished[stage.name] = row.artifact
-                    display.cached(stage.name, row.artifact.summary.get("headline", ""))
+                    finished[stage.shown] = row.artifact
+                    display.cached(stage.shown, row.artifact.summary.get("headline", ""))
                     continue
-                inputs = {name: finished[source.name] for name, source in stage.inputs.items()}
+                inputs = {name: finished[source.shown] for name, source in stage.inputs.items()}
                 job = _Job(row, inputs, label, compute, tracker, parent, made_by, display)
-                finished[stage.name] = job.run()
-                built.append(stage.name)
+                finished[stage.shown] = job.run()
+                built.append(stage.shown)
         tracker.tags(
             parent, {f"rungwise.{name}": found.fingerprint for name, found in finished.items()}
         )
@@ -134,14 +134,14 @@ class _Job:
         key = f"{stage.name}-{stage.fingerprint}"
         self.tracker.open(
             key,
-            stage.name,
+            stage.shown,
             parent=self.parent,
             tags=_source_tags(self.made_by)
             | {"rungwise.stage": stage.name, "rungwise.fingerprint": stage.fingerprint}
             | {f"rungwise.input.{name}": found.fingerprint for name, found in self.inputs.items()},
             params=flatten(stage.config),
         )
-        self.display.start(stage.name, self.row.reason)
+        self.display.start(stage.shown, self.row.reason)
         started = _now()
         clock = time.monotonic()
         status = "FAILED"
@@ -154,14 +154,14 @@ class _Job:
             status = "KILLED"
             raise
         except Exception as error:
-            self.display.finish(stage.name, "failed", f"{type(error).__name__}")
+            self.display.finish(stage.shown, "failed", f"{type(error).__name__}")
             mendable = user_error_in(error)
             if mendable is not None:
-                raise UserError(f"{stage.name}: {mendable}") from error
-            raise StageFailed(f"the stage {stage.name} failed: {_last_line(error)}") from error
+                raise UserError(f"{stage.shown}: {mendable}") from error
+            raise StageFailed(f"the stage {stage.shown} failed: {_last_line(error)}") from error
         finally:
             self.tracker.close(key, status)
-        self.display.finish(stage.name, "done", summary.get("headline", ""))
+        self.display.finish(stage.shown, "done", summary.get("headline", ""))
         return artifact
 
     def _in_task(self, key: str) -> dict[str, Any]:
@@ -171,10 +171,10 @@ class _Job:
 
         stage = self.row.stage
         board = Board.remote()  # pyright: ignore[reportAttributeAccessIssue]
-        context = Context(self.compute, BoardReporter(board, stage.name))
+        context = Context(self.compute, BoardReporter(board, stage.shown))
         # A killed node's stage starts again by itself; an exception of the stage does not.
         task = ray.remote(num_cpus=_STAGE_CPUS, max_retries=2, retry_exceptions=False)(_call)
-        pending = task.options(name=stage.name).remote(
+        pending = task.options(name=stage.shown).remote(
             stage.run, stage.config, self.inputs, self.row.folder, context
         )
         try:
@@ -190,7 +190,7 @@ class _Job:
         run_id = self.tracker.run_id(key, timeout_seconds=60)
         if run_id is None:
             raise UserError(
-                f"the stage {stage.name} needs the tracking server, which does not answer at "
+                f"the stage {stage.shown} needs the tracking server, which does not answer at "
                 f"{self.tracker.shown_uri}; all stages before it are done, run the same command "
                 "when the server is back"
             )
@@ -199,7 +199,7 @@ class _Job:
         return stage.run(stage.config, self.inputs, self.row.folder, context)
 
     def _handle(self, events: list[dict[str, Any]], key: str) -> None:
-        name = self.row.stage.name
+        name = self.row.stage.shown
         for event in events:
             match event["kind"]:
                 case "progress":

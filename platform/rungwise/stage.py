@@ -30,7 +30,8 @@ class Stage:
     `identity` is the config as far as it decides what comes out (the whole of it by default);
     `outside` holds digests of what is read from elsewhere. `resumes` keeps the files of a killed
     attempt for the next one. `place` is "task" for a Ray task anywhere on the cluster, "driver" for
-    the few stages that must speak to the tracking server themselves.
+    the few stages that must speak to the tracking server themselves. `title` sets apart stages of
+    one name in a run, such as `pretrain/no_nsp`; like the label it is for people only.
     """
 
     name: str
@@ -42,6 +43,12 @@ class Stage:
     outside: Mapping[str, Any] = field(default_factory=dict)
     resumes: bool = False
     place: Literal["task", "driver"] = "task"
+    title: str = ""
+
+    @property
+    def shown(self) -> str:
+        """What this stage is called in a run where several have its name."""
+        return self.title or self.name
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -91,11 +98,11 @@ def _reason(stage: Stage, root: Folder, folder: Folder, earlier: Sequence[Planne
         return "never built"
     closest = min(previous, key=lambda found: len(_changes(found.record["facts"], stage.facts)))
     changes = _changes(closest.record["facts"], stage.facts)
-    rebuilt = [row.stage.name for row in earlier if row.artifact is None]
+    rebuilt = [row.stage.shown for row in earlier if row.artifact is None]
     own = [change for change in changes if not change.startswith("inputs.")]
     if own:
         return "; ".join(own)
-    inputs = [name for name, source in stage.inputs.items() if source.name in rebuilt]
+    inputs = [name for name, source in stage.inputs.items() if source.shown in rebuilt]
     if inputs:
         return f"its input {', '.join(inputs)} is rebuilt"
     return f"its inputs differ: {', '.join(stage.inputs)}"

@@ -20,24 +20,41 @@ from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 STAGES = ("corpus", "tokenizer", "instances", "pretrain")
 DOWNSTREAM: dict[str, Any] = {
-    "task": {
-        "num_labels": 3,
-        "train_per_label": 4,
-        "validation_per_label": 4,
-        "test_per_label": 4,
-        "minimum_words": 5,
+    "tasks": {
+        "libraries": {
+            "data": {
+                "kind": "paragraph_label",
+                "num_labels": 3,
+                "train_per_label": 4,
+                "validation_per_label": 4,
+                "test_per_label": 4,
+                "minimum_words": 5,
+            }
+        }
     },
+    "systems": {"pretrained": {}, "random": {"finetune.initialisation": "random"}},
     "finetune": {"batch_size": 4, "pooling": "mean", "sequence_length": 32},
     "sweep": {
         "trials": 3,
-        "grace_epochs": 1,
+        "scheduler": {"kind": "asha", "grace_epochs": 1},
         "space": {
-            "learning_rate": {"kind": "loguniform", "low": 0.001, "high": 0.01},
-            "epochs": {"kind": "choice", "values": [1, 2]},
+            "finetune.learning_rate": {"kind": "loguniform", "low": 0.001, "high": 0.01},
+            "finetune.epochs": {"kind": "choice", "values": [1, 2]},
         },
     },
-    "evaluate": {"num_seeds": 2},
-    "registry": {"name": "small-bert"},
+    "evaluate": {"num_seeds": 2, "bootstrap_resamples": 100},
+    "registry": {"name": "small"},
+}
+SYSTEMS = ("pretrained", "random")
+TITLES = {
+    *STAGES,
+    "task/libraries",
+    "sweep/libraries/pretrained",
+    "sweep/libraries/random",
+    "evaluate/libraries",
+    "register/libraries",
+    "table",
+    "report",
 }
 
 
@@ -67,7 +84,7 @@ def run(
 
 
 def records(root: Path) -> dict[str, dict[str, Any]]:
-    """The newest record of each stage."""
+    """The newest record of each stage, by its name."""
     found = sorted(root.glob("*/*/artifact.json"), key=lambda path: path.stat().st_mtime)
     return {path.parts[-3]: json.loads(path.read_text()) for path in found}
 
@@ -90,12 +107,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_stage_leaves_a_record_that_holds_what_it_came_from(finished: Path) -> None:
     found = records(finished / "root")
-    assert set(found) == {*STAGES, "task", "sweep", "evaluate", "register", "report"}
+    assert set(found) == {title.partition("/")[0] for title in TITLES}
+    every = {
+        json.loads(path.read_text())["fingerprint"]
+        for path in (finished / "root").glob("*/*/artifact.json")
+    }
+    assert len(every) == len(TITLES)
     for name, record in found.items():
         assert record["stage"] == name
-        assert record["files"] or name == "sweep"  # whose trials are the summary itself
-        for source, reference in record["inputs"].items():
-            assert found[source]["fingerprint"] == reference["fingerprint"]
+        assert record["files"]
+        for reference in record["inputs"].values():
+            assert reference["fingerprint"] in every
     statistics = found["instances"]["summary"]["statistics"]
     assert abs(statistics["selected_share"] - 0.15) < 0.02
     history = found["pretrain"]["summary"]["history"]
@@ -115,19 +137,17 @@ def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: P
         by_parent.setdefault(found.data.tags.get(PARENT_TAG), []).append(found)
     (parent,) = by_parent[None]
     stages = {child.info.run_name: child for child in by_parent[parent.info.run_id]}
-    assert set(stages) == {*STAGES, "task", "sweep", "evaluate", "register", "report"}
+    assert set(stages) == TITLES
     assert len(by_parent[parent.info.run_id]) == len(stages)
-    assert len(by_parent[stages["sweep"].info.run_id]) == 2 * 3
-    assert len(by_parent[stages["evaluate"].info.run_id]) == 2 * 2
-    assert set(by_parent) == {
-        None,
-        parent.info.run_id,
-        stages["sweep"].info.run_id,
-        stages["evaluate"].info.run_id,
-    }
-    for trial in by_parent[stages["sweep"].info.run_id]:
-        assert 0.001 <= float(trial.data.params["learning_rate"]) <= 0.01
-        assert "validation/accuracy" in trial.data.metrics
+    sweeps = [stages[f"sweep/libraries/{system}"].info.run_id for system in SYSTEMS]
+    seeds = stages["evaluate/libraries"].info.run_id
+    assert len(by_parent[seeds]) == 2 * 2
+    assert set(by_parent) == {None, parent.info.run_id, *sweeps, seeds}
+    for sweep in sweeps:
+        assert len(by_parent[sweep]) == 3
+        for trial in by_parent[sweep]:
+            assert 0.001 <= float(trial.data.params["learning_rate"]) <= 0.01
+            assert "validation/accuracy" in trial.data.metrics
     losses = client.get_metric_history(stages["pretrain"].info.run_id, "train/loss")
     assert sorted(point.step for point in losses) == list(range(5, 41, 5))
     artifacts = {found.path for found in client.list_artifacts(parent.info.run_id)}
@@ -137,7 +157,7 @@ def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: P
 def test_the_registered_model_answers_in_a_process_that_knows_nothing(finished: Path) -> None:
     code = (
         "import mlflow, sys; mlflow.set_tracking_uri(sys.argv[1]);"
-        "model = mlflow.pyfunc.load_model('models:/small-bert@champion');"
+        "model = mlflow.pyfunc.load_model('models:/small-libraries@champion');"
         "out = model.predict(['The parser returns a value at once.', '']);"
         "print(out.to_json(orient='records'))"
     )
@@ -153,9 +173,9 @@ def test_the_registered_model_answers_in_a_process_that_knows_nothing(finished: 
     assert len(rows) == 2
     assert all(row["label"].startswith("library") and 0 < row["probability"] <= 1 for row in rows)
     client = MlflowClient(f"sqlite:///{finished}/root/mlflow.db")
-    version = client.get_model_version_by_alias("small-bert", "champion")
+    version = client.get_model_version_by_alias("small-libraries", "champion")
     found = records(finished / "root")
-    for name in (*STAGES, "task", "sweep", "evaluate"):
+    for name in (*STAGES, "task", "evaluate"):
         assert version.tags[f"rungwise.{name}"] == found[name]["fingerprint"]
 
 
@@ -163,8 +183,8 @@ def test_a_second_run_builds_nothing_and_starts_no_ray(finished: Path) -> None:
     before = records(finished / "root")
     began = time.monotonic()
     done = run("finetune", finished / "recipe.yaml")
-    assert "0 of 9 stages built" in done.stdout
-    assert done.stdout.count("cached") == 9
+    assert f"0 of {len(TITLES)} stages built" in done.stdout
+    assert done.stdout.count("cached") == len(TITLES)
     assert records(finished / "root") == before
     print(f"{time.monotonic() - began:.1f} s")
 
@@ -188,11 +208,11 @@ def test_plan_says_which_value_rebuilds_which_stages(finished: Path) -> None:
         check=True,
     )
     rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
-    for name in ("corpus", "tokenizer", "instances", "task"):
+    for name in ("corpus", "tokenizer", "instances", "task/libraries"):
         assert "cached" in rows[name]
     assert "pretrain.steps 40 -> 50" in rows["pretrain"]
-    assert "its input pretrain is rebuilt" in rows["sweep"]
-    for name in ("evaluate", "register", "report"):
+    assert "its input pretrain is rebuilt" in rows["sweep/libraries/pretrained"]
+    for name in ("evaluate/libraries", "register/libraries", "table", "report"):
         assert "build" in rows[name]
 
 

@@ -13,10 +13,20 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from rungwise.errors import ConfigError, DataError
 from rungwise.hugging_face import export, load
+from rungwise.hugging_face.names import headed_names
 from rungwise.models.bert import IS_NEXT, NOT_NEXT, Bert, BertConfig, BertForPretraining
+from rungwise.models.bilstm import BiLstm
 from rungwise.models.config import build_model
+from rungwise.models.encoders import BertEncoder, build_encoder
 from rungwise.models.gpt import GptConfig, GptForPretraining
-from rungwise.models.heads import SequenceClassifier
+from rungwise.models.heads import (
+    ChoiceHead,
+    HeadedEncoder,
+    Rows,
+    SequenceHead,
+    SpanHead,
+    TokenHead,
+)
 from tests.small_models import shaken, small_model
 
 TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
@@ -149,17 +159,68 @@ def test_bert_without_nsp_goes_out(wordpiece, tmp_path):
     )
 
 
+def headed(config, vocab_size, head):
+    """A BERT with one of the heads, every weight random."""
+    return shaken(HeadedEncoder(BertEncoder(config, vocab_size), head), 0.1).eval()
+
+
+def one_row_an_item(lengths_B, T):
+    """Every token taken for a word."""
+    B = len(lengths_B)
+    row_BT, place_BT = torch.arange(B)[:, None].expand(B, T), torch.arange(T).expand(B, T)
+    return Rows(lengths_B, torch.arange(B), B, row_BT.flatten(), place_BT.flatten())
+
+
 @torch.no_grad()
-def test_a_classifier_goes_out_with_its_labels(wordpiece, tmp_path):
+@pytest.mark.parametrize("outputs", [3, 1])
+def test_a_classifier_goes_out_with_its_labels(wordpiece, tmp_path, outputs):
     config, V = BertConfig(**SIZES), size_of(wordpiece)
-    model = shaken(SequenceClassifier(Bert(config, V), 3), 0.1).eval()
-    export(model, config, wordpiece, tmp_path, labels=["numpy", "scipy", "torch"])
+    model = headed(config, V, SequenceHead(32, outputs, "cls", 0.1, pooler=True))
+    names = ["numpy", "scipy", "torch"][:outputs]
+    export(model, config, wordpiece, tmp_path, labels=names)
     theirs = loaded(transformers.AutoModelForSequenceClassification, tmp_path)
-    assert theirs.config.id2label == {0: "numpy", 1: "scipy", 2: "torch"}
-    ours, inputs, _ = bert_inputs(V)
-    torch.testing.assert_close(theirs(**inputs).logits, model(*ours), **TOLERANCE)
-    with pytest.raises(ConfigError, match="labels: expected 3 names, one a class, found 2"):
+    assert theirs.config.id2label == dict(enumerate(names))
+    expected_kind = "regression" if outputs == 1 else "single_label_classification"
+    assert theirs.config.problem_type == expected_kind
+    (ids_BT, segments_BT, lengths_B), inputs, _ = bert_inputs(V)
+    found = model(ids_BT, segments_BT, one_row_an_item(lengths_B, 18))
+    torch.testing.assert_close(theirs(**inputs).logits, found, **TOLERANCE)
+    with pytest.raises(ConfigError, match=f"labels: expected {outputs} names, one a class, found"):
         export(model, config, wordpiece, tmp_path, labels=["numpy", "scipy"])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("positions", ["learned", "sinusoid"])
+def test_a_tagger_goes_out_with_its_tags(wordpiece, tmp_path, positions):
+    config, V = BertConfig(**SIZES, positions=positions), size_of(wordpiece)
+    model = headed(config, V, TokenHead(32, 3, 0.1))
+    export(model, config, wordpiece, tmp_path, labels=["O", "B-X", "I-X"])
+    theirs = loaded(transformers.AutoModelForTokenClassification, tmp_path)
+    assert theirs.config.id2label == {0: "O", 1: "B-X", 2: "I-X"}
+    (ids_BT, segments_BT, lengths_B), inputs, real_BT = bert_inputs(V)
+    found = model(ids_BT, segments_BT, one_row_an_item(lengths_B, 18)).view(4, 18, 3)
+    torch.testing.assert_close(theirs(**inputs).logits[real_BT], found[real_BT], **TOLERANCE)
+
+
+@torch.no_grad()
+def test_spans_and_choices_go_out(wordpiece, tmp_path):
+    config, V = BertConfig(**SIZES), size_of(wordpiece)
+    (ids_BT, segments_BT, lengths_B), inputs, real_BT = bert_inputs(V)
+    model = headed(config, V, SpanHead(32))
+    export(model, config, wordpiece, tmp_path / "span")
+    theirs = loaded(transformers.AutoModelForQuestionAnswering, tmp_path / "span")(**inputs)
+    found_BT2 = model(ids_BT, segments_BT, one_row_an_item(lengths_B, 18))
+    both_BT2 = torch.stack((theirs.start_logits, theirs.end_logits), dim=-1)
+    torch.testing.assert_close(both_BT2[real_BT], found_BT2[real_BT], **TOLERANCE)
+
+    model = headed(config, V, ChoiceHead(32, "cls", 0.1, pooler=True))
+    export(model, config, wordpiece, tmp_path / "choice")
+    theirs = loaded(transformers.AutoModelForMultipleChoice, tmp_path / "choice")
+    rows = Rows(lengths_B, torch.tensor([0, 0, 1, 1]), 2)
+    pairs = {name: tensor.view(2, 2, 18) for name, tensor in inputs.items()}
+    torch.testing.assert_close(
+        theirs(**pairs).logits, model(ids_BT, segments_BT, rows), **TOLERANCE
+    )
 
 
 @torch.no_grad()
@@ -198,7 +259,7 @@ def test_what_went_out_comes_back_bit_by_bit(kind, wordpiece, tmp_path):
     V = size_of(wordpiece)
     if kind == "classifier":
         config = BertConfig(**SIZES)
-        model = SequenceClassifier(Bert(config, V), 3)
+        model = headed(config, V, SequenceHead(32, 3, "cls", 0.1, pooler=True))
     else:
         model = small_model(kind, V, initializer_range=0.05, dropout=0.1)
         config = model.gpt.config if kind == "causal" else model.bert.config
@@ -207,6 +268,8 @@ def test_what_went_out_comes_back_bit_by_bit(kind, wordpiece, tmp_path):
     found, state = load(tmp_path)
     assert found == config
     expected = model.state_dict()
+    if kind == "classifier":
+        expected = headed_names(expected, "classifier")
     assert state.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.equal(state[name], tensor), name
@@ -235,9 +298,13 @@ def test_bert_comes_in(name, tmp_path):
     ours, inputs, real_BT = bert_inputs(97)
     expected = theirs(**inputs)
     if name == "BertForSequenceClassification":
-        model = SequenceClassifier(Bert(config, 97), 3).eval()
-        model.load_state_dict(state)
-        torch.testing.assert_close(model(*ours), expected.logits, **TOLERANCE)
+        bert = Bert(config, 97).eval()
+        inside = {k: v for k, v in state.items() if k.startswith("bert.")}
+        bert.load_state_dict({key.removeprefix("bert."): value for key, value in inside.items()})
+        logits_BC = torch.nn.functional.linear(
+            bert.pool(bert.encode(*ours)), state["classifier.weight"], state["classifier.bias"]
+        )
+        torch.testing.assert_close(logits_BC, expected.logits, **TOLERANCE)
     elif name == "BertModel":
         bert = Bert(config, 97).eval()
         bert.load_state_dict({key.removeprefix("bert."): value for key, value in state.items()})
@@ -367,11 +434,16 @@ def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
     V = size_of(wordpiece)
     bert, gpt = BertConfig(**SIZES, norm="pre"), GptConfig(**SIZES | {"intermediate_size": 100})
     wide = gpt.model_copy(update={"norm": "post"})
-    mean = SequenceClassifier(Bert(BertConfig(**SIZES), V), 2, "mean")
+    plain = BertConfig(**SIZES)
+    mean = HeadedEncoder(BertEncoder(plain, V), SequenceHead(32, 2, "mean", 0.1))
+    topped = HeadedEncoder(BertEncoder(plain, V), SpanHead(8), top=BiLstm(32, 4, 1, 0.0))
+    reader = HeadedEncoder(build_encoder(gpt, "causal", V, 0.0, 3), SpanHead(32))
     left = small_model("left_to_right", V, norm="pre")
     for model, config, message in (
         (BertForPretraining(bert, V), bert, r"model\.norm is pre, and the BERT of .*PreTraining"),
-        (mean, BertConfig(**SIZES), r"finetune\.pooling is mean"),
+        (mean, plain, r"finetune\.pooling is mean"),
+        (topped, plain, r"no model with a BiLSTM .* expected finetune\.top\.kind linear"),
+        (reader, gpt, "has marks of its own, which no tokenizer"),
         (GptForPretraining(wide, V), wide, r"model\.intermediate_size is 100, and OpenAIGPT"),
         (left, left.bert.config, r"norm is pre, .* \(BertLMHeadModel"),
         (small_model("bidirectional", V), bert, "model.kind is two_way: transformers has no model"),

@@ -13,14 +13,13 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from rungwise.config import validate
-from rungwise.errors import ConfigError, DataError
+from rungwise.errors import ConfigError
 from rungwise.models.bert import (
     Bert,
     BertConfig,
     BertForPretraining,
     flops_per_token,
 )
-from rungwise.models.heads import SequenceClassifier, load_encoder, mean_over_tokens
 from rungwise.models.transformer import (
     Transformer,
     gather_positions,
@@ -406,66 +405,3 @@ def test_the_model_compiles_to_one_graph():
         compiled = torch.compile(model, fullgraph=True, backend="eager")
         expected = model(*inputs, lengths_B, positions_BM)
         torch.testing.assert_close(compiled(*inputs, lengths_B, positions_BM), expected)
-
-
-# Heads.
-
-
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_a_classifier_does_not_see_padding(pooling):
-    model = shaken(SequenceClassifier(Bert(SMALL, VOCAB_SIZE), 3, pooling)).eval()
-    ids_BT = torch.randint(VOCAB_SIZE, (2, 9))
-    logits_BC = model(ids_BT, None, torch.tensor([9, 4]))
-    assert logits_BC.shape == (2, 3)
-    torch.testing.assert_close(logits_BC[[0]], model(ids_BT[[0]]), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(logits_BC[[1]], model(ids_BT[[1], :4]), atol=1e-4, rtol=1e-4)
-
-
-def test_mean_over_tokens_by_hand():
-    hidden_BTD = torch.tensor([[[1.0], [3.0], [math.nan]], [[2.0], [4.0], [9.0]]])
-    assert mean_over_tokens(hidden_BTD, torch.tensor([2, 3])).tolist() == [[2.0], [5.0]]
-
-
-def test_cls_pooling_needs_a_pooler():
-    with pytest.raises(ValueError, match="change pooling to 'mean'"):
-        SequenceClassifier(Bert(SMALL, VOCAB_SIZE, pooler=False), 2, "cls")
-
-
-def test_an_encoder_is_loaded_out_of_a_pretraining_run():
-    pretrained = shaken(BertForPretraining(SMALL, VOCAB_SIZE))
-    for pooler in (True, False):
-        bert = Bert(SMALL, VOCAB_SIZE, pooler=pooler)
-        load_encoder(bert, pretrained.state_dict())
-        ids_BT = torch.randint(VOCAB_SIZE, (2, 9))
-        torch.testing.assert_close(bert.encode(ids_BT), pretrained.bert.encode(ids_BT))
-
-
-def test_a_pooler_that_was_not_pretrained_must_be_named():
-    pretrained = BertForPretraining(SMALL, VOCAB_SIZE, next_sentence=False).state_dict()
-    bert = Bert(SMALL, VOCAB_SIZE)
-    with pytest.raises(
-        DataError, match=r"lack bert\.pooler\.weight, expected with shape \[32, 32\]"
-    ):
-        load_encoder(bert, pretrained)
-    pooler = bert.pooler.weight.clone()
-    load_encoder(bert, pretrained, fresh=("pooler",))
-    assert torch.equal(bert.pooler.weight, pooler)
-    assert torch.equal(bert.token_embedding.weight, pretrained["bert.token_embedding.weight"])
-
-
-def test_the_first_tensor_that_does_not_fit_is_named_and_nothing_is_copied():
-    pretrained = BertForPretraining(SMALL, VOCAB_SIZE).state_dict()
-    bert = Bert(SMALL, VOCAB_SIZE + 1)
-    before = bert.position_embedding.weight.clone()
-    with pytest.raises(
-        DataError,
-        match=r"bert\.token_embedding\.weight: expected shape \[41, 32\], found \[40, 32\]",
-    ):
-        load_encoder(bert, pretrained)
-    assert torch.equal(bert.position_embedding.weight, before)
-
-
-def test_layers_left_over_are_an_error():
-    pretrained = BertForPretraining(SMALL, VOCAB_SIZE).state_dict()
-    with pytest.raises(DataError, match=r"hold bert\.transformer\.blocks\.1\."):
-        load_encoder(Bert(SMALL.model_copy(update={"num_layers": 1}), VOCAB_SIZE), pretrained)

@@ -1,204 +1,590 @@
-"""Fine-tuning, the task made from a corpus, statistics."""
+"""Fine-tuning: ways of use, tops, states, what is refused, and every legal cell once.
+
+Items are made by hand, and what reads answers is a stand-in (toy_tasks.py): this is about training.
+"""
 
 from __future__ import annotations
 
-import math
+import dataclasses
+import itertools
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
-from scipy import stats
+from tokenizers import Tokenizer, models
+from torch.nn import functional
 
 from rungwise.artifact import Artifact
-from rungwise.context import Context
-from rungwise.corpus.document import SCHEMA, digest_of
-from rungwise.errors import DataError
-from rungwise.evaluation.statistics import estimate, paired_difference
+from rungwise.config import validate
+from rungwise.errors import ConfigError, DataError, UserError
 from rungwise.finetune import (
-    Encoded,
     FinetuneConfig,
+    Split,
     TaskData,
-    build,
+    TaskModel,
+    check,
+    describe,
     evaluate,
     finetune,
-    pad,
-    predict_logits,
+    frame_of,
+    load_data,
+    outputs,
+    restore,
 )
-from rungwise.models.bert import BertConfig, BertForPretraining
+from rungwise.finetune.batches import collate
+from rungwise.finetune.learning import learning_rate_shares
+from rungwise.finetune.loop import build
+from rungwise.finetune.scoring import loss_sums
+from rungwise.models.config import ObjectiveKind
 from rungwise.storage import Folder
-from rungwise.tasks.paragraphs import TaskConfig, hide_name, read, run
-
-SHAPE = BertConfig(
-    num_layers=1, num_heads=2, hidden_size=16, intermediate_size=32, max_position_embeddings=32
+from rungwise.tasks.examples import Kind, TaskInfo, Text, write
+from rungwise.tasks.items import Item, Row
+from rungwise.training.checkpoint import save_tensors
+from rungwise.training.optimizer import (
+    OptimizerConfig,
+    build_optimizer,
+    learning_rate_at,
+    set_learning_rate,
 )
+from tests.small_models import KINDS as OBJECTIVES
+from tests.small_models import small_config, small_model
+from tests.toy_tasks import FRAME, INFO, stand_in, toy_data
+
+TASKS: tuple[Kind, ...] = ("classification", "regression", "tagging", "span", "choice")
+CAUSAL: tuple[ObjectiveKind, ...] = ("causal", "left_to_right")
 
 
-def data(examples: int = 64, next_sentence: bool = True) -> TaskData:
-    """Two labels that one word tells apart, among other words."""
-    rng = np.random.default_rng(0)
-    splits = {}
-    for split in ("train", "validation", "test"):
-        labels = rng.integers(0, 2, size=examples)
-        rows = [
-            [2, *rng.integers(10, 40, size=rng.integers(2, 9)).tolist(), 5 + int(label), 3]
-            for label in labels
-        ]
-        splits[split] = Encoded(rows, labels)
-    torch.manual_seed(0)
-    pretrained = BertForPretraining(SHAPE, 40, next_sentence=next_sentence)
-    return TaskData(splits, 2, 40, SHAPE, dict(pretrained.state_dict()))
+@pytest.fixture(autouse=True)
+def _stand_in_and_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+    torch.set_num_threads(1)
 
 
-def test_a_separable_task_is_learned_and_scored_on_each_split() -> None:
-    config = FinetuneConfig(learning_rate=0.01, batch_size=8, epochs=8, pooling="mean", dropout=0)
-    seen: list[int] = []
-    task = data()
-    model = finetune(config, task, "random", 0, lambda epoch, metrics: seen.append(epoch))
-    assert seen == list(range(1, 9))
-    scores = evaluate(model, task.splits["test"])
-    assert scores.accuracy > 0.9
-    assert scores.accuracy == (scores.predictions == task.splits["test"].labels).mean()
+def config_of(**keys: Any) -> FinetuneConfig:
+    """A config for rows of toy_tasks.py, as a recipe would give it."""
+    usual = {"sequence_length": 16, "batch_size": 8, "epochs": 1, "learning_rate": 0.01}
+    return validate(FinetuneConfig, usual | keys)
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others() -> None:
-    config = FinetuneConfig(learning_rate=0.01, batch_size=8, epochs=1)
-    task = data()
-
-    def trained(seed: int) -> torch.Tensor:
-        return finetune(config, task, "pretrained", seed, lambda *_: None).classifier.weight
-
-    assert torch.equal(trained(1), trained(1))
-    assert not torch.equal(trained(1), trained(2))
+def nothing(*_: Any) -> None:
+    """An `on_epoch` that is not interested."""
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("next_sentence", [True, False])
-def test_pretrained_starts_from_the_pretrained_encoder_and_random_does_not(
-    pooling: str, next_sentence: bool
+def weights_after(data: TaskData, seed: int = 0, **keys: Any) -> dict[str, torch.Tensor]:
+    return finetune(config_of(**keys), data, seed, nothing).state_dict()
+
+
+# Learning.
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_task_that_can_be_learned_is_learned_and_scored_on_each_split(kind: Kind) -> None:
+    keys = {"epochs": 12, "dropout": 0, "pooling": "mean", "learning_rate": 0.02}
+    data = toy_data(kind, examples=48)
+    seen: dict[int, dict[str, float]] = {}
+    model = finetune(config_of(**keys), data, 0, lambda epoch, told, _: seen.update({epoch: told}))
+    assert list(seen) == list(range(1, 13))
+    assert seen[12]["loss"] < seen[1]["loss"]
+    scores = evaluate(model, data, "test")
+    assert scores.metrics["accuracy"] > 0.9
+    assert len(scores.predictions) == 48
+    assert model.calibration == {"outputs": 48.0}
+    assert not model.training
+    validation = evaluate(model, data, "validation")
+    assert (validation.loss, validation.metrics["accuracy"]) == (
+        seen[12]["loss"],
+        seen[12]["accuracy"],
+    )
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others() -> None:
+    data = toy_data("classification")
+    keys = {"top": {"kind": "bilstm", "hidden_size": 4}, "pooling": "mean"}
+    one, again, other = (weights_after(data, seed, **keys) for seed in (1, 1, 2))
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    assert not torch.equal(one["head.linear.weight"], other["head.linear.weight"])
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_pretrained_starts_from_the_pretrained_weights_and_random_does_not(
+    objective: ObjectiveKind,
 ) -> None:
-    config = FinetuneConfig(pooling=pooling)  # type: ignore[arg-type]
-    task = data(next_sentence=next_sentence)
-    name = "bert.token_embedding.weight"
-    loaded = build(config, task, "pretrained").state_dict()[name]
-    assert torch.equal(loaded, task.encoder[name])
-    assert not torch.equal(build(config, task, "random").state_dict()[name], task.encoder[name])
+    data = toy_data("classification", objective)
+    pooling = "mean" if objective in CAUSAL else "cls"
+    name = next(name for name in data.pretrained if "attention.output.weight" in name)
+    for initialisation in ("pretrained", "random"):
+        start = build(config_of(initialisation=initialisation, pooling=pooling), data).state_dict()
+        same = torch.equal(start[f"encoder.{name}"], data.pretrained[name])
+        assert same == (initialisation == "pretrained")
+        if (found := start.get("head.pool.dense.weight")) is not None:
+            trained = data.pretrained.get("bert.pooler.weight")
+            assert (trained is not None) == (objective in ("mlm_nsp", "sentence_order"))
+            assert (trained is not None and torch.equal(found, trained)) == (
+                same and trained is not None
+            )
 
 
-def test_predictions_do_not_depend_on_the_other_rows() -> None:
-    task = data()
-    model = build(FinetuneConfig(pooling="mean"), task, "pretrained")
-    rows = task.splits["test"].ids
-    together = predict_logits(model, rows)
-    for index in (0, 7, 20):
-        alone = predict_logits(model, [rows[index]])
-        assert torch.allclose(together[index], alone[0], atol=1e-5)
+@pytest.mark.parametrize(
+    ("keys", "has"),
+    [
+        ({}, True),
+        ({"use": {"kind": "frozen"}}, True),
+        ({"use": {"kind": "features"}}, False),
+        ({"top": {"kind": "bilstm"}}, False),
+        ({"pooling": "mean"}, False),
+    ],
+)
+def test_a_pooler_stands_on_the_last_cls_and_nowhere_else(keys: dict[str, Any], has: bool) -> None:
+    model = build(config_of(**keys), toy_data("classification"))
+    assert ("head.pool.dense.weight" in model.state_dict()) == has
 
 
-def test_pad_gives_lengths_only_where_they_differ() -> None:
-    ids, lengths = pad([[1, 2], [3, 4]])
-    assert lengths is None
-    assert ids.tolist() == [[1, 2], [3, 4]]
-    ids, lengths = pad([[1], [3, 4]])
-    assert lengths is not None
-    assert lengths.tolist() == [1, 2]
-    assert ids.tolist() == [[1, 0], [3, 4]]
+def test_of_some_layers_the_rest_and_the_pooler_keep_their_random_start() -> None:
+    data = toy_data("classification")
+    torch.manual_seed(5)
+    start = build(config_of(initialisation="random"), data).state_dict()
+    torch.manual_seed(5)
+    some = build(config_of(loaded_layers=1), data).state_dict()
+    for name, tensor in some.items():
+        pretrained = data.pretrained.get(name.removeprefix("encoder."))
+        if name.startswith(("head.", "encoder.bert.transformer.blocks.1.")) or pretrained is None:
+            assert torch.equal(tensor, start[name]), name
+        else:
+            assert torch.equal(tensor, pretrained), name
 
 
-def corpus(folder: Path, paragraphs: int = 6) -> Artifact:
-    """Three libraries of ten modules; one boilerplate paragraph stands in all of them."""
-    files = []
-    for split, modules in (("train", range(10)), ("validation", range(10, 16))):
-        rows = []
-        for label, fruit in (("alpha", "apples"), ("beta", "pears"), ("gamma", "plums")):
-            for module in modules:
-                sentences = [
-                    f"The {label} library and module {module} of kind {p} does what "
-                    f"{label.title()} says it does with {fruit} and nothing else at all."
-                    for p in range(paragraphs)
-                ]
-                sentences.append(
-                    "Licensed under the same licence as all of the other files are here."
-                )
-                rows.append(
-                    {
-                        "id": f"{label}.{module}",
-                        "label": label,
-                        "digest": digest_of(sentences),
-                        "sentences": sentences,
-                        "paragraph_starts": list(range(len(sentences))),
-                        "spans": [[] for _ in sentences],
-                    }
-                )
-        folder.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), folder / f"{split}-00000.parquet")
-        files.append({"file": f"{split}-00000.parquet", "split": split, "documents": len(rows)})
-    return Artifact("corpus", "c" * 12, Folder.at(folder), {"summary": {"files": files}})
+def test_a_loss_that_is_not_finite_names_the_learning_rate() -> None:
+    data = toy_data("classification")
+    data.pretrained["bert.embedding_norm.weight"].fill_(float("nan"))
+    message = r"loss of step 1 of 3 is nan; lower finetune\.learning_rate, now 0\.01"
+    with pytest.raises(UserError, match=message):
+        finetune(config_of(), data, 0, nothing)
 
 
-def test_the_task_is_balanced_hides_the_name_and_shares_no_document_or_text(tmp_path: Path) -> None:
-    config = TaskConfig(
-        num_labels=3, train_per_label=8, validation_per_label=5, test_per_label=10, minimum_words=5
+def test_settings_in_force_are_told() -> None:
+    told: list[dict[str, float]] = []
+    data = toy_data("classification")
+    keys: dict[str, Any] = {"epochs": 3, "warmup_fraction": 0.4, "head_learning_rate": 0.05}
+    finetune(config_of(**keys), data, 0, lambda epoch, metrics, state: told.append(metrics))
+    effective = [
+        {k.partition("/")[2]: v for k, v in one.items() if k.startswith("effective/")}
+        for one in told
+    ]
+    # Nine steps, of which the first four warm up.
+    assert effective[0] == {"batch_size": 8}
+    assert effective[1] == {"batch_size": 8, "learning_rate": 0.01, "head_learning_rate": 0.05}
+    told.clear()
+    finetune(config_of(use={"kind": "frozen"}, batch_size=64, **keys | {"epochs": 1}), data, 0,
+             lambda epoch, metrics, state: told.append(metrics))  # fmt: skip
+    assert told[0]["effective/batch_size"] == 24, "no more than there are"
+    assert told[0]["effective/learning_rate"] == 0.05, "nothing learns at `learning_rate`"
+
+
+# Ways of use.
+
+
+@pytest.mark.parametrize("use", ["frozen", "features"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_fixed_encoder_keeps_every_byte_and_the_rest_learns(
+    objective: ObjectiveKind, use: str
+) -> None:
+    data = toy_data("classification", objective)
+    config = config_of(use={"kind": use}, pooling="mean", weight_decay=0.1)
+    torch.manual_seed(3)
+    start = build(config, data).state_dict()
+    end = finetune(config, data, 3, nothing).state_dict()
+    moved = {name for name in end if not torch.equal(start[name], end[name])}
+    assert moved == {name for name in end if not name.startswith("encoder.")}
+
+
+def test_the_learned_mix_can_be_read() -> None:
+    data = toy_data("tagging", "bidirectional")
+    config = config_of(use={"kind": "features"}, learning_rate=0.1, weight_decay=0, epochs=4)
+    mix = finetune(config, data, 0, nothing).mix
+    assert mix is not None
+    assert len(mix.read().shares) == 3, "the embeddings and two layers"
+    assert sum(mix.read().shares) == pytest.approx(1)
+    assert mix.read().shares[0] != pytest.approx(1 / 3, abs=1e-3)
+    one = finetune(config_of(use={"kind": "features", "layers": [1]}), data, 0, nothing)
+    assert one.mix is not None
+    assert one.mix.read().shares == (1.0,), "a probe of one layer"
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_discriminative_rates_are_the_formula(objective: ObjectiveKind) -> None:
+    """Of two layers: embeddings decay², first decay, second 1; the head its own."""
+    data = toy_data("tagging", objective)
+    config = config_of(
+        use={"kind": "discriminative", "decay": 0.5}, head_learning_rate=0.03, epochs=2
     )
-    output = Folder.at(tmp_path / "task")
-    summary = run(config, {"corpus": corpus(tmp_path / "corpus")}, output, Context())
-    task = Artifact("task", "t" * 12, output, {"summary": summary})
-    splits = {split: read(task, split) for split in ("train", "validation", "test")}
-    assert summary["labels"] == ["alpha", "beta", "gamma"]
-    assert {split: len(rows) for split, rows in splits.items()} == summary["examples"]
-    seen: set[str] = set()
-    for split, rows in splits.items():
-        counts = np.bincount([row.label for row in rows])
-        assert len(set(counts)) == 1, split
-        for row in rows:
-            assert summary["labels"][row.label] not in row.text.lower()
-            assert "Licensed" not in row.text
-        documents = {row.document for row in rows} | {row.text for row in rows}
-        assert not documents & seen
-        seen |= documents
-    assert {int(row.document.split(".")[1]) >= 10 for row in splits["test"]} == {True}
+    model = build(config, data)
+    optimizer_config = OptimizerConfig(learning_rate=config.learning_rate)
+    optimizer = build_optimizer(model, optimizer_config, learning_rate_shares(model, config))
+    set_learning_rate(optimizer, learning_rate_at(3, 6, optimizer_config))
+    now = learning_rate_at(3, 6, optimizer_config)
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert len(rates) == len(list(model.parameters()))
+    for name, parameter in model.named_parameters():
+        share = 0.25
+        if name.startswith("head."):
+            share = 3.0
+        elif ".blocks.0." in name:
+            share = 0.5
+        elif ".blocks.1." in name or ".final_norm." in name:
+            share = 1.0
+        assert rates[id(parameter)] == pytest.approx(now * share, rel=1e-12), name
+    decays = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
+    for name, parameter in model.named_parameters():
+        assert decays[id(parameter)] == (0.01 if parameter.ndim > 1 else 0.0), name
 
 
-def test_too_few_paragraphs_are_refused_with_what_was_found(tmp_path: Path) -> None:
-    config = TaskConfig(num_labels=3, test_per_label=500, minimum_words=5)
-    with pytest.raises(DataError, match=r"task\.num_labels is 3, but only 0 labels.*Found"):
-        run(config, {"corpus": corpus(tmp_path / "c")}, Folder.at(tmp_path / "t"), Context())
+def test_layers_unfreeze_from_the_top_one_after_the_other() -> None:
+    data = toy_data("classification", "mlm")
+    use = {"kind": "discriminative", "decay": 0.9, "unfreeze_every_epochs": 2}
+    config = config_of(use=use, epochs=8)
+    torch.manual_seed(0)
+    before = {name: t.clone() for name, t in build(config, data).state_dict().items()}
+    kept: list[set[str]] = []
+
+    def on_epoch(epoch: int, metrics: Any, state: Any) -> None:
+        from safetensors.torch import load
+
+        after = {k.removeprefix("model/"): v for k, v in load(state()).items() if k[:2] == "mo"}
+        moved = {name for name in after if not torch.equal(before[name], after[name])}
+        kept.append({_level(name) for name in moved})
+        before.update(after)
+
+    finetune(config, data, 0, on_epoch)
+    order = ["head", "block 1", "block 0", "embeddings"]
+    assert kept == [set(order[: 1 + epoch // 2]) for epoch in range(8)]
 
 
-def test_hiding_a_name_leaves_longer_words_alone() -> None:
-    assert hide_name("Ray, ray.data and array or RAY_x", "ray") == (
-        "library, library.data and array or library_x"
+def _level(name: str) -> str:
+    if name.startswith("head."):
+        return "head"
+    return f"block {name.partition('.blocks.')[2][0]}" if ".blocks." in name else "embeddings"
+
+
+# States.
+
+
+@pytest.mark.parametrize("use", ["full", "features", "discriminative"])
+def test_going_on_from_a_state_gives_the_bits_of_one_go(use: str) -> None:
+    data = toy_data("classification")
+    block = {"kind": use} | ({"unfreeze_every_epochs": 1} if use == "discriminative" else {})
+    config = config_of(use=block, epochs=3, pooling="mean")
+    states: dict[int, bytes] = {}
+    whole = finetune(config, data, 4, lambda epoch, _, state: states.update({epoch: state()}))
+    for done in (1, 2, 3):
+        epochs: list[int] = []
+        resumed = finetune(
+            config, data, 4, lambda epoch, *_, seen=epochs: seen.append(epoch), states[done]
+        )
+        assert epochs == list(range(done + 1, 4))
+        assert resumed.calibration == whole.calibration
+        for name, tensor in whole.state_dict().items():
+            assert torch.equal(tensor, resumed.state_dict()[name]), name
+
+
+def test_whoever_goes_on_with_other_settings_gets_those() -> None:
+    """Population based training takes the weights of one trial and the rate of another."""
+    data = toy_data("classification")
+    states: list[bytes] = []
+    config = config_of(epochs=2, warmup_fraction=0)
+    finetune(config, data, 0, lambda epoch, _, state: states.append(state()))
+    told: list[dict[str, float]] = []
+    changed = config.model_copy(update={"learning_rate": 0.5, "weight_decay": 0.3, "epochs": 3})
+    finetune(changed, data, 0, lambda _, metrics, __: told.append(metrics), states[0])
+    same, other = (
+        finetune(c, data, 0, nothing, states[0]).state_dict()["head.linear.weight"]
+        for c in (config, changed)
     )
+    assert not torch.equal(same, other)
+    wide = config.model_copy(update={"top": config_of(top={"kind": "bilstm"}).top})
+    with pytest.raises(UserError, match="the saved state is of another model: expected"):
+        finetune(wide, data, 0, nothing, states[0])
 
 
-def test_an_interval_is_students_t_worked_by_hand() -> None:
-    found = estimate([1.0, 2.0, 3.0, 4.0])
-    # mean 2.5, standard deviation 1.29099, t(0.975, 3) = 3.18245
-    assert found.mean == 2.5
-    assert found.high - found.mean == pytest.approx(3.182446 * 1.290994 / 2, rel=1e-5)
-    assert found.mean - found.low == pytest.approx(found.high - found.mean)
+# Answers.
 
 
-def test_a_paired_difference_agrees_with_scipy() -> None:
-    rng = np.random.default_rng(0)
-    first, second = rng.normal(1, 1, 12), rng.normal(0, 1, 12)
-    found = paired_difference(first.tolist(), second.tolist())
-    reference = stats.ttest_rel(first, second).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((reference.low, reference.high))
+@pytest.mark.parametrize("kind", TASKS)
+def test_an_answer_does_not_depend_on_the_others_and_stands_in_its_place(kind: Kind) -> None:
+    data = toy_data(kind, examples=70)
+    model = build(config_of(pooling="mean"), data).eval()
+    items = data.splits["test"].items
+    together = outputs(model, items)
+    for place in (0, 33, 69):
+        (alone,) = outputs(model, [items[place]])
+        np.testing.assert_allclose(together[place], alone, atol=1e-5)
+        item = items[place]
+        expected = {
+            "classification": (2,),
+            "regression": (),
+            "tagging": (len(item.places), 2),
+            "span": (len(item.rows[0].ids), 2),
+            "choice": (len(item.rows),),
+        }
+        assert alone.shape == expected[kind]
+        assert alone.dtype == np.float32
+        assert np.isfinite(alone).all()
 
 
-def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
-    rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(2000):
-        found = estimate(rng.normal(3, 2, 5).tolist())
-        hits += found.low <= 3 <= found.high
-    assert abs(hits / 2000 - 0.95) < 5 * math.sqrt(0.95 * 0.05 / 2000)
+@pytest.mark.parametrize("kind", TASKS)
+def test_the_loss_of_a_split_is_the_mean_over_items_or_words(kind: Kind) -> None:
+    data = toy_data(kind, examples=70)
+    model = build(config_of(pooling="mean"), data).eval()
+    items = data.splits["test"].items
+    losses: list[float] = []
+    for item, logits in zip(items, outputs(model, items), strict=True):
+        found = torch.from_numpy(np.asarray(logits))
+        match kind:
+            case "regression":
+                losses.append((float(found) - item.target) ** 2)
+            case "tagging":
+                target = torch.tensor(item.target)
+                losses += functional.cross_entropy(found, target, reduction="none").tolist()
+            case "span":
+                pair = functional.cross_entropy(found.T, torch.tensor(item.target))
+                losses.append(pair.item())
+            case _:
+                losses.append(functional.cross_entropy(found, torch.tensor(item.target)).item())
+    assert evaluate(model, data, "test").loss == pytest.approx(np.mean(losses), rel=1e-5)
 
 
-def test_a_single_value_has_no_interval_and_none_is_refused() -> None:
-    assert math.isnan(estimate([1.0]).low)
-    with pytest.raises(ValueError, match="at least one value"):
-        estimate([])
+def test_what_has_no_target_is_answered_too() -> None:
+    data = toy_data("classification")
+    model = build(config_of(), data)
+    items = [dataclasses.replace(item, target=None) for item in data.splits["test"].items]
+    known = outputs(model, data.splits["test"].items)
+    for one, other in zip(outputs(model, items), known, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_a_batch_has_lengths_only_where_they_differ() -> None:
+    short, long = Row((1, 2), (0, 1), 1), Row((3, 4, 5), (0, 0, 1), 2)
+    batch = collate([Item((short,), 0, 1), Item((long, short), 1, 0)], "choice")
+    assert batch.ids.tolist() == [[1, 2, 0], [3, 4, 5], [1, 2, 0]]
+    assert batch.segments.tolist() == [[0, 1, 0], [0, 0, 1], [0, 1, 0]]
+    assert batch.rows.lengths is not None
+    assert batch.rows.lengths.tolist() == [2, 3, 2]
+    assert batch.rows.item.tolist() == [0, 1, 1]
+    assert batch.targets is not None
+    assert batch.targets.tolist() == [1, 0]
+    assert collate([Item((long,), 0, 1)], "classification").rows.lengths is None
+    words = collate([Item((long,), 0, (4, 5), (1, 2)), Item((short,), 1, (6,), (0,))], "tagging")
+    assert words.targets is not None
+    assert words.targets.tolist() == [4, 5, 6]
+    assert words.rows.word_row is not None
+    assert words.rows.word_place is not None
+    assert (words.rows.word_row.tolist(), words.rows.word_place.tolist()) == ([0, 0, 1], [1, 2, 0])
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("kind", ["classification", "span"])
+def test_a_model_comes_back_from_its_description_and_tensors(
+    kind: Kind, objective: ObjectiveKind
+) -> None:
+    data = toy_data(kind, objective)
+    use = {"kind": "features"} if kind == "span" else {"kind": "full"}
+    top = {"kind": "bilstm", "hidden_size": 3} if kind == "span" else {"kind": "linear"}
+    model = build(config_of(use=use, top=top, pooling="mean"), data).eval()
+    model.calibration = {"null_threshold": 0.25}
+    described = json.loads(json.dumps(describe(model)))
+    again = restore(described, model.state_dict())
+    assert again.calibration == model.calibration
+    assert (again.config, again.info, again.model_config) == (model.config, data.info, data.model)
+    items = data.splits["test"].items[:5]
+    for one, other in zip(outputs(model, items), outputs(again, items), strict=True):
+        assert np.array_equal(one, other)
+    tensors = model.state_dict()
+    tensors["head.linear.weight"] = tensors["head.linear.weight"][:, :1]
+    with pytest.raises(DataError, match=r"head\.linear\.weight should have the shape \[2, \d+\]"):
+        restore(described, tensors)
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"loaded_layers": 1, "initialisation": "random"}, "remove loaded_layers"),
+        (
+            {"use": {"kind": "frozen", "unfreeze_every_epochs": 1}},
+            r"use\.unfreeze_every_epochs: unknown key",
+        ),
+        (
+            {"use": {"kind": "discriminative", "unfreeze_every_epochs": 3}, "epochs": 3},
+            r"use\.unfreeze_every_epochs is 3, and in 3 epochs no layer would ever learn",
+        ),
+        ({"use": {"kind": "features", "layers": [1, 1]}}, "each once, found"),
+        ({"use": {"kind": "features", "layers": []}}, "at least one"),
+        ({"use": {"kind": "froze"}}, "use.kind: expected one of .* did you mean 'frozen'"),
+        ({"use": {"kind": "discriminative", "decay": 1.1}}, r"use\.decay"),
+        ({"pooling": "max"}, "pooling"),
+        ({"unfreeze_every_epochs": 1}, "unfreeze_every_epochs: unknown key"),
+    ],
+)
+def test_impossible_settings_are_named(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config_of(**keys)
+
+
+@pytest.mark.parametrize(
+    ("objective", "kind", "keys", "message"),
+    [
+        ("causal", "classification", {}, r"finetune\.pooling is cls, but a gpt .* last or mean"),
+        ("left_to_right", "choice", {}, r"finetune\.pooling is cls, but a bert pretrained on left"),
+        ("mlm", "tagging", {"loaded_layers": 3}, r"finetune\.loaded_layers is 3, .* has 2 layers"),
+        (
+            "mlm",
+            "tagging",
+            {"use": {"kind": "features", "layers": [0, 3]}},
+            r"finetune\.use\.layers names 3, but the pretrained model has 0, .* to 2",
+        ),
+        ("mlm", "classification", {"both_orders": True}, r"finetune\.both_orders is true"),
+        ("mlm", "span", {"both_orders": True}, r"finetune\.both_orders is true.* of span"),
+        (
+            "mlm",
+            "span",
+            {"sequence_length": 17},
+            r"finetune\.sequence_length is 17, but the pretrained model has 16 positions",
+        ),
+    ],
+)
+def test_what_a_model_or_a_task_cannot_be_asked_is_refused_before_anything_runs(
+    objective: ObjectiveKind, kind: Kind, keys: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check(config_of(**keys), INFO[kind], small_config(objective), objective)
+    with pytest.raises(ConfigError, match=message):
+        finetune(config_of(**keys), toy_data(kind, objective), 0, nothing)
+
+
+def test_what_only_looks_impossible_is_let_pass() -> None:
+    gpt = small_config("causal")
+    check(config_of(), INFO["tagging"], gpt, "causal")  # nothing is pooled
+    check(config_of(top={"kind": "bilstm"}), INFO["choice"], gpt, "causal")  # it reads both ways
+    check(config_of(), INFO["choice"], small_config("bidirectional"), "bidirectional")
+    check(config_of(both_orders=True), INFO["regression"], small_config("mlm"), "mlm")
+    sinusoid = small_config("mlm", positions="sinusoid")
+    check(config_of(sequence_length=400), INFO["span"], sinusoid, "mlm")
+
+
+# Frames and artifacts.
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(45))]
+    made = Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, "[UNK]"))
+    made.add_special_tokens(names[:5])
+    return made
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_marks_are_those_of_pretraining_or_new_ones(
+    objective: ObjectiveKind, tokenizer: Tokenizer
+) -> None:
+    frame = frame_of(config_of(), small_config(objective), objective, 50, tokenizer)
+    marks = (frame.start, frame.between, frame.end)
+    masks = objective in ("mlm", "mlm_nsp", "sentence_order")
+    assert marks == ((2, 3, 3) if masks else (50, 51, 52))
+    assert frame.reads_ahead == (objective not in CAUSAL)
+    assert frame.sequence_length == 16
+    bare = Tokenizer(models.WordLevel({"[UNK]": 0}, "[UNK]"))
+    if masks:
+        with pytest.raises(DataError, match="no special token for 'cls'"):
+            frame_of(config_of(), small_config(objective), objective, 50, bare)
+    else:
+        assert frame_of(config_of(), small_config(objective), objective, 50, bare) == frame
+
+
+def artifact(folder: Path, stage: str, summary: Any, config: Any = None) -> Artifact:
+    folder.mkdir(parents=True, exist_ok=True)
+    return Artifact(stage, "f" * 12, Folder.at(folder), {"summary": summary, "config": config})
+
+
+def test_data_are_loaded_from_artifacts(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    info = TaskInfo("classification", ("a", "b"), False, "accuracy")
+    task = artifact(tmp_path / "task", "task", info.as_data())
+    for split, count in (("train", 3), ("validation", 2), ("test", 1)):
+        write([Text(f"{split}:{n}", "w1", target="a") for n in range(count)], task.folder, split)
+    words = artifact(tmp_path / "tokenizer", "tokenizer", {})
+    tokenizer.save(str(tmp_path / "tokenizer" / "tokenizer.json"))
+    model = small_model("causal")
+    pretrain = artifact(
+        tmp_path / "pretrain",
+        "pretrain",
+        {"model": small_config("causal").model_dump(), "vocab_size": 50},
+        {"pretrain": {"objective": {"kind": "causal"}}},
+    )
+    save_tensors(pretrain.folder, "model.safetensors", dict(model.state_dict()))
+    data = load_data(task, words, pretrain, config_of(pooling="last"))
+    assert (data.info, data.objective, data.vocab_size) == (info, "causal", 50)
+    assert data.model == small_config("causal")
+    assert {name: len(split.items) for name, split in data.splits.items()} == {
+        "train": 3,
+        "validation": 2,
+        "test": 1,
+    }
+    assert data.splits["test"].examples == [Text("test:0", "w1", target="a")]
+    row = data.splits["test"].items[0].rows[0]
+    assert (row.ids[0], row.ids[-1]) == (50, 52)
+    assert torch.equal(
+        data.pretrained["gpt.token_embedding.weight"], model.gpt.token_embedding.weight
+    )
+    with pytest.raises(ConfigError, match=r"finetune\.pooling is cls"):
+        load_data(task, words, pretrain, config_of())
+    pretrain.record["summary"]["vocab_size"] = 49
+    with pytest.raises(DataError, match=r"expected the 49 tokens of the pretrained .* found 50"):
+        load_data(task, words, pretrain, config_of(pooling="last"))
+
+
+# Every legal cell.
+
+USES = (
+    {"kind": "full"},
+    {"kind": "frozen"},
+    {"kind": "discriminative"},
+    {"kind": "discriminative", "unfreeze_every_epochs": 1},
+    {"kind": "features"},
+)
+TOPS = ({"kind": "linear"}, {"kind": "bilstm", "hidden_size": 3})
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_way_of_use_serves_every_kind_of_task(objective: ObjectiveKind) -> None:
+    """A step of each, from the pretrained weights: gradients are finite and reach what the way of
+    use says, and all of that."""
+    data = {kind: toy_data(kind, objective, examples=6) for kind in TASKS}
+    poolings = ("mean", "last") if objective in CAUSAL else ("cls", "mean", "last")
+    for number, (kind, use, top) in enumerate(itertools.product(TASKS, USES, TOPS)):
+        pooling = poolings[number % len(poolings)]
+        config = config_of(use=use, top=top, pooling=pooling, epochs=2, dropout=0)
+        model = build(config, data[kind]).train()
+        batch = collate(data[kind].splits["train"].items, kind)
+        assert batch.targets is not None
+        logits = model(batch.ids, batch.segments, batch.rows)
+        total, count = loss_sums(kind, logits, batch.targets)
+        (total / count).backward()
+        for name, parameter in model.named_parameters():
+            if use["kind"] in ("frozen", "features") and name.startswith("encoder."):
+                assert parameter.grad is None, (config, name)
+            else:
+                assert parameter.grad is not None, (config, name)
+                assert parameter.grad.isfinite().all(), (config, name)
+
+
+def test_a_row_of_the_longest_length_is_read() -> None:
+    data = toy_data("classification")
+    row = FRAME.one([10] * 14)
+    split = Split([0], [Item((row,), 0, 0)])
+    model: TaskModel = finetune(
+        config_of(), dataclasses.replace(data, splits=dict.fromkeys(data.splits, split)), 0, nothing
+    )
+    assert outputs(model, split.items)[0].shape == (2,)

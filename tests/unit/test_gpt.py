@@ -20,7 +20,6 @@ from rungwise.models.attention import block_mask, visible_keys
 from rungwise.models.bert import Bert, BertConfig
 from rungwise.models.config import PRESETS, ModelConfig, build_model, flops_per_token
 from rungwise.models.gpt import Gpt, GptConfig, GptForPretraining
-from rungwise.models.heads import SequenceClassifier, load_encoder
 from rungwise.models.transformer import parameter_count
 from tests.small_models import (
     CAUSAL_KINDS,
@@ -311,21 +310,6 @@ def test_attention_by_block_mask_gives_the_same_logits(monkeypatch):
 
 
 # BERT from left to right, downstream.
-
-
-def test_left_to_right_hands_its_encoder_on():
-    pretrained = shaken(small_model("left_to_right"))
-    bert = Bert(pretrained.bert.config, VOCAB_SIZE, pooler=False, causal=True)
-    load_encoder(bert, pretrained.state_dict())
-    ids_BT = torch.randint(VOCAB_SIZE, (2, 9))
-    torch.testing.assert_close(bert.encode(ids_BT), pretrained.bert.encode(ids_BT))
-    assert SequenceClassifier(bert, 3, "mean")(ids_BT).shape == (2, 3)
-
-
-def test_cls_of_a_causal_encoder_is_refused():
-    bert = Bert(BertConfig.tiny(), VOCAB_SIZE, causal=True)
-    with pytest.raises(ValueError, match="sees nothing but itself; change pooling to 'mean'"):
-        SequenceClassifier(bert, 2, "cls")
 
 
 def test_left_to_right_has_the_weights_of_bert_without_nsp():

@@ -13,8 +13,6 @@ from PIL import Image
 
 from rungwise.artifact import Artifact
 from rungwise.context import Context
-from rungwise.evaluation.statistics import estimate, paired_difference
-from rungwise.finetune import FinetuneConfig
 from rungwise.instances import shards
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.models.bert import BertConfig, BertForPretraining
@@ -27,6 +25,7 @@ from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, WordPiece
 from rungwise.training.checkpoint import save_tensors
 from rungwise.training.loop import PretrainConfig
 from tests.conftest import write_shards
+from tests.report_experiments import Experiment, MadeTask, stub_sweep_plots
 from tests.report_pages import Page, csv_rows, speed_summary
 
 SENTENCES = (
@@ -36,13 +35,16 @@ SENTENCES = (
     "Each thread writes two columns to the cache by name.",
 )
 LENGTH = 48
-SECTIONS = ("result", "loss", "comparison", "sweep", "reads", "blanks", "speed", "time", "origin")
+SECTIONS = (
+    *("result", "comparison", "table", "sweep", "loss", "reads", "blanks", "speed", "time"),
+    "origin",
+)
 EVIL = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
-    """A finetune workflow's artifacts, small, with a model that was only initialised."""
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    """A pretrain workflow's artifacts, small, with a model that was only initialised."""
     root = Folder.at(tmp_path_factory.mktemp("root"))
     built: dict[str, Artifact] = {}
 
@@ -51,6 +53,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
         folder = root / stage / f"small-{fingerprint}"
         record = {
             "stage": stage,
+            "inputs": {
+                name: {"stage": name, "fingerprint": one.fingerprint} for name, one in built.items()
+            },
             "label": "small",
             "config": config,
             "facts": {"outside": {"sources.0": "sha256:abc"} if stage == "corpus" else {}},
@@ -140,50 +145,34 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     )
     save_tensors(found.folder, "model.safetensors", model.state_dict())
 
-    add(
-        "task",
-        {"num_labels": 2},
-        {"labels": [EVIL, "rows"], "examples": {"train": 8, "validation": 6, "test": 10}},
-    )
-    trials = [
-        {
-            "name": f"{start}-{number:03d}",
-            "initialisation": start,
-            "finetune": FinetuneConfig(learning_rate=rate, epochs=3).model_dump(),
-            "epochs_run": 3 - number,
-            "stopped_early": number == 1,
-            "seconds": 2.0,
-            "score": 0.5 - 0.1 * number,
-            "loss": 1.0,
-            "curve": [0.3, 0.4, 0.5][: 3 - number],
-        }
-        for start in ("pretrained", "random")
-        for number, rate in enumerate((1e-3, 1e-4))
-    ]
-    failed = {**trials[1], "name": "random-002", "initialisation": "random", "epochs_run": 0}
-    failed = {key: failed[key] for key in failed if key not in ("score", "loss", "curve")}
-    space = {"learning_rate": {"kind": "loguniform", "low": 1e-4, "high": 1e-2}}
-    add(
-        "sweep",
-        {
-            "finetune": FinetuneConfig().model_dump(),
-            "sweep": {"trials": 2, "space": space, "grace_epochs": 1, "reduction_factor": 2},
-        },
-        {
-            "trials": [*trials, failed],
-            "best": {"pretrained": trials[0], "random": trials[2]},
-            "stopped_early": 2,
-            "epochs_run": 10,
-            "epochs_asked": 12,
-        },
-    )
-    add("evaluate", {"num_seeds": 3}, _evaluated([0.70, 0.72, 0.71], [0.60, 0.61, 0.60]))
-    add(
-        "register",
-        {"name": "small", "alias": "champion"},
-        {"model_uri": "models:/small/1", "alias": None},
-    )
     return built
+
+
+@pytest.fixture(scope="module")
+def inputs(pretrained: dict[str, Artifact]) -> dict[str, Artifact]:
+    """A finetune workflow's artifacts: two systems, one task with a label that is no good HTML."""
+    return _compared([0.70, 0.72, 0.71], [0.60, 0.61, 0.60], pretrained)
+
+
+def _compared(
+    first: list[float], second: list[float], pretrained: dict[str, Artifact]
+) -> dict[str, Artifact]:
+    made = Experiment(pretrained)
+    made.systems(["plain", "other"], untrained=["other"])
+    made.task(
+        "rows",
+        MadeTask(
+            "classification", {None: {"plain": first, "other": second}}, labels=(EVIL, "rows")
+        ),
+    )
+    made.register("rows")
+    made.table()
+    return made.made
+
+
+@pytest.fixture(autouse=True)
+def _plots_of_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    stub_sweep_plots(monkeypatch)
 
 
 def _shard(tokenizer: Any, count: int) -> shards.Shard:
@@ -203,37 +192,6 @@ def _shard(tokenizer: Any, count: int) -> shards.Shard:
     )
 
 
-def _evaluated(pretrained: list[float], random: list[float]) -> dict[str, Any]:
-    rows = [
-        {
-            "initialisation": start,
-            "seed": 1000 + number,
-            "validation": {"accuracy": score + 0.01, "macro_f1": score, "loss": 1.0},
-            "test": {"accuracy": score, "macro_f1": score - 0.02, "loss": 1.1},
-        }
-        for start, scores in (("pretrained", pretrained), ("random", random))
-        for number, score in enumerate(scores)
-    ]
-    systems = {
-        start: {
-            metric: dataclasses.asdict(
-                estimate([row["test"][metric] for row in rows if row["initialisation"] == start])
-            )
-            for metric in ("accuracy", "macro_f1")
-        }
-        for start in ("pretrained", "random")
-    }
-    return {
-        "rows": rows,
-        "seeds": [1000 + number for number in range(len(pretrained))],
-        "selection_seed": 0,
-        "systems": systems,
-        "chosen": rows[0],
-        "majority_accuracy": 0.5,
-        "difference": dataclasses.asdict(paired_difference(pretrained, random)),
-    }
-
-
 def _changed(found: Artifact, **summary: Any) -> Artifact:
     record = {**found.record, "summary": {**found.summary, **summary}}
     return dataclasses.replace(found, record=record)
@@ -249,7 +207,9 @@ def written(
     inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Page, dict[str, Any], Path]:
     path = tmp_path_factory.mktemp("report")
-    return *_written(inputs, path), path
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        stub_sweep_plots(monkeypatch)
+        return *_written(inputs, path), path
 
 
 def test_the_page_loads_nothing_from_anywhere(written: tuple[Page, dict[str, Any], Path]) -> None:
@@ -267,16 +227,26 @@ def test_every_section_of_a_whole_workflow(written: tuple[Page, dict[str, Any], 
     page, summary, _ = written
     assert set(SECTIONS) <= page.ids
     assert summary["page"] == "report.html"
-    assert summary["headline"].startswith("pretraining: helped")
-    for words in ("Pretraining helped", "1 failed", "Relative error reduction", "models:/small/1"):
+    assert summary["headline"] == ("rows: plain above other by +10.7 points [+9.2, +12.1], 3 seeds")
+    for words in (
+        "plain is above other: +10.7 [+9.2, +12.1] points of test accuracy.",
+        "Relative error reduction",
+        "Selected with one score, reported with another",
+        "models:/small-rows/1",
+        "none: begins with random weights",
+        "6 trials in 2 sweeps",
+        "2 were stopped early: 10 of 18 epochs were run",
+        "would have taken 54. 81% of that computing was saved.",
+        "On new seeds the winners score 23.3 points less",
+        "3 test and 0 validation examples stand in the training split as well",
+    ):
         assert words in page.words, words
 
 
 def test_sections_of_absent_stages_are_left_out(
-    inputs: dict[str, Artifact], tmp_path: Path
+    pretrained: dict[str, Artifact], tmp_path: Path
 ) -> None:
-    some = {name: inputs[name] for name in ("corpus", "tokenizer", "instances", "pretrain")}
-    page, summary = _written(some, tmp_path, fill_in_examples=0, title="only <this>")
+    page, summary = _written(pretrained, tmp_path, fill_in_examples=0, title="only <this>")
     assert page.ids & set(SECTIONS) == {"result", "loss", "reads", "speed", "time", "origin"}
     assert not {"trials.csv", "seeds.csv", "sweep.png", "fill_in.png"} & set(summary["show"])
     assert "only <this>" in page.words
@@ -298,7 +268,7 @@ def test_text_of_documents_and_labels_is_escaped(
 def test_pictures_are_pictures(written: tuple[Page, dict[str, Any], Path]) -> None:
     _, summary, path = written
     names = [name for name in summary["show"] if name.endswith(".png")]
-    assert len(names) == 12
+    assert len(names) == 13
     for name in names:
         with Image.open(path / name) as picture:
             picture.verify()
@@ -318,14 +288,16 @@ def test_tables_agree_with_the_records(
     ]
     seeds = csv_rows(path / "seeds.csv")
     assert [float(row["test_accuracy"]) for row in seeds] == [
-        row["test"]["accuracy"] for row in inputs["evaluate"].summary["rows"]
+        row["test"]["accuracy"] for row in inputs["evaluate/rows"].summary["rows"]
     ]
-    trials = csv_rows(path / "trials.csv")
-    assert [row["trial"] for row in trials if row["winner"] == "True"] == [
-        "pretrained-000",
-        "random-000",
-    ]
-    assert [row["validation_accuracy"] for row in trials][-1] == ""
+    [difference] = csv_rows(path / "differences.csv")
+    assert (difference["first"], difference["second"]) == ("plain", "other")
+    assert float(difference["mean"]) == pytest.approx(0.32 / 3)
+    assert [row["system"] for row in csv_rows(path / "table.csv")] == ["plain", "other"]
+    [step] = csv_rows(path / "table_differences.csv")
+    assert (step["system"], step["minus"]) == ("other", "plain")
+    assert float(step["mean"]) == pytest.approx(-0.32 / 3)
+    assert not (path / "budgets.csv").exists()
     validation = csv_rows(path / "validation.csv")
     assert [float(row["mlm_loss"]) for row in validation] == [
         row["mlm_loss"] for row in inputs["pretrain"].summary["validation"]
@@ -334,53 +306,42 @@ def test_tables_agree_with_the_records(
 
 
 @pytest.mark.parametrize(
-    ("pretrained", "name"),
+    ("first", "name"),
     [
-        ([0.70, 0.72, 0.71], "helped"),
+        ([0.70, 0.72, 0.71], "above"),
         ([0.60, 0.65, 0.58], "unresolved"),
-        ([0.50, 0.51, 0.49], "did-not-help"),
+        ([0.50, 0.51, 0.49], "below"),
     ],
 )
 def test_the_page_says_what_the_seeds_say(
-    inputs: dict[str, Artifact], tmp_path: Path, pretrained: list[float], name: str
+    pretrained: dict[str, Artifact], tmp_path: Path, first: list[float], name: str
 ) -> None:
-    evaluate = _changed(inputs["evaluate"], **_evaluated(pretrained, [0.60, 0.61, 0.60]))
-    _written({**inputs, "evaluate": evaluate}, tmp_path, fill_in_examples=0)
+    changed = _compared(first, [0.60, 0.61, 0.60], pretrained)
+    _written(changed, tmp_path, fill_in_examples=0)
     text = (tmp_path / "report.html").read_text("utf-8")
-    verdicts = ("helped", "unresolved", "did-not-help")
-    shown = {verdict for verdict in verdicts if f'class="verdict {verdict}"' in text}
+    shown = {said for said in ("above", "unresolved", "below") if f'class="verdict {said}"' in text}
     assert shown == {name}
 
 
-def test_one_initialisation_and_no_next_sentence_still_make_a_page(
-    inputs: dict[str, Artifact], tmp_path: Path
+def test_one_system_and_no_next_sentence_still_make_a_page(
+    pretrained: dict[str, Artifact], tmp_path: Path
 ) -> None:
-    evaluated = _evaluated([0.5, 0.6], [0.5, 0.5])
-    del evaluated["difference"], evaluated["systems"]["random"]
-    evaluated["rows"] = [r for r in evaluated["rows"] if r["initialisation"] == "pretrained"]
-    evaluate = inputs["evaluate"]
-    record = {**evaluate.record, "summary": {"headline": "test accuracy 55%", **evaluated}}
-    sweep = inputs["sweep"].summary
-    pretrain = inputs["pretrain"].summary
+    summary = pretrained["pretrain"].summary
     rows = {
-        key: [{k: v for k, v in row.items() if "nsp" not in k} for row in pretrain[key]]
+        key: [{k: v for k, v in row.items() if "nsp" not in k} for row in summary[key]]
         for key in ("history", "validation")
     }
-    changed = {
-        **inputs,
-        "evaluate": dataclasses.replace(evaluate, record=record),
-        "sweep": _changed(
-            inputs["sweep"],
-            trials=[t for t in sweep["trials"] if t["initialisation"] == "pretrained"],
-            best={"pretrained": sweep["best"]["pretrained"]},
-        ),
-        "pretrain": _without_pairs(inputs["pretrain"], tmp_path / "mlm", rows),
-    }
-    page, summary = _written(changed, tmp_path)
-    assert set(SECTIONS) <= page.ids
+    mlm = _without_pairs(pretrained["pretrain"], tmp_path / "mlm", rows)
+    made = Experiment({**pretrained, "pretrain": mlm})
+    made.systems(["alone"])
+    made.task("rows", MadeTask("classification", {None: {"alone": [0.5, 0.6]}}), swept=False)
+    made.table()
+    page, summary = _written(made.made, tmp_path)
+    assert set(SECTIONS) - {"sweep"} <= page.ids
     assert "verdict" not in page.words.lower()
-    assert summary["headline"] == "test accuracy 55%"
-    assert not {"difference.png", "pair.png"} & set(summary["show"])
+    assert "minus" not in page.words.lower()
+    assert summary["headline"] == "rows: test accuracy"
+    assert not {"differences-rows.png", "pair.png", "trials.csv"} & set(summary["show"])
 
 
 def _without_pairs(pretrain: Artifact, folder: Path, rows: dict[str, Any]) -> Artifact:

@@ -34,10 +34,10 @@ from rungwise.corpus import build, near_duplicates, pydocs, readers, shards, sig
 from rungwise.corpus.document import Draft
 from rungwise.corpus.signatures import NearDuplicateConfig
 from rungwise.corpus.sources import CorpusConfig, PydocsSource, files_of, key_of
+from rungwise.corpus.summary import summary_of, totals_of
 from rungwise.errors import DataError, UserError
 from rungwise.storage import Folder, SourceFile
 
-_LABELS_SHOWN = 100
 # Work is measured in bytes of plain text: what else takes as long as so many of them.
 _WORK_OF_PYDOCS_BYTE = 2.5
 _WORK_OF_GZIP_BYTE = 3.0
@@ -63,8 +63,9 @@ def run(
     started = time.monotonic()
     quiet_ray_data()
     reports = _build(config, output, context)
-    summary = _summary(config, shards.merged(reports))
-    return {**summary, "seconds": round(time.monotonic() - started, 3)}
+    found = shards.merged(reports)
+    _refuse_too_few(config, found)
+    return {**summary_of(found), "seconds": round(time.monotonic() - started, 3)}
 
 
 def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[str, Any]]:
@@ -212,15 +213,8 @@ def _drafts(task: str, config: CorpusConfig) -> Iterator[Draft]:
             yield from readers.read_file(SourceFile(*item), source, index, maximum_bytes)
 
 
-def _summary(config: CorpusConfig, found: dict[str, Any]) -> dict[str, Any]:
-    totals = {
-        unit: {
-            split: sum(file[unit] for file in found["files"] if file["split"] == split)
-            for split in shards.SPLITS
-        }
-        for unit in ("documents", "sentences", "words", "characters", "bytes", "spans")
-    }
-    documents = totals["documents"]
+def _refuse_too_few(config: CorpusConfig, found: dict[str, Any]) -> None:
+    documents = totals_of(found)["documents"]
     if not found["files"]:
         what = ", ".join(f"{count} {reason}" for reason, count in found["dropped"].items())
         for file in found["unreadable"][:1]:
@@ -243,31 +237,3 @@ def _summary(config: CorpusConfig, found: dict[str, Any]) -> dict[str, Any]:
                 f"corpus.held_out_fraction is {config.held_out_fraction}; {direction} it or add "
                 "documents to corpus.sources"
             )
-    samples = found["dropped_samples"]
-    headline = [
-        f"{sum(documents.values()):,} documents",
-        f"{sum(totals['words'].values()) / 1e6:.1f} M words",
-        f"{sum(found['dropped'].values()):,} dropped",
-    ]
-    if count := found["unreadable_files"]:
-        headline.append(f"{count:,} file{'s' * (count > 1)} unreadable")
-    return {
-        "files": found["files"],
-        **totals,
-        "headline": "  ".join(headline),
-        "labels": dict(found["labels"].most_common(_LABELS_SHOWN)),
-        "dropped": found["dropped"],
-        "dropped_examples": {
-            reason: [one["id"] for one in several] for reason, several in samples.items()
-        },
-        "dropped_samples": {
-            reason: shown
-            for reason, several in samples.items()
-            if (shown := [one for one in several if one["text"]])
-        },
-        "unreadable": found["unreadable"],
-        "unreadable_files": found["unreadable_files"],
-        "spans_dropped": found["spans_dropped"],
-        "characters_removed": found["removed"],
-        "characters_replaced": found["replaced"],
-    }

@@ -1,154 +1,373 @@
-"""Evaluate stage: the winners of the sweep on new seeds and on the test split that no trial saw.
+"""Evaluate stage: several systems on one task, with the same new seeds, on the test split.
 
-Each seed fine-tunes both initialisations, so the difference is taken pair by pair. The seeds are
-not the sweep's and the split is not the one that selected, so the winner's luck does not enter.
+    system, seed ──> fine-tune ──> scores and predictions ──┬──> means with 95 % intervals
+                                                             └──> every pair of systems: difference
+
+Where a system was swept, the settings are the sweep's winner's; its own score is the highest of
+several and so too good. The seeds here are not the sweep's and the test split selected nothing, so
+the winner's luck does not enter. Systems share seeds, so that a difference is taken pair by pair.
+
+Each (system, seed) leaves its result in the artifact's folder when it is done: a stage that was
+killed goes on with those that are missing.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
+import time
 from typing import Any
 
-from pydantic import Field
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from rungwise.artifact import Artifact
-from rungwise.config import Config
+from rungwise.config import Config, fingerprint
 from rungwise.context import Context, Reporter
-from rungwise.errors import UserError
-from rungwise.evaluation.statistics import Estimate, estimate, paired_difference
-from rungwise.finetune import (
-    FinetuneConfig,
-    Initialisation,
-    evaluate,
-    finetune,
-    load_data,
+from rungwise.errors import UserError, user_error_in
+from rungwise.evaluation.published import PublishedConfig
+from rungwise.evaluation.statistics import (
+    Estimate,
+    error_reduction,
+    estimate,
+    paired_bootstrap,
+    paired_difference,
 )
+from rungwise.finetune import FinetuneConfig, describe, evaluate, finetune, load_data
+from rungwise.predictor import DESCRIPTION
 from rungwise.storage import Folder
+from rungwise.tasks import metrics
+from rungwise.tasks.examples import TaskInfo, read
+from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.training.checkpoint import MODEL, load_tensors, save_tensors
 
-_SCRATCH = "seeds"
+_SCRATCH = ".seeds"
 
 
 class EvaluateConfig(Config):
-    """How many seeds. Five is the number of restarts behind the paper's CoNLL-2003 figures."""
+    """How many seeds, and at which numbers of labelled examples besides all of them.
+
+    Five is the number of restarts behind the BERT paper's CoNLL-2003 figures (SPEC T8).
+    """
 
     num_seeds: int = Field(default=5, ge=2)
     first_seed: int = Field(default=1000, ge=0)
+    label_budgets: list[int] | None = None
+    bootstrap_resamples: int = Field(default=10_000, ge=100)
+    published: PublishedConfig | None = None
+
+    @model_validator(mode="after")
+    def _budgets(self) -> EvaluateConfig:
+        budgets = self.label_budgets or []
+        if any(budget < 1 for budget in budgets) or len(set(budgets)) < len(budgets):
+            raise ValueError(f"label_budgets must be different numbers from 1, found {budgets}")
+        return self
+
+
+class CompareConfig(Config):
+    """The systems by name, each with its fine-tuning where no sweep has chosen one."""
+
+    task: str
+    budget: int | None
+    systems: dict[str, FinetuneConfig] = Field(min_length=1)
+    evaluate: EvaluateConfig
 
 
 def run(
-    config: EvaluateConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+    config: CompareConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> dict[str, Any]:
-    """Scores of every seed, means with intervals, and the pretrained model best on validation.
+    """Scores of every system and seed, and the first system's model that is best on validation.
 
-    Raises UserError if a seed is the sweep's own.
+    Inputs: task; and for each system tokenizer/NAME, pretrain/NAME, and sweep/NAME if it was swept
+    (tokenizer/NAME@0 and so on if the sweep varied what comes before fine-tuning).
+    Raises UserError if a seed is a sweep's own.
     """
-    import ray
+    settings = config.evaluate
+    seeds = list(range(settings.first_seed, settings.first_seed + settings.num_seeds))
+    chosen = {name: _settings(config, inputs, name, seeds) for name in config.systems}
+    info = TaskInfo.of(inputs["task"])
+    rows = _rows(config, chosen, inputs, seeds, output / _SCRATCH, context)
+    sums = _sums(rows, info, inputs["task"], output / _SCRATCH)
+    systems = {
+        name: {
+            "estimates": {
+                metric: _plain(estimate([row["test"][metric] for row in _of(rows, name)]))
+                for metric in _of(rows, name)[0]["test"]
+            },
+            "finetune": chosen[name].model_dump(mode="json"),
+            "selection": _selection(inputs, name),
+            "pretraining": _pretraining(source_of(inputs, "pretrain", name), chosen[name]),
+        }
+        for name in config.systems
+    }
+    first = next(iter(config.systems))
+    best = min(
+        _of(rows, first),
+        key=lambda row: (-row["validation"][info.metric], row["validation"]["loss"], row["seed"]),
+    )
+    _keep(rows, best, inputs, output)
+    baselines = inputs["task"].summary["baselines"]
+    found = systems[first]["estimates"][info.metric]
+    trivial = max(
+        (scores[info.metric] for scores in baselines.values() if info.metric in scores),
+        default=None,
+    )
+    return {
+        "task": config.task,
+        "budget": config.budget,
+        "kind": info.kind,
+        "metric": info.metric,
+        "seeds": seeds,
+        "examples": inputs["task"].summary["examples"],
+        "rows": rows,
+        "systems": systems,
+        "differences": _differences(rows, sums, info, settings),
+        "baselines": baselines,
+        "beats_baselines": None if trivial is None else found["low"] > trivial,
+        "chosen": best,
+        "headline": _headline(systems, info.metric, len(seeds)),
+    }
 
-    sweep = inputs["sweep"]
+
+def _settings(
+    config: CompareConfig, inputs: dict[str, Artifact], name: str, seeds: list[int]
+) -> FinetuneConfig:
+    """What the sweep of a system chose, or the config's own where there was none."""
+    sweep = inputs.get(f"sweep/{name}")
+    if sweep is None:
+        return config.systems[name]
     selection_seed = sweep.record["config"]["sweep"]["seed"]
-    seeds = list(range(config.first_seed, config.first_seed + config.num_seeds))
     if selection_seed in seeds:
         raise UserError(
-            f"evaluate.first_seed {config.first_seed} makes the seeds {seeds[0]} to {seeds[-1]}, "
-            f"which hold the sweep's own ({selection_seed}); choose another first_seed"
+            f"evaluate.first_seed {seeds[0]} makes the seeds {seeds[0]} to {seeds[-1]}, which hold "
+            f"the sweep's own ({selection_seed}); choose another first_seed"
         )
-    best: dict[Initialisation, Any] = sweep.summary["best"]
-    score = ray.remote(num_cpus=1)(_score)
-    pending = {
-        score.remote(
-            FinetuneConfig.model_validate(winner["finetune"]),
-            inputs,
-            initialisation,
-            seed,
-            output / _SCRATCH,
-            context.report,
-        ): (initialisation, seed)
-        for seed in seeds
-        for initialisation, winner in best.items()
-    }
+    return FinetuneConfig.model_validate(sweep.summary["best"]["finetune"])
+
+
+def source_of(inputs: dict[str, Artifact], of: str, name: str) -> Artifact:
+    """The tokenizer or the pretraining of a system; where the sweep tried several, the winner's."""
+    found = inputs.get(f"{of}/{name}")
+    if found is not None:
+        return found
+    return inputs[f"{of}/{name}@{inputs[f'sweep/{name}'].summary['best']['variant']}"]
+
+
+def _rows(
+    config: CompareConfig,
+    chosen: dict[str, FinetuneConfig],
+    inputs: dict[str, Artifact],
+    seeds: list[int],
+    scratch: Folder,
+    context: Context,
+) -> list[dict[str, Any]]:
+    """One row a system and seed, from earlier attempts or from Ray tasks of this one."""
+    import ray
+
+    score = ray.remote(
+        num_cpus=context.compute.cpus_per_trial, num_gpus=context.compute.gpus_per_trial
+    )(_score)
     rows: list[dict[str, Any]] = []
+    pending: dict[Any, str] = {}
+    for seed, name in itertools.product(seeds, config.systems):
+        # The settings of an earlier attempt can differ: a sweep may have been built again.
+        asked = fingerprint(
+            {"settings": chosen[name], "inputs": [a.fingerprint for a in inputs.values()]}
+        )
+        done = f"{name}-{seed}-{asked}"
+        if scratch.exists(f"{done}.json"):
+            rows.append(json.loads(scratch.read_bytes(f"{done}.json")))
+            continue
+        task = score.remote(
+            chosen[name],
+            {of: source_of(inputs, of, name) for of in ("tokenizer", "pretrain")}
+            | {"task": inputs["task"]},
+            name,
+            seed,
+            scratch,
+            done,
+            context.report,
+        )
+        pending[task] = done
+    total = len(seeds) * len(config.systems)
     waiting = list(pending)
     while waiting:
         ready, waiting = ray.wait(waiting)
-        rows += ray.get(ready)
-        context.report.progress(len(rows), len(pending), accuracy=rows[-1]["test"]["accuracy"])
-    rows.sort(key=lambda row: (row["initialisation"], row["seed"]))
-    systems = {
-        name: {
-            metric: _plain(
-                estimate([row["test"][metric] for row in rows if row["initialisation"] == name])
-            )
-            for metric in ("accuracy", "macro_f1")
-        }
-        for name in best
-    }
-    chosen = min(
-        (row for row in rows if row["initialisation"] == next(iter(best))),
-        key=lambda row: (-row["validation"]["accuracy"], row["validation"]["loss"], row["seed"]),
-    )
-    # Scores decided; now the weights of the one that is kept.
-    weights = load_tensors(output / _SCRATCH, _weights(chosen["initialisation"], chosen["seed"]))
-    save_tensors(output, MODEL, weights)
-    (output / _SCRATCH).remove()
-    first = systems[next(iter(best))]["accuracy"]
-    summary: dict[str, Any] = {
-        "rows": rows,
-        "seeds": seeds,
-        "selection_seed": selection_seed,
-        "systems": systems,
-        "chosen": chosen,
-        "majority_accuracy": inputs["task"].summary["majority_accuracy"],
-        "headline": f"test accuracy {first['mean']:.1%} [{first['low']:.1%}, {first['high']:.1%}]",
-    }
-    if {"pretrained", "random"} <= best.keys():
-        pairs = [
-            [row["test"]["accuracy"] for row in rows if row["initialisation"] == name]
-            for name in ("pretrained", "random")
-        ]
-        difference = paired_difference(*pairs)
-        summary["difference"] = _plain(difference)
-        summary["headline"] = (
-            f"test accuracy {systems['pretrained']['accuracy']['mean']:.1%} with pretraining, "
-            f"{systems['random']['accuracy']['mean']:.1%} without: "
-            f"{100 * difference.mean:+.1f} points "
-            f"[{100 * difference.low:+.1f}, {100 * difference.high:+.1f}], {len(seeds)} seeds"
-        )
-    return summary
+        try:
+            rows += ray.get(ready)
+        except Exception as error:
+            mendable = user_error_in(error)
+            if mendable is not None:
+                raise UserError(f"{pending[ready[0]]}: {mendable}") from error
+            raise
+        metric = next(iter(rows[-1]["test"]))
+        context.report.progress(len(rows), total, **{metric: rows[-1]["test"][metric]})
+    order = list(config.systems)
+    return sorted(rows, key=lambda row: (order.index(row["system"]), row["seed"]))
 
 
 def _score(
     config: FinetuneConfig,
     inputs: dict[str, Artifact],
-    initialisation: Initialisation,
+    system: str,
     seed: int,
-    weights: Folder,
+    scratch: Folder,
+    done: str,
     report: Reporter,
 ) -> dict[str, Any]:
-    """Fine-tune with one seed in a Ray task; validation and test scores, weights on the side."""
-    name = f"{initialisation}-seed-{seed}"
-    report.nested(name, {"initialisation": initialisation, "seed": seed, **config.model_dump()})
-    data = load_data(
-        inputs["task"], inputs["tokenizer"], inputs["pretrain"], config.sequence_length
-    )
+    """Fine-tune with one seed in a Ray task; the row, and beside it predictions and weights."""
+    name = f"{system}-seed-{seed}"
+    report.nested(name, {"system": system, "seed": seed, **config.model_dump(mode="json")})
+    began = time.monotonic()
+    data = load_data(inputs["task"], inputs["tokenizer"], inputs["pretrain"], config)
     curve: list[float] = []
 
-    def on_epoch(epoch: int, metrics: dict[str, float]) -> None:
-        curve.append(metrics["accuracy"])
-        report.metrics({f"validation/{k}": v for k, v in metrics.items()}, epoch, run=name)
+    def on_epoch(epoch: int, scores: dict[str, float], state: object = None) -> None:
+        curve.append(scores[data.info.metric])
+        shown = {f"validation/{k}": v for k, v in scores.items() if "/" not in k}
+        report.metrics(shown, epoch, run=name)
 
-    model = finetune(config, data, initialisation, seed, on_epoch)
-    scores = {
-        split: evaluate(model, data.splits[split]).metrics() for split in ("validation", "test")
+    model = finetune(config, data, seed, on_epoch)
+    scores = {split: evaluate(model, data, split) for split in ("validation", "test")}
+    report.metrics(
+        {f"test/{k}": v for k, v in scores["test"].metrics.items()}, config.epochs, run=name
+    )
+    save_tensors(scratch, f"{done}.safetensors", model.state_dict())
+    scratch.write_bytes(f"{done}.predictions", _json_lines(scores["test"].predictions))
+    row = {
+        "system": system,
+        "seed": seed,
+        "curve": curve,
+        **{split: {**found.metrics, "loss": found.loss} for split, found in scores.items()},
+        "mix": None if model.mix is None else list(model.mix.read().shares),
+        "model": describe(model),
+        "files": done,
+        "seconds": round(time.monotonic() - began, 1),
     }
-    report.metrics({f"test/{k}": v for k, v in scores["test"].items()}, config.epochs, run=name)
-    save_tensors(weights, _weights(initialisation, seed), model.state_dict())
+    scratch.write_bytes(f"{done}.json", json.dumps(row).encode("utf-8"))
     report.nested(name, {}, "FINISHED")
     report.flush()
-    return {"initialisation": initialisation, "seed": seed, "curve": curve, **scores}
+    return row
 
 
-def _weights(initialisation: str, seed: int) -> str:
-    return f"{initialisation}-{seed}.safetensors"
+def _sums(
+    rows: list[dict[str, Any]], info: TaskInfo, task: Artifact, scratch: Folder
+) -> dict[tuple[str, int], NDArray[np.float64]]:
+    """Of every row, what each test example adds to the metric: (N, k)."""
+    examples = read(task, "test")
+    return {
+        (row["system"], row["seed"]): metrics.sums(
+            _predictions(scratch, row["files"]), examples, info
+        )
+        for row in rows
+    }
+
+
+def _differences(
+    rows: list[dict[str, Any]],
+    sums: dict[tuple[str, int], NDArray[np.float64]],
+    info: TaskInfo,
+    settings: EvaluateConfig,
+) -> list[dict[str, Any]]:
+    """Every pair of systems, first minus second: over seeds, and over test examples as well.
+
+    The interval over seeds is Student's t and covers the luck of fine-tuning. The bootstrap draws
+    test examples too, so that it covers which examples happen to be in the test split.
+    """
+    names = list(dict.fromkeys(row["system"] for row in rows))
+    found = []
+    for first, second in itertools.combinations(names, 2):
+        scores = [[row["test"][info.metric] for row in _of(rows, name)] for name in (first, second)]
+        stacked = [
+            np.stack([sums[name, row["seed"]] for row in _of(rows, name)])
+            for name in (first, second)
+        ]
+        drawn = paired_bootstrap(
+            *stacked,
+            value=lambda totals: metrics.value(totals, info),
+            seed=settings.first_seed,
+            resamples=settings.bootstrap_resamples,
+        )
+        old, new = float(np.mean(scores[1])), float(np.mean(scores[0]))
+        found.append(
+            {
+                "first": first,
+                "second": second,
+                "seeds": _plain(paired_difference(*scores)),
+                "bootstrap": {"low": drawn.low, "high": drawn.high, "p": drawn.p},
+                "error_reduction": error_reduction(old, new) if old < 1 else None,
+            }
+        )
+    return found
+
+
+def _keep(
+    rows: list[dict[str, Any]], best: dict[str, Any], inputs: dict[str, Artifact], output: Folder
+) -> None:
+    """The chosen model with all that prediction needs, and every prediction; scratch goes.
+
+    Rows lose what only this step needs.
+    """
+    scratch = output / _SCRATCH
+    where = [{"where": example.where} for example in read(inputs["task"], "test")]
+    for row in rows:
+        predictions = _predictions(scratch, row["files"])
+        lines = [{**a, **b} for a, b in zip(where, predictions, strict=True)]
+        name = f"predictions/{row['system']}-seed-{row['seed']}.jsonl"
+        output.write_bytes(name, _json_lines(lines))
+    save_tensors(output, MODEL, load_tensors(scratch, f"{best['files']}.safetensors"))
+    output.write_bytes(DESCRIPTION, json.dumps(best["model"], indent=1).encode("utf-8"))
+    tokenizer = source_of(inputs, "tokenizer", best["system"])
+    output.write_bytes(TOKENIZER_FILE, tokenizer.folder.read_bytes(TOKENIZER_FILE))
+    for row in rows:
+        del row["files"], row["model"]
+    scratch.remove()
+
+
+def _selection(inputs: dict[str, Artifact], name: str) -> dict[str, Any] | None:
+    """The score that selected the settings, which is not the one to report."""
+    sweep = inputs.get(f"sweep/{name}")
+    if sweep is None:
+        return None
+    best = sweep.summary["best"]
+    seed = sweep.record["config"]["sweep"]["seed"]
+    return {"score": best["score"], "trial": best["name"], "seed": seed}
+
+
+def _pretraining(pretrain: Artifact, settings: FinetuneConfig) -> dict[str, Any] | None:
+    """What the weights cost that the system began with; None from random weights."""
+    if settings.initialisation == "random":
+        return None
+    summary = pretrain.summary
+    return {
+        "objective": pretrain.record["config"]["pretrain"]["objective"]["kind"],
+        "steps": summary["steps"],
+        "tokens": summary["tokens"],
+        "flops": summary["flops_per_token"] * summary["tokens"],
+        "parameters": summary["parameters"],
+        "fingerprint": pretrain.fingerprint,
+    }
+
+
+def _headline(systems: dict[str, Any], metric: str, num_seeds: int) -> str:
+    scores = ", ".join(
+        f"{name} {found['estimates'][metric]['mean']:.1%}" for name, found in systems.items()
+    )
+    return f"test {metric.replace('_', ' ')}: {scores} ({num_seeds} seeds)"
+
+
+def _of(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [row for row in rows if row["system"] == name]
+
+
+def _predictions(scratch: Folder, done: str) -> list[dict[str, Any]]:
+    lines = scratch.read_bytes(f"{done}.predictions").decode("utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def _json_lines(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode("utf-8")
 
 
 def _plain(value: Estimate) -> dict[str, float]:

@@ -2,7 +2,11 @@
 
     ours                              theirs
     BertForPretraining                bert: BertForPreTraining; without NSP BertForMaskedLM
-    SequenceClassifier, pooling cls   bert: BertForSequenceClassification
+    HeadedEncoder of a BERT           bert, by its head:
+        sequence, pooling cls             BertForSequenceClassification
+        token                             BertForTokenClassification
+        span                              BertForQuestionAnswering
+        choice, pooling cls               BertForMultipleChoice
     BertLeftToRight                   bert: BertLMHeadModel, out only
     GptForPretraining, pre-norm       gpt2: GPT2LMHeadModel
     GptForPretraining, post-norm      openai-gpt: OpenAIGPTLMHeadModel
@@ -35,6 +39,9 @@ AUTO_CLASSES: Mapping[str, str] = {
     "BertForPreTraining": "AutoModelForPreTraining",
     "BertForMaskedLM": "AutoModelForMaskedLM",
     "BertForSequenceClassification": "AutoModelForSequenceClassification",
+    "BertForTokenClassification": "AutoModelForTokenClassification",
+    "BertForQuestionAnswering": "AutoModelForQuestionAnswering",
+    "BertForMultipleChoice": "AutoModelForMultipleChoice",
     "BertLMHeadModel": "AutoModelForCausalLM",
     "GPT2LMHeadModel": "AutoModelForCausalLM",
     "OpenAIGPTLMHeadModel": "AutoModelForCausalLM",
@@ -167,6 +174,18 @@ def entries(config: BertConfig | GptConfig) -> list[Entry]:
     return list(_bert_entries(config) if isinstance(config, BertConfig) else _gpt_entries(config))
 
 
+def headed_names(
+    state: Mapping[str, Tensor], head: Literal["classifier", "qa_outputs"]
+) -> dict[str, Tensor]:
+    """The tensors of a HeadedEncoder under the names of `entries`."""
+    ours = {"encoder.": "", "head.pool.dense.": "bert.pooler.", "head.linear.": f"{head}."}
+    named: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        before = next(prefix for prefix in ours if name.startswith(prefix))
+        named[ours[before] + name.removeprefix(before)] = tensor
+    return named
+
+
 def _bert_entries(config: BertConfig) -> Iterator[Entry]:
     for ours, theirs in (("token", "word"), ("segment", "token_type"), ("position", "position")):
         name = f"bert.embeddings.{theirs}_embeddings.weight"
@@ -188,6 +207,7 @@ def _bert_entries(config: BertConfig) -> Iterator[Entry]:
     yield Entry("mlm.bias", ("cls.predictions.bias",), "none", "mlm")
     yield from _both("nsp", "cls.seq_relationship", "reversed", group="nsp")
     yield from _both("classifier", "classifier", group="classifier")
+    yield from _both("qa_outputs", "qa_outputs", group="qa_outputs")
 
 
 def _gpt_entries(config: GptConfig) -> Iterator[Entry]:

@@ -37,9 +37,10 @@ from rungwise.models.gpt import GptConfig, GptForPretraining
 def load(folder: Path) -> tuple[BertConfig | GptConfig, dict[str, Tensor]]:
     """The config and the weights in `folder`, in float32 and under our names.
 
-    The names are those of BertForPretraining or SequenceClassifier, or of GptForPretraining; heads
-    that are not there are not in the result. The size of the vocabulary is that of the embedding.
-    Raises DataError naming the file and the key that is missing, or that ours cannot follow.
+    The names are those of BertForPretraining or GptForPretraining, and `classifier` or `qa_outputs`
+    for the last layer of a task's head; heads that are not there are not in the result. The size of
+    the vocabulary is that of the embedding. Raises DataError naming the file and the key that is
+    missing, or that ours cannot follow.
     """
     path = folder / CONFIG
     data = _read_json(path)
@@ -125,7 +126,7 @@ def _read_weights(path: Path, kind: ModelType) -> dict[str, Tensor]:
         head, _, leaf = name.rpartition(".")
         leaf = {"gamma": "weight", "beta": "bias"}.get(leaf, leaf)
         full = f"{head}.{leaf}"
-        own = full.startswith(("cls.", "classifier.", "lm_head."))
+        own = full.startswith(("cls.", "classifier.", "qa_outputs.", "lm_head."))
         tensors[full if own else prefix + full] = tensor.float()
     for copy, original in TIED[kind].items():
         if copy in tensors and not torch.equal(

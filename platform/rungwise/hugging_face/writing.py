@@ -25,13 +25,15 @@ from rungwise.hugging_face.names import (
     TOKENIZER_CONFIG,
     WEIGHTS,
     entries,
+    headed_names,
     model_type,
 )
 from rungwise.hugging_face.tokenizer import frame, read_tokenizer
-from rungwise.models.bert import BertConfig, BertForPretraining
+from rungwise.models.bert import Bert, BertConfig, BertForPretraining
 from rungwise.models.config import AnyModelConfig
+from rungwise.models.encoders import BertEncoder
 from rungwise.models.gpt import GptConfig, GptForPretraining
-from rungwise.models.heads import SequenceClassifier
+from rungwise.models.heads import ChoiceHead, HeadedEncoder, SequenceHead, SpanHead, TokenHead
 from rungwise.models.left_to_right import BertLeftToRight
 from rungwise.models.two_way import TwoWayForPretraining
 
@@ -45,7 +47,7 @@ def export(
 ) -> str:
     """Write `model` and its tokenizer to `folder`, which is made if need be; their class of it.
 
-    `labels` names the classes of a SequenceClassifier. A tokenizer of a BERT that frames nothing
+    `labels` names the classes or tags of a HeadedEncoder. A tokenizer of a BERT that frames nothing
     itself is made to: [CLS] A [SEP] B [SEP], as in training. Raises ConfigError for a model that
     has no counterpart there, DataError for a tokenizer of another size.
     """
@@ -70,7 +72,7 @@ def export(
     }
     if kind == "gpt2":
         data["n_inner"] = config.intermediate_size
-    if isinstance(model, SequenceClassifier):
+    if isinstance(model, HeadedEncoder):
         data |= _classes(model, labels)
     if isinstance(model, BertLeftToRight):
         data["is_decoder"] = True  # their word for: sees only what came before
@@ -98,12 +100,10 @@ def _counterpart(
     match model:
         case BertForPretraining():
             bert, name = model.bert, "BertForPreTraining" if model.nsp else "BertForMaskedLM"
-        case SequenceClassifier():
-            bert, name = model.bert, "BertForSequenceClassification"
-            if model.pooling != "cls":
-                raise ConfigError(
-                    f"finetune.pooling is {model.pooling}, which {name} does not have; expected cls"
-                )
+        case HeadedEncoder():
+            bert, name = _headed(model)
+            # Fine-tuning has a dropout of its own.
+            config = config.model_copy(update={"dropout": bert.config.dropout})
         case BertLeftToRight():
             bert, name = model.bert, "BertLMHeadModel"
         case GptForPretraining():
@@ -124,7 +124,7 @@ def _counterpart(
         case _:
             raise ConfigError(
                 f"a {type(model).__name__} has no counterpart in transformers; expected a model "
-                "of one of the objectives of pretrain, or a SequenceClassifier"
+                "of one of the objectives of pretrain, or a HeadedEncoder"
             )
     assert config == bert.config, "the config of another model"
     if bert.config.norm != "post":
@@ -135,14 +135,48 @@ def _counterpart(
     return bert.config, bert.vocab_size, name
 
 
+def _headed(model: HeadedEncoder) -> tuple[Bert, str]:
+    """The body of a model for a task, and their class of it."""
+    encoder, head = model.encoder, model.head
+    if not isinstance(encoder, BertEncoder) or encoder.causal:
+        raise ConfigError(
+            "a model for a task can be exported if its encoder is a bert that sees both sides; "
+            "what reads from left to right has marks of its own, which no tokenizer of "
+            "transformers knows"
+        )
+    if model.top is not None or model.mix is not None:
+        raise ConfigError(
+            "transformers has no model with a BiLSTM or a mix of layers below its head; expected "
+            "finetune.top.kind linear, and finetune.use.kind other than features"
+        )
+    match head:
+        case SequenceHead():
+            name = "BertForSequenceClassification"
+        case ChoiceHead():
+            name = "BertForMultipleChoice"
+        case TokenHead():
+            name = "BertForTokenClassification"
+        case SpanHead():
+            name = "BertForQuestionAnswering"
+    if isinstance(head, SequenceHead | ChoiceHead) and head.pool.dense is None:
+        raise ConfigError(
+            f"finetune.pooling is {head.pool.pooling}, which {name} does not have; expected cls"
+        )
+    return encoder.bert, name
+
+
 def _theirs(model: nn.Module, config: BertConfig | GptConfig, vocab_size: int) -> dict[str, Tensor]:
     state = dict(model.state_dict())
+    if isinstance(model, HeadedEncoder):
+        last = "qa_outputs" if isinstance(model.head, SpanHead) else "classifier"
+        state = headed_names(state, last)
     for name in ("bert.token_embedding.weight", "gpt.token_embedding.weight"):
         if name in state:
             state[name] = state[name][:vocab_size]
     if isinstance(config, BertConfig) and config.positions == "sinusoid":
-        assert isinstance(model, BertForPretraining | BertLeftToRight | SequenceClassifier)
-        table_TD = model.bert.position_vectors(config.max_position_embeddings)
+        bert = model.encoder.bert if isinstance(model, HeadedEncoder) else model.bert
+        assert isinstance(bert, Bert)
+        table_TD = bert.position_vectors(config.max_position_embeddings)
         state["bert.position_embedding.weight"] = table_TD
     tensors: dict[str, Tensor] = {}
     for entry in entries(config):
@@ -153,17 +187,23 @@ def _theirs(model: nn.Module, config: BertConfig | GptConfig, vocab_size: int) -
     return tensors
 
 
-def _classes(model: SequenceClassifier, labels: Sequence[str]) -> dict[str, Any]:
-    count = model.classifier.out_features
+def _classes(model: HeadedEncoder, labels: Sequence[str]) -> dict[str, Any]:
+    """What config.json says of a head."""
+    if isinstance(model.head, SpanHead):
+        return {}
+    data: dict[str, Any] = {"classifier_dropout": model.head.dropout.p}
+    if isinstance(model.head, ChoiceHead):
+        return data
+    count = model.head.linear.out_features
     names = list(labels) or [f"LABEL_{index}" for index in range(count)]
     if len(names) != count:
         raise ConfigError(f"labels: expected {count} names, one a class, found {len(names)}")
-    return {
-        "id2label": {str(index): name for index, name in enumerate(names)},
-        "label2id": {name: index for index, name in enumerate(names)},
-        "classifier_dropout": model.dropout.p,
-        "problem_type": "single_label_classification",
-    }
+    data["id2label"] = {str(index): name for index, name in enumerate(names)}
+    data["label2id"] = {name: index for index, name in enumerate(names)}
+    if isinstance(model.head, SequenceHead):
+        kind = "single_label_classification" if count > 1 else "regression"
+        data["problem_type"] = kind
+    return data
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:

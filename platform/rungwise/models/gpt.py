@@ -129,9 +129,16 @@ class Gpt(nn.Module):
         None for `document_BT` says that no row holds a boundary, None for `positions_BT` that they
         are 0, 1, 2 and so on. Padding at the end of a row needs no word: nothing before sees it.
         """
+        return self.transformer(self._embed(ids_BT, positions_BT), None, document_BT)
+
+    def encode_layers(self, ids_BT: Tensor) -> list[Tensor]:
+        """The embeddings and each layer, num_layers + 1 tensors (B, T, D), of rows that each hold
+        one document; the last is that of `encode`."""
+        return self.transformer.layers(self._embed(ids_BT, None))
+
+    def _embed(self, ids_BT: Tensor, positions_BT: Tensor | None) -> Tensor:
         position_BTD = learned_positions(self.position_embedding, ids_BT.shape[1], positions_BT)
-        embedded_BTD = self.dropout(self.token_embedding(ids_BT) + position_BTD)
-        return self.transformer(embedded_BTD, None, document_BT)
+        return self.dropout(self.token_embedding(ids_BT) + position_BTD)
 
 
 class GptForPretraining(nn.Module):

@@ -88,8 +88,15 @@ class Direction(nn.Module):
     def forward(
         self, tokens_BTD: Tensor, document_BT: Tensor | None, positions_BT: Tensor | None
     ) -> Tensor:
+        return self.transformer(self._embed(tokens_BTD, positions_BT), None, document_BT)
+
+    def layers(self, tokens_BTD: Tensor, positions_BT: Tensor | None) -> list[Tensor]:
+        """The embeddings and each layer of rows that each hold one document."""
+        return self.transformer.layers(self._embed(tokens_BTD, positions_BT))
+
+    def _embed(self, tokens_BTD: Tensor, positions_BT: Tensor | None) -> Tensor:
         position_BTD = learned_positions(self.position_embedding, tokens_BTD.shape[1], positions_BT)
-        return self.transformer(self.dropout(tokens_BTD + position_BTD), None, document_BT)
+        return self.dropout(tokens_BTD + position_BTD)
 
 
 class TwoWay(nn.Module):
@@ -135,8 +142,7 @@ class TwoWay(nn.Module):
 
         T = ids_BT.shape[1]
         place_T = torch.arange(T, device=ids_BT.device)
-        # Row t of n real tokens goes to n - 1 - t, padding to the end; twice is the identity.
-        turned_BT = (lengths_B[:, None] - 1 - place_T) % T
+        turned_BT = _turned(T, lengths_B)
         places_BT = place_T.expand_as(ids_BT) if positions_BT is None else positions_BT
         right_BTD = self.right_to_left(
             self.token_embedding(targets_BT.gather(1, turned_BT)),
@@ -150,6 +156,38 @@ class TwoWay(nn.Module):
         right_BTD = gather_positions(right_BTD, next_BT)
         right_BTD = torch.where(has_next_BT[:, :, None], right_BTD, right_BTD.new_zeros(()))
         return torch.cat((left_BTD, right_BTD), dim=-1)
+
+    def encode_layers(self, ids_BT: Tensor, lengths_B: Tensor | None = None) -> list[Tensor]:
+        """What is known of each token with itself, num_layers + 1 tensors (B, T, 2D), embeddings
+        first: at t the left half has read ids[0 .. t], the right half ids[t ..] from the end.
+
+        This is what fine-tuning reads, as in ELMo: nothing is predicted, so no token is left out.
+        `lengths_B` are the numbers of real tokens in the rows, None says that no row is padded.
+        """
+        B, T = ids_BT.shape
+        tokens_BTD = self.token_embedding(ids_BT)
+        left = self.left_to_right.layers(tokens_BTD, None)
+
+        turned_BT = _turned(T, ids_BT.new_full((B,), T) if lengths_B is None else lengths_B)
+        # Pretraining numbers what it reads from the right as targets, so that token j of a document
+        # has place j there on the left and j - 1 on the right. The mark at the front of a row takes
+        # the place of the one that opens a document, 0 on the left; from the right that one is
+        # never read, and shares 0 with the token behind it.
+        places_BT = (turned_BT - 1).clamp(min=0)
+        right = self.right_to_left.layers(gather_positions(tokens_BTD, turned_BT), places_BT)
+        return [
+            torch.cat((left_BTD, gather_positions(right_BTD, turned_BT)), dim=-1)
+            for left_BTD, right_BTD in zip(left, right, strict=True)
+        ]
+
+
+def _turned(sequence_length: int, lengths_B: Tensor) -> Tensor:
+    """Where each token goes when rows are turned around, (B, T).
+
+    Token t of n real ones goes to n - 1 - t, padding to the end; twice is the identity.
+    """
+    place_T = torch.arange(sequence_length, device=lengths_B.device)
+    return (lengths_B[:, None] - 1 - place_T) % sequence_length
 
 
 class TwoWayForPretraining(nn.Module):

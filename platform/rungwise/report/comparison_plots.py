@@ -1,146 +1,177 @@
-"""Plots of the comparison: with against without pretraining, and pair by pair."""
+"""Plots of a task: every seed of every system, and the first system minus each other one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 
-from rungwise.artifact import Artifact
 from rungwise.report import style
-from rungwise.report.formats import percent, points_with_interval
+from rungwise.report.compared import TaskResult, scores_of
+from rungwise.report.formats import metric_axis, metric_name, points_with_interval, score
 
-_SPREAD = 0.16  # between the dots of one system, so that equal scores stay visible
+_SPREAD = 0.3  # over which the seeds of one system lie, so that equal scores stay visible
+_BELOW = 0.22  # from the mean down to them
+_ROW_INCHES = 0.72
+_BASELINE_LINES = ((0, (4, 3)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 
 
-def with_without(evaluate: Artifact) -> bytes:
-    """Test accuracy of every seed, with means and 95 % intervals, over the majority baseline."""
-    summary = evaluate.summary
-    systems = summary["systems"]
-    names = list(systems)
-    scores = {name: _by_seed(summary["rows"], name) for name in names}
-    drawn = style.figure(style.HALF)
+def scores(task: TaskResult) -> bytes:
+    """The test score of every seed, with means and 95 % intervals, beside the baselines."""
+    systems, metric = task.evaluated["systems"], task.metric
+    drawn = style.figure((style.HALF[0], max(style.HALF[1], 1.7 + _ROW_INCHES * len(systems))))
     axes = drawn.subplots()
-    seeds = summary["seeds"]
-    offset = {
-        seed: _SPREAD * (place / max(len(seeds) - 1, 1) - 0.5) - 0.12
-        for place, seed in enumerate(seeds)
-    }
-    for seed in seeds:
-        axes.plot(
-            [place + offset[seed] for place in range(len(names))],
-            [100 * scores[name][seed] for name in names],
-            color=style.FAINT,
-            linewidth=1,
-            zorder=1,
-        )
-    for place, name in enumerate(names):
-        estimate = systems[name]["accuracy"]
-        colour = style.SYSTEM_COLOURS[name]
+    for place, (name, system) in enumerate(systems.items()):
+        found = system["estimates"][metric]
+        look = style.series(place)
+        seeds = [100 * value for value in scores_of(task.evaluated, name, metric)]
         axes.scatter(
-            [place + offset[seed] for seed in seeds],
-            [100 * scores[name][seed] for seed in seeds],
-            s=30,
-            color=colour,
-            marker=style.SYSTEM_MARKERS[name],
+            seeds,
+            _heights(place, len(seeds)),
+            s=26,
+            color=look.colour,
+            marker=look.marker,
             alpha=0.75,
+            linewidth=0,
             zorder=2,
         )
-        _interval(axes, place + 0.1, estimate, colour)
-        axes.annotate(
-            percent(estimate["mean"]),
-            (place + 0.1, 100 * estimate["mean"]),
-            xytext=(11, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=10,
-            fontweight="bold",
-            color=colour,
+        _interval(axes, place, found, look.colour)
+        _label(axes, 100 * found["mean"], place, score(found["mean"], metric), look.colour)
+    baselines = task.baselines(metric)
+    for number, (name, value) in enumerate(baselines.items()):
+        axes.axvline(
+            100 * value,
+            color=style.MUTED,
+            linestyle=_BASELINE_LINES[number % len(_BASELINE_LINES)],
+            linewidth=1.3,
+            zorder=1,
+            label=f"{name.replace('_', ' ')} {score(value, metric)}",
         )
-    majority = 100 * summary["majority_accuracy"]
-    axes.axhline(majority, color=style.MUTED, linestyle=(0, (4, 3)), linewidth=1.2)
-    axes.annotate(
-        f"majority baseline {majority:.1f}%",
-        (0.5, majority),
-        xytext=(0, 4),
-        xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        ha="center",
-        fontsize=8.5,
-        color=style.MUTED,
-    )
-    axes.set_xticks(range(len(names)), [style.SYSTEM_NAMES[name] for name in names])
-    axes.set_xlim(-0.5, len(names) - 0.5)
-    highest = max(100 * score for by_seed in scores.values() for score in by_seed.values())
-    axes.set_ylim(0, 1.12 * max(highest, majority))
-    style.dress(axes, _comparison_title(summary), y="test accuracy (%)")
-    axes.tick_params(axis="x", labelsize=10, labelcolor=style.INK)
+    if baselines:
+        style.legend_below(drawn, axes, "trivial baselines")
+    _rows(axes, list(systems))
+    axes.margins(x=0.1)
+    style.dress(axes, _scores_title(task), metric_axis(metric), grid="x")
+    axes.tick_params(axis="y", labelsize=10, labelcolor=style.INK, length=0)
     return style.png(drawn)
 
 
-def difference(evaluate: Artifact) -> bytes:
-    """The paired difference of every seed and its mean with interval, beside 0."""
-    summary = evaluate.summary
-    estimate, seeds = summary["difference"], summary["seeds"]
-    pretrained = _by_seed(summary["rows"], "pretrained")
-    random = _by_seed(summary["rows"], "random")
-    drawn = style.figure(style.HALF)
+def differences(task: TaskResult) -> bytes:
+    """The first system minus each other one, seed by seed, with both intervals, beside 0."""
+    pairs = task.against_first
+    drawn = style.figure((style.HALF[0], max(style.HALF[1], 1.9 + _ROW_INCHES * len(pairs))))
     axes = drawn.subplots()
-    axes.axvline(0, color=style.MUTED, linewidth=1.2)
-    for place, seed in enumerate(seeds):
-        gap = 100 * (pretrained[seed] - random[seed])
-        axes.plot([0, gap], [place, place], color=style.FAINT, linewidth=2, zorder=1)
-        axes.scatter([gap], [place], s=30, color=style.SKY, zorder=2)
-    axes.errorbar(
-        [100 * estimate["mean"]],
-        [len(seeds)],
-        xerr=[
-            [100 * (estimate["mean"] - estimate["low"])],
-            [100 * (estimate["high"] - estimate["mean"])],
-        ],
-        fmt="D",
-        color=style.INK,
-        markersize=7,
-        capsize=5,
-        linewidth=2,
-        zorder=3,
-    )
-    axes.set_yticks(range(len(seeds) + 1), [*(f"seed {seed}" for seed in seeds), "mean, 95%"])
-    axes.invert_yaxis()
-    axes.margins(x=0.12)
+    axes.axvline(0, color=style.INK, linewidth=1.2, zorder=1)
+    for place, row in enumerate(pairs):
+        position = list(task.evaluated["systems"]).index(row["second"])
+        look = style.series(position)
+        gaps = [
+            100 * (ours - theirs)
+            for ours, theirs in zip(
+                *(scores_of(task.evaluated, row[of], task.metric) for of in ("first", "second")),
+                strict=True,
+            )
+        ]
+        axes.scatter(
+            gaps,
+            _heights(place, len(gaps)),
+            s=26,
+            color=look.colour,
+            marker=look.marker,
+            alpha=0.75,
+            linewidth=0,
+            zorder=2,
+            label="one seed" if not place else None,
+        )
+        found = row["seeds"]
+        _interval(axes, place, found, style.INK, "mean, 95% over seeds" if not place else None)
+        both = row["bootstrap"]
+        axes.plot(
+            [100 * both["low"], 100 * both["high"]],
+            [place - 0.1] * 2,
+            color=style.MUTED,
+            linewidth=4,
+            alpha=0.45,
+            solid_capstyle="butt",
+            zorder=2,
+            label="95% over seeds and test examples" if not place else None,
+        )
+        _label(axes, 100 * found["mean"], place, points_with_interval(found), style.INK)
+    style.legend_below(drawn, axes, last=["one seed"])
+    _rows(axes, [row["second"] for row in pairs])
+    axes.margins(x=0.16)
     style.dress(
         axes,
-        f"Pair by pair: {points_with_interval(estimate)} points",
-        "test accuracy, with minus without pretraining (points)",
+        _differences_title(task),
+        f"test {metric_name(task.metric)}, {pairs[0]['first']} minus the other (points)",
         grid="x",
     )
+    axes.tick_params(axis="y", labelsize=10, labelcolor=style.INK, length=0)
     return style.png(drawn)
 
 
-def _comparison_title(summary: Mapping[str, Any]) -> str:
-    if "difference" not in summary:
-        return f"Test accuracy of {len(summary['seeds'])} seeds"
-    means = {name: percent(found["accuracy"]["mean"]) for name, found in summary["systems"].items()}
-    return f"Accuracy: {means['pretrained']} with pretraining, {means['random']} without"
+def _scores_title(task: TaskResult) -> str:
+    systems = task.evaluated["systems"]
+    means = {name: system["estimates"][task.metric]["mean"] for name, system in systems.items()}
+    if len(means) == 2:
+        said = ", ".join(f"{name} {score(mean, task.metric)}" for name, mean in means.items())
+        return f"{task.name}: {said}"
+    best = max(means, key=lambda name: means[name])
+    return f"{task.name}: highest mean {score(means[best], task.metric)}, {best}"
 
 
-def _interval(axes: Axes, x: float, estimate: Mapping[str, float], colour: str) -> None:
+def _differences_title(task: TaskResult) -> str:
+    pairs = task.against_first
+    first = pairs[0]["first"]
+    if len(pairs) == 1:
+        return f"{first} minus {pairs[0]['second']}, seed by seed"
+    resolved = sum(not row["seeds"]["low"] <= 0 <= row["seeds"]["high"] for row in pairs)
+    return f"{first} minus each other: {resolved} of {len(pairs)} leave out 0"
+
+
+def _heights(place: int, count: int) -> list[float]:
+    """Where the seeds of a row lie, below its mean."""
+    return [
+        place + _BELOW + _SPREAD * (number / max(count - 1, 1) - 0.5) / 2 for number in range(count)
+    ]
+
+
+def _rows(axes: Axes, names: list[str]) -> None:
+    axes.set_yticks(range(len(names)), [style.wrapped(name) for name in names], parse_math=False)
+    axes.set_ylim(len(names) - 0.45, -0.6)
+
+
+def _interval(
+    axes: Axes, place: int, found: Mapping[str, float], colour: str, label: str | None = None
+) -> None:
     axes.errorbar(
-        [x],
-        [100 * estimate["mean"]],
-        yerr=[
-            [100 * (estimate["mean"] - estimate["low"])],
-            [100 * (estimate["high"] - estimate["mean"])],
+        [100 * found["mean"]],
+        [place - 0.1],
+        xerr=[
+            [100 * (found["mean"] - found["low"])],
+            [100 * (found["high"] - found["mean"])],
         ],
         fmt="D",
         color=colour,
-        markersize=7,
-        capsize=5,
-        linewidth=2,
+        markersize=6.5,
+        capsize=4,
+        linewidth=1.8,
         zorder=3,
+        label=label,
     )
 
 
-def _by_seed(rows: Sequence[Mapping[str, Any]], name: str) -> dict[int, float]:
-    return {row["seed"]: row["test"]["accuracy"] for row in rows if row["initialisation"] == name}
+def _label(axes: Axes, x: float, place: int, text: str, colour: str) -> None:
+    axes.annotate(
+        text,
+        (x, place - 0.1),
+        xytext=(0, 7),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        fontsize=9.5,
+        fontweight="bold",
+        color=colour,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5},
+        zorder=4,
+    )

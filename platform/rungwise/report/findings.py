@@ -6,50 +6,80 @@ however large its middle.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from rungwise.artifact import Artifact
-from rungwise.evaluation.statistics import paired_difference
-from rungwise.report.formats import compact, number, points_with_interval
+from rungwise.report.compared import Compared
+from rungwise.report.formats import (
+    compact,
+    metric_name,
+    number,
+    points_interval,
+    points_with_interval,
+)
 from rungwise.report.terms import Terms
 
 # A loss over some thousand masked tokens is known to about 0.03 nats; three times that is no noise.
 _HARDLY_NATS = 0.1
 _LABELS_NAMED = 4
+_VERDICTS = ("above", "below", "unresolved")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether pretraining helped, with the sentence that says by how much."""
+    """How the first of two systems stands to the second, with the sentence that says by how much.
 
-    name: Literal["helped", "did not help", "unresolved"]
-    sentence: str
-
-
-def verdict(difference: Mapping[str, float]) -> Verdict:
-    """From the paired difference of test accuracy, with pretraining minus without."""
-    measured = f"{points_with_interval(difference)} points of test accuracy"
-    if difference["low"] > 0:
-        return Verdict("helped", f"Pretraining helped: {measured}.")
-    if difference["high"] < 0:
-        return Verdict(
-            "did not help", f"Pretraining did not help, it made the classifier worse: {measured}."
-        )
-    return Verdict(
-        "unresolved",
-        f"Unresolved: {measured}. The interval holds 0, so with {difference['count']} seeds this "
-        "run cannot tell whether pretraining helps.",
-    )
-
-
-def relative_error_reduction(old: float, new: float) -> float | None:
-    """(new - old) / (1 - old) of two accuracies: the part of the errors that is gone.
-
-    None if there was no error to reduce.
+    `over_seeds_only` says that other test examples might undo it: the interval that covers them as
+    well holds 0.
     """
-    return None if old >= 1 else (new - old) / (1 - old)
+
+    name: Literal["above", "below", "unresolved"]
+    sentence: str
+    over_seeds_only: bool = False
+
+
+def verdict(difference: Mapping[str, Any], metric: str) -> Verdict:
+    """From the difference of two systems over paired seeds, first minus second."""
+    first, second, found = difference["first"], difference["second"], difference["seeds"]
+    measured = f"{points_with_interval(found)} points of test {metric_name(metric)}"
+    if found["low"] <= 0 <= found["high"]:
+        return Verdict(
+            "unresolved",
+            f"Unresolved: {first} minus {second} is {measured}. The interval holds 0, so with "
+            f"{found['count']} seeds this run cannot tell the two apart.",
+        )
+    name = "above" if found["low"] > 0 else "below"
+    drawn = difference["bootstrap"]
+    seeds_only = drawn["low"] <= 0 <= drawn["high"]
+    but = (
+        f" That is over seeds only: with other test examples drawn as well, the interval is "
+        f"{points_interval(drawn)} and holds 0."
+        if seeds_only
+        else ""
+    )
+    return Verdict(name, f"{first} is {name} {second}: {measured}.{but}", seeds_only)
+
+
+def summed_up(verdicts: Sequence[Verdict], first: str, second: str) -> str:
+    """One sentence for the verdicts of several tasks."""
+    count = {name: sum(each.name == name for each in verdicts) for name in _VERDICTS}
+    parts = [
+        f"{first} is {name} {second} on {count[name]} of {len(verdicts)} tasks"
+        for name in ("above", "below")
+        if count[name]
+    ]
+    if count["unresolved"]:
+        parts.append(f"{count['unresolved']} of {len(verdicts)} unresolved")
+    seeds_only = sum(each.over_seeds_only for each in verdicts)
+    but = (
+        f" Of these, {seeds_only} over seeds only: the interval that covers other test examples as "
+        "well holds 0."
+        if seeds_only
+        else ""
+    )
+    return f"{'; '.join(parts)}.{but}"
 
 
 def use_of_context(loss: float, unigram_entropy: float) -> str:
@@ -88,52 +118,83 @@ def what_text(corpus: Artifact) -> str:
     )
 
 
-def what_was_compared(inputs: Mapping[str, Artifact]) -> str:
-    """One sentence: the task, and what stands against what."""
-    task = inputs["task"].summary
-    evaluate = inputs["evaluate"].summary
-    seeds = len(evaluate["seeds"])
-    against = ", next to the same network started from random weights"
-    return (
-        f"It was then fine-tuned to tell which of {len(task['labels'])} sources a paragraph comes "
-        f"from, given {number(task['examples']['train'])} labelled examples"
-        f"{against if 'difference' in evaluate else ''}, with {seeds} seeds."
-    )
-
-
-def comparison(evaluate: Artifact) -> dict[str, Any] | None:
-    """With pretraining minus without, for each metric; None unless both were evaluated."""
-    summary = evaluate.summary
-    if "difference" not in summary:
-        return None
-    systems = summary["systems"]
-    old, new = (systems[name]["accuracy"]["mean"] for name in ("random", "pretrained"))
-    scores = {
-        name: [row["test"]["macro_f1"] for row in summary["rows"] if row["initialisation"] == name]
-        for name in ("pretrained", "random")
-    }
-    macro_f1 = paired_difference(scores["pretrained"], scores["random"])
-    return {
-        "accuracy": summary["difference"],
-        "macro_f1": {"mean": macro_f1.mean, "low": macro_f1.low, "high": macro_f1.high},
-        "verdict": verdict(summary["difference"]),
-        "error_reduction": relative_error_reduction(old, new),
-        "old": old,
-        "new": new,
-    }
-
-
-def headline(inputs: Mapping[str, Artifact], terms: Terms) -> str:
-    """The line of the terminal: the verdict, or where there is none the loss."""
-    if "evaluate" in inputs:
-        found = comparison(inputs["evaluate"])
-        if found is None:
-            return inputs["evaluate"].summary["headline"]
-        gap = found["accuracy"]
+def what_was_compared(compared: Compared) -> str:
+    """One or two sentences: the tasks, the systems and the seeds."""
+    (name, *others), tasks = compared.systems, compared.tasks
+    seeds = len(tasks[0].evaluated["seeds"])
+    beside = f", next to {_listed(others)}" if others else ""
+    first = f"As the system {name} it was then fine-tuned{beside}, with {seeds} seeds each, "
+    if len(tasks) == 1:
+        examples = number(tasks[0].evaluated["examples"]["train"])
         return (
-            f"pretraining: {found['verdict'].name}  {100 * gap['mean']:+.1f} points "
-            f"[{100 * gap['low']:+.1f}, {100 * gap['high']:+.1f}], {gap['count']} seeds"
+            f"{first}for the task {tasks[0].name}: {what_is_asked(tasks[0].task)}, learnt from "
+            f"{examples} labelled examples{_budgets(compared)}."
         )
-    final = inputs["pretrain"].summary["final"]
-    entropy = inputs["instances"].summary["unigram_entropy"]
-    return f"validation {terms.key} {final[terms.loss_key]:.3f} (unigram {entropy:.2f})"
+    names = _listed([task.name for task in tasks])
+    few = _budgets(compared)
+    labels = f", each with all its labelled examples{few}" if few else ""
+    return f"{first}for {len(tasks)} tasks: {names}{labels}."
+
+
+def what_is_asked(task: Mapping[str, Any]) -> str:
+    """What a task wants of a model, in words."""
+    labels, of = len(task["labels"]), "a pair of texts" if task["pair"] else "a text"
+    match task["kind"]:
+        case "classification":
+            return f"one of {labels} labels for {of}"
+        case "regression":
+            return f"a number for {of}"
+        case "tagging":
+            return f"one of {labels} tags for each word"
+        case "span":
+            return "where in a context the answer to a question stands"
+        case "choice":
+            return "which of several options goes on"
+        case kind:
+            raise AssertionError(f"no kind of task {kind}")
+
+
+def _budgets(compared: Compared) -> str:
+    counts = sorted(
+        {
+            found["examples"]["train"]
+            for task in compared.tasks
+            for found in task.by_budget
+            if found["budget"] is not None
+        }
+    )
+    if not counts:
+        return ""
+    return f" and {_listed([number(count) for count in counts])} of them"
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def headline(inputs: Mapping[str, Artifact], terms: Terms, compared: Compared | None = None) -> str:
+    """The line of the terminal: the verdict, or where there is none a score or the loss."""
+    if compared is None:
+        final = inputs["pretrain"].summary["final"]
+        entropy = inputs["instances"].summary["unigram_entropy"]
+        return f"validation {terms.key} {final[terms.loss_key]:.3f} (unigram {entropy:.2f})"
+    task, *others = compared.tasks
+    if len(compared.systems) == 1:
+        more = f"; {len(others)} more tasks" if others else ""
+        return f"{task.name}: {task.evaluated['headline']}{more}"
+    found = task.against_first[0]
+    first, second, gap = found["first"], found["second"], found["seeds"]
+    points = f"{100 * gap['mean']:+.1f} points [{100 * gap['low']:+.1f}, {100 * gap['high']:+.1f}]"
+    name = verdict(found, task.metric).name
+    line = (
+        f"{task.name}: {first} against {second} unresolved, {points}"
+        if name == "unresolved"
+        else f"{task.name}: {first} {name} {second} by {points}"
+    )
+    if not others:
+        return f"{line}, {gap['count']} seeds"
+    names = [verdict(each.against_first[0], each.metric).name for each in compared.tasks]
+    resolved = sum(name != "unresolved" for name in names)
+    return f"{line}; {resolved} of {len(names)} tasks resolved"

@@ -6,6 +6,17 @@ from collections.abc import Mapping
 
 _MINUS = "\N{MINUS SIGN}"
 _NO_BREAK = "\N{NO-BREAK SPACE}"
+_METRICS = {
+    "macro_f1": "macro-F1",
+    "f1": "F1",
+    "matthews": "Matthews correlation",
+    "pearson": "Pearson correlation",
+    "spearman": "Spearman correlation",
+    "answerable_f1": "F1 of the answerable",
+    "unanswerable_accuracy": "accuracy of the unanswerable",
+}
+_CORRELATIONS = ("matthews", "pearson", "spearman")
+_ERRORS = ("mean_squared_error", "loss")  # in units of their own, and lower is better
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -56,20 +67,55 @@ def duration(seconds: float, digits: int = 1) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def share_with_interval(estimate: Mapping[str, float]) -> str:
-    """`21.7% [19.5, 23.9]`."""
-    return (
-        f"{percent(estimate['mean'])} [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"
-    ).replace("-", _MINUS)
-
-
 def points_with_interval(estimate: Mapping[str, float]) -> str:
     """`+7.4 [+5.1, +9.7]`."""
-    return f"{points(estimate['mean'])} [{points(estimate['low'])}, {points(estimate['high'])}]"
+    return f"{points(estimate['mean'])} {points_interval(estimate)}"
+
+
+def metric_name(metric: str) -> str:
+    """`macro_f1` -> `macro-F1`, `exact_match` -> `exact match`."""
+    return _METRICS.get(metric, metric.replace("_", " "))
+
+
+def metric_axis(metric: str) -> str:
+    """`test accuracy (%)`, `test Pearson correlation (times 100)`."""
+    unit = "times 100" if metric in _CORRELATIONS else "%"
+    return f"test {metric_name(metric)} ({unit})"
+
+
+def score(value: float, metric: str) -> str:
+    """A share as `78.2%`, a correlation times 100 as `52.1`, a loss as `0.412`."""
+    if metric in _ERRORS:
+        return number(value, 3)
+    if metric in _CORRELATIONS:
+        return number(100 * value, 1)
+    return percent(value)
+
+
+def interval(estimate: Mapping[str, float], metric: str) -> str:
+    """`[76.1, 80.3]`, in the unit of `score`."""
+    scale, digits = (1, 3) if metric in _ERRORS else (100, 1)
+    low, high = (number(scale * estimate[bound], digits) for bound in ("low", "high"))
+    return f"[{low}, {high}]"
+
+
+def points_interval(estimate: Mapping[str, float]) -> str:
+    """`[+5.1, +9.7]`."""
+    return f"[{points(estimate['low'])}, {points(estimate['high'])}]"
+
+
+def p_value(p: float) -> str:
+    """`p = 0.013`, or `p < 0.001`."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def setting(value: object) -> str:
-    """A hyperparameter: learning rates in scientific notation, all else as it is."""
+    """A hyperparameter: learning rates in scientific notation, a block as `kind key=value`, all
+    else as it is."""
+    if isinstance(value, Mapping):
+        kind = [str(value["kind"])] if "kind" in value else []
+        rest = [f"{key}={setting(each)}" for key, each in value.items() if key != "kind"]
+        return " ".join(kind + rest)
     if isinstance(value, float) and 0 < abs(value) < 0.01:
         return f"{value:.1e}"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,6 +1,6 @@
-"""Where it all comes from: text and what was dropped, versions, and the recipe to build it again.
+"""Where it all comes from: text and what was dropped, versions, and the command to build it again.
 
-The recipe is put together from the records, so it says what was built and not what a file says now.
+The recipe of that command is in rebuild.py.
 """
 
 from __future__ import annotations
@@ -11,23 +11,9 @@ from typing import Any
 import yaml
 
 from rungwise.artifact import Artifact
+from rungwise.report.compared import of_stage
 
 RECIPE = "recipe.yaml"
-
-
-def recipe(inputs: Mapping[str, Artifact], report: Mapping[str, Any]) -> dict[str, Any]:
-    """The blocks of a recipe that gives the same fingerprints. `report` is this stage's config."""
-    last = list(inputs.values())[-1]
-    configs = {name: found.record["config"] for name, found in inputs.items()}
-    blocks: dict[str, Any] = {"name": last.label, "root": root_of(last)}
-    for name in ("corpus", "tokenizer", "instances"):
-        blocks[name] = configs[name]
-    blocks |= configs["pretrain"]  # model, pretrain
-    blocks |= configs.get("sweep", {})  # finetune, sweep
-    for stage, block in (("task", "task"), ("evaluate", "evaluate"), ("register", "registry")):
-        if stage in configs:
-            blocks[block] = configs[stage]
-    return blocks | {"report": dict(report)}
 
 
 def recipe_text(blocks: Mapping[str, Any]) -> str:
@@ -37,7 +23,7 @@ def recipe_text(blocks: Mapping[str, Any]) -> str:
 
 def workflow(inputs: Mapping[str, Artifact]) -> str:
     """The workflow that has these stages."""
-    return "finetune" if "sweep" in inputs else "pretrain"
+    return "finetune" if of_stage(inputs, "evaluate") else "pretrain"
 
 
 def root_of(artifact: Artifact) -> str:

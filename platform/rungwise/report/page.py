@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
+from markupsafe import Markup, escape
 from pydantic import Field
 
 from rungwise.artifact import Artifact
@@ -25,6 +27,8 @@ from rungwise.context import Context
 from rungwise.instances.kinds import config_of
 from rungwise.instances.masked import MaskedConfig
 from rungwise.report import (
+    budget_plots,
+    comparison,
     comparison_plots,
     continuations,
     examples,
@@ -34,6 +38,7 @@ from rungwise.report import (
     origin,
     pictures,
     pretraining_plots,
+    rebuild,
     speed,
     speed_plots,
     spelling,
@@ -42,6 +47,7 @@ from rungwise.report import (
     sweep_plots,
     tables,
 )
+from rungwise.report.compared import Compared, gather, input_of, of_stage
 from rungwise.report.examples import Examples
 from rungwise.report.terms import Terms, terms_of
 from rungwise.storage import Folder
@@ -49,6 +55,11 @@ from rungwise.tokenizer import load as load_tokenizer
 from rungwise.training.loop import PretrainConfig
 
 PAGE = "report.html"
+_OF_A_TRIAL = (
+    *("trial", "system", "title", "task", "state", "error", "winner", "stopped_early"),
+    *("epochs_run", "epochs_asked", "score", "loss", "seconds"),
+)
+_STAGES_DRAWN = 20  # more are drawn by kind
 
 
 class ReportConfig(Config):
@@ -75,31 +86,34 @@ def run(
         config.continuations,
         config.seed,
     )
-    plots = draw(inputs, terms, found)
-    csv = {name: tables.csv_bytes(rows) for name, rows in _tables(inputs, found).items()}
-    recipe = origin.recipe_text(origin.recipe(inputs, config.model_dump(mode="json")))
-    page = render(config, inputs, terms, plots, found, recipe)
+    compared = gather(inputs)
+    plots = draw(inputs, terms, found, compared)
+    csv = {name: tables.csv_bytes(rows) for name, rows in _tables(inputs, found, compared).items()}
+    recipe = origin.recipe_text(rebuild.recipe(inputs, config.model_dump(mode="json")))
+    page = render(config, inputs, terms, plots, found, compared, recipe)
     files = {PAGE: page.encode("utf-8"), **plots, **csv, origin.RECIPE: recipe.encode("utf-8")}
     for name, data in files.items():
         output.write_bytes(name, data)
-    return {"page": PAGE, "show": list(files), "headline": findings.headline(inputs, terms)}
+    headline = findings.headline(inputs, terms, compared)
+    return {"page": PAGE, "show": list(files), "headline": headline}
 
 
-def draw(inputs: Mapping[str, Artifact], terms: Terms, found: Examples) -> dict[str, bytes]:
+def draw(
+    inputs: Mapping[str, Artifact], terms: Terms, found: Examples, compared: Compared | None
+) -> dict[str, bytes]:
     """Every plot that the stages at hand allow, as PNG."""
     pretrain, instances = inputs["pretrain"], inputs["instances"]
     entropy = instances.summary["unigram_entropy"]
     plots = {"loss.png": pretraining_plots.loss(pretrain, entropy, terms)}
     if terms.pair:
         plots["pair.png"] = pretraining_plots.pair(pretrain, terms.pair)
-    if "evaluate" in inputs:
-        evaluate = inputs["evaluate"]
-        plots["with_without.png"] = comparison_plots.with_without(evaluate)
-        if "difference" in evaluate.summary:
-            plots["difference.png"] = comparison_plots.difference(evaluate)
-    if "sweep" in inputs:
-        plots["sweep.png"] = sweep_plots.scatter(inputs["sweep"])
-        plots["sweep_curves.png"] = sweep_plots.curves(inputs["sweep"])
+    if compared:
+        plots |= _compared_plots(compared)
+    sweeps = of_stage(inputs, "sweep")
+    if sweeps:
+        plots["sweep.png"] = sweep_plots.scatter(sweeps)
+        plots["sweep_parallel.png"] = sweep_plots.parallel(sweeps)
+        plots["sweep_curves.png"] = sweep_plots.curves(sweeps)
     if found.shown:
         plots["instance.png"] = pictures.instance(found.shown)
         plots["lengths.png"] = pretraining_plots.lengths(instances)
@@ -111,8 +125,20 @@ def draw(inputs: Mapping[str, Artifact], terms: Terms, found: Examples) -> dict[
         plots["fill_in.png"] = pictures.blanks(found.filled)
     plots["speed.png"] = speed_plots.tokens_per_second(pretrain)
     plots["shares.png"] = speed_plots.shares(pretrain)
-    seconds = {name: stage.record["seconds"] for name, stage in inputs.items()}
-    plots["stages.png"] = pretraining_plots.stages(seconds)
+    plots["stages.png"] = pretraining_plots.stages(tables.seconds(inputs, _STAGES_DRAWN))
+    return plots
+
+
+def _compared_plots(compared: Compared) -> dict[str, bytes]:
+    plots = {}
+    for task in compared.tasks:
+        plots[f"scores-{task.name}.png"] = comparison_plots.scores(task)
+        if len(compared.systems) > 1:
+            plots[f"differences-{task.name}.png"] = comparison_plots.differences(task)
+    if compared.has_budgets:
+        plots["budgets.png"] = budget_plots.budgets(compared)
+    if budget_plots.mixed(compared):
+        plots["mix.png"] = budget_plots.mix(compared)
     return plots
 
 
@@ -122,6 +148,7 @@ def render(
     terms: Terms,
     plots: Mapping[str, bytes],
     found: Examples,
+    compared: Compared | None,
     recipe: str,
 ) -> str:
     """The page as HTML."""
@@ -141,23 +168,34 @@ def render(
         "compact": formats.compact,
         "duration": formats.duration,
         "setting": formats.setting,
-        "estimate": formats.share_with_interval,
+        "score": formats.score,
+        "interval": formats.interval,
         "gap": formats.points_with_interval,
+        "gap_interval": formats.points_interval,
+        "p_value": formats.p_value,
+        "metric_name": formats.metric_name,
+        "breakable": _breakable,
         "data_uri": _data_uri,
     }
     pretrain, instances = inputs["pretrain"].summary, inputs["instances"]
     read = config_of(instances)
     last = list(inputs.values())[-1]
+    sweeps = of_stage(inputs, "sweep")
     return environment.get_template("page.html.j2").render(
         title=config.title or last.label,
         inputs=inputs,
         terms=terms,
         plots=plots,
-        names=style.SYSTEM_NAMES,
         built=last.record["finished"],
         trained=findings.what_was_trained(inputs, terms),
-        compared=findings.what_was_compared(inputs) if _compares(inputs) else None,
-        comparison=findings.comparison(inputs["evaluate"]) if _compares(inputs) else None,
+        num_pretrained=len(of_stage(inputs, "pretrain")),
+        compared=compared,
+        **(_compared_facts(compared) if compared else {}),
+        table=inputs["table"].summary if "table" in inputs else None,
+        sweeps=sweeps,
+        trials=tables.trials(sweeps) if sweeps else [],
+        swept_columns=_swept_columns,
+        registered=_registered(inputs),
         context_use=findings.use_of_context(
             pretrain["final"][terms.loss_key], instances.summary["unigram_entropy"]
         ),
@@ -173,8 +211,7 @@ def render(
         how=speed.how(pretrain),
         mishaps=speed.mishaps(pretrain),
         stages=tables.stages(inputs),
-        trials=tables.trials(inputs["sweep"]) if "sweep" in inputs else [],
-        swept=tables.swept_keys(inputs["sweep"]) if "sweep" in inputs else [],
+        stages_shown=_STAGES_DRAWN,
         sources=origin.sources(inputs["corpus"]),
         dropped=origin.dropped(inputs["corpus"]),
         made_by=origin.made_by(inputs),
@@ -185,11 +222,41 @@ def render(
     )
 
 
-def _compares(inputs: Mapping[str, Artifact]) -> bool:
-    return {"task", "sweep", "evaluate"} <= inputs.keys()
+def _compared_facts(compared: Compared) -> dict[str, Any]:
+    return {
+        "lede": findings.what_was_compared(compared),
+        "asked": findings.what_is_asked,
+        "board": comparison.board(compared),
+        "costs": comparison.costs(compared),
+        "settings": comparison.settings,
+        "selections": comparison.selections,
+        "chosen": [row for task in compared.tasks for row in comparison.selections(task)],
+        "cells": comparison.cells,
+        "steps": comparison.steps,
+        "verdict": findings.verdict,
+        "series": style.series,
+    }
 
 
-def _tables(inputs: Mapping[str, Artifact], found: Examples) -> dict[str, list[dict[str, Any]]]:
+def _swept_columns(trials: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns of the trials that are settings and stand under their own names."""
+    names = dict.fromkeys(key for trial in trials for key in trial)
+    return [name for name in names if name not in _OF_A_TRIAL and "/" not in name]
+
+
+def _registered(inputs: Mapping[str, Artifact]) -> list[tuple[Mapping[str, Any], Any]]:
+    """Every registered model with the evaluation that it is from."""
+    found = []
+    for artifact in of_stage(inputs, "register").values():
+        evaluate = input_of(artifact, "evaluate", inputs)
+        assert evaluate is not None, "what registers a model has its evaluation before it"
+        found.append((artifact.summary, evaluate.summary))
+    return found
+
+
+def _tables(
+    inputs: Mapping[str, Artifact], found: Examples, compared: Compared | None
+) -> dict[str, list[dict[str, Any]]]:
     pretrain = inputs["pretrain"].summary
     rows = {
         "stages.csv": tables.stages(inputs),
@@ -197,10 +264,19 @@ def _tables(inputs: Mapping[str, Artifact], found: Examples) -> dict[str, list[d
         "validation.csv": pretrain["validation"],
         "speed.csv": pretrain["timings"],
     }
-    if "sweep" in inputs:
-        rows["trials.csv"] = tables.trials(inputs["sweep"])
-    if "evaluate" in inputs:
-        rows["seeds.csv"] = tables.seeds(inputs["evaluate"])
+    sweeps = of_stage(inputs, "sweep")
+    if sweeps:
+        rows["trials.csv"] = tables.trials(sweeps)
+    if compared:
+        rows["seeds.csv"] = tables.seeds(compared)
+        rows["differences.csv"] = tables.differences(compared)
+        if compared.has_budgets:
+            rows["budgets.csv"] = tables.budgets(compared)
+        if budget_plots.mixed(compared):
+            rows["mix.csv"] = tables.mixes(compared)
+    if "table" in inputs:
+        rows["table.csv"] = inputs["table"].summary["scores"]
+        rows["table_differences.csv"] = inputs["table"].summary["differences"]
     if found.filled:
         rows["fill_in.csv"] = tables.fill_in(found.filled)
     if found.passage:
@@ -210,6 +286,11 @@ def _tables(inputs: Mapping[str, Artifact], found: Examples) -> dict[str, list[d
     if found.continued:
         rows["continuations.csv"] = tables.continuations(found.continued)
     return rows
+
+
+def _breakable(name: str) -> Markup:
+    """A name that may go on in the next line after `_`, `-` and `.`."""
+    return Markup(re.sub(r"([_.-])", r"\1<wbr>", str(escape(name))))
 
 
 def _data_uri(data: bytes) -> str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import io
 import textwrap
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
@@ -22,16 +24,40 @@ BLUE, SKY, GREEN, YELLOW = "#0072B2", "#56B4E9", "#009E73", "#F0E442"
 ORANGE, VERMILLION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
 INK, MUTED, FAINT = "#1f2430", "#5b6472", "#d9dde3"
 
-SYSTEM_COLOURS = {"pretrained": BLUE, "random": VERMILLION}
-SYSTEM_MARKERS = {"pretrained": "o", "random": "^"}
-SYSTEM_NAMES = {"pretrained": "with pretraining", "random": "without pretraining"}
+# What the systems of an experiment are drawn in, by their position: names are free.
+_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK)
+_MARKERS = ("o", "^", "s", "v", "P", "X", "p", "*")
+_LINES = ("-", "--", "-.", ":")
 
 WIDE = (9.6, 4.2)  # inches: the width of the page, or half of it
+MIDDLE = (6.8, 4.0)
 HALF = (5.2, 3.9)
+_NAME_LETTERS = 16  # of a system beside an axis, before it goes on in a second line
 _DOTS_PER_INCH = 160
 _LETTERS_PER_INCH = 11.2  # of a title, which begins where the axis does
 _AXIS_INCHES = 0.9
 _PAD_INCHES = 0.12
+
+
+@dataclass(frozen=True)
+class Series:
+    """How one of several things is drawn, the same in every plot and on the page."""
+
+    colour: str
+    marker: str
+    line: str
+
+
+def series(position: int) -> Series:
+    """Colour, marker and line of the system at a position, the first at 0.
+
+    Colours come again after seven, then with another marker and line.
+    """
+    return Series(
+        _COLOURS[position % len(_COLOURS)],
+        _MARKERS[position % len(_MARKERS)],
+        _LINES[position % len(_LINES)],
+    )
 
 
 def figure(size: tuple[float, float]) -> Figure:
@@ -75,6 +101,46 @@ def legend(axes: Axes, place: Place = "best", **options: Any) -> None:
         edgecolor="none",
         labelcolor=INK,
         **options,
+    )
+
+
+def legend_below(
+    drawn: Figure, axes: Axes, title: str | None = None, last: Sequence[str] = ()
+) -> None:
+    """What `axes` has names for, below all axes of the figure, where nothing is covered; those
+    named in `last` behind the others."""
+    handles, names = axes.get_legend_handles_labels()
+    order = sorted(range(len(names)), key=lambda place: names[place] in last)
+    key_below(drawn, [handles[place] for place in order], [names[place] for place in order], title)
+
+
+def key_below(
+    drawn: Figure, handles: Sequence[Any], names: Sequence[str], title: str | None = None
+) -> None:
+    """The same for things that are given, in as many columns as the figure is wide."""
+    if title:
+        names = [f"{title}: {names[0]}", *names[1:]]
+    room = int(drawn.get_size_inches()[0] * _LETTERS_PER_INCH)
+    columns = max(1, min(len(names), room // (max(map(len, names)) + 7)))
+    shown = drawn.legend(
+        handles,
+        names,
+        loc="outside lower left",
+        ncols=columns,
+        fontsize=9,
+        frameon=False,
+        labelcolor=INK,
+    )
+    for text in shown.get_texts():
+        text.set_parse_math(False)
+
+
+def wrapped(name: str) -> str:
+    """The name of a system on several lines where it is long."""
+    return (
+        textwrap.fill(name.replace("_", "_ ").replace("-", "- "), _NAME_LETTERS)
+        .replace("_ ", "_")
+        .replace("- ", "-")
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rungwise.artifact import Artifact
+from rungwise.report.compared import Compared, TaskResult
 from rungwise.report.continuations import Continued
 from rungwise.report.fill_in import Filled
 
@@ -41,6 +42,20 @@ def stages(inputs: Mapping[str, Artifact]) -> list[Row]:
     ]
 
 
+def seconds(inputs: Mapping[str, Artifact], most: int) -> dict[str, float]:
+    """Seconds of every stage by title; where there are more than `most`, of every kind of stage
+    with how many there are."""
+    if len(inputs) <= most:
+        return {title: found.record["seconds"] for title, found in inputs.items()}
+    kinds: dict[str, list[float]] = {}
+    for found in inputs.values():
+        kinds.setdefault(found.stage, []).append(found.record["seconds"])
+    return {
+        kind if len(each) == 1 else f"{kind} ({len(each)})": sum(each)
+        for kind, each in kinds.items()
+    }
+
+
 def made(artifact: Artifact) -> str:
     """What a stage says of itself in one line."""
     return artifact.summary["headline"]
@@ -71,20 +86,76 @@ def swept_keys(sweep: Artifact) -> list[str]:
     return sorted(key for key in sweep.record["config"]["sweep"]["space"] if key != "epochs")
 
 
-def seeds(evaluate: Artifact) -> list[Row]:
-    """Scores of every seed and initialisation on validation and test."""
+def seeds(compared: Compared) -> list[Row]:
+    """Scores of every task, budget, system and seed on validation and test."""
     return [
         {
-            "initialisation": row["initialisation"],
+            **_where(task, found),
+            "system": row["system"],
             "seed": row["seed"],
             **{
-                f"{split}_{metric}": row[split][metric]
+                f"{split}_{metric}": value
                 for split in ("validation", "test")
-                for metric in ("accuracy", "macro_f1", "loss")
+                for metric, value in row[split].items()
             },
         }
-        for row in evaluate.summary["rows"]
+        for task in compared.tasks
+        for found in task.by_budget
+        for row in found["rows"]
     ]
+
+
+def differences(compared: Compared) -> list[Row]:
+    """Every pair of systems at every task and budget, with both intervals."""
+    return [
+        {
+            **_where(task, found),
+            "metric": found["metric"],
+            "first": row["first"],
+            "second": row["second"],
+            **row["seeds"],
+            **{f"bootstrap_{name}": value for name, value in row["bootstrap"].items()},
+            "relative_error_reduction": row["error_reduction"],
+        }
+        for task in compared.tasks
+        for found in task.by_budget
+        for row in found["differences"]
+    ]
+
+
+def budgets(compared: Compared) -> list[Row]:
+    """The judged score of every system at every number of labelled examples."""
+    return [
+        {
+            **_where(task, found),
+            "system": name,
+            "metric": task.metric,
+            **system["estimates"][task.metric],
+        }
+        for task in compared.tasks
+        for found in task.by_budget
+        for name, system in found["systems"].items()
+    ]
+
+
+def mixes(compared: Compared) -> list[Row]:
+    """The weight of every layer, 0 the embeddings, of every system and seed that learnt to mix."""
+    return [
+        {**_where(task, found), "system": row["system"], "seed": row["seed"], "layer": layer}
+        | {"weight": weight}
+        for task in compared.tasks
+        for found in task.by_budget
+        for row in found["rows"]
+        for layer, weight in enumerate(row["mix"] or ())
+    ]
+
+
+def _where(task: TaskResult, found: Mapping[str, Any]) -> Row:
+    return {
+        "task": task.name,
+        "train_examples": found["examples"]["train"],
+        "all_examples": found["budget"] is None,
+    }
 
 
 def fill_in(filled: Sequence[Filled]) -> list[Row]:

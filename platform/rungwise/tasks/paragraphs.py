@@ -12,57 +12,25 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pydantic import Field
 
 from rungwise.artifact import Artifact
-from rungwise.config import Config
-from rungwise.context import Context
 from rungwise.corpus.document import Document, read_documents
 from rungwise.errors import DataError
 from rungwise.instances.randomness import uniform
 from rungwise.instances.shards import document_hash
-from rungwise.storage import Folder
+from rungwise.tasks.config import ParagraphTaskConfig
+from rungwise.tasks.examples import SPLITS, TaskInfo, Text
+from rungwise.tasks.files import Task
 
-SPLITS = ("train", "validation", "test")
 _VALIDATION_DOCUMENTS = 0.4  # of the training documents
 _NEUTRAL = "library"
 
 
-class TaskConfig(Config):
-    """How many labels and paragraphs. Every label gets the same number in each split."""
-
-    kind: str = Field(default="paragraph_label", pattern="^paragraph_label$")
-    num_labels: int = Field(default=10, ge=2)
-    train_per_label: int = Field(default=20, ge=1)
-    validation_per_label: int = Field(default=30, ge=1)
-    test_per_label: int = Field(default=60, ge=1)
-    minimum_words: int = Field(default=12, ge=1)
-    maximum_words: int = Field(default=120, ge=1)
-    seed: int = Field(default=0, ge=0)
-
-
-@dataclass(frozen=True)
-class Example:
-    """One labelled paragraph."""
-
-    text: str
-    label: int
-    document: str
-
-
-def run(
-    config: TaskConfig, inputs: dict[str, Artifact], output: Folder, context: Context
-) -> dict[str, Any]:
-    """Write `train.parquet`, `validation.parquet` and `test.parquet`.
+def load(config: ParagraphTaskConfig, corpus: Artifact) -> Task:
+    """The task; `where` of an example is the id of its document.
 
     Raises DataError if fewer labels than asked have enough paragraphs.
     """
-    corpus = inputs["corpus"]
     pools = _pools(config, corpus)
     wanted = dict(
         zip(
@@ -82,33 +50,19 @@ def run(
     if len(labels) < config.num_labels:
         found = {label: {split: len(pools[label][split]) for split in SPLITS} for label in pools}
         raise DataError(
-            f"task.num_labels is {config.num_labels}, but only {len(labels)} labels of the corpus "
+            f"data.num_labels is {config.num_labels}, but only {len(labels)} labels of the corpus "
             f"have the paragraphs asked for ({wanted}); lower num_labels or the *_per_label "
             f"numbers, raise corpus.held_out_fraction, or add text. Found: {found}"
         )
-    counts = {}
-    for split, number in wanted.items():
-        examples = [
-            Example(text, labels.index(label), document)
+    splits = {
+        split: [
+            Text(document, text, target=label)
             for label in labels
             for text, document in _drawn(pools[label][split], number, config.seed)
         ]
-        _write(examples, output, f"{split}.parquet")
-        counts[split] = len(examples)
-    return {
-        "labels": labels,
-        "examples": counts,
-        "majority_accuracy": 1 / len(labels),
-        "headline": f"{len(labels)} labels  {counts['train']} to train on  "
-        f"{counts['validation']} to validate  {counts['test']} to test",
+        for split, number in wanted.items()
     }
-
-
-def read(task: Artifact, split: str) -> list[Example]:
-    """The examples of a split, in the order they were written."""
-    return [
-        Example(**row) for row in pq.read_table(task.folder.local(f"{split}.parquet")).to_pylist()
-    ]
+    return Task(TaskInfo("classification", tuple(labels), pair=False, metric="accuracy"), splits)
 
 
 def hide_name(text: str, label: str) -> str:
@@ -116,7 +70,9 @@ def hide_name(text: str, label: str) -> str:
     return re.sub(rf"(?i)(?<![a-z0-9]){re.escape(label)}(?![a-z0-9])", _NEUTRAL, text)
 
 
-def _pools(config: TaskConfig, corpus: Artifact) -> dict[str, dict[str, list[tuple[str, str]]]]:
+def _pools(
+    config: ParagraphTaskConfig, corpus: Artifact
+) -> dict[str, dict[str, list[tuple[str, str]]]]:
     """(text, document) by label and split; a text that two labels or splits have is left out."""
     found: dict[str, list[tuple[str, str, str]]] = {}
     for row in corpus.summary["files"]:
@@ -140,7 +96,7 @@ def _split_of(document: Document, corpus_split: str, seed: int) -> str:
     return "validation" if draw < _VALIDATION_DOCUMENTS else "train"
 
 
-def _paragraphs(document: Document, config: TaskConfig) -> Iterator[str]:
+def _paragraphs(document: Document, config: ParagraphTaskConfig) -> Iterator[str]:
     for sentences in document.paragraphs():
         text = hide_name(" ".join(sentences), document.label)
         if config.minimum_words <= len(text.split()) <= config.maximum_words:
@@ -161,15 +117,3 @@ def _drawn(pool: list[tuple[str, str]], number: int, seed: int) -> list[tuple[st
         taken[document] += 1
     ranked.sort(key=lambda item: item[0])
     return [(text, document) for _, text, document in ranked[:number]]
-
-
-def _write(examples: list[Example], output: Folder, name: str) -> None:
-    table = pa.table(
-        {
-            "text": [example.text for example in examples],
-            "label": pa.array([example.label for example in examples], pa.int64()),
-            "document": [example.document for example in examples],
-        }
-    )
-    with output.staged(name) as path:
-        pq.write_table(table, path)

@@ -29,9 +29,10 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import safetensors
@@ -156,15 +157,18 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
         return Progress(**self._record(step)["progress"])
 
-    def export_model(self, step: int, output: Folder) -> None:
-        """Write the weights of that step, whole, as `model.safetensors` in `output`."""
+    def export_model(
+        self, step: int, output: Folder, carried: Mapping[str, Tensor] = MappingProxyType({})
+    ) -> None:
+        """Write the weights of that step, whole, as `model.safetensors` in `output`, and beside
+        them `carried`, tensors that the run did not train."""
         saved = self._tensors(step)
         weights = {
             name.removeprefix("model/"): saved.read(name)
             for name in saved.tensors
             if name.startswith("model/")
         }
-        save_tensors(output, MODEL, weights)
+        save_tensors(output, MODEL, {**carried, **weights})
         if self._folder.remote:
             for path in saved.opened():
                 path.unlink(missing_ok=True)

@@ -138,11 +138,13 @@ def train(
     execution: Execution,
     group: Group,
     report: Reporter,
+    drawn: bool = True,
 ) -> tuple[Progress, Costs]:
     """Train `model` in place until the end, from the newest sound checkpoint if any.
 
-    Returns the progress, and what throughput was measured against. Raises UserError if too many
-    steps are not finite or checkpoints cannot be written.
+    `drawn` says that its weights are a draw, whose first losses are known and looked at. Returns
+    the progress, and what throughput was measured against. Raises UserError if too many steps are
+    not finite or checkpoints cannot be written.
     """
     exchange = distribute(model, group, execution.parallel, execution.shard_workers)
     optimizers = build_optimizers(model, config.optimizer)
@@ -161,7 +163,8 @@ def train(
     if progress.step == 0:
         first = validate(model, objective, phases[0], config, group)
         record_validation(progress, first, report, group)
-        check_start(first, objective, vocab_size, report, group)
+        if drawn:
+            check_start(first, objective, vocab_size, report, group)
     clock = Clock(progress, costs)
     before = progress.seconds
     began = asked = time.monotonic()

@@ -28,7 +28,8 @@ The last is of Hu et al. 2024 (MiniCPM, arXiv:2404.06395): a run can be prolonge
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 import torch
@@ -37,6 +38,8 @@ from torch import Tensor, nn
 
 from rungwise.config import Config
 from rungwise.models.transformer import Block
+
+_SHARE = "learning_rate_share"  # of a group, a key of its own
 
 
 class ScheduleConfig(Config):
@@ -104,19 +107,35 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig | MuonConfig) -> 
     return (muon, _adamw(decayed, undecayed, config))
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
-    """Fused AdamW over the trainable parameters in two groups, with and without decay."""
-    return _adamw(*decay_groups(model), config)
+def build_optimizer(
+    model: nn.Module, config: OptimizerConfig, shares: Mapping[str, float] | None = None
+) -> torch.optim.AdamW:
+    """Fused AdamW over the trainable parameters in two groups, with and without decay.
+
+    `shares` gives parameters, by name, a share of the learning rate instead of all of it; there are
+    two groups for each share.
+    """
+    return _adamw(*decay_groups(model), config, shares or {})
 
 
 def _adamw(
-    decayed: dict[str, nn.Parameter], undecayed: dict[str, nn.Parameter], config: _SharedConfig
+    decayed: dict[str, nn.Parameter],
+    undecayed: dict[str, nn.Parameter],
+    config: _SharedConfig,
+    shares: Mapping[str, float] = MappingProxyType({}),
 ) -> torch.optim.AdamW:
+    names = [*decayed, *undecayed]
+    groups = [
+        {
+            "params": [value for name, value in group.items() if shares.get(name, 1.0) == share],
+            "weight_decay": decay,
+            _SHARE: share,
+        }
+        for share in dict.fromkeys(shares.get(name, 1.0) for name in names)
+        for group, decay in ((decayed, config.weight_decay), (undecayed, 0.0))
+    ]
     return torch.optim.AdamW(
-        [
-            {"params": list(decayed.values()), "weight_decay": config.weight_decay},
-            {"params": list(undecayed.values()), "weight_decay": 0.0},
-        ],
+        groups,
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),
         eps=config.epsilon,
@@ -188,9 +207,9 @@ def learning_rate_at(step: float, total_steps: int, config: OptimizerConfig | Mu
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Use `learning_rate` from the next step on, for every group."""
+    """Use `learning_rate`, or its share of it, from the next step on, for every group."""
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+        group["lr"] = learning_rate * group.get(_SHARE, 1.0)
 
 
 def clip_gradients(model: nn.Module, config: OptimizerConfig | MuonConfig) -> Tensor:

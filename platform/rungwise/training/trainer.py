@@ -5,6 +5,9 @@ one dies, with fewer if `compute.min_workers` allows it. Checkpoints are ours (c
 the stage's own folder: a report to Ray Train waits for its controller's next poll, its snapshot is
 tied to a run's name, and the loop must also run without Ray. So workers that start again, and a
 driver that starts again, do the same thing: they look for the newest sound checkpoint.
+
+The optional input `initial` is a finished pretrain stage, whose weights take the place of the draw
+(initial.py).
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from rungwise.objectives import build_objective
 from rungwise.storage import Folder
 from rungwise.training import checkpoint
 from rungwise.training.checkpoint import Checkpoints
+from rungwise.training.initial import INITIAL, began_with, check_initial, load_initial
 from rungwise.training.loop import (
     Execution,
     PretrainConfig,
@@ -75,19 +79,21 @@ def run(
     compute = context.compute
     check_fit(config, inputs, compute)
     read = read_in_turn(inputs, config.pretrain)
-    identity = fingerprint(
-        {"config": config, "instances": [artifact.fingerprint for _, artifact in read]}
-    )
+    identity = identity_of(config, inputs)
     value = _fit(config, inputs, output, identity, context)
     progress, costs = Progress(**value["progress"]), Costs(**value["costs"])
     instances = read[-1][1]
     vocab_size = instances.summary["vocab_size"]
-    parameters = sum(p.numel() for p in build(config, vocab_size, meta=True).parameters())
-    last = progress.validation[-1]
+    model = build(config, vocab_size, meta=True)
+    parameters = sum(p.numel() for p in model.parameters())
+    first, last = progress.validation[0], progress.validation[-1]
     part = build_objective(config.pretrain.objective).parts[0]
     pair = next((name for name in ("nsp", "sop") if f"{name}_accuracy" in last), "")
     accuracy = f"  {pair} accuracy {last[f'{pair}_accuracy']:.1%}" if pair else ""
+    initial = inputs.get(INITIAL)
+    before = f" from {first[f'{part}_loss']:.3f}" if initial else ""
     return {
+        **({"began_with": began_with(model, initial)} if initial else {}),
         "steps": progress.step,
         "tokens": progress.tokens,
         "history": progress.history,
@@ -120,20 +126,35 @@ def run(
         "tokens_per_second": totals(progress, costs)["tokens_per_second"],
         "throughput": totals(progress, costs),
         "headline": f"{parameters / 1e6:.1f} M parameters  validation {part} "
-        f"{last[f'{part}_loss']:.3f} (unigram {instances.summary['unigram_entropy']:.2f})"
+        f"{last[f'{part}_loss']:.3f}{before} (unigram {instances.summary['unigram_entropy']:.2f})"
         f"{accuracy}",
     }
+
+
+def identity_of(config: PretrainStageConfig, inputs: Mapping[str, Artifact]) -> str:
+    """Which run the checkpoints belong to: what decides the weights that come out."""
+    read = read_in_turn(inputs, config.pretrain)
+    facts: dict[str, Any] = {
+        "config": config,
+        "instances": [artifact.fingerprint for _, artifact in read],
+    }
+    if INITIAL in inputs:
+        facts[INITIAL] = inputs[INITIAL].fingerprint
+    return fingerprint(facts)
 
 
 def check_fit(
     config: PretrainStageConfig, inputs: Mapping[str, Artifact], compute: ComputeConfig
 ) -> None:
-    """Raise UserError where the instances cannot train this model, or not on so many workers."""
+    """Raise UserError where the instances cannot train this model, or not on so many workers, or
+    where the weights it is to begin with are not of this model and tokenizer."""
     settings = config.pretrain
     check_objective(config.model, settings.objective.kind)
     for first_step, instances in read_in_turn(inputs, settings):
         block = "longer_instances" if first_step else "instances"
         _check_instances(config, instances, block, compute)
+        if INITIAL in inputs:
+            check_initial(config.model, settings.objective.kind, inputs[INITIAL], instances)
     _check_workers(settings, compute)
 
 
@@ -305,6 +326,10 @@ def pretrain(
     """The loop on this worker; the leader writes `model.safetensors` at the end."""
     settings = config.pretrain
     vocab_size = inputs["instances"].summary["vocab_size"]
+    initial = inputs.get(INITIAL)
+    model = build(config, vocab_size)
+    # The others are given the leader's weights, and a checkpoint of this run replaces them.
+    carried = load_initial(model, initial) if initial and group.leads else {}
     checkpoints = Checkpoints(
         output / "checkpoints",
         identity,
@@ -314,7 +339,7 @@ def pretrain(
     )
     progress, costs = train(
         settings,
-        build(config, vocab_size),
+        model,
         build_objective(settings.objective),
         phases_of(config.model, settings, inputs, compute, group),
         vocab_size,
@@ -330,9 +355,10 @@ def pretrain(
         ),
         group,
         report,
+        drawn=initial is None,
     )
     if group.leads:
-        checkpoints.export_model(progress.step, output)
+        checkpoints.export_model(progress.step, output, carried)
     return progress, costs
 
 

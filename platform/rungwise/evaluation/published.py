@@ -1,0 +1,125 @@
+"""Published results, as reference beside ours and never in one column with them.
+
+They are of models a hundred to ten thousand times as large as what a laptop trains, and of the full
+data sets; what can be compared is the sign of a difference. Shares are in percent as printed. The
+rows are of Devlin et al. 2019 (arXiv:1810.04805, tables 1 to 5 and 7) and what it cites; SPEC.md
+T6 to T10 names them. GPT's STS-B is 80.0 here and 82.0 in its own paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rungwise.config import Config
+
+TableName = Literal["T6", "T7", "T8", "T9", "T10"]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A table: its source, its columns, and rows of as many values, None where nothing is given."""
+
+    source: str
+    columns: tuple[str, ...]
+    rows: Mapping[str, tuple[float | None, ...]]
+
+    def value(self, row: str, column: str) -> float | None:
+        return self.rows[row][self.columns.index(column)]
+
+
+_PAPER = "Devlin et al. 2019, arXiv:1810.04805"
+
+TABLES: Mapping[TableName, Published] = {
+    "T6": Published(
+        f"{_PAPER}, table 1: GLUE test; MRPC and QQP F1, STS-B Spearman, CoLA Matthews",
+        ("MNLI-m", "MNLI-mm", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE"),
+        {
+            "pre-OpenAI": (80.6, 80.1, 66.1, 82.3, 93.2, 35.0, 81.0, 86.0, 61.7),
+            "BiLSTM+ELMo+Attn": (76.4, 76.1, 64.8, 79.9, 90.4, 36.0, 73.3, 84.9, 56.8),
+            "GPT": (82.1, 81.4, 70.3, 88.1, 91.3, 45.4, 80.0, 82.3, 56.0),
+            "BERT base": (84.6, 83.4, 71.2, 90.1, 93.5, 52.1, 85.8, 88.9, 66.4),
+            "BERT large": (86.7, 85.9, 72.1, 91.1, 94.9, 60.5, 86.5, 89.3, 70.1),
+        },
+    ),
+    "T7": Published(
+        f"{_PAPER}, table 5: ablation, dev; SQuAD is F1",
+        ("MNLI-m", "QNLI", "MRPC", "SST-2", "SQuAD"),
+        {
+            "base": (84.4, 88.4, 86.7, 92.7, 88.5),
+            "no_nsp": (83.9, 84.9, 86.5, 92.6, 87.9),
+            "ltr_no_nsp": (82.1, 84.3, 77.5, 92.1, 77.8),
+            "ltr_no_nsp_bilstm": (82.1, 84.1, 75.7, 91.6, 84.9),
+        },
+    ),
+    "T8": Published(
+        f"{_PAPER}, table 7: CoNLL-2003 entity F1, mean of 5 random restarts",
+        ("dev", "test"),
+        {
+            "ELMo+BiLSTM+CRF": (95.7, 92.2),
+            "CVT+Multi": (None, 92.6),
+            "BERT base": (96.4, 92.4),
+            "BERT large": (96.6, 92.8),
+        },
+    ),
+    "T9": Published(
+        f"{_PAPER}, table 4: SWAG accuracy",
+        ("dev", "test"),
+        {
+            "ESIM+GloVe": (51.9, 52.7),
+            "ESIM+ELMo": (59.1, 59.2),
+            "BERT base": (81.6, None),
+            "BERT large": (86.6, 86.3),
+        },
+    ),
+    "T10": Published(
+        f"{_PAPER}, table 2: SQuAD 1.1",
+        ("dev EM", "dev F1", "test EM", "test F1"),
+        {
+            "human": (None, None, 82.3, 91.2),
+            "nlnet (ensemble)": (None, None, 86.0, 91.7),
+            "QANet (ensemble)": (None, None, 84.5, 90.5),
+            "nlnet": (None, None, 83.5, 90.1),
+            "QANet": (None, None, 82.5, 89.3),
+            "BiDAF+ELMo": (None, 85.8, None, None),
+            "R.M.Reader": (78.9, 86.3, 79.5, 86.6),
+            "R.M.Reader (ensemble)": (81.2, 87.9, 82.3, 88.5),
+            "BERT base": (80.8, 88.5, None, None),
+            "BERT large": (84.1, 90.9, None, None),
+            "BERT large (ensemble of 7)": (85.8, 91.8, None, None),
+            "BERT large +TriviaQA": (84.2, 91.1, 85.1, 91.8),
+            "BERT large (ensemble) +TriviaQA": (86.2, 92.2, 87.4, 93.2),
+        },
+    ),
+}
+
+
+def glue_average(row: str) -> float:
+    """The mean of the nine columns of T6, in which MNLI counts twice."""
+    values = TABLES["T6"].rows[row]
+    assert all(value is not None for value in values)
+    return sum(value for value in values if value is not None) / len(values)
+
+
+class PublishedConfig(Config):
+    """Which published table stands beside ours, and which of its rows beside each system.
+
+    Which column stands beside a task is a key of the task, `published`.
+    """
+
+    table: TableName
+    rows: dict[str, str] = Field(min_length=1)  # the row of each system
+
+    @model_validator(mode="after")
+    def _known(self) -> PublishedConfig:
+        known = TABLES[self.table].rows
+        for system, row in self.rows.items():
+            if row not in known:
+                raise ValueError(
+                    f"rows.{system} is {row!r}, which {self.table} lacks; it has: "
+                    f"{', '.join(known)}"
+                )
+        return self

@@ -1,0 +1,67 @@
+"""Items as tensors: rows padded to the longest one of their batch.
+
+Shapes: R rows, B items, T sequence, W words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rungwise.models.heads import Rows
+from rungwise.tasks.examples import Kind
+from rungwise.tasks.items import Item
+
+
+@dataclass(frozen=True)
+class ItemBatch:
+    """What one forward pass reads, and what it should answer."""
+
+    ids: Tensor  # (R, T) int64
+    segments: Tensor  # (R, T) int64
+    rows: Rows
+    targets: Tensor | None  # (B,), of tagging (W,), of spans (B, 2); None: not all are known
+
+
+def collate(items: Sequence[Item], kind: Kind) -> ItemBatch:
+    """The items as one batch; the lengths are left out where no row is padded."""
+    rows = [row for item in items for row in item.rows]
+    lengths = [len(row.ids) for row in rows]
+    ids_RT = torch.zeros((len(rows), max(lengths)), dtype=torch.int64)
+    segments_RT = torch.zeros_like(ids_RT)
+    for number, row in enumerate(rows):
+        ids_RT[number, : len(row.ids)] = torch.tensor(row.ids)
+        segments_RT[number, : len(row.segments)] = torch.tensor(row.segments)
+    word_row, word_place = None, None
+    if kind == "tagging":
+        word_row = _integers(n for n, item in enumerate(items) for _ in item.places)
+        word_place = _integers(place for item in items for place in item.places)
+    return ItemBatch(
+        ids_RT,
+        segments_RT,
+        Rows(
+            lengths=torch.tensor(lengths) if min(lengths) < max(lengths) else None,
+            item=_integers(n for n, item in enumerate(items) for _ in item.rows),
+            count=len(items),
+            word_row=word_row,
+            word_place=word_place,
+        ),
+        _targets(items, kind),
+    )
+
+
+def _targets(items: Sequence[Item], kind: Kind) -> Tensor | None:
+    if any(item.target is None for item in items):
+        return None
+    targets: list[Any] = [item.target for item in items]
+    if kind == "tagging":
+        targets = [tag for tags in targets for tag in tags]
+    return torch.tensor(targets, dtype=torch.float32 if kind == "regression" else torch.int64)
+
+
+def _integers(values: Iterable[int]) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.int64)

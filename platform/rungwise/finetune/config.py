@@ -1,0 +1,130 @@
+"""What fine-tuning can be asked for: the recipe, the way of use, and what stands on the encoder.
+
+use             the encoder                                                     trained
+full            all its weights learn (Devlin et al. 2019, arXiv:1810.04805)    everything
+frozen          as pretrained, nothing dropped; its last layer is read          top and head
+discriminative  each layer learns more slowly than the one above it, and may    everything, in
+                wait for its turn (Howard & Ruder 2018, arXiv:1801.06146)       the end
+features        as pretrained; a learned mix of its layers is read (Peters et   mix, top, head
+                al. 2018, arXiv:1802.05365)
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from rungwise.config import Config
+from rungwise.models.heads import Pooling
+
+Initialisation = Literal["pretrained", "random"]
+
+
+class FullUse(Config):
+    """All weights learn at one rate."""
+
+    kind: Literal["full"] = "full"
+
+
+class FrozenUse(Config):
+    """The encoder is fixed, and what stands on it learns."""
+
+    kind: Literal["frozen"] = "frozen"
+
+
+class DiscriminativeUse(Config):
+    """The highest layer learns at `learning_rate`, each below at `decay` times that of the one
+    above, the embeddings as the lowest. Howard & Ruder have 1/2.6 for an LSTM of three layers;
+    0.95 suits the many layers of a Transformer.
+
+    With `unfreeze_every_epochs` k the head learns alone for k epochs, and then one layer more every
+    k epochs, from the top.
+    """
+
+    kind: Literal["discriminative"] = "discriminative"
+    decay: float = Field(default=0.95, gt=0, le=1)
+    unfreeze_every_epochs: int | None = Field(default=None, ge=1)
+
+
+class FeaturesUse(Config):
+    """The encoder is fixed. `layers` are mixed, 0 the embeddings; one alone makes a probe of it."""
+
+    kind: Literal["features"] = "features"
+    layers: Literal["all"] | list[Annotated[int, Field(ge=0)]] = "all"
+
+    @model_validator(mode="after")
+    def _some_once(self) -> Self:
+        if not self.layers or len(set(self.layers)) != len(self.layers):
+            if self.layers == "all":
+                return self
+            raise ValueError(f"layers must name at least one, each once, found {self.layers}")
+        return self
+
+
+class LinearTop(Config):
+    """The head reads the states of the encoder."""
+
+    kind: Literal["linear"] = "linear"
+
+
+class BilstmTop(Config):
+    """A random BiLSTM between states and head; `hidden_size` is that of one direction."""
+
+    kind: Literal["bilstm"] = "bilstm"
+    hidden_size: int = Field(default=256, ge=1)
+    num_layers: int = Field(default=1, ge=1)
+
+
+Use = Annotated[FullUse | FrozenUse | DiscriminativeUse | FeaturesUse, Field(discriminator="kind")]
+Top = Annotated[LinearTop | BilstmTop, Field(discriminator="kind")]
+
+
+class FinetuneConfig(Config):
+    """The recipe of Devlin et al. 2019, appendix A.3; their grid: learning rate 5e-5, 3e-5, 2e-5;
+    batch 16, 32; epochs 2 to 4.
+
+    Fine-tuning sees few examples many times: `dropout` holds for the encoder too, whatever
+    pretraining had. `head_learning_rate` is for all that is not the encoder, null for the same.
+    `pooling` is read by classification, regression and choice, `both_orders` by pairs of texts,
+    `stride` and `max_answer_tokens` by questions. `batch_size` counts items: an example, or one
+    stretch of a long context.
+    """
+
+    initialisation: Initialisation = "pretrained"
+    loaded_layers: int | None = Field(default=None, ge=0)  # the lowest so many; null: all
+    use: Use = FullUse()
+    top: Top = LinearTop()
+    pooling: Pooling = "cls"
+    learning_rate: float = Field(default=5e-5, gt=0)
+    head_learning_rate: float | None = Field(default=None, gt=0)
+    batch_size: int = Field(default=32, ge=1)
+    epochs: int = Field(default=3, ge=1)
+    warmup_fraction: float = Field(default=0.1, ge=0, lt=1)
+    weight_decay: float = Field(default=0.01, ge=0)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    sequence_length: int = Field(default=128, ge=3)  # the marks included
+    both_orders: bool = False
+    stride: int = Field(default=64, ge=1)
+    max_answer_tokens: int = Field(default=30, ge=1)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.initialisation == "random" and self.loaded_layers is not None:
+            raise ValueError(
+                f"loaded_layers is {self.loaded_layers}, but initialisation is random and loads "
+                "nothing; remove loaded_layers, or change initialisation to pretrained"
+            )
+        if isinstance(self.use, DiscriminativeUse) and self.use.unfreeze_every_epochs is not None:
+            every = self.use.unfreeze_every_epochs
+            if every >= self.epochs:
+                raise ValueError(
+                    f"use.unfreeze_every_epochs is {every}, and in {self.epochs} epochs no layer "
+                    f"would ever learn; it must be below epochs"
+                )
+        return self
+
+    @property
+    def fixes_encoder(self) -> bool:
+        """Whether the encoder stays as it is."""
+        return self.use.kind in ("frozen", "features")

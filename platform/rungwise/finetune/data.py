@@ -1,0 +1,143 @@
+"""All that fine-tuning reads, loaded once, and what is refused before anything is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from rungwise.artifact import Artifact
+from rungwise.errors import ConfigError, DataError
+from rungwise.finetune.config import FeaturesUse, FinetuneConfig
+from rungwise.finetune.model import model_config
+from rungwise.models.config import AnyModelConfig, ObjectiveKind
+from rungwise.models.encoders import Encoder, build_encoder, new_tokens_of
+from rungwise.tasks.examples import SPLITS, TaskInfo, read
+from rungwise.tasks.items import Frame, Item
+from rungwise.tokenizer import load as load_tokenizer
+from rungwise.tokenizer import special_ids
+from rungwise.training.checkpoint import MODEL, load_tensors
+
+
+@dataclass(frozen=True)
+class Split:
+    """Examples, and the items that were made of them."""
+
+    examples: list[Any]
+    items: list[Item]
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task as the pretrained model reads it, and that model."""
+
+    info: TaskInfo
+    splits: dict[str, Split]
+    model: AnyModelConfig
+    objective: ObjectiveKind
+    vocab_size: int
+    pretrained: dict[str, Tensor]  # its weights, under the names of pretraining
+
+
+def load_data(
+    task: Artifact, tokenizer: Artifact, pretrain: Artifact, config: FinetuneConfig
+) -> TaskData:
+    """The task framed for the model, and the weights of the model.
+
+    Raises ConfigError where they and the config do not go together, DataError for a tokenizer of
+    another size than the model's vocabulary.
+    """
+    from rungwise.tasks.kinds import encode
+
+    info = TaskInfo.of(task)
+    model = model_config(pretrain.summary["model"])
+    objective: ObjectiveKind = pretrain.record["config"]["pretrain"]["objective"]["kind"]
+    vocab_size: int = pretrain.summary["vocab_size"]
+    check(config, info, model, objective)
+    splitter = load_tokenizer(tokenizer.folder)
+    if (found := splitter.get_vocab_size(with_added_tokens=True)) != vocab_size:
+        raise DataError(
+            f"{tokenizer.folder.uri}: expected the {vocab_size} tokens of the pretrained model, "
+            f"found {found}; give the tokenizer that the model was trained with"
+        )
+    frame = frame_of(config, model, objective, vocab_size, splitter)
+    splits: dict[str, Split] = {}
+    for name in SPLITS:
+        examples = read(task, name)
+        items = encode(
+            examples,
+            info,
+            splitter,
+            frame,
+            both_orders=config.both_orders,
+            stride=config.stride,
+        )
+        splits[name] = Split(examples, items)
+    weights = load_tensors(pretrain.folder, MODEL)
+    return TaskData(info, splits, model, objective, vocab_size, weights)
+
+
+def frame_of(
+    config: FinetuneConfig,
+    model: AnyModelConfig,
+    objective: ObjectiveKind,
+    vocab_size: int,
+    tokenizer: Tokenizer,
+) -> Frame:
+    """How rows are framed for a model pretrained on `objective`.
+
+    Raises DataError if the model needs [CLS] and [SEP] and the tokenizer has none.
+    """
+    ahead = not _outline(model, objective).causal
+    if new_tokens_of(objective):
+        marks = (vocab_size, vocab_size + 1, vocab_size + 2)
+    else:
+        cls_id, sep_id = special_ids(tokenizer).require("cls", "sep")
+        marks = (cls_id, sep_id, sep_id)
+    return Frame(*marks, sequence_length=config.sequence_length, reads_ahead=ahead)
+
+
+def check(
+    config: FinetuneConfig, info: TaskInfo, model: AnyModelConfig, objective: ObjectiveKind
+) -> None:
+    """Raise ConfigError, naming the key, for what this model or this task cannot be asked."""
+    encoder = _outline(model, objective)
+    pools = info.kind in ("classification", "regression", "choice")
+    if pools and config.pooling == "cls" and encoder.causal and config.top.kind == "linear":
+        raise ConfigError(
+            f"finetune.pooling is cls, but a {model.kind} pretrained on {objective} reads from "
+            "left to right, and its first token sees nothing but itself; change pooling to last or "
+            "mean, or finetune.top.kind to bilstm"
+        )
+    if config.loaded_layers is not None and config.loaded_layers > encoder.num_layers:
+        raise ConfigError(
+            f"finetune.loaded_layers is {config.loaded_layers}, but the pretrained model has "
+            f"{encoder.num_layers} layers; choose 0 to {encoder.num_layers}, or null for all"
+        )
+    if isinstance(config.use, FeaturesUse) and config.use.layers != "all":
+        above = [layer for layer in config.use.layers if layer > encoder.num_layers]
+        if above:
+            raise ConfigError(
+                f"finetune.use.layers names {above[0]}, but the pretrained model has 0, the "
+                f"embeddings, to {encoder.num_layers}; change it, or to all"
+            )
+    if config.both_orders and not (info.pair and info.kind in ("classification", "regression")):
+        raise ConfigError(
+            "finetune.both_orders is true, but the texts of the task are not pairs, found a task "
+            f"of {info.kind}; change it to false"
+        )
+    longest = encoder.longest_row
+    if longest is not None and config.sequence_length > longest:
+        raise ConfigError(
+            f"finetune.sequence_length is {config.sequence_length}, but the pretrained model has "
+            f"{longest} positions (model.max_position_embeddings); choose {longest} or less"
+        )
+
+
+def _outline(model: AnyModelConfig, objective: ObjectiveKind) -> Encoder:
+    """The encoder without its numbers: all that can be asked of it, for nothing."""
+    with torch.device("meta"):
+        return build_encoder(model, objective, vocab_size=1, dropout=0.0)

@@ -1,0 +1,91 @@
+"""What learns how fast in which epoch, and the state that can be kept after one.
+
+A state is safetensors, with the names that a checkpoint of pretraining has: `model/NAME`,
+`optimizer/PARAMETER/KEY`, and `epoch`, how many are done. There is no generator in it: the order
+follows from seed and epoch, dropout from seed and step. The learning rate is not in it either, so
+that whoever goes on with other settings (population based training) gets those.
+"""
+
+from __future__ import annotations
+
+import safetensors.torch
+import torch
+
+from rungwise.errors import UserError
+from rungwise.finetune.config import DiscriminativeUse, FinetuneConfig
+from rungwise.finetune.model import TaskModel
+from rungwise.training.state import named_state
+
+_EPOCH = "epoch"
+
+
+def learning_rate_shares(model: TaskModel, config: FinetuneConfig) -> dict[str, float]:
+    """What each parameter has of `learning_rate`, by name.
+
+    Of L layers, layer l has decay^(L - l), and the embeddings are layer 0.
+    """
+    decay = config.use.decay if isinstance(config.use, DiscriminativeUse) else 1.0
+    of_head = (config.head_learning_rate or config.learning_rate) / config.learning_rate
+    levels = model.encoder.depth()
+    shares = {
+        id(parameter): decay ** (len(levels) - 1 - number)
+        for number, level in enumerate(levels)
+        for parameter in level
+    }
+    return {name: shares.get(id(value), of_head) for name, value in model.named_parameters()}
+
+
+def thaw(model: TaskModel, config: FinetuneConfig, epoch: int) -> None:
+    """Let those layers learn whose turn it is in `epoch`, counted from 0, and no others."""
+    every = config.use.unfreeze_every_epochs if isinstance(config.use, DiscriminativeUse) else None
+    if every is None:
+        return
+    levels = model.encoder.depth()
+    waiting = max(0, len(levels) - epoch // every)
+    for number, level in enumerate(levels):
+        for parameter in level:
+            parameter.requires_grad_(number >= waiting)
+
+
+def effective(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """The highest learning rates that the optimizer has now, by the keys that should say so.
+
+    That of a fixed encoder is the head's: nothing else learns.
+    """
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    of_encoder = [rates.pop(id(p)) for p in model.encoder.parameters() if id(p) in rates]
+    return {
+        "learning_rate": max(of_encoder or rates.values()),
+        "head_learning_rate": max(rates.values()),
+    }
+
+
+def take_state(model: TaskModel, optimizer: torch.optim.Optimizer, epoch: int) -> bytes:
+    """All that is needed to go on after `epoch` epochs."""
+    tensors = named_state(model, (optimizer,)) | {_EPOCH: torch.tensor(epoch)}
+    return safetensors.torch.save({name: t.detach().clone() for name, t in tensors.items()})
+
+
+@torch.no_grad()
+def put_state(model: TaskModel, optimizer: torch.optim.Optimizer, state: bytes) -> int:
+    """Go on from `state`: how many epochs are done.
+
+    Raises UserError for the state of another model.
+    """
+    tensors = safetensors.torch.load(state)
+    parameters = dict(model.named_parameters())
+    for name, tensor in model.state_dict().items():
+        found = tensors.get(f"model/{name}")
+        if found is None or found.shape != tensor.shape:
+            raise UserError(
+                f"the saved state is of another model: expected {name} with the shape "
+                f"{list(tensor.shape)}, found {None if found is None else list(found.shape)}; what "
+                "goes on from a state must keep finetune.top, finetune.use and the encoder"
+            )
+        tensor.copy_(found)
+    for key, value in tensors.items():
+        kind, _, rest = key.partition("/")
+        if kind == "optimizer":
+            name, _, moment = rest.rpartition("/")
+            optimizer.state[parameters[name]][moment] = value
+    return int(tensors[_EPOCH])

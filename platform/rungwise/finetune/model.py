@@ -1,0 +1,145 @@
+"""The model of a task: encoder, top and head as the config asks, and itself as plain data.
+
+description, tensors = describe(model), model.state_dict()      JSON and safetensors
+model = restore(description, tensors)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor
+
+from rungwise.config import validate
+from rungwise.errors import DataError
+from rungwise.finetune.config import BilstmTop, FeaturesUse, FinetuneConfig
+from rungwise.models.bilstm import BiLstm
+from rungwise.models.config import AnyModelConfig, ModelConfig, ObjectiveKind
+from rungwise.models.encoders import BertEncoder, build_encoder, load_encoder, new_tokens_of
+from rungwise.models.heads import ChoiceHead, Head, HeadedEncoder, SequenceHead, SpanHead, TokenHead
+from rungwise.models.mixing import ScalarMix
+from rungwise.tasks.examples import TaskInfo
+
+_POOLER = "bert.pooler."
+
+
+class TaskModel(HeadedEncoder):
+    """A model for one task, with all that its answers depend on.
+
+    `calibration` is what was found on the validation split, such as the threshold of no answer.
+    """
+
+    def __init__(
+        self,
+        config: FinetuneConfig,
+        info: TaskInfo,
+        model: AnyModelConfig,
+        objective: ObjectiveKind,
+        vocab_size: int,
+    ) -> None:
+        encoder = build_encoder(
+            model, objective, vocab_size, config.dropout, new_tokens_of(objective)
+        )
+        mixed: list[int] = []
+        if isinstance(config.use, FeaturesUse):
+            layers = config.use.layers
+            mixed = list(range(encoder.num_layers + 1)) if layers == "all" else layers
+        top, width = None, encoder.width
+        if isinstance(config.top, BilstmTop):
+            sizes = config.top
+            top = BiLstm(width, sizes.hidden_size, sizes.num_layers, config.dropout)
+            width = 2 * sizes.hidden_size
+        # The pooler stands on the last [CLS] of both directions and nowhere else.
+        pooler = (
+            isinstance(encoder, BertEncoder)
+            and not encoder.causal
+            and config.pooling == "cls"
+            and top is None
+            and not mixed
+        )
+        super().__init__(
+            encoder,
+            _head(config, info, width, pooler),
+            top=top,
+            mix=ScalarMix(len(mixed)) if mixed else None,
+            mixed=mixed,
+            fixed=config.fixes_encoder,
+        )
+        self.config = config
+        self.info = info
+        self.model_config = model
+        self.objective: ObjectiveKind = objective
+        self.vocab_size = vocab_size
+        self.calibration: dict[str, float] = {}
+
+    @torch.no_grad()
+    def load_pretrained(self, pretrained: Mapping[str, Tensor]) -> None:
+        """Start from the weights of pretraining, or from as many layers as the config says.
+
+        A pooler that pretraining has not trained keeps its random start, and so does one above
+        layers that were not loaded. Raises DataError for weights that do not fit.
+        """
+        load_encoder(self.encoder, pretrained, self.config.loaded_layers)
+        whole = self.config.loaded_layers in (None, self.encoder.num_layers)
+        if isinstance(self.head, SequenceHead | ChoiceHead) and self.head.pool.dense and whole:
+            for name, parameter in self.head.pool.dense.named_parameters():
+                if (found := pretrained.get(_POOLER + name)) is not None:
+                    parameter.copy_(found)
+
+
+def _head(config: FinetuneConfig, info: TaskInfo, width: int, pooler: bool) -> Head:
+    match info.kind:
+        case "classification" | "regression":
+            outputs = len(info.labels) if info.kind == "classification" else 1
+            return SequenceHead(width, outputs, config.pooling, config.dropout, pooler)
+        case "tagging":
+            return TokenHead(width, len(info.labels), config.dropout)
+        case "span":
+            return SpanHead(width)
+        case "choice":
+            return ChoiceHead(width, config.pooling, config.dropout, pooler)
+
+
+def describe(model: TaskModel) -> dict[str, Any]:
+    """All of the model but its tensors, as JSON holds it; `restore` reads it."""
+    return {
+        "model": model.model_config.model_dump(mode="json"),
+        "objective": model.objective,
+        "vocab_size": model.vocab_size,
+        "task": model.info.as_data(),
+        "finetune": model.config.model_dump(mode="json"),
+        "calibration": model.calibration,
+    }
+
+
+def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TaskModel:
+    """The model that was described, ready to answer.
+
+    Raises DataError naming the first tensor that is missing, left over or of another shape.
+    """
+    model = TaskModel(
+        validate(FinetuneConfig, description["finetune"], source="finetune"),
+        TaskInfo.from_data(description["task"]),
+        model_config(description["model"]),
+        description["objective"],
+        description["vocab_size"],
+    )
+    expected = model.state_dict()
+    for name in sorted(expected.keys() | tensors.keys()):
+        shapes = [list(t[name].shape) if name in t else None for t in (expected, tensors)]
+        if shapes[0] != shapes[1]:
+            raise DataError(
+                f"the weights of the model: {name} should have the shape {shapes[0]}, found "
+                f"{shapes[1]}; give the description and the weights of the same model"
+            )
+    model.load_state_dict(dict(tensors))
+    model.calibration = dict(description["calibration"])
+    return model.eval()
+
+
+def model_config(data: Mapping[str, Any]) -> AnyModelConfig:
+    """The config of a pretrained model, from plain data."""
+    return TypeAdapter(ModelConfig).validate_python(data)

@@ -1,0 +1,141 @@
+"""The answers of a model, its loss, and the metrics of its task.
+
+Shapes: B items, T sequence, C classes, W words, O options.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from rungwise.finetune.batches import ItemBatch, collate
+from rungwise.finetune.data import Split, TaskData
+from rungwise.finetune.model import TaskModel
+from rungwise.tasks.examples import Kind
+from rungwise.tasks.items import Item
+
+_ROWS_AT_A_TIME = 64
+Output = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of one split. `predictions` are one for each example, in their order."""
+
+    loss: float
+    metrics: dict[str, float]
+    predictions: list[dict[str, Any]]
+
+
+def outputs(model: TaskModel, items: Sequence[Item]) -> list[Output]:
+    """The logits of each item, in their order: classification (C,), regression (), tagging
+    (words of the item, C), span (T, 2) over its row, choice (options of the item,)."""
+    return _answers(model, items)[0]
+
+
+def evaluate(model: TaskModel, data: TaskData, split: str) -> Scores:
+    """Loss, metrics and predictions of a split, with the model's calibration."""
+    part = data.splits[split]
+    found, loss = _answers(model, part.items)
+    return _score(model, part, found, loss)
+
+
+def calibrate_and_score(model: TaskModel, data: TaskData) -> Scores:
+    """Calibrate the model on the validation split, and score it there."""
+    from rungwise.tasks.kinds import calibrate
+
+    part = data.splits["validation"]
+    found, loss = _answers(model, part.items)
+    model.calibration = calibrate(found, part.items, part.examples, data.info)
+    return _score(model, part, found, loss)
+
+
+def _score(model: TaskModel, part: Split, found: list[Output], loss: float) -> Scores:
+    from rungwise.tasks.kinds import decode, score
+
+    predictions = decode(
+        found,
+        part.items,
+        part.examples,
+        model.info,
+        model.calibration,
+        max_answer_tokens=model.config.max_answer_tokens,
+    )
+    return Scores(loss, score(predictions, part.examples, model.info), predictions)
+
+
+@torch.no_grad()
+def _answers(model: TaskModel, items: Sequence[Item]) -> tuple[list[Output], float]:
+    """The outputs of the items, and their loss; NaN where not all targets are known."""
+    model.eval()
+    kind = model.info.kind
+    found: list[Output | None] = [None] * len(items)
+    total, count = 0.0, 0
+    for places in _by_length(items):
+        here = [items[place] for place in places]
+        batch = collate(here, kind)
+        logits = model(batch.ids, batch.segments, batch.rows)
+        for place, output in zip(places, _split(kind, logits, here, batch), strict=True):
+            found[place] = output
+        if batch.targets is None:
+            total = math.nan
+        else:
+            batch_total, batch_count = loss_sums(kind, logits, batch.targets)
+            total, count = total + batch_total.item(), count + batch_count
+    return [output for output in found if output is not None], total / max(count, 1)
+
+
+def _by_length(items: Sequence[Item]) -> Iterator[list[int]]:
+    """Places of items that are near in length, so that little of a batch is padding."""
+    lengths = [max(len(row.ids) for row in item.rows) for item in items]
+    chunk: list[int] = []
+    rows = 0
+    for place in sorted(range(len(items)), key=lambda place: lengths[place]):
+        if chunk and rows + len(items[place].rows) > _ROWS_AT_A_TIME:
+            yield chunk
+            chunk, rows = [], 0
+        chunk.append(place)
+        rows += len(items[place].rows)
+    if chunk:
+        yield chunk
+
+
+def _split(kind: Kind, logits: Tensor, items: Sequence[Item], batch: ItemBatch) -> Iterator[Output]:
+    """What each item has of the logits of its batch, without padding."""
+    match kind:
+        case "classification":
+            parts = list(logits)
+        case "regression":
+            parts = list(logits[:, 0])
+        case "tagging":
+            parts = list(logits.split([len(item.places) for item in items]))
+        case "span":
+            parts = [row[: len(item.rows[0].ids)] for row, item in zip(logits, items, strict=True)]
+        case "choice":
+            parts = [row[: len(item.rows)] for row, item in zip(logits, items, strict=True)]
+    # Copies: a view would keep the logits of the whole batch.
+    return (part.numpy().copy() for part in parts)
+
+
+def loss_sums(kind: Kind, logits: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+    """The sum of the losses, and of how many: words in tagging, else items."""
+    match kind:
+        case "regression":
+            total = functional.mse_loss(logits[:, 0], targets, reduction="sum")
+        case "span":
+            # (B, T, 2) -> (B, 2, T): two questions, T places to choose from.
+            each_X = functional.cross_entropy(
+                logits.transpose(1, 2).flatten(0, 1), targets.flatten(), reduction="none"
+            )
+            total = each_X.sum() / 2
+        case _:
+            total = functional.cross_entropy(logits, targets, reduction="sum")
+    return total, len(targets)

@@ -1,0 +1,47 @@
+"""A learned mean of all layers (Peters et al. 2018, "Deep contextualized word representations",
+arXiv:1802.05365, equation 1):
+
+    mixed = gamma · sum over l of softmax(s)_l · layer_l
+
+`s` starts at 0, so that the mix starts as the plain mean, and gamma at 1. Weight decay pulls s back
+to that start, as does the L2 term of their section 3.3. The weights say which layers a task reads.
+
+Shapes: B batch, T sequence, E width, K layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Mix:
+    """What was learned: the share of each layer, which sum to 1, and the factor of all."""
+
+    shares: tuple[float, ...]
+    gamma: float
+
+
+class ScalarMix(nn.Module):
+    """The mix of `num_layers` tensors of one shape, embeddings counted."""
+
+    def __init__(self, num_layers: int) -> None:
+        super().__init__()
+        self.scores = nn.Parameter(torch.zeros(num_layers))
+        self.gamma = nn.Parameter(torch.ones(()))
+
+    def forward(self, layers: Sequence[Tensor]) -> Tensor:
+        """(B, T, E) out of K tensors (B, T, E)."""
+        shares_K = self.scores.softmax(dim=0)
+        mixed = torch.zeros_like(layers[0])
+        for share, layer in zip(shares_K, layers, strict=True):
+            mixed = mixed + share * layer
+        return self.gamma * mixed
+
+    def read(self) -> Mix:
+        """The numbers as they are now."""
+        return Mix(tuple(self.scores.softmax(dim=0).tolist()), self.gamma.item())

@@ -1,0 +1,140 @@
+"""Plots over label budgets and over layers: what few labels give, and which layers a task reads."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from rungwise.report import style
+from rungwise.report.compared import Compared, TaskResult, best_of
+from rungwise.report.formats import metric_axis
+
+_COLUMNS = 3
+_APART = 0.022  # of the axis, between the systems at one budget
+_TRIVIAL = "best trivial baseline"
+_LABEL = 0.13  # of the axis, the room of a tick's label
+_GROUP = 0.8  # of the room of a layer, for all its bars
+
+
+def budgets(compared: Compared) -> bytes:
+    """Score against the number of labelled examples for every system, one panel a task."""
+    tasks = [task for task in compared.tasks if len(task.by_budget) > 1]
+    columns = min(_COLUMNS, len(tasks))
+    rows = -(-len(tasks) // columns)
+    width = style.WIDE[0] if columns > 1 else style.MIDDLE[0]
+    drawn = style.figure((width, 0.7 + 3.2 * rows))
+    grid = drawn.subplots(rows, columns, squeeze=False)
+    for axes, task in zip(grid.flat, tasks, strict=False):
+        _panel(axes, task)
+    for axes in list(grid.flat)[len(tasks) :]:
+        axes.set_axis_off()
+    style.legend_below(drawn, grid.flat[0], last=[_TRIVIAL])
+    return style.png(drawn)
+
+
+def _panel(axes: Axes, task: TaskResult) -> None:
+    counts = [found["examples"]["train"] for found in task.by_budget]
+    names = list(task.evaluated["systems"])
+    span = max(counts) / min(counts)
+    for place, name in enumerate(names):
+        look = style.series(place)
+        estimates = [found["systems"][name]["estimates"][task.metric] for found in task.by_budget]
+        mean, low, high = (
+            np.array([100 * each[of] for each in estimates]) for of in ("mean", "low", "high")
+        )
+        moved = span ** (_APART * (place - (len(names) - 1) / 2))
+        axes.errorbar(
+            np.array(counts) * moved,
+            mean,
+            yerr=(mean - low, high - mean),
+            color=look.colour,
+            marker=look.marker,
+            linestyle=look.line,
+            markersize=6,
+            linewidth=1.7,
+            elinewidth=1.2,
+            capsize=3,
+            label=name,
+        )
+    trivial = [best_of(_metric(found, task.metric)) for found in task.by_budget]
+    values = [None if best is None else 100 * best[1] for best in trivial]
+    if any(value is not None for value in values):
+        axes.plot(
+            counts,
+            [np.nan if value is None else value for value in values],
+            color=style.MUTED,
+            linestyle=(0, (4, 3)),
+            linewidth=1.3,
+            label=_TRIVIAL,
+        )
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(counts))
+    axes.xaxis.set_minor_locator(NullLocator())
+    gaps = [math.log(b / a) for a, b in itertools.pairwise(counts)]
+    crowded = min(gaps) < _LABEL * math.log(span)
+    axes.set_xticklabels([_short(count) for count in counts], rotation=40 if crowded else 0)
+    style.dress(axes, task.name, "labelled examples", metric_axis(task.metric))
+
+
+def _short(count: int) -> str:
+    """10, 100, 1k, 67k: labels stand close on a logarithmic axis."""
+    return f"{count}" if count < 1000 else f"{count / 1000:.3g}k"
+
+
+def _metric(found: Mapping[str, Any], metric: str) -> dict[str, float]:
+    return {name: each[metric] for name, each in found["baselines"].items() if metric in each}
+
+
+def mixed(compared: Compared) -> list[tuple[TaskResult, dict[str, np.ndarray]]]:
+    """Tasks with the systems that learnt to mix layers: weights, a row a seed and a column a layer,
+    the embeddings first."""
+    found = []
+    for task in compared.tasks:
+        rows: dict[str, list[list[float]]] = {}
+        for row in task.evaluated["rows"]:
+            if row["mix"]:
+                rows.setdefault(row["system"], []).append(row["mix"])
+        if rows:
+            found.append((task, {name: np.array(each) for name, each in rows.items()}))
+    return found
+
+
+def mix(compared: Compared) -> bytes:
+    """The weight of every layer, mean over seeds with their standard deviation, a panel a task."""
+    tasks = mixed(compared)
+    columns = min(2, len(tasks))
+    rows = -(-len(tasks) // columns)
+    width = style.WIDE[0] if columns > 1 else style.MIDDLE[0]
+    drawn = style.figure((width, 0.7 + 3.0 * rows))
+    grid = drawn.subplots(rows, columns, squeeze=False)
+    named: dict[str, Any] = {}
+    for axes, (task, systems) in zip(grid.flat, tasks, strict=False):
+        layers = max(weights.shape[1] for weights in systems.values())
+        bar = _GROUP / len(systems)
+        for place, (name, weights) in enumerate(systems.items()):
+            look = style.series(list(compared.systems).index(name))
+            count = weights.shape[1]
+            bars = axes.bar(
+                np.arange(count) + bar * (place - (len(systems) - 1) / 2),
+                100 * weights.mean(axis=0),
+                yerr=100 * weights.std(axis=0, ddof=1) if len(weights) > 1 else None,
+                width=0.92 * bar,
+                color=look.colour,
+                error_kw={"ecolor": style.INK, "elinewidth": 1.1, "capsize": 2},
+            )
+            named.setdefault(name, bars)
+        equal = axes.axhline(100 / layers, color=style.MUTED, linestyle=(0, (4, 3)), linewidth=1.2)
+        named.setdefault("all layers alike", equal)
+        axes.set_xticks(range(layers), ["emb.", *(str(layer) for layer in range(1, layers))])
+        style.dress(axes, task.name, "layer", "weight (%)")
+    for axes in list(grid.flat)[len(tasks) :]:
+        axes.set_axis_off()
+    order = [name for name in (*compared.systems, "all layers alike") if name in named]
+    style.key_below(drawn, [named[name] for name in order], order)
+    return style.png(drawn)

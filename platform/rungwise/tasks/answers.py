@@ -1,0 +1,119 @@
+"""From the logits of windows to the answer as it stands in the text, or to none (SPEC F7).
+
+The score of a span is the sum of its start and end logits, and the best over all windows wins.
+The released code for SQuAD lets a token start an answer only in the window that shows most around
+it; here it may in each, because that rule hides an answer that stands whole in another window only.
+No answer scores as the first token of the row does, in the window where that is least; it is given
+where it beats the best span by more than a threshold found on the validation split (Devlin et al.
+2019, section 4.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rungwise.tasks import squad_rules
+from rungwise.tasks.examples import Question, TaskInfo
+from rungwise.tasks.items import Item
+
+THRESHOLD = "null_threshold"
+_NO_TOKEN = 1e9  # how much no answer is better where the context has no token to answer with
+
+
+@dataclass
+class _Best:
+    """The best span of an example over its windows, and the least score of no answer."""
+
+    score: float = -np.inf
+    start: int = 0
+    end: int = 0
+    no_answer: float = field(default=np.inf)
+
+
+def decode(
+    outputs: Sequence[NDArray[Any]],
+    items: Sequence[Item],
+    examples: Sequence[Question],
+    calibration: Mapping[str, float],
+    max_answer_tokens: int,
+) -> list[dict[str, Any]]:
+    """{"text", "start", "end", "no_answer_score"} of each example.
+
+    `text` is exactly `context[start:end]`, empty where no answer is given; without a threshold in
+    `calibration` there always is one, if the context has a token. `no_answer_score` is how much
+    better no answer scores than the best span.
+    """
+    best = [_Best() for _ in examples]
+    for output, item in zip(outputs, items, strict=True):
+        _take(best[item.example], np.asarray(output, np.float64), item, max_answer_tokens)
+    threshold = calibration.get(THRESHOLD, np.inf)
+    found = []
+    for example, span in zip(examples, best, strict=True):
+        difference = span.no_answer - span.score if span.end else _NO_TOKEN
+        start, end = (0, 0) if difference > threshold else (span.start, span.end)
+        found.append(
+            {
+                "text": example.context[start:end],
+                "start": start,
+                "end": end,
+                "no_answer_score": float(difference),
+            }
+        )
+    return found
+
+
+def calibrate(
+    outputs: Sequence[NDArray[Any]],
+    items: Sequence[Item],
+    examples: Sequence[Question],
+    info: TaskInfo,
+    max_answer_tokens: int,
+) -> dict[str, float]:
+    """The threshold with the best `info.metric` on these examples, {} if all have answers.
+
+    The metric is exact match or, if `info.metric` is none of the two, F1. Of equally good
+    thresholds the lowest counts.
+    """
+    if all(example.answers for example in examples):
+        return {}
+    answered = decode(outputs, items, examples, {}, max_answer_tokens)
+    which = 0 if info.metric == "exact_match" else 1
+    if_answered = [
+        squad_rules.of_example(prediction["text"], example)[which]
+        for prediction, example in zip(answered, examples, strict=True)
+    ]
+    if_not = [squad_rules.of_example("", example)[which] for example in examples]
+    scores = np.array([prediction["no_answer_score"] for prediction in answered])
+    order = np.argsort(scores, kind="stable")
+    gains = np.array(if_answered)[order] - np.array(if_not)[order]
+    # Total when the first k in this order are answered, against none: k = 0 to all of them.
+    totals = np.concatenate([[0.0], np.cumsum(gains)])
+    ranked = scores[order]
+    # A threshold cannot part examples of one score.
+    parts = np.concatenate([[True], ranked[1:] > ranked[:-1], [True]])
+    k = int(np.where(parts, totals, -np.inf).argmax())
+    return {THRESHOLD: float(ranked[k - 1] if k else ranked[0] - 1.0)}
+
+
+def _take(best: _Best, logits: NDArray[np.float64], item: Item, max_answer_tokens: int) -> None:
+    """Let a window's best span compete."""
+    best.no_answer = min(best.no_answer, float(logits[0].sum()))
+    count = len(item.places)
+    held = np.array([start < end for start, end in item.places], bool)
+    if not held.any():
+        return
+    second = item.rows[0].second
+    starts, ends = np.where(held[:, None], logits[second : second + count], -np.inf).T
+    longest = min(max_answer_tokens, count)
+    # scores[s, l]: the span from s on with l more tokens.
+    padded = np.concatenate([ends, np.full(longest - 1, -np.inf)])
+    scores = starts[:, None] + np.lib.stride_tricks.sliding_window_view(padded, longest)
+    first, more = divmod(int(scores.argmax()), longest)
+    if scores[first, more] > best.score:
+        best.score = float(scores[first, more])
+        best.start, best.end = item.places[first][0], item.places[first + more][1]

@@ -1,0 +1,130 @@
+"""What a task gives for nothing: scores of rules that read little or none of the input.
+
+    majority       the commonest label, tag or place of the right option in the training split
+    chance         the share that a draw without looking gets right, in the mean
+    mean           the mean of the training scores
+    word_majority  each word's commonest tag in the training split, the commonest of all for others
+    no_answer      no question has one
+    first_sentence, first_words
+                   where the context begins; as many words as the answers have in the median
+    longest        the option of the most characters
+
+A model has learned something where it beats them (Gururangan et al. 2018, arXiv:1803.02324, for
+how much can be told from half of the input).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rungwise.instances.segmenters import HAN
+from rungwise.tasks.examples import Choice, Kind, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.scores import score
+
+Predictions = list[dict[str, Any]]
+_SENTENCE = re.compile(r".*?(?:[.!?](?=\s)|[。！？]|$)", re.DOTALL)  # noqa: RUF001
+_WORD = re.compile(rf"[{HAN}]|[^\s{HAN}]+")
+
+
+def baselines(
+    info: TaskInfo, train: Sequence[Any], test: Sequence[Any]
+) -> dict[str, dict[str, float]]:
+    """The metrics of each rule on `test`, by its name; what it knows is from `train`.
+
+    Raises DataError for an example of `test` without a target.
+    """
+    found = {
+        name: score(predictions, test, info)
+        for name, predictions in _RULES[info.kind](info, train, test).items()
+    }
+    if info.kind == "classification":
+        found["chance"] = {"accuracy": 1 / len(info.labels)}
+    if info.kind == "choice":
+        found["chance"] = {"accuracy": float(np.mean([1 / len(e.options) for e in test]))}
+    return found
+
+
+def _classification(
+    info: TaskInfo, train: Sequence[Text], test: Sequence[Text]
+) -> dict[str, Predictions]:
+    label = _commonest(example.target for example in train)
+    return {"majority": [{"label": label}] * len(test)}
+
+
+def _regression(
+    info: TaskInfo, train: Sequence[Text], test: Sequence[Text]
+) -> dict[str, Predictions]:
+    mean = float(np.mean([float(example.target or 0.0) for example in train]))
+    return {"mean": [{"score": mean}] * len(test)}
+
+
+def _tagging(
+    info: TaskInfo, train: Sequence[Tagged], test: Sequence[Tagged]
+) -> dict[str, Predictions]:
+    tags_of: dict[str, Counter[str]] = {}
+    for example in train:
+        for word, tag in zip(example.words, example.tags or (), strict=True):
+            tags_of.setdefault(word, Counter())[tag] += 1
+    commonest = _commonest(tag for example in train for tag in example.tags or ())
+    best = {word: _commonest(counts) for word, counts in tags_of.items()}
+    return {
+        "majority": [{"tags": [commonest] * len(example.words)} for example in test],
+        "word_majority": [
+            {"tags": [best.get(word, commonest) for word in example.words]} for example in test
+        ],
+    }
+
+
+def _span(
+    info: TaskInfo, train: Sequence[Question], test: Sequence[Question]
+) -> dict[str, Predictions]:
+    lengths = [len(_WORD.findall(e.answers[0].text)) for e in train if e.answers]
+    words = round(float(np.median(lengths))) if lengths else 1
+    return {
+        "no_answer": [{"text": ""}] * len(test),
+        "first_sentence": [{"text": _first_sentence(example.context)} for example in test],
+        "first_words": [{"text": _first_words(example.context, words)} for example in test],
+    }
+
+
+def _choice(
+    info: TaskInfo, train: Sequence[Choice], test: Sequence[Choice]
+) -> dict[str, Predictions]:
+    option = _commonest(example.target for example in train)
+    return {
+        "majority": [{"option": option}] * len(test),
+        "longest": [
+            {"option": int(np.argmax([len(option) for option in example.options]))}
+            for example in test
+        ],
+    }
+
+
+def _first_sentence(context: str) -> str:
+    found = _SENTENCE.match(context.lstrip())
+    return found[0] if found else ""
+
+
+def _first_words(context: str, words: int) -> str:
+    found = list(_WORD.finditer(context))[:words]
+    return context[found[0].start() : found[-1].end()] if found else ""
+
+
+def _commonest(values: Iterable[Any] | Counter[str]) -> Any:
+    """The value there is most of, of several the one that sorts first."""
+    counts = values if isinstance(values, Counter) else Counter(values)
+    return min(counts, key=lambda value: (-counts[value], value))
+
+
+_RULES: Mapping[Kind, Callable[[TaskInfo, Any, Any], dict[str, Predictions]]] = {
+    "classification": _classification,
+    "regression": _regression,
+    "tagging": _tagging,
+    "span": _span,
+    "choice": _choice,
+}

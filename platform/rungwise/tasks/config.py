@@ -1,0 +1,152 @@
+"""The task block: paragraphs of the corpus, or files as published; what they match, and digests.
+
+`identity` is the config without its paths and `outside` the digests that stand in for them, so a
+data set that moves is the same one and one that changes is another. Both run before anything is
+built, and refuse a path that matches nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from rungwise.config import Config
+from rungwise.errors import ConfigError, DataError
+from rungwise.storage import SourceFile, find_files, reached
+from rungwise.tasks.examples import SPLITS, Kind
+from rungwise.tasks.formats import TaggedFormat
+
+# What can select, by kind, the default first: all are better when higher.
+METRICS: Mapping[Kind, tuple[str, ...]] = {
+    "classification": ("accuracy", "macro_f1", "f1", "matthews"),
+    "regression": ("pearson", "spearman"),
+    "tagging": ("f1", "precision", "recall", "accuracy"),
+    "span": ("f1", "exact_match"),
+    "choice": ("accuracy",),
+}
+
+# Files, folders and globs, local or s3://, .gz too; one or a list.
+Paths = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    Field(min_length=1),
+]
+
+
+class ParagraphTaskConfig(Config):
+    """How many labels and paragraphs. Every label gets the same number in each split."""
+
+    kind: Literal["paragraph_label"] = "paragraph_label"
+    num_labels: int = Field(default=10, ge=2)
+    train_per_label: int = Field(default=20, ge=1)
+    validation_per_label: int = Field(default=30, ge=1)
+    test_per_label: int = Field(default=60, ge=1)
+    minimum_words: int = Field(default=12, ge=1)
+    maximum_words: int = Field(default=120, ge=1)
+    seed: int = Field(default=0, ge=0)
+
+
+class FilesTaskConfig(Config):
+    """Files of one format. A split that has no file is a share of the training file's texts."""
+
+    kind: Literal["files"] = "files"
+    format: TaggedFormat
+    train: Paths
+    validation: Paths | None = None
+    test: Paths | None = None
+    validation_fraction: float | None = Field(default=None, gt=0, lt=1)
+    test_fraction: float | None = Field(default=None, gt=0, lt=1)
+    train_examples: int | None = Field(default=None, ge=1)  # a label budget; all if unset
+    max_validation_examples: int | None = Field(default=None, ge=1)
+    max_test_examples: int | None = Field(default=None, ge=1)
+    # Examples of validation and test with a label that training has none of: `keep` has the label
+    # among the task's, and no model can be right about it.
+    unseen_labels: Literal["error", "drop", "keep"] = "error"
+    metric: str | None = None  # the one that selects; the data set's own or its kind's if unset
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _whole(self) -> FilesTaskConfig:
+        for split in SPLITS[1:]:
+            path, fraction = getattr(self, split), getattr(self, f"{split}_fraction")
+            if (path is None) == (fraction is None):
+                found = "neither is set" if path is None else "both are set"
+                raise ValueError(f"expected {split} or {split}_fraction, {found}")
+        if (self.validation_fraction or 0) + (self.test_fraction or 0) >= 1:
+            raise ValueError("validation_fraction and test_fraction leave nothing to train on")
+        known = METRICS[self.format.task_kind]
+        if self.metric is not None and self.metric not in known:
+            raise ValueError(
+                f"metric: expected one of {', '.join(known)} for {self.format.task_kind}, found "
+                f"{self.metric!r}"
+            )
+        columns = getattr(self.format, "columns", None)
+        if columns is not None and columns.label is None and columns.score is None:
+            raise ValueError("format.columns: a task needs a column for the label or for the score")
+        return self
+
+    def paths(self) -> dict[str, tuple[str, ...]]:
+        """The paths of the splits that have files."""
+        return {split: getattr(self, split) for split in SPLITS if getattr(self, split) is not None}
+
+
+TaskConfig = Annotated[ParagraphTaskConfig | FilesTaskConfig, Field(discriminator="kind")]
+
+
+def identity(config: ParagraphTaskConfig | FilesTaskConfig) -> dict[str, Any]:
+    """The config as far as it decides what comes out: all but the paths."""
+    plain = config.model_dump(mode="json")
+    if isinstance(config, FilesTaskConfig):
+        for split in SPLITS:
+            plain.pop(split)
+    return plain
+
+
+def outside(config: ParagraphTaskConfig | FilesTaskConfig) -> dict[str, Any]:
+    """Digests of the files that the task reads now, by split; {} if it reads none.
+
+    Raises ConfigError or DataError if a path matches nothing or what it matches is empty.
+    """
+    if not isinstance(config, FilesTaskConfig):
+        return {}
+    found = {}
+    for split in config.paths():
+        files = files_of(config, split)
+        digest = hashlib.sha256()
+        for file in files:
+            with reached(file.uri, key_of(split)):
+                digest.update(f"{file.name}\0{file.digest()}\n".encode())
+        found[split] = {
+            "files": len(files),
+            "bytes": sum(file.size_bytes for file in files),
+            "sha256": digest.hexdigest(),
+        }
+    return found
+
+
+def files_of(config: FilesTaskConfig, split: str) -> list[SourceFile]:
+    """The files of a split that has some, sorted, each once."""
+    key = key_of(split)
+    files: dict[str, SourceFile] = {}
+    for pattern in config.paths()[split]:
+        with reached(pattern, key):
+            matched = find_files(pattern)
+        if not matched:
+            raise ConfigError(
+                f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
+            )
+        files |= {file.uri: file for file in matched if file.uri not in files}
+    if not any(file.size_bytes for file in files.values()):
+        raise DataError(
+            f"{key}: expected examples, found {len(files)} empty files that match "
+            f"{', '.join(config.paths()[split])}; change {key}"
+        )
+    return sorted(files.values(), key=lambda file: (file.name, file.uri))
+
+
+def key_of(name: str) -> str:
+    """The config key of a field of the block, as a message should print it."""
+    return f"data.{name}"

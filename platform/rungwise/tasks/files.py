@@ -1,0 +1,203 @@
+"""A task from files: read, split, drawn, and checked before anything trains on it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rungwise.errors import DataError
+from rungwise.storage import reached
+from rungwise.tasks.config import METRICS, FilesTaskConfig, files_of, key_of
+from rungwise.tasks.examples import SPLITS, Example, Tagged, TaskInfo, Text
+from rungwise.tasks.formats import read
+from rungwise.tasks.formats.base import listed, nearest, shown
+from rungwise.tasks.formats.columns import is_iob
+from rungwise.tasks.splits import drawn, overlap, shares
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a task stage writes: the splits, what they have in common, and what was found.
+
+    `found` goes into the summary; `notes` are lines that the user should read.
+    """
+
+    info: TaskInfo
+    splits: dict[str, list[Any]]
+    found: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def load(config: FilesTaskConfig) -> Task:
+    """The task that the config asks for.
+
+    Raises DataError, naming file and line, for what no model should be trained on.
+    """
+    counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
+    splits = {split: _read(config, split, counts[split]) for split in config.paths()}
+    given = {split: getattr(config, f"{split}_fraction") for split in SPLITS[1:]}
+    fractions = {split: share for split, share in given.items() if share is not None}
+    if fractions:
+        splits |= shares(splits["train"], fractions, config.seed)
+    splits = {split: splits[split] for split in SPLITS}
+    for split, examples in splits.items():
+        _check_filled(split, examples, config)
+    labels = _labels(config, splits, counts)
+    notes = []
+    if config.train_examples is not None:
+        splits["train"] = _budget(config, splits["train"], labels)
+    for split in SPLITS[1:]:
+        most = getattr(config, f"max_{split}_examples")
+        if most is not None:
+            splits[split] = drawn(splits[split], most, config.seed)
+    info = TaskInfo(
+        kind=config.format.task_kind,
+        labels=labels,
+        pair=_are_pairs(splits["train"]),
+        metric=_metric(config, labels),
+    )
+    shared = {split: overlap(splits["train"], splits[split]) for split in SPLITS[1:]}
+    for split, number in shared.items():
+        if number:
+            notes.append(
+                f"{number} of {len(splits[split])} {split} examples have a text that stands in "
+                "train too; their score says what was remembered"
+            )
+    irregular = {split: dict(found) for split, found in counts.items() if found}
+    notes += [
+        f"{split}: {number} {reason.replace('_', ' ')}"
+        for split, found in irregular.items()
+        for reason, number in found.items()
+    ]
+    if labels and (idle := set(labels) - {label for e in splits["train"] for label in _of(e)}):
+        notes.append(f"no training example has the label {listed(_sorted(idle))}")
+    return Task(info, splits, {"overlap": shared, "irregular": irregular}, notes)
+
+
+def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Example]:
+    examples: list[Example] = []
+    for file in files_of(config, split):
+        try:
+            with reached(file.uri, key_of(split)):
+                examples.extend(read(file, config.format, split, counts))
+        except OSError as error:
+            raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
+    return examples
+
+
+def _check_filled(split: str, examples: Sequence[Example], config: FilesTaskConfig) -> None:
+    if examples:
+        return
+    paths = config.paths()
+    if split in paths:
+        raise DataError(
+            f"{key_of(split)}: expected examples, found none in {', '.join(paths[split])}; change "
+            f"{key_of(split)}"
+        )
+    keys = [key_of(f"{other}_fraction") for other in SPLITS[1:] if other not in paths]
+    raise DataError(
+        f"the share of {key_of('train')} that is {split} has no example; change "
+        f"{' or '.join(keys)}, or name a file"
+    )
+
+
+def _labels(
+    config: FilesTaskConfig,
+    splits: dict[str, list[Example]],
+    counts: dict[str, Counter[str]],
+) -> tuple[str, ...]:
+    """The names of the labels; examples with one that training has none of are refused or left out.
+
+    The whole of the training split decides, before a budget is drawn from it.
+    """
+    if config.format.task_kind not in ("classification", "tagging"):
+        return ()
+    seen = {label for example in splits["train"] for label in _of(example)}
+    if len(seen) < 2:
+        raise DataError(
+            f"{key_of('train')}: expected two labels or more, found only {listed(sorted(seen))}; "
+            "check which column data.format names, or change the file"
+        )
+    extra: set[str] = set()
+    for split in SPLITS[1:]:
+        kept = []
+        for example in splits[split]:
+            unseen = [label for label in _of(example) if label not in seen]
+            if unseen and config.unseen_labels == "error":
+                key = key_of(split if split in config.paths() else "train")
+                raise DataError(
+                    f"{key}: {example.where}: the label {shown(unseen[0])} of this {split} example "
+                    f"is on no training example{nearest(unseen[0], seen)}; the labels there are "
+                    f"{listed(_sorted(seen))}; mend the files, or set "
+                    f"{key_of('unseen_labels')} to drop or keep"
+                )
+            if unseen:
+                done = "kept" if config.unseen_labels == "keep" else "dropped"
+                counts[split][f"examples_{done}_with_a_label_unseen_in_training"] += 1
+                extra.update(unseen)
+            if not unseen or config.unseen_labels == "keep":
+                kept.append(example)
+        splits[split] = kept
+        _check_filled(split, kept, config)
+    known = seen | extra if config.unseen_labels == "keep" else seen
+    stated = config.format.stated_labels
+    return tuple(stated) if stated else tuple(_sorted(known))
+
+
+def _of(example: Example) -> tuple[str, ...]:
+    """The labels of an example of classification or tagging, each once."""
+    if isinstance(example, Tagged):
+        return tuple(dict.fromkeys(example.tags or ()))
+    assert isinstance(example, Text)
+    return (str(example.target),)
+
+
+def _sorted(labels: set[str]) -> list[str]:
+    """By number if all are numbers, otherwise by text."""
+    if all(label.isascii() and label.isdigit() for label in labels):
+        return sorted(labels, key=lambda label: (int(label), label))
+    return sorted(labels)
+
+
+def _budget(
+    config: FilesTaskConfig, examples: list[Example], labels: tuple[str, ...]
+) -> list[Example]:
+    number = config.train_examples
+    assert number is not None
+    balanced = config.format.task_kind == "classification"
+    if number > len(examples):
+        raise DataError(
+            f"{key_of('train_examples')} is {number}, but train has {len(examples)} examples; "
+            "lower it, or leave it out to take all"
+        )
+    if balanced and number < len(labels):
+        raise DataError(
+            f"{key_of('train_examples')} is {number}, but there are {len(labels)} labels "
+            f"({listed(labels)}); give each one example at least"
+        )
+    return drawn(examples, number, config.seed, balanced=balanced)
+
+
+def _metric(config: FilesTaskConfig, labels: tuple[str, ...]) -> str:
+    """The one asked for, the data set's own, or the kind's default."""
+    kind = config.format.task_kind
+    spans = kind == "tagging" and is_iob(labels)
+    default = METRICS[kind][0] if kind != "tagging" or spans else "accuracy"
+    metric = config.metric or config.format.default_metric or default
+    if kind == "classification" and metric == "f1" and len(labels) != 2:
+        raise DataError(
+            f"{key_of('metric')}: f1 is of the second of two labels, but there are {len(labels)} "
+            f"({listed(labels)}); use macro_f1"
+        )
+    if kind == "tagging" and metric != "accuracy" and not spans:
+        raise DataError(
+            f"{key_of('metric')}: {metric} is of spans in IOB tags, but the tags are "
+            f"{listed(labels)}; use accuracy"
+        )
+    return metric
+
+
+def _are_pairs(examples: Sequence[Example]) -> bool:
+    return any(isinstance(example, Text) and example.second is not None for example in examples)

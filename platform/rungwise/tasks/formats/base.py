@@ -1,0 +1,148 @@
+"""What every format of task data says of itself, and how a message names a place in a file.
+
+A reader turns one file into examples, in their order, and raises a DataError that names the file
+and the line for what it cannot use. What it is told to leave out it counts by reason.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from rungwise.config import Config
+from rungwise.corpus.streams import Content, UnsoundGzipError
+from rungwise.errors import DataError
+from rungwise.storage import SourceFile
+from rungwise.tasks.examples import Kind
+
+_SHOWN = 60
+_NAMES_SHOWN = 20
+
+
+class FormatConfig(Config):
+    """Base of the format blocks. What the format decides is a property, never a key."""
+
+    @property
+    def task_kind(self) -> Kind:
+        """The kind of task that files of this format hold."""
+        raise NotImplementedError
+
+    @property
+    def default_metric(self) -> str | None:
+        """The metric of this data set where it is not its kind's; None otherwise."""
+        return None
+
+    @property
+    def stated_labels(self) -> tuple[str, ...]:
+        """The names of the labels in their order, () if they are what the file holds."""
+        return ()
+
+
+def _as_names(value: Any) -> Any:
+    """YAML reads `0` as a number; the label in the file is the text "0"."""
+    if value == [] or value == {}:
+        raise ValueError("expected labels, found none; leave the key out to take the file's")
+    if isinstance(value, Mapping):
+        return {_as_text(key): item for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(_as_text(item) for item in value)
+    return value
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+# What may stand in a file and the name of each; or the names themselves.
+Labels = Annotated[dict[str, str] | tuple[str, ...], BeforeValidator(_as_names)]
+
+
+def names_of(labels: dict[str, str] | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The names that `labels` gives, each once, in order."""
+    found = labels.values() if isinstance(labels, dict) else labels or ()
+    return tuple(dict.fromkeys(found))
+
+
+def name_of(
+    value: str, labels: dict[str, str] | tuple[str, ...] | None, where: str, key: str
+) -> str:
+    """The name of the label that stands in the file as `value`; `key` is the config's for labels.
+
+    Raises DataError if it is empty or not one of those stated.
+    """
+    if not value:
+        raise DataError(f"{where}: expected a label, found nothing; mend the line, or change {key}")
+    if labels is None:
+        return value
+    if value not in labels:
+        raise DataError(
+            f"{where}: expected one of the labels {listed(labels)}, found {shown(value)}"
+            f"{nearest(value, labels)}; mend the line, or change {key}"
+        )
+    return labels[value] if isinstance(labels, dict) else value
+
+
+def text_of(file: SourceFile) -> str:
+    """The content of a file, unpacked if its name ends in .gz, without a byte order mark.
+
+    Raises DataError if it is not UTF-8, naming the line, or not a sound .gz.
+    """
+    try:
+        content = b"".join(Content(file).pieces())
+    except UnsoundGzipError as error:
+        raise DataError(f"{file.uri}: {error}; fetch the file again") from None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # Its offsets leave out the mark that was taken off.
+        before = error.object[: error.start].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        raise DataError(
+            f"{file.uri}:{before.count(bytes([10])) + 1}: expected UTF-8, found the byte "
+            f"0x{error.object[error.start]:02x}; convert the file to UTF-8"
+        ) from None
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text, ended by LF, CRLF or CR and by nothing else, without their ends."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def words(value: Any, where: str, what: str) -> str:
+    """`value` if it is text that says something; `what` names it in the DataError if not."""
+    if not isinstance(value, str):
+        raise DataError(f"{where}: {what} must be text, found {shown(value)}; mend the line")
+    if not value.strip():
+        raise DataError(
+            f"{where}: {what} is empty; mend the line, or check which column data.format names"
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise DataError(
+            f"{where}: {what} holds half of a character (a lone surrogate): {value!r:.80}; mend "
+            "the line"
+        ) from None
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value as a message prints it."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names as a message prints them."""
+    names = list(names)
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return (", ".join(names[:_NAMES_SHOWN]) or "none") + more
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A hint at what was meant, empty if nothing is like it."""
+    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
+    return f" (did you mean {found[0]!r}?)" if found else ""

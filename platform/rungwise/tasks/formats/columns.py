@@ -1,0 +1,168 @@
+"""One word a line in columns, with blank lines between sentences: CoNLL files and CoNLL-U.
+
+CoNLL-2003 (Tjong Kim Sang and De Meulder 2003, arXiv:cs/0306050) marks entities in IOB1: B- stands
+only where an entity follows another of its type at once. Later files, and the usual scorer, use
+IOB2: B- opens every entity. By default all that looks like IOB is made IOB2, so that data sets mean
+the same by the same tag. CoNLL-U is that of universaldependencies.org/format.html.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from rungwise.errors import DataError
+from rungwise.storage import SourceFile
+from rungwise.tasks.examples import Kind, Tagged
+from rungwise.tasks.formats.base import FormatConfig, lines_of, name_of, shown, text_of
+
+_IOB = re.compile(r"O|[BI]-.+")
+# Only these two: an ideographic or a no-break space is a word where characters are words.
+_BLANKS = re.compile(r"[ \t]+")
+_DOCUMENT = "-DOCSTART-"
+_CONLLU_WIDTH = 10
+_CONLLU_ID = re.compile(r"\d+")
+_CONLLU_NO_WORD = re.compile(r"\d+[-.]\d+")
+_CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
+
+
+class _Tagging(FormatConfig):
+    labels: tuple[str, ...] | None = Field(
+        default=None, min_length=1
+    )  # the tags there may be, as read
+
+    @property
+    def task_kind(self) -> Kind:
+        return "tagging"
+
+    @property
+    def stated_labels(self) -> tuple[str, ...]:
+        return self.labels or ()
+
+
+class ConllFormat(_Tagging):
+    """Columns by index from 0; -1 is the last one."""
+
+    kind: Literal["conll"] = "conll"
+    word: int = 0
+    tag: int = -1
+    separator: Literal["blank", "tab"] = "blank"  # a run of blanks and tabs, or one tab
+    comment: str | None = Field(default=None, min_length=1)  # a line that begins so is left out
+    scheme: Literal["iob2", "as_is"] = "iob2"
+
+
+class ConlluFormat(_Tagging):
+    """CoNLL-U: multiword ranges and empty nodes are skipped, words are what is counted from 1."""
+
+    kind: Literal["conllu"] = "conllu"
+    tags: Literal["upos", "xpos"] = "upos"
+
+
+def read(file: SourceFile, form: ConllFormat | ConlluFormat) -> Iterator[Tagged]:
+    """The sentences of one file. Raises DataError for a line with too few or too many columns."""
+    lines: list[int] = []
+    words: list[str] = []
+    tags: list[str] = []
+    for line, found in _words(file, form):
+        if found is not None:
+            lines.append(line)
+            words.append(found[0])
+            tags.append(found[1])
+        elif words:
+            yield _sentence(file, lines, words, tags, form)
+            lines, words, tags = [], [], []
+    if words:
+        yield _sentence(file, lines, words, tags, form)
+
+
+def is_iob(tags: Sequence[str]) -> bool:
+    """True if all are O, B-x or I-x and some open a span: then spans are scored, not words."""
+    return all(_IOB.fullmatch(tag) for tag in tags) and any(tag != "O" for tag in tags)
+
+
+def to_iob2(tags: Sequence[str]) -> list[str]:
+    """IOB1 as IOB2. Tags in IOB2 stay as they are, and so does what is no IOB."""
+    found, before = [], "O"
+    for tag in tags:
+        opens = tag.startswith("I-") and before[2:] != tag[2:]
+        found.append(f"B-{tag[2:]}" if opens else tag)
+        before = tag
+    return found
+
+
+def _words(
+    file: SourceFile, form: ConllFormat | ConlluFormat
+) -> Iterator[tuple[int, tuple[str, str] | None]]:
+    """(line, (word, tag)), or (line, None) where a sentence ends."""
+    columns = _Columns.of(form)
+    width = columns.width
+    for line, text in enumerate(lines_of(text_of(file)), start=1):
+        cells = text.split("\t") if columns.tabs else _BLANKS.split(text.strip(" \t"))
+        if (len(cells) == 1 and not text.strip(" \t")) or cells[0] == _DOCUMENT:
+            yield line, None
+            continue
+        if columns.comment and text.startswith(columns.comment):
+            continue
+        # All lines have as many columns as the first one: one with fewer lacks its word or its tag.
+        width = width or len(cells)
+        if len(cells) != width or width < columns.least:
+            raise DataError(
+                f"{file.uri}:{line}: expected {max(width, columns.least)} columns, a word and its "
+                f"tag among them, found {len(cells)}: {shown(text)}; words and tags must be as "
+                "many, so mend the line, or change data.format.separator, word or tag"
+            )
+        if columns.numbered and not _CONLLU_ID.fullmatch(cells[0]):
+            if _CONLLU_NO_WORD.fullmatch(cells[0]):
+                continue
+            raise DataError(
+                f"{file.uri}:{line}: expected a word's number in the first column of CoNLL-U, "
+                f"found {shown(cells[0])}; mend the line, or use data.format.kind: conll"
+            )
+        word, tag = cells[columns.word], cells[columns.tag]
+        if not word or not tag:
+            raise DataError(
+                f"{file.uri}:{line}: expected a word and its tag, found {shown(text)}; mend the "
+                "line, or change data.format.word or tag"
+            )
+        yield line, (word, tag)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Where the word and the tag stand; `width` is 0 if the first line is to tell."""
+
+    word: int
+    tag: int
+    width: int
+    least: int
+    tabs: bool
+    comment: str | None
+    numbered: bool
+
+    @classmethod
+    def of(cls, form: ConllFormat | ConlluFormat) -> _Columns:
+        if isinstance(form, ConlluFormat):
+            tag = _CONLLU_COLUMNS[form.tags]
+            return cls(1, tag, _CONLLU_WIDTH, _CONLLU_WIDTH, True, "#", True)
+        reach = max(at + 1 if at >= 0 else -at for at in (form.word, form.tag))
+        tabs = form.separator == "tab"
+        return cls(form.word, form.tag, 0, max(reach, 2), tabs, form.comment, False)
+
+
+def _sentence(
+    file: SourceFile,
+    lines: list[int],
+    words: list[str],
+    tags: list[str],
+    form: ConllFormat | ConlluFormat,
+) -> Tagged:
+    if isinstance(form, ConllFormat) and form.scheme == "iob2":
+        tags = to_iob2(tags)
+    if form.labels is not None:
+        for line, tag in zip(lines, tags, strict=True):
+            name_of(tag, form.labels, f"{file.uri}:{line}", "data.format.labels")
+    return Tagged(f"{file.name}:{lines[0]}", tuple(words), tuple(tags))

@@ -1,0 +1,164 @@
+"""Published tables: GLUE's tasks, SICK and the STS benchmark, each with its columns filled in.
+
+GLUE (Wang et al. 2018, arXiv:1804.07461) comes as tab-separated files in which quotes are literal.
+The columns are those of its baselines (github.com/nyu-mll/GLUE-baselines): CoLA has no header and
+is laid out as its authors published it (Warstadt, Singh and Bowman 2018, arXiv:1805.12471), the
+others are found by name. The test files have no labels. Metrics are the benchmark's, the first
+where it has two.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rungwise.tasks.examples import Kind
+from rungwise.tasks.formats.base import FormatConfig
+from rungwise.tasks.formats.table import ColumnsConfig, SplitColumn, TableFormat
+
+GlueTask = Literal[
+    "CoLA", "SST-2", "MRPC", "QQP", "STS-B", "MNLI", "SNLI", "QNLI", "RTE", "WNLI", "AX"
+]
+
+_NLI = ("entailment", "neutral", "contradiction")
+_TWO_WAY = ("not_entailment", "entailment")
+
+
+def _pair(
+    text: str, second: str, label: str, labels: dict[str, str] | tuple[str, ...]
+) -> TableFormat:
+    columns = ColumnsConfig(text=text, second=second, label=label)
+    return TableFormat(columns=columns, labels=labels)
+
+
+def _nli(text: str, second: str, label: str) -> TableFormat:
+    # "-" marks pairs on which the annotators did not agree (Bowman et al. 2015, arXiv:1508.05326).
+    return _pair(text, second, label, _NLI).model_copy(update={"skip_labels": ("-",)})
+
+
+_GLUE: dict[GlueTask, TableFormat] = {
+    "CoLA": TableFormat(
+        columns=ColumnsConfig(text=3, label=1),
+        header=False,
+        labels={"0": "unacceptable", "1": "acceptable"},
+    ),
+    "SST-2": TableFormat(
+        columns=ColumnsConfig(text="sentence", label="label"),
+        labels={"0": "negative", "1": "positive"},
+    ),
+    "MRPC": _pair("#1 String", "#2 String", "Quality", {"0": "not_equivalent", "1": "equivalent"}),
+    "QQP": _pair(
+        "question1", "question2", "is_duplicate", {"0": "not_duplicate", "1": "duplicate"}
+    ),
+    "STS-B": TableFormat(
+        columns=ColumnsConfig(text="sentence1", second="sentence2", score="score"),
+        score_range=(0, 5),
+    ),
+    "MNLI": _nli("sentence1", "sentence2", "gold_label"),
+    "SNLI": _nli("sentence1", "sentence2", "gold_label"),
+    "QNLI": _pair("question", "sentence", "label", _TWO_WAY),
+    "RTE": _pair("sentence1", "sentence2", "label", _TWO_WAY),
+    "WNLI": _pair("sentence1", "sentence2", "label", {"0": "not_entailment", "1": "entailment"}),
+    "AX": _pair("Premise", "Hypothesis", "Label", _NLI),  # diagnostic-full.tsv, the one with labels
+}
+_GLUE_METRICS: dict[GlueTask, str] = {
+    "CoLA": "matthews",
+    "MRPC": "f1",
+    "QQP": "f1",
+    "AX": "matthews",
+}
+
+
+class _Preset(FormatConfig):
+    """A table under another name."""
+
+    @property
+    def table(self) -> TableFormat:
+        raise NotImplementedError
+
+    @property
+    def task_kind(self) -> Kind:
+        return self.table.task_kind
+
+    @property
+    def stated_labels(self) -> tuple[str, ...]:
+        return self.table.stated_labels
+
+
+class GlueFormat(_Preset):
+    """A task of GLUE, or SNLI in the same layout, by the benchmark's name for it."""
+
+    kind: Literal["glue"] = "glue"
+    task: GlueTask
+    bad_rows: Literal["error", "drop"] = "error"  # the first release of QQP has some
+
+    @property
+    def table(self) -> TableFormat:
+        return _GLUE[self.task].model_copy(update={"bad_rows": self.bad_rows})
+
+    @property
+    def default_metric(self) -> str | None:
+        return _GLUE_METRICS.get(self.task)
+
+
+class SickFormat(_Preset):
+    """SICK: relatedness of 1 to 5, or entailment, of pairs of sentences (Marelli et al. 2014).
+
+    `full` is the single SICK.txt, whose column SemEval_set says what belongs to which split: name
+    it as train, validation and test. `semeval` is the three files of SemEval-2014 task 1
+    (SICK_train.txt and so on), in which the column of the entailment has another name.
+    """
+
+    kind: Literal["sick"] = "sick"
+    target: Literal["relatedness", "entailment"] = "relatedness"
+    release: Literal["full", "semeval"] = "full"
+
+    @property
+    def table(self) -> TableFormat:
+        full = self.release == "full"
+        parts = SplitColumn(column="SemEval_set", train="TRAIN", validation="TRIAL", test="TEST")
+        if self.target == "relatedness":
+            return TableFormat(
+                columns=ColumnsConfig(
+                    text="sentence_A", second="sentence_B", score="relatedness_score"
+                ),
+                score_range=(1, 5),
+                split=parts if full else None,
+            )
+        return TableFormat(
+            columns=ColumnsConfig(
+                text="sentence_A",
+                second="sentence_B",
+                label="entailment_label" if full else "entailment_judgment",
+            ),
+            labels={name.upper(): name for name in _NLI},
+            split=parts if full else None,
+        )
+
+
+class StsFormat(_Preset):
+    """The STS benchmark: similarity of 0 to 5 (Cer et al. 2017, arXiv:1708.00055).
+
+    `original` is sts-train.csv and so on: tab-separated without quoting, the score in column 4 and
+    the sentences in 5 and 6, and in some rows their sources after them. `csv` is stsb-en-train.csv
+    and so on: sentence, sentence, score.
+    """
+
+    kind: Literal["sts"] = "sts"
+    layout: Literal["original", "csv"] = "original"
+
+    @property
+    def table(self) -> TableFormat:
+        if self.layout == "csv":
+            return TableFormat(
+                columns=ColumnsConfig(text=0, second=1, score=2),
+                delimiter=",",
+                header=False,
+                quoting=True,
+                score_range=(0, 5),
+            )
+        return TableFormat(
+            columns=ColumnsConfig(text=5, second=6, score=4),
+            header=False,
+            extra_columns=True,
+            score_range=(0, 5),
+        )

@@ -1,0 +1,100 @@
+"""Rows of delimited text and of JSON Lines with the line each begins on, and the columns asked for.
+
+The standard library's `csv` splits the rows. A quoted field may hold line breaks, so the number of
+a row is not the number of its line, and it is the line that an editor finds.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rungwise.errors import DataError
+from rungwise.storage import SourceFile
+from rungwise.tasks.formats.base import lines_of, listed, nearest, text_of
+
+# The csv module's own limit is 131,072 characters; passages for reading are longer.
+csv.field_size_limit(1 << 30)
+
+Column = str | int  # a name in the header, or an index from 0
+
+
+def delimited(
+    file: SourceFile, delimiter: str, *, quoting: bool, comment: str | None = None
+) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of each row that is neither blank nor a comment.
+
+    With `quoting` a cell may stand in double quotes, in which a quote is doubled; without it a
+    quote is a character like any other. Raises DataError where quotes do not match.
+    """
+    rows = csv.reader(
+        io.StringIO(text_of(file), newline=""),
+        delimiter=delimiter,
+        quoting=csv.QUOTE_MINIMAL if quoting else csv.QUOTE_NONE,
+        strict=True,
+    )
+    line = 1
+    try:
+        for cells in rows:
+            if cells and not (comment and cells[0].startswith(comment)):
+                yield line, cells
+            line = rows.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"{file.uri}:{line}: the quotes of this row do not match ({error}); mend the row, or "
+            "set data.format.quoting to false if quotes are characters like others"
+        ) from None
+
+
+def json_lines(file: SourceFile) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line, object) of each line that is not blank; a DataError if it is no JSON object."""
+    for line, text in enumerate(lines_of(text_of(file)), start=1):
+        if not text.strip():
+            continue
+        where = f"{file.uri}:{line}"
+        try:
+            found = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"{where}: expected a JSON object on each line, found no JSON ({error.msg} at "
+                f"column {error.colno}); mend the line, or change data.format.layout"
+            ) from None
+        except (RecursionError, ValueError) as error:
+            raise DataError(f"{where}: not JSON that can be read: {error}") from None
+        if not isinstance(found, dict):
+            raise DataError(
+                f"{where}: expected a JSON object, found a {type(found).__name__}; mend the line"
+            )
+        yield line, found
+
+
+def index_of(column: Column, header: Sequence[str] | None, where: str, key: str) -> int:
+    """The index of `column`, a name in the header or an index; `key` is the config's for it.
+
+    Raises DataError with the columns there are.
+    """
+    if isinstance(column, int):
+        return column
+    if header is None:
+        raise DataError(
+            f"{where}: {key} is the name {column!r}, but the file has no header; use an index from "
+            "0, or set data.format.header to true"
+        )
+    if header.count(column) != 1:
+        raise missing(column, header, where, key, header.count(column))
+    return header.index(column)
+
+
+def missing(
+    column: str, known: Sequence[str] | Mapping[str, Any], where: str, key: str, times: int = 0
+) -> DataError:
+    """The error for a column that is not there, or is there more than once."""
+    known = list(known)
+    found = "none" if times == 0 else f"{times} of them"
+    return DataError(
+        f"{where}: expected one column {column!r}, found {found}{nearest(column, known)}; the "
+        f"columns are {listed(known)}; change {key}"
+    )

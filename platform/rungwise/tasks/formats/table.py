@@ -1,0 +1,201 @@
+"""Sentences and pairs in TSV, CSV or JSON Lines, with a stated mapping of the columns.
+
+The presets of other formats (GLUE, SICK, STS) are tables with their columns filled in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from rungwise.config import Config
+from rungwise.errors import DataError
+from rungwise.storage import SourceFile
+from rungwise.tasks.examples import Kind, Text
+from rungwise.tasks.formats.base import (
+    FormatConfig,
+    Labels,
+    name_of,
+    names_of,
+    shown,
+    words,
+)
+from rungwise.tasks.formats.rows import Column, delimited, index_of, json_lines, missing
+
+
+class ColumnsConfig(Config):
+    """Names in the header or of JSON fields, or indexes from 0."""
+
+    text: Column = "text"
+    second: Column | None = None  # of pairs
+    label: Column | None = None  # in classification
+    score: Column | None = None  # in regression
+
+    @model_validator(mode="after")
+    def _one_target(self) -> ColumnsConfig:
+        if self.label is not None and self.score is not None:
+            raise ValueError("label and score are both set; a table has one target")
+        if any(isinstance(value, int) and value < 0 for _, value in self):
+            raise ValueError("an index of a column is 0 or more")
+        return self
+
+
+class SplitColumn(Config):
+    """A column that says which split a row belongs to, and what stands in it for each."""
+
+    column: Column
+    train: str
+    validation: str
+    test: str
+
+
+class TableFormat(FormatConfig):
+    """One example a row, or a JSON object a line."""
+
+    kind: Literal["table"] = "table"
+    layout: Literal["delimited", "json_lines"] = "delimited"
+    columns: ColumnsConfig
+    delimiter: str = Field(default="\t", min_length=1, max_length=1)
+    header: bool = True
+    quoting: bool = False  # false: a quote is a character like any other
+    comment: str | None = Field(default=None, min_length=1)  # a row that begins so is left out
+    rest_of_line: bool = False  # the last column asked for goes on to the end of the line
+    extra_columns: bool = False  # rows may be longer than the first one
+    labels: Labels | None = None  # {what the file says: name}, or a list of names
+    skip_labels: tuple[str, ...] = ()  # rows with these are left out, such as SNLI's "-"
+    score_range: tuple[float, float] | None = None
+    split: SplitColumn | None = None  # for one file that holds all splits
+    bad_rows: Literal["error", "drop"] = "error"  # of those with another number of columns
+
+    @model_validator(mode="after")
+    def _layout(self) -> TableFormat:
+        columns = self.asked()
+        names = [key for key, value in columns.items() if isinstance(value, str)]
+        indexes = [key for key, value in columns.items() if isinstance(value, int)]
+        if self.layout == "json_lines" and indexes:
+            raise ValueError(f"{indexes[0]} is an index, but JSON fields have names")
+        if self.layout == "delimited" and not self.header and names:
+            raise ValueError(f"{names[0]} is a name, but header is false; use an index from 0")
+        if self.rest_of_line and self.quoting:
+            raise ValueError("rest_of_line takes the line as it is; set quoting to false")
+        return self
+
+    def asked(self) -> dict[str, Column]:
+        """The columns that are read, by the key below `data.format` that names them."""
+        columns = {f"columns.{key}": value for key, value in self.columns if value is not None}
+        return columns | ({"split.column": self.split.column} if self.split else {})
+
+    @property
+    def task_kind(self) -> Kind:
+        return "classification" if self.columns.score is None else "regression"
+
+    @property
+    def stated_labels(self) -> tuple[str, ...]:
+        return names_of(self.labels)
+
+
+def read(file: SourceFile, form: TableFormat, split: str, counts: Counter[str]) -> Iterator[Text]:
+    """The examples of one file. Without a column for the target theirs is None."""
+    rows = _from_json(file, form) if form.layout == "json_lines" else _cells(file, form, counts)
+    for line, row in rows:
+        where = f"{file.uri}:{line}"
+        if form.split is not None and row["split.column"] != getattr(form.split, split):
+            continue
+        target = None
+        if "columns.label" in row:
+            value = _label_text(row["columns.label"], where)
+            if value in form.skip_labels:
+                counts["rows_dropped_for_their_label"] += 1
+                continue
+            target = name_of(value, form.labels, where, "data.format.labels")
+        elif "columns.score" in row:
+            target = _score(row["columns.score"], form.score_range, where)
+        text = words(row["columns.text"], where, "the text")
+        second = row.get("columns.second")
+        if "columns.second" in row:
+            second = words(second, where, "the second text")
+        yield Text(f"{file.name}:{line}", text, second, target)
+
+
+def _cells(
+    file: SourceFile, form: TableFormat, counts: Counter[str]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line, cell by key) of each row of delimited text."""
+    indexes: dict[str, int] | None = None
+    width = 0
+    rows = delimited(file, form.delimiter, quoting=form.quoting, comment=form.comment)
+    for line, cells in rows:
+        where = f"{file.uri}:{line}"
+        if indexes is None:
+            header = [cell.strip() for cell in cells] if form.header else None
+            indexes = {
+                key: index_of(column, header, where, f"data.format.{key}")
+                for key, column in form.asked().items()
+            }
+            last = max(indexes.values())
+            flexible = form.rest_of_line or form.extra_columns
+            width = last + 1 if flexible else max(len(cells), last + 1)
+            if form.header:
+                continue
+        if form.rest_of_line and len(cells) > width:
+            cells = [*cells[: width - 1], form.delimiter.join(cells[width - 1 :])]
+        if len(cells) < width or (len(cells) > width and not form.extra_columns):
+            if form.bad_rows == "drop":
+                counts["rows_dropped_for_their_number_of_columns"] += 1
+                continue
+            raise _uneven(where, width, cells, form)
+        yield line, {key: cells[index] for key, index in indexes.items()}
+
+
+def _uneven(where: str, width: int, cells: list[str], form: TableFormat) -> DataError:
+    return DataError(
+        f"{where}: expected {width} columns separated by {form.delimiter!r}, found {len(cells)}: "
+        f"{shown(form.delimiter.join(cells))}; mend the row, or change data.format.delimiter, "
+        "quoting or columns, or leave such rows out with data.format.bad_rows: drop"
+    )
+
+
+def _from_json(file: SourceFile, form: TableFormat) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line, found in json_lines(file):
+        row = {}
+        for key, column in form.asked().items():
+            assert isinstance(column, str), "the config refuses an index"
+            if column not in found:
+                raise missing(column, found, f"{file.uri}:{line}", f"data.format.{key}")
+            row[key] = found[column]
+        yield line, row
+
+
+def _label_text(value: Any, where: str) -> str:
+    """A label as text: JSON has numbers and true and false as well."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int):
+        return str(value).strip()
+    raise DataError(
+        f"{where}: a label must be text or a whole number, found {shown(value)}; mend the line, or "
+        "change data.format.columns.label"
+    )
+
+
+def _score(value: Any, within: tuple[float, float] | None, where: str) -> float:
+    try:
+        # In Python true is 1, in a file of scores it is a mistake.
+        score = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise DataError(
+            f"{where}: expected a number as the score, found {shown(value)}; mend the line, or "
+            "change data.format.columns.score"
+        )
+    if within is not None and not within[0] <= score <= within[1]:
+        raise DataError(
+            f"{where}: expected a score from {within[0]:g} to {within[1]:g}, found {score:g}; mend "
+            "the line, or change data.format.score_range"
+        )
+    return score

@@ -1,0 +1,98 @@
+"""The five kinds of task behind one interface: examples to items, logits to answers to scores.
+
+`encode` makes what a model reads, `decode` answers out of what it gives back, and `score` (of
+scores.py) measures them. `outputs` are logits, one float array an item:
+
+    classification  (C,)         of C labels
+    regression      ()
+    tagging         (words, C)   of the words of the item
+    span            (T, 2)       start and end logits of every token of the row
+    choice          (options,)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from rungwise.tasks import answers, choices, sentences, spans, tagging
+from rungwise.tasks.examples import TaskInfo
+from rungwise.tasks.items import Frame, Item
+from rungwise.tasks.scores import score
+
+__all__ = ["calibrate", "decode", "encode", "score"]
+
+
+def encode(
+    examples: Sequence[Any],
+    info: TaskInfo,
+    tokenizer: Tokenizer,
+    frame: Frame,
+    *,
+    both_orders: bool = False,
+    stride: int = 64,
+    max_question_tokens: int = 64,
+) -> list[Item]:
+    """The items of `examples`, in their order, at least one for each.
+
+    `both_orders` gives pairs a second row with the texts swapped; `stride` is how many tokens
+    after the last each window of a context begins. Raises DataError for a target that is none of
+    the task's, naming where it stands.
+    """
+    match info.kind:
+        case "classification" | "regression":
+            return sentences.encode(examples, info, tokenizer, frame, both_orders)
+        case "tagging":
+            return tagging.encode(examples, info, tokenizer, frame)
+        case "span":
+            return spans.encode(examples, tokenizer, frame, stride, max_question_tokens)
+        case "choice":
+            return choices.encode(examples, tokenizer, frame)
+
+
+def decode(
+    outputs: Sequence[NDArray[Any]],
+    items: Sequence[Item],
+    examples: Sequence[Any],
+    info: TaskInfo,
+    calibration: Mapping[str, float],
+    *,
+    max_answer_tokens: int = 30,
+) -> list[dict[str, Any]]:
+    """One prediction an example, of plain data.
+
+    classification  {"label", "probability"}
+    regression      {"score"}
+    tagging         {"tags"}
+    span            {"text", "start", "end", "no_answer_score"}
+    choice          {"option", "probabilities"}
+    """
+    match info.kind:
+        case "classification" | "regression":
+            return sentences.decode(outputs, items, len(examples), info)
+        case "tagging":
+            return tagging.decode(outputs, items, len(examples), info)
+        case "span":
+            return answers.decode(outputs, items, examples, calibration, max_answer_tokens)
+        case "choice":
+            return choices.decode(outputs, items, len(examples))
+
+
+def calibrate(
+    outputs: Sequence[NDArray[Any]],
+    items: Sequence[Item],
+    examples: Sequence[Any],
+    info: TaskInfo,
+    *,
+    max_answer_tokens: int = 30,
+) -> dict[str, float]:
+    """What `decode` needs beside the logits, found on the validation split.
+
+    {} but for spans of which some question has no answer: {"null_threshold": logits}.
+    """
+    if info.kind != "span":
+        return {}
+    return answers.calibrate(outputs, items, examples, info, max_answer_tokens)

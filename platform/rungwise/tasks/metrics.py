@@ -1,0 +1,203 @@
+"""The metric of a task as a function of sums over its examples, for the bootstrap.
+
+A resample of the examples is then a sum of rows, and thousands of them one matrix product. N
+examples, k sums each; C labels. All metrics are shares or correlations; 0/0 is 0, as in the
+libraries that scores.py asks, and both agree on the whole set. Macro F1 is the mean over the
+classes that occur in the targets or the predictions of what is scored, as scikit-learn's.
+
+Spearman's correlation is Pearson's of ranks, and these are found once, on the whole set: on a
+resample it is that of these ranks, not of the ranks within the resample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rungwise.errors import ConfigError, DataError
+from rungwise.tasks import squad_rules
+from rungwise.tasks.examples import Choice, Example, Kind, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.tagging import marks_spans
+
+Numbers = NDArray[np.float64]
+Predictions = Sequence[Mapping[str, Any]]
+_ROUNDING = 1e-12  # of a variance beside the squares it is made of
+
+
+def names(info: TaskInfo) -> tuple[str, ...]:
+    """The metrics that `info.metric` may be: of those of its kind all where higher is better."""
+    if info.kind == "classification":
+        every = ("accuracy", "macro_f1", "matthews")
+        return (*every, "f1") if len(info.labels) == 2 else every
+    if info.kind == "tagging":
+        return ("accuracy", "precision", "recall", "f1") if marks_spans(info.labels) else _ACCURACY
+    return _NAMES[info.kind]
+
+
+def sums(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> Numbers:
+    """(N, k): what each example adds. `value` of its sum over examples is `info.metric`.
+
+    Raises DataError for an example without a target, ConfigError for a metric of another kind.
+    """
+    check(predictions, examples, info)
+    if info.metric not in names(info):
+        raise ConfigError(
+            f"data.metric is {info.metric!r}, which does not select for a task of the kind "
+            f"{info.kind}; choose one of {', '.join(names(info))}"
+        )
+    return _SUMS[info.kind](predictions, examples, info)
+
+
+def value(totals: Numbers, info: TaskInfo) -> Numbers:
+    """(...): `info.metric` of each of the summed rows (..., k)."""
+    return _VALUES[info.kind](np.asarray(totals, np.float64), info)
+
+
+def check(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> None:
+    """Raise DataError for an example whose target is unknown or none of the task's labels."""
+    assert len(predictions) == len(examples), "a prediction an example"
+    known = set(info.labels)
+    for example in examples:
+        targets = target_of(example)
+        if targets is None:
+            raise DataError(f"{example.where}: there is no target, so nothing can be measured")
+        labels: tuple[Any, ...] = ()
+        if info.kind in ("classification", "tagging"):
+            labels = (targets,) if info.kind == "classification" else targets
+        if wrong := [label for label in labels if label not in known]:
+            raise DataError(
+                f"{example.where}: label {wrong[0]!r} is none of the task's "
+                f"({', '.join(info.labels)})"
+            )
+
+
+def target_of(example: Example) -> Any:
+    """What is to be predicted, None if it is unknown."""
+    if isinstance(example, Tagged):
+        return example.tags
+    if isinstance(example, Question):
+        return example.answers
+    return example.target
+
+
+def _classification_sums(
+    predictions: Predictions, examples: Sequence[Text], info: TaskInfo
+) -> Numbers:
+    """(N, 3C): by class whether it was rightly predicted, predicted, and the target."""
+    numbers = {label: number for number, label in enumerate(info.labels)}
+    one_hot = np.eye(len(numbers))
+    found = one_hot[[numbers[prediction["label"]] for prediction in predictions]]
+    wanted = one_hot[[numbers[str(example.target)] for example in examples]]
+    return np.concatenate([found * wanted, found, wanted], axis=1)
+
+
+def _classification_value(totals: Numbers, info: TaskInfo) -> Numbers:
+    right, found, wanted = np.split(totals, 3, axis=-1)
+    if info.metric == "accuracy":
+        return _ratio(right.sum(-1), wanted.sum(-1))
+    if info.metric == "matthews":
+        # Gorodkin 2004: the correlation of the two assignments, for any number of classes.
+        number = wanted.sum(-1)
+        covariance = right.sum(-1) * number - (found * wanted).sum(-1)
+        variances = (number**2 - (found**2).sum(-1)) * (number**2 - (wanted**2).sum(-1))
+        return _ratio(covariance, np.sqrt(variances))
+    f1 = _ratio(2 * right, found + wanted)
+    if info.metric == "f1":
+        return f1[..., 1]
+    return _ratio(f1.sum(-1), (found + wanted > 0).sum(-1))
+
+
+def _regression_sums(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) -> Numbers:
+    """(N, 6): 1, x, y and their products, where x is predicted and y the target."""
+    x = np.array([float(prediction["score"]) for prediction in predictions])
+    y = np.array([float(example.target or 0.0) for example in examples])
+    if info.metric == "spearman":
+        from scipy.stats import rankdata
+
+        x, y = rankdata(x), rankdata(y)
+    # Small numbers lose less when they are squared and subtracted; constants become exact zeros.
+    x, y = (z - z[:1] for z in (x, y))
+    return np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y], axis=1)
+
+
+def _regression_value(totals: Numbers, info: TaskInfo) -> Numbers:
+    n, x, y, xx, yy, xy = np.moveaxis(totals, -1, 0)
+    variance_x, variance_y = (
+        np.where(n * squares - total**2 > _ROUNDING * n * squares, n * squares - total**2, 0.0)
+        for squares, total in ((xx, x), (yy, y))
+    )
+    return _ratio(n * xy - x * y, np.sqrt(variance_x) * np.sqrt(variance_y))
+
+
+def _tagging_sums(predictions: Predictions, examples: Sequence[Tagged], info: TaskInfo) -> Numbers:
+    """(N, 2): words right and words; or (N, 3): spans right, predicted and wanted."""
+    pairs = [(p["tags"], list(e.tags or ())) for p, e in zip(predictions, examples, strict=True)]
+    if info.metric == "accuracy":
+        rows = [(sum(map(str.__eq__, found, wanted)), len(wanted)) for found, wanted in pairs]
+        return np.array(rows, np.float64).reshape(-1, 2)
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    spans = [(set(get_entities(found)), set(get_entities(wanted))) for found, wanted in pairs]
+    rows = [(len(found & wanted), len(found), len(wanted)) for found, wanted in spans]
+    return np.array(rows, np.float64).reshape(-1, 3)
+
+
+def _tagging_value(totals: Numbers, info: TaskInfo) -> Numbers:
+    if info.metric == "accuracy":
+        return _ratio(totals[..., 0], totals[..., 1])
+    right, found, wanted = np.moveaxis(totals, -1, 0)
+    if info.metric == "f1":
+        return _ratio(2 * right, found + wanted)
+    return _ratio(right, found if info.metric == "precision" else wanted)
+
+
+def _span_sums(predictions: Predictions, examples: Sequence[Question], info: TaskInfo) -> Numbers:
+    """(N, 2): the score of an example, and 1 if the metric is over such examples."""
+    scored = np.array(
+        [squad_rules.of_example(p["text"], e) for p, e in zip(predictions, examples, strict=True)]
+    ).reshape(-1, 2)
+    answerable = np.array([bool(example.answers) for example in examples], bool)
+    counts = {"answerable_f1": answerable, "unanswerable_accuracy": ~answerable}
+    counted = counts.get(info.metric, np.ones(len(scored), bool))
+    score = scored[:, 0 if info.metric == "exact_match" else 1]
+    return np.stack([score * counted, counted.astype(np.float64)], axis=1)
+
+
+def _choice_sums(predictions: Predictions, examples: Sequence[Choice], info: TaskInfo) -> Numbers:
+    """(N, 2): whether it is right, and 1."""
+    right = [p["option"] == e.target for p, e in zip(predictions, examples, strict=True)]
+    return np.stack([np.array(right, np.float64), np.ones(len(right))], axis=1)
+
+
+def _mean_value(totals: Numbers, info: TaskInfo) -> Numbers:
+    return _ratio(totals[..., 0], totals[..., 1])
+
+
+def _ratio(above: Numbers, below: Numbers) -> Numbers:
+    """above / below, 0 where below is."""
+    return np.divide(above, below, out=np.zeros(np.shape(above)), where=np.asarray(below) != 0)
+
+
+_ACCURACY = ("accuracy",)
+_NAMES: Mapping[Kind, tuple[str, ...]] = {
+    "regression": ("pearson", "spearman"),
+    "span": ("f1", "exact_match", "answerable_f1", "unanswerable_accuracy"),
+    "choice": _ACCURACY,
+}
+_SUMS: Mapping[Kind, Callable[[Predictions, Any, TaskInfo], Numbers]] = {
+    "classification": _classification_sums,
+    "regression": _regression_sums,
+    "tagging": _tagging_sums,
+    "span": _span_sums,
+    "choice": _choice_sums,
+}
+_VALUES: Mapping[Kind, Callable[[Numbers, TaskInfo], Numbers]] = {
+    "classification": _classification_value,
+    "regression": _regression_value,
+    "tagging": _tagging_value,
+    "span": _mean_value,
+    "choice": _mean_value,
+}

@@ -1,0 +1,98 @@
+"""Sentences and pairs of them: one label or one number for each (SPEC F2, F3, F4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from rungwise.errors import ConfigError, DataError
+from rungwise.tasks.examples import TaskInfo, Text
+from rungwise.tasks.items import Frame, Item, Row
+from rungwise.tasks.pieces import ids_of, longest_first
+
+
+def encode(
+    examples: Sequence[Text], info: TaskInfo, tokenizer: Tokenizer, frame: Frame, both_orders: bool
+) -> list[Item]:
+    """One item an example: of one row, or with `both_orders` of the rows (A, B) and (B, A).
+
+    A sentence is cut at its end, a pair longest first; both orders hold the same tokens. Raises
+    DataError for a pair where a sentence is expected, the reverse, and a target of another task;
+    ConfigError for `both_orders` without pairs.
+    """
+    if both_orders and not info.pair:
+        raise ConfigError(
+            "finetune.both_orders is for pairs of texts, and this task has single texts; set it "
+            "to false"
+        )
+    for example in examples:
+        _check_pair(example, info)
+    firsts = ids_of(tokenizer, [example.text for example in examples])
+    seconds = ids_of(tokenizer, [example.second or "" for example in examples])
+    numbers = {label: number for number, label in enumerate(info.labels)}
+    items = []
+    for index, (example, first, second) in enumerate(zip(examples, firsts, seconds, strict=True)):
+        rows = _rows(first, second, info.pair, frame, both_orders)
+        items.append(Item(rows, index, _target(example, info, numbers)))
+    return items
+
+
+def decode(
+    outputs: Sequence[NDArray[Any]], items: Sequence[Item], count: int, info: TaskInfo
+) -> list[dict[str, Any]]:
+    """{"label", "probability"} of each of `count` examples, or {"score"} in regression."""
+    found: list[dict[str, Any]] = [{} for _ in range(count)]
+    for output, item in zip(outputs, items, strict=True):
+        if info.kind == "regression":
+            found[item.example] = {"score": float(np.asarray(output).reshape(()))}
+        else:
+            shares = softmax(output)
+            best = int(shares.argmax())
+            found[item.example] = {
+                "label": info.labels[best],
+                "probability": float(shares[best]),
+            }
+    return found
+
+
+def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """(C,) logits as shares that sum to 1."""
+    powers = np.exp(np.asarray(logits, np.float64) - np.max(logits))
+    return powers / powers.sum()
+
+
+def _rows(
+    first: Sequence[int], second: Sequence[int], pair: bool, frame: Frame, both_orders: bool
+) -> tuple[Row, ...]:
+    if not pair:
+        return (frame.one(first[: frame.sequence_length - 2]),)
+    first, second = longest_first(first, second, frame.sequence_length - 3)
+    if both_orders:
+        return frame.two(first, second), frame.two(second, first)
+    return (frame.two(first, second),)
+
+
+def _check_pair(example: Text, info: TaskInfo) -> None:
+    if info.pair and example.second is None:
+        raise DataError(f"{example.where}: expected a pair of texts, found one text")
+    if not info.pair and example.second is not None:
+        raise DataError(f"{example.where}: expected one text, found a pair; leave the second out")
+
+
+def _target(example: Text, info: TaskInfo, numbers: dict[str, int]) -> int | float | None:
+    target = example.target
+    if target is None:
+        return None
+    if info.kind == "regression":
+        if isinstance(target, str):
+            raise DataError(f"{example.where}: expected a number as target, found {target!r}")
+        return float(target)
+    if not isinstance(target, str) or target not in numbers:
+        raise DataError(
+            f"{example.where}: label {target!r} is none of the task's ({', '.join(info.labels)})"
+        )
+    return numbers[target]

@@ -1,0 +1,141 @@
+"""Questions and their contexts: windows over long ones, and the characters of each token (SPEC F7).
+
+    start  question  between  tokens of the context from the window's begin on  end
+
+Windows follow the released code for SQuAD (google-research/bert, run_squad.py): `stride` is how
+many tokens each begins after the last one. Two bounds are ours, and change nothing at the paper's
+384 tokens and stride 128: a question takes half of the row at most, and no window begins more than
+half a window after the last, so that an answer of up to half a window stands whole in one.
+
+Places count code points of the original text, whatever the tokenizer normalises, so that an answer
+is a slice of it. Of a token's own characters the blanks at both ends are left out, and a token of
+blanks only has an empty place. Tokens that share a character, as bytes do, have the same place.
+Accents that the tokenizer drops belong to the letter before them. Other characters that it drops at
+the edge of a token, such as a byte order mark, belong to none: who marks an answer does not see
+them either.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tokenizers import Encoding, Tokenizer
+
+from rungwise.tasks.examples import Question
+from rungwise.tasks.items import Frame, Item
+from rungwise.tasks.pieces import ids_of
+
+NO_ANSWER = (0, 0)  # as a target: both at the first token of the row
+
+
+@dataclass(frozen=True)
+class Located:
+    """The N tokens of a text: ids, first characters, and those after the last, both ascending."""
+
+    ids: list[int]
+    starts: list[int]
+    ends: list[int]
+
+    def covering(self, start: int, end: int) -> tuple[int, int] | None:
+        """The first and the last token with a character in [start, end), None if none has one."""
+        first = bisect_right(self.ends, start)
+        last = bisect_left(self.starts, end) - 1
+        while first <= last and self.starts[first] == self.ends[first]:
+            first += 1
+        while first <= last and self.starts[last] == self.ends[last]:
+            last -= 1
+        return (first, last) if first <= last else None
+
+
+def encode(
+    examples: Sequence[Question],
+    tokenizer: Tokenizer,
+    frame: Frame,
+    stride: int,
+    max_question_tokens: int,
+) -> list[Item]:
+    """An item a window. The question is cut at its end; a context of no token gives one window.
+
+    The target is the first answer if the window holds all of its tokens, else NO_ANSWER.
+    """
+    contexts = list(dict.fromkeys(example.context for example in examples))
+    located = dict(zip(contexts, locate(tokenizer, contexts), strict=True))
+    questions = ids_of(tokenizer, [example.question for example in examples])
+    longest = min(max_question_tokens, (frame.sequence_length - 3) // 2)
+    items = []
+    for index, (example, asked) in enumerate(zip(examples, questions, strict=True)):
+        text = located[example.context]
+        question = asked[:longest]
+        wanted = _answer(example, text)
+        room = frame.sequence_length - 3 - len(question)
+        for begin, end in windows(len(text.ids), room, stride):
+            row = frame.two(question, text.ids[begin:end])
+            target = None
+            if example.answers is not None:
+                target = NO_ANSWER
+                if wanted is not None and begin <= wanted[0] and wanted[1] < end:
+                    offset = row.second - begin
+                    target = (wanted[0] + offset, wanted[1] + offset)
+            places = tuple(zip(text.starts[begin:end], text.ends[begin:end], strict=True))
+            items.append(Item((row,), index, target, places))
+    return items
+
+
+def windows(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """[begin, end) of each window of at most `room` tokens; together they hold all tokens."""
+    step = max(1, min(stride, room // 2))
+    found = [(0, min(tokens, room))]
+    while found[-1][1] < tokens:
+        begin = found[-1][0] + step
+        found.append((begin, min(tokens, begin + room)))
+    return found
+
+
+def locate(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Located]:
+    """The tokens of each text with their places in it."""
+    encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    return [_located(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+
+
+def _located(text: str, encoding: Encoding) -> Located:
+    starts, ends = [], []
+    for start, end in encoding.offsets:
+        while start < end and text[start].isspace():
+            start += 1
+        while start < end and text[end - 1].isspace():
+            end -= 1
+        starts.append(start)
+        ends.append(end)
+    # The accents that a normaliser strips stand after the letter they are on.
+    for token in range(len(starts)):
+        limit = starts[token + 1] if token + 1 < len(starts) else len(text)
+        while starts[token] < ends[token] < limit and _is_mark(text[ends[token]]):
+            ends[token] += 1
+    _join_overlapping(starts, ends)
+    return Located(encoding.ids, starts, ends)
+
+
+def _join_overlapping(starts: list[int], ends: list[int]) -> None:
+    """Give tokens that share characters, such as the bytes of one, all that they hold together."""
+    first = 0
+    for token in range(1, len(starts) + 1):
+        reach = max(ends[first:token])
+        if token == len(starts) or starts[token] >= reach:
+            together = token - first
+            starts[first:token] = [min(starts[first:token])] * together
+            ends[first:token] = [reach] * together
+            first = token
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character).startswith("M")
+
+
+def _answer(example: Question, text: Located) -> tuple[int, int] | None:
+    if not example.answers:
+        return None
+    answer = example.answers[0]
+    return text.covering(answer.start, answer.start + len(answer.text))

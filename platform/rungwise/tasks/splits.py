@@ -1,0 +1,93 @@
+"""Which examples a task takes: shares of a file, label budgets, what stands in two splits.
+
+Every choice is by a hash of the text and the seed, so that it depends neither on the order of the
+file nor on what else is in it, and a smaller budget is a part of a larger one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rungwise.instances.randomness import uniform
+from rungwise.instances.shards import document_hash
+from rungwise.tasks.examples import Choice, Example, Question, Tagged, Text
+
+_BETWEEN = "\x1f"
+
+
+def shares(
+    examples: Sequence[Example], fractions: dict[str, float], seed: int
+) -> dict[str, list[Example]]:
+    """`examples` by split: the fractions asked for, and the rest under "train".
+
+    What shares its first text, such as the questions about one context, stays together, so that a
+    share of examples is about the fraction and not exactly it.
+    """
+    bounds = np.cumsum(list(fractions.values()))
+    splits = [*fractions, "train"]
+    places = np.searchsorted(bounds, _draws([_first(e) for e in examples], seed), side="right")
+    found: dict[str, list[Example]] = {split: [] for split in splits}
+    for example, place in zip(examples, places, strict=True):
+        found[splits[int(place)]].append(example)
+    return found
+
+
+def drawn(
+    examples: Sequence[Example], number: int, seed: int, *, balanced: bool = False
+) -> list[Example]:
+    """`number` of the examples, or all if there are fewer, in their order.
+
+    If `balanced`, the labels take turns, so that each has as many as any until one runs out.
+    """
+    draws = _draws([whole(example) for example in examples], seed)
+    order = np.argsort(draws, kind="stable")
+    if balanced:
+        taken: Counter[str] = Counter()
+        turns = []
+        for index in order:
+            example = examples[index]
+            assert isinstance(example, Text), "only classes can be balanced"
+            turns.append(taken[str(example.target)])
+            taken[str(example.target)] += 1
+        order = order[np.argsort(turns, kind="stable")]
+    return [examples[index] for index in np.sort(order[:number])]
+
+
+def overlap(train: Sequence[Example], other: Sequence[Example]) -> int:
+    """How many of `other` have an input that one of `train` has too."""
+    seen = {whole(example) for example in train}
+    return sum(whole(example) in seen for example in other)
+
+
+def whole(example: Example) -> str:
+    """All that a model is given of the example, as one text."""
+    match example:
+        case Text():
+            parts = [example.text, example.second or ""]
+        case Tagged():
+            parts = list(example.words)
+        case Question():
+            parts = [example.question, example.context]
+        case Choice():
+            parts = [example.context, example.question or "", *example.options]
+    return _BETWEEN.join(parts)
+
+
+def _first(example: Example) -> str:
+    match example:
+        case Text():
+            return example.text
+        case Tagged():
+            return whole(example)
+        case Question() | Choice():
+            return example.context
+
+
+def _draws(texts: Sequence[str], seed: int) -> NDArray[np.float64]:
+    """A number in [0, 1) for each text."""
+    hashes = [document_hash(text) for text in texts]
+    return uniform(seed, np.array(hashes, dtype=np.uint64))

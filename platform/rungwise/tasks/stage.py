@@ -1,0 +1,51 @@
+"""Task stage: labelled examples in three splits, and what a trivial answer scores on the test.
+
+    {train,validation,test}.parquet     see examples.py
+
+The summary says what a system needs to know of the task (`TaskInfo`) and what a score is worth
+beside: the baselines that know nothing of the text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rungwise.artifact import Artifact
+from rungwise.context import Context
+from rungwise.storage import Folder
+from rungwise.tasks import files, paragraphs
+from rungwise.tasks.config import FilesTaskConfig, ParagraphTaskConfig
+from rungwise.tasks.examples import write
+
+
+def run(
+    config: ParagraphTaskConfig | FilesTaskConfig,
+    inputs: dict[str, Artifact],
+    output: Folder,
+    context: Context,
+) -> dict[str, Any]:
+    """Write the splits. `inputs` has the corpus for `paragraph_label` and nothing for `files`.
+
+    Raises DataError for data that no model should be trained on, with the file and the line.
+    """
+    from rungwise.tasks.baselines import baselines
+
+    match config:
+        case ParagraphTaskConfig():
+            task = paragraphs.load(config, inputs["corpus"])
+        case FilesTaskConfig():
+            task = files.load(config)
+    for split, examples in task.splits.items():
+        write(examples, output, split)
+    for note in task.notes:
+        context.report.note(note)
+    counts = {split: len(examples) for split, examples in task.splits.items()}
+    labels = f"  {len(task.info.labels)} labels" if task.info.labels else ""
+    return {
+        **task.info.as_data(),
+        **task.found,
+        "examples": counts,
+        "baselines": baselines(task.info, task.splits["train"], task.splits["test"]),
+        "headline": f"{task.info.kind}{labels}  {counts['train']} to train on  "
+        f"{counts['validation']} to validate  {counts['test']} to test",
+    }

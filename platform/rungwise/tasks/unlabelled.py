@@ -1,0 +1,159 @@
+"""What is to be predicted: lines of text, TSV or JSON Lines as examples without a target.
+
+    kind                       text lines   columns of TSV, keys of JSON Lines
+    classification, one text   the text     text
+    pairs, regression          -            text, second
+    tagging                    words        words (JSON: a list), or text, cut at blanks
+    span                       -            question, context, and maybe id
+    choice                     -            context, question (may be empty), option0, option1, ...
+                                            (JSON: options, a list)
+
+Lines are read one by one, so that an endless stream is answered as it comes.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+from rungwise.errors import DataError
+from rungwise.tasks.examples import Choice, Example, Question, Tagged, TaskInfo, Text
+
+Format = Literal["text", "tsv", "jsonl"]
+SUFFIXES: Mapping[str, Format] = {
+    ".txt": "text",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
+_OPTION = "option"
+
+
+def read_lines(
+    lines: Iterable[str], form: Format, info: TaskInfo, source: str
+) -> Iterator[Example]:
+    """An example a line. Empty lines of text files are examples like others; of others they are
+    left out.
+
+    Raises DataError with `source` and the line where a line does not fit.
+    """
+    match form:
+        case "text":
+            name = text_column(info)
+            for number, line in enumerate(lines, start=1):
+                yield example_of({name: line.rstrip("\r\n")}, info, f"{source}:{number}")
+        case "jsonl":
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield example_of(
+                        _object(line, f"{source}:{number}"), info, f"{source}:{number}"
+                    )
+        case "tsv":
+            yield from _table(lines, info, source)
+
+
+def text_column(info: TaskInfo) -> str:
+    """The one column that a bare text stands for. DataError where an example has more than one."""
+    if info.kind == "tagging":
+        return "words"
+    if info.kind == "classification" and not info.pair:
+        return "text"
+    raise DataError(
+        f"a bare line of text is not enough for this model: it needs {', '.join(columns(info))}; "
+        "give TSV with a header, or JSON Lines, with these"
+    )
+
+
+def columns(info: TaskInfo) -> tuple[str, ...]:
+    """What an example must have."""
+    match info.kind:
+        case "classification" | "regression":
+            return ("text", "second") if info.pair else ("text",)
+        case "tagging":
+            return ("words",)
+        case "span":
+            return ("question", "context")
+        case "choice":
+            return ("context", "options")
+
+
+def example_of(record: Mapping[str, Any], info: TaskInfo, where: str) -> Example:
+    """One example from named values. Raises DataError naming `where` and what is missing."""
+    get = _getter(record, info, where)
+    match info.kind:
+        case "classification" | "regression":
+            return Text(where, get("text"), get("second") if info.pair else None)
+        case "tagging":
+            return Tagged(where, _words(record, get))
+        case "span":
+            return Question(where, str(record.get("id") or where), get("question"), get("context"))
+        case "choice":
+            question = record.get("question")
+            return Choice(
+                where, get("context"), str(question) if question else None, _options(record, where)
+            )
+
+
+def _getter(record: Mapping[str, Any], info: TaskInfo, where: str) -> Callable[[str], str]:
+    def get(name: str) -> str:
+        value = record.get(name)
+        if not isinstance(value, str):
+            found = ", ".join(str(key) for key in record) or "nothing"
+            kind = "missing" if value is None else f"a {type(value).__name__} and not a text"
+            raise DataError(
+                f"{where}: {name} is {kind}; this model needs {', '.join(columns(info))}, "
+                f"found {found}"
+            )
+        return value
+
+    return get
+
+
+def _words(record: Mapping[str, Any], get: Callable[[str], str]) -> tuple[str, ...]:
+    given = record.get("words")
+    if isinstance(given, list | tuple):
+        return tuple(str(word) for word in given)
+    return tuple(get("words" if "words" in record else "text").split())
+
+
+def _options(record: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    given = record.get("options")
+    if given is None:
+        given = []
+        while record.get(f"{_OPTION}{len(given)}") is not None:
+            given.append(record[f"{_OPTION}{len(given)}"])
+    if isinstance(given, str) or len(given) < 2:
+        raise DataError(
+            f"{where}: expected options, a list of 2 or more, or {_OPTION}0, {_OPTION}1 and so on, "
+            f"found {', '.join(str(key) for key in record)}"
+        )
+    return tuple(str(option) for option in given)
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{where}: expected one JSON object a line, found {error}") from error
+    if not isinstance(found, dict):
+        raise DataError(f"{where}: expected a JSON object, found {type(found).__name__}")
+    return found
+
+
+def _table(lines: Iterable[str], info: TaskInfo, source: str) -> Iterator[Example]:
+    reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    header: list[str] | None = None
+    for row in reader:
+        where = f"{source}:{reader.line_num}"
+        if header is None:
+            header = [name.lstrip("\ufeff").strip() for name in row]
+            continue
+        if not row:
+            continue
+        if len(row) != len(header):
+            raise DataError(
+                f"{where}: expected {len(header)} columns ({', '.join(header)}), found {len(row)}"
+            )
+        yield example_of(dict(zip(header, row, strict=True)), info, where)

@@ -1,0 +1,165 @@
+"""General text, then the text of a task without labels: real stages on Ray, and real sentences."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rungwise import artifact as artifacts
+from rungwise.artifact import Artifact
+from rungwise.config import load, validate
+from rungwise.context import ComputeConfig, Context
+from rungwise.further import FurtherConfig, further_stages
+from rungwise.objectives import build_objective
+from rungwise.pretrained import config_of, load_model
+from rungwise.recipe import Recipe, pretrain_stages
+from rungwise.stage import Stage
+from rungwise.storage import Folder
+from rungwise.tasks.examples import SPLITS, Example, Text, write
+from rungwise.tasks.task_text import TaskTextConfig
+from rungwise.training.feed import held_out_batches, open_source
+from tests.conftest import made_up_sentences, small_recipe, write_corpus, write_recipe
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
+# One of the two CPUs, or a stage would wait for room beside the workers of another test.
+COMPUTE = ComputeConfig(num_workers=1, micro_batch_size=32, checkpoint_every_steps=20)
+
+
+def task_of(splits: dict[str, list[Example]]) -> Stage:
+    """A stage that writes these examples."""
+
+    def run(config: Any, inputs: Any, output: Folder, context: Context) -> dict[str, Any]:
+        for split in SPLITS:
+            write(splits[split], output, split)
+        return {"kind": "classification", "labels": ["0", "1"], "pair": False, "metric": "accuracy"}
+
+    return Stage("task", 1, run, TaskTextConfig(), outside={"texts": str(splits)})
+
+
+def built(stages: Iterable[Stage], root: Folder) -> dict[str, Artifact]:
+    """Each stage's artifact by what it is called; without tracking, else as the runner does it."""
+    done: dict[str, Artifact] = {}
+    for stage in stages:
+        folder = artifacts.folder_of(root, stage.name, "x", stage.fingerprint)
+        inputs = {name: done[source.shown] for name, source in stage.inputs.items()}
+        found = artifacts.load(folder)
+        if found is None:
+            summary = stage.run(stage.config, inputs, folder, Context(COMPUTE))
+            record = {
+                "stage": stage.name,
+                "fingerprint": stage.fingerprint,
+                "label": "x",
+                "config": stage.config.model_dump(mode="json"),
+                "inputs": {
+                    name: {"stage": source.stage, "fingerprint": source.fingerprint}
+                    for name, source in inputs.items()
+                },
+                "summary": summary,
+            }
+            found = artifacts.finish(folder, record, {})
+        done[stage.shown] = found
+    return done
+
+
+@torch.no_grad()
+def mlm_loss(pretrain: Artifact, instances: Artifact, split: str) -> float:
+    """Nats a masked token of the instances of a split, at most 2000 of them."""
+    model = load_model(pretrain)
+    objective = build_objective(config_of(pretrain).pretrain.objective)
+    batches = held_out_batches(open_source(instances, split, 1 << 30, False), 2000, 0, 1, 64, 0)
+    total = sum(objective(model, batch).packed()[:2, 0] for batch in batches)
+    assert isinstance(total, torch.Tensor)
+    return float(total[0] / total[1])
+
+
+def texts(name: str, sentences: list[str]) -> list[Example]:
+    return [Text(f"{name}:{n}", sentence, None, str(n % 2)) for n, sentence in enumerate(sentences)]
+
+
+def small(tmp_path: Path, text: Path, **blocks: Any) -> Recipe:
+    recipe = small_recipe(tmp_path / "root", text)
+    recipe |= {name: recipe[name] | block for name, block in blocks.items()}
+    return load(Recipe, write_recipe(tmp_path / "recipe.yaml", recipe))
+
+
+def step_of(recipe: Recipe, steps: int, rate: float) -> FurtherConfig:
+    """A step on the text of the task, as short sentences need it."""
+    assert recipe.pretrain
+    pretrain = recipe.pretrain.model_dump() | {
+        "objective": {"kind": "mlm"},
+        "steps": steps,
+        "validation_every_steps": steps,
+        "optimizer": {"kind": "adamw", "learning_rate": rate},
+    }
+    length = {"kind": "masked_blocks", "sequence_length": recipe.instances.sequence_length}  # pyright: ignore[reportAttributeAccessIssue]
+    return validate(FurtherConfig, {"task_text": {}, "instances": length, "pretrain": pretrain})
+
+
+def test_general_text_then_the_text_of_a_task(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "text", documents=40)
+    recipe = small(tmp_path, corpus, pretrain={"steps": 60, "validation_every_steps": 60})
+    general = pretrain_stages(recipe)
+    splits = {
+        split: texts(f"{split}.tsv", [one for n in range(6) for one in made_up_sentences(n, 40)])
+        for split in SPLITS
+    }
+    task = task_of(splits)
+    adapted = further_stages(step_of(recipe, 20, 0.003), "task", general, task)
+    done = built([*general.values(), task, *adapted.values()], Folder.at(tmp_path / "root"))
+    first, second = done["pretrain"], done["pretrain/task"]
+    assert second.summary["steps"] == 20
+    assert second.summary["began_with"]["fingerprint"] == first.fingerprint
+    assert len(second.summary["began_with"]["carried"]) == 4
+    # The same function on the same rows, by another way.
+    rows = done["instances/task"]
+    losses = [row["mlm_loss"] for row in second.summary["validation"]]
+    before = mlm_loss(first, rows, "validation")
+    assert losses[0] == pytest.approx(before, abs=0.02)
+    assert losses[-1] < losses[0]
+    assert f"from {losses[0]:.3f}" in second.summary["headline"]
+
+
+def sst(folder: Path, name: str) -> list[str]:
+    with (folder / "tasks/en/SST-2" / f"{name}.tsv").open(encoding="utf-8", newline="") as stream:
+        return [row[0] for row in csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)]
+
+
+def test_the_text_of_sst2_lowers_the_loss_on_its_dev_sentences(
+    tmp_path: Path, real_data: Path
+) -> None:
+    """A small general model of the Brown corpus, and then the training sentences of the task."""
+    root = Folder.at(tmp_path / "root")
+    brown = real_data / "corpora/en/brown/brown.txt.gz"
+    layout = {"documents": "blank_line", "lines": "sentence"}
+    recipe = small(
+        tmp_path,
+        brown,
+        corpus={"sources": [{"kind": "text", "paths": [str(brown)], **layout}]},
+        tokenizer={"vocab_size": 4000, "min_frequency": 2},
+        model={"num_layers": 2, "hidden_size": 64, "intermediate_size": 256},
+        pretrain={"steps": 400, "global_batch_size": 64, "validation_every_steps": 400},
+    )
+    train, dev = sst(real_data, "train"), sst(real_data, "dev")
+    assert not set(train) & set(dev)
+    splits = {"train": texts("train.tsv", train), "validation": texts("dev.tsv", dev), "test": []}
+    task = task_of(splits)
+    general = pretrain_stages(recipe)
+    step = step_of(recipe, 200, 0.001)
+    adapted = further_stages(step, "task", general, task)
+    # Rows of the dev sentences: a task that has them where its training text should be.
+    measured = task_of({"train": splits["validation"], "validation": [], "test": []})
+    rows = further_stages(step, "dev", general, measured)
+    done = built([*general.values(), task, *adapted.values()], root)
+    held_out = built([*general.values(), measured, *list(rows.values())[:2]], root)["instances/dev"]
+    before, after = (
+        mlm_loss(done[name], held_out, "train") for name in ("pretrain", "pretrain/task")
+    )
+    print(
+        f"masked words of the dev sentences: {before:.3f} nats, {after:.3f} after the task's text"
+    )
+    assert after < before - 0.1

@@ -1,0 +1,51 @@
+"""What tests of downstream tasks share: real questions, logits of a perfect model, tokenizers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from rungwise.tasks.examples import Answer, Question, TaskInfo
+from rungwise.tasks.items import Item
+from rungwise.tokenizer import TokenizerFileConfig, read
+
+SPAN = TaskInfo("span", (), False, "f1")
+
+
+def vocabulary(data: Path, name: str) -> Tokenizer:
+    """A published vocabulary, as the tokenizer stage reads it."""
+    path = str(data / "vocab" / name)
+    return read(TokenizerFileConfig(path=path, lowercase=not name.endswith("-cased")))
+
+
+def questions(path: Path) -> list[Question]:
+    """The questions of a SQuAD file, without those of which an answer is not at its place."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as stream:
+        articles = json.load(stream)["data"]
+    found = []
+    for paragraph in (p for article in articles for p in article["paragraphs"]):
+        context = paragraph["context"]
+        for asked in paragraph["qas"]:
+            answers = tuple(Answer(a["text"], a["answer_start"]) for a in asked["answers"])
+            if all(context[a.start : a.start + len(a.text)] == a.text for a in answers):
+                key = str(asked["id"])
+                found.append(Question(key, key, asked["question"], context, answers))
+    return found
+
+
+def perfect_logits(items: Sequence[Item]) -> list[NDArray[Any]]:
+    """Start and end logits (T, 2) that are 10 at the target and else 0."""
+    outputs = []
+    for item in items:
+        logits = np.zeros((len(item.rows[0].ids), 2))
+        logits[item.target[0], 0] = logits[item.target[1], 1] = 10
+        outputs.append(logits)
+    return outputs

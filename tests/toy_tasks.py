@@ -1,0 +1,102 @@
+"""Tiny tasks of every kind as hand-built items, and a stand-in for what reads their answers.
+
+In each, one of two tokens says the answer. The stand-in takes the place of `rungwise.tasks.kinds`
+where a test is about training alone: its metric is the share of right answers, and it has no text.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rungwise.finetune import Split, TaskData
+from rungwise.models.config import ObjectiveKind
+from rungwise.tasks.examples import Kind, TaskInfo
+from rungwise.tasks.items import Frame, Item
+from tests.small_models import VOCAB_SIZE, small_config, small_model
+
+FRAME = Frame(2, 3, 3, 16)
+INFO: dict[Kind, TaskInfo] = {
+    "classification": TaskInfo("classification", ("left", "right"), False, "accuracy"),
+    "regression": TaskInfo("regression", (), True, "accuracy"),
+    "tagging": TaskInfo("tagging", ("O", "X"), False, "accuracy"),
+    "span": TaskInfo("span", (), False, "accuracy"),
+    "choice": TaskInfo("choice", (), False, "accuracy"),
+}
+
+
+def toy_data(
+    kind: Kind, objective: ObjectiveKind = "mlm_nsp", examples: int = 24, **changes: Any
+) -> TaskData:
+    """A task of this kind, and a random model that pretends to have been pretrained."""
+    rng = np.random.default_rng(7)
+    splits = {}
+    for name in ("train", "validation", "test"):
+        items = [toy_item(kind, number, rng) for number in range(examples)]
+        splits[name] = Split([item.target for item in items], items)
+    torch.manual_seed(0)
+    weights = small_model(objective, **changes).state_dict()
+    config = small_config(objective, **changes)
+    return TaskData(INFO[kind], splits, config, objective, VOCAB_SIZE, dict(weights))
+
+
+def toy_item(kind: Kind, number: int, rng: np.random.Generator) -> Item:
+    """Words are 10 and more; 5 and 6 say the answer."""
+    answer = int(rng.integers(0, 2))
+    words = rng.integers(10, 40, size=rng.integers(2, 6)).tolist()
+    match kind:
+        case "classification":
+            return Item((FRAME.one([*words, 5 + answer]),), number, answer)
+        case "regression":
+            pair = FRAME.two(words, [5 + answer]), FRAME.two([5 + answer], words)
+            return Item(pair, number, float(answer))
+        case "tagging":
+            tags = rng.integers(0, 2, size=len(words))
+            row = FRAME.one([5 + int(tag) for tag in tags])
+            places = tuple(range(1, len(words) + 1))
+            return Item((row,), number, tuple(tags.tolist()), places)
+        case "span":
+            row = FRAME.two([8], [*words, *((5, 6) if answer else (7, 7))])
+            end = len(row.ids) - 2
+            places = tuple((n, n + 1) for n in range(len(words) + 2))
+            return Item((row,), number, (end - 1, end) if answer else (0, 0), places)
+        case "choice":
+            options = [FRAME.two(words, [5]), FRAME.two(words, [6]), FRAME.two(words, [6, 7])]
+            options[0], options[answer] = options[answer], options[0]
+            return Item(tuple(options[: 2 + number % 2]), number, answer)
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the functions of `rungwise.tasks.kinds` be ones that need no text."""
+    module: Any = types.ModuleType("rungwise.tasks.kinds")
+
+    def encode(examples: Any, info: TaskInfo, tokenizer: Any, frame: Frame, **_: Any) -> list[Item]:
+        return [Item((frame.one([10]),), number, 0) for number in range(len(examples))]
+
+    def calibrate(outputs: Any, items: Any, examples: Any, info: TaskInfo) -> dict[str, float]:
+        return {"outputs": float(len(outputs))}
+
+    def decode(
+        outputs: Any, items: Any, examples: Any, info: TaskInfo, calibration: Any, **_: Any
+    ) -> list[dict[str, Any]]:
+        places = {"regression": None, "tagging": 1}.get(info.kind, 0)
+        return [
+            {"answer": output if places is None else output.argmax(axis=places)}
+            for output in outputs
+        ]
+
+    def score(predictions: Any, examples: Any, info: TaskInfo) -> dict[str, float]:
+        right = [
+            np.mean(np.abs(np.subtract(prediction["answer"], target)) < 0.5)
+            for prediction, target in zip(predictions, examples, strict=True)
+        ]
+        return {"accuracy": float(np.mean(right))}
+
+    for function in (encode, calibrate, decode, score):
+        setattr(module, function.__name__, function)
+    monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -1,0 +1,195 @@
+"""The text of a task as a corpus: one split, no labels, every text once; and the further stages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rungwise.artifact import Artifact
+from rungwise.config import load, validate
+from rungwise.context import Context
+from rungwise.corpus.document import Document, read_documents
+from rungwise.errors import ConfigError, DataError
+from rungwise.further import FurtherConfig, further_stages
+from rungwise.recipe import Recipe, pretrain_stages
+from rungwise.stage import Stage
+from rungwise.storage import Folder
+from rungwise.tasks.examples import Answer, Choice, Example, Question, Tagged, Text, write
+from rungwise.tasks.task_text import TaskTextConfig, run
+from tests.conftest import small_recipe, write_corpus, write_recipe
+
+# Words that no text of these tests holds.
+LABELS = ("xpositivex", "xnegativex", "B-XPER", "O")
+
+
+def corpus_of(
+    folder: Path, kind: str, examples: list[Example], **settings: Any
+) -> tuple[dict[str, Any], list[Document]]:
+    """The summary and the documents of the corpus of a task with these training examples."""
+    made = Folder.at(folder / "task")
+    write(examples, made, "train")
+    # What nobody can read, so that whoever tries is found out.
+    for split in ("validation", "test"):
+        made.write_bytes(f"{split}.parquet", b"not to be opened")
+    task = Artifact("task", "f" * 12, made, {"summary": {"kind": kind}})
+    output = Folder.at(folder / "corpus")
+    config = TaskTextConfig(**{"held_out_fraction": 0.5, **settings})
+    summary = run(config, {"task": task}, output, Context())
+    files = [row["file"] for row in summary["files"]]
+    return summary, [found for file in files for found in read_documents(output, file)]
+
+
+def filler(count: int, target: str | float = LABELS[0]) -> list[Example]:
+    return [Text(f"train.tsv:{100 + n}", f"text number {n}", None, target) for n in range(count)]
+
+
+def sentences(documents: list[Document], where: str) -> list[str]:
+    [found] = [document for document in documents if document.id == where]
+    return list(found.sentences)
+
+
+def written(folder: Path, documents: list[Document]) -> str:
+    """Everything that the artifact says, as text."""
+    names = " ".join(path.name for path in (folder / "corpus").iterdir())
+    return names + "\n".join(
+        " ".join((document.id, document.label, *document.sentences)) for document in documents
+    )
+
+
+@pytest.mark.parametrize(("kind", "target"), [("classification", LABELS[1]), ("regression", 3.25)])
+def test_a_text_is_a_document_and_its_second_text_the_next_sentence(
+    tmp_path: Path, kind: str, target: str | float
+) -> None:
+    examples = [
+        Text("train.tsv:1", "a fine film . really", None, target),
+        Text("train.tsv:2", "One man sits.", "A man stands. He waits.", target),
+        *filler(20, target),
+    ]
+    summary, documents = corpus_of(tmp_path, kind, examples)
+    assert sum(summary["documents"].values()) == 22
+    assert sentences(documents, "train.tsv:1") == ["a fine film . really"]
+    assert sentences(documents, "train.tsv:2") == ["One man sits.", "A man stands.", "He waits."]
+    assert str(target) not in written(tmp_path, documents) + str(summary)
+
+
+def test_tagged_words_are_one_sentence(tmp_path: Path) -> None:
+    words = ("Mr.", "Smith", "left", ".", "He", "ran", ".")
+    tags = (LABELS[3], LABELS[2], *[LABELS[3]] * 5)
+    examples: list[Example] = [Tagged("eng.train:4", words, tags)]
+    examples += [Tagged(f"eng.train:{n}", ("word", str(n)), (LABELS[3],) * 2) for n in range(9, 30)]
+    _, documents = corpus_of(tmp_path, "tagging", examples)
+    assert sentences(documents, "eng.train:4") == ["Mr. Smith left . He ran ."]
+    assert LABELS[2] not in written(tmp_path, documents)
+    assert all(LABELS[3] not in one.label.split() for one in documents)
+
+
+def test_a_context_stands_once_after_all_questions_about_it(tmp_path: Path) -> None:
+    context = "Ada wrote it. She was first."
+    several = [("Who wrote it?", Answer("Ada", 0)), ("Was she?", None), ("Who wrote it?", None)]
+    examples: list[Example] = [
+        Question(f"s.json:{n}", f"id{n}", asked, context, (answer,) if answer else ())
+        for n, (asked, answer) in enumerate(several)
+    ]
+    examples += [Question(f"s.json:{n}", "", f"What is {n}?", f"It is {n}.") for n in range(9, 30)]
+    _, documents = corpus_of(tmp_path, "span", examples)
+    assert len(documents) == 22
+    assert sentences(documents, "s.json:0") == [
+        "Who wrote it?",
+        "Was she?",
+        "Ada wrote it.",
+        "She was first.",
+    ]
+
+
+@pytest.mark.parametrize("target", [0, 1])
+def test_all_options_stand_in_their_order_whichever_is_right(tmp_path: Path, target: int) -> None:
+    options = ("They sing.", "They fly off.")
+    examples: list[Example] = [
+        Choice("c.tsv:1", "Two men meet.", None, options, target),
+        Choice("d.json:1", "Hello.\nGoodbye.", "Who speaks?", options, target),
+        Choice("d.json:2", "Hello.\nGoodbye.", "Why?", ("No reason", "None"), 1 - target),
+    ]
+    examples += [Choice(f"c.tsv:{n}", f"No {n} comes.", None, options, 0) for n in range(9, 30)]
+    _, documents = corpus_of(tmp_path, "choice", examples)
+    assert sentences(documents, "c.tsv:1") == ["Two men meet.", *options]
+    asked = ["Who speaks?", *options, "Why?", "No reason", "None"]
+    assert sentences(documents, "d.json:1") == ["Hello.", "Goodbye.", *asked]
+    assert len(documents) == 23
+
+
+def test_short_texts_stay_and_copies_go_and_some_are_held_out(tmp_path: Path) -> None:
+    examples = [*filler(200), Text("train.tsv:1", "ok"), Text("train.tsv:2", "ok")]
+    summary, documents = corpus_of(tmp_path, "classification", examples, held_out_fraction=0.1)
+    assert summary["dropped"] == {"duplicate": 1}
+    assert sentences(documents, "train.tsv:1") == ["ok"]
+    assert 8 <= summary["documents"]["validation"] <= 35
+    assert sum(summary["documents"].values()) == 201
+
+
+def test_too_few_examples_are_refused_with_the_key_to_change(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"the task give 1 documents.*held_out_fraction"):
+        corpus_of(tmp_path, "classification", filler(1))
+
+
+def further(**blocks: Any) -> FurtherConfig:
+    data = {"instances": {"kind": "masked_blocks"}, "pretrain": {"steps": 5}} | blocks
+    return validate(FurtherConfig, data)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    corpus = write_corpus(tmp_path / "text", documents=3)
+    path = write_recipe(tmp_path / "recipe.yaml", small_recipe(tmp_path / "root", corpus))
+    return load(Recipe, path)
+
+
+def test_two_calls_make_four_stages_of_training(recipe: Recipe) -> None:
+    task = Stage("task", 1, run, TaskTextConfig())
+    general = pretrain_stages(recipe)
+    domain = further_stages(further(corpus=recipe.corpus.model_dump()), "domain", general)
+    adapted = further_stages(further(task_text={}), "task", general | domain, task)
+    assert adapted["pretrain"].inputs["initial"] is domain["pretrain"]
+    assert domain["pretrain"].inputs["initial"] is general["pretrain"]
+    assert adapted["instances"].inputs["tokenizer"] is general["tokenizer"]
+    assert adapted["corpus"].inputs["task"] is task
+    stages = [*general.values(), *domain.values(), task, *adapted.values()]
+    titles = [stage.shown for stage in stages]
+    assert len(set(titles)) == len(titles)
+    known: set[str] = set()
+    for stage in stages:  # inputs first, or the runner cannot find them
+        assert {source.shown for source in stage.inputs.values()} <= known
+        known.add(stage.shown)
+    # Where it comes from is part of what it is, what it is called is not.
+    again = further_stages(further(task_text={}), "x", general | domain, task)
+    assert again["pretrain"].fingerprint == adapted["pretrain"].fingerprint
+    directly = further_stages(further(task_text={}), "task", general, task)
+    assert directly["pretrain"].fingerprint != adapted["pretrain"].fingerprint
+    assert directly["instances"].fingerprint == adapted["instances"].fingerprint
+
+
+def test_a_further_corpus_is_the_artifact_that_the_same_general_one_is(recipe: Recipe) -> None:
+    """So that two recipes which differ in their steps share what they have in common."""
+    general = pretrain_stages(recipe)
+    step = further(
+        corpus=recipe.corpus.model_dump(),
+        instances=recipe.instances.model_dump(),
+        pretrain=recipe.pretrain.model_dump() if recipe.pretrain else {},
+    )
+    stages = further_stages(step, "domain", general)
+    for name in ("corpus", "instances"):
+        assert stages[name].fingerprint == general[name].fingerprint
+    mine, theirs = stages["pretrain"].facts, general["pretrain"].facts
+    inputs = mine["inputs"].pop("initial")
+    assert (mine, inputs) == (theirs, general["pretrain"].fingerprint)
+
+
+def test_a_step_reads_one_text(recipe: Recipe) -> None:
+    for blocks in ({}, {"task_text": {}, "corpus": recipe.corpus.model_dump()}):
+        with pytest.raises(ConfigError, match="either corpus or task_text"):
+            further(**blocks)
+    with pytest.raises(ConfigError, match=r"pretrain\.longer_share"):
+        further(task_text={}, pretrain={"steps": 5, "longer_share": 0.1})
+    with pytest.raises(ConfigError, match="the text of a task, but this workflow has none"):
+        further_stages(further(task_text={}), "task", pretrain_stages(recipe))

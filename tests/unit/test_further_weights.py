@@ -1,0 +1,263 @@
+"""Further pretraining: the same weights on every worker, refusals, and no second beginning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rungwise import artifact as artifacts
+from rungwise.artifact import Artifact
+from rungwise.context import ComputeConfig
+from rungwise.errors import ConfigError, DataError
+from rungwise.finetune import FinetuneConfig, TaskModel
+from rungwise.pretrained import load_model
+from rungwise.storage import Folder
+from rungwise.tasks.examples import TaskInfo
+from rungwise.training.checkpoint import MODEL, load_tensors, save_tensors
+from rungwise.training.initial import began_with
+from rungwise.training.trainer import PretrainStageConfig, build, check_fit, identity_of
+from tests.training_runs import (
+    VOCAB,
+    Killed,
+    KilledAt,
+    Notes,
+    config,
+    make_instances,
+    run,
+    together,
+    weights,
+)
+
+HEADS = {"bert.pooler.weight", "bert.pooler.bias", "nsp.weight", "nsp.bias"}
+# A step that changes no weight: float32 has no room for what it would add.
+STANDING = {"pretrain.steps": 1, "pretrain.optimizer.learning_rate": 1e-30}
+MLM = {"pretrain.objective.kind": "mlm"}
+
+
+def kept(root: Path, stage: str, fingerprint: str, made: dict[str, Any]) -> Artifact:
+    """A finished artifact below `root`, as a run leaves it."""
+    record = {"stage": stage, "fingerprint": fingerprint, "label": "made", **made}
+    return artifacts.finish(Folder.at(root / stage / f"made-{fingerprint}"), record, {})
+
+
+def instances_of(root: Path, tokenizer: str = "t" * 12, kind: str = "masked_pairs") -> Artifact:
+    """Instances that name the tokenizer they were built with."""
+    fingerprint = f"{tokenizer[0]}{kind[0]}" + "0" * 10
+    made = make_instances(root / "instances" / f"made-{fingerprint}", kind).record
+    inputs = {"tokenizer": {"stage": "tokenizer", "fingerprint": tokenizer}}
+    return kept(root, "instances", fingerprint, {**made, "inputs": inputs})
+
+
+def pretrained(
+    root: Path,
+    settings: PretrainStageConfig,
+    instances: Artifact,
+    fingerprint: str,
+    initial: Artifact | None = None,
+) -> Artifact:
+    """A finished run as an artifact; its summary holds what further runs read, and its losses."""
+    output = root / "pretrain" / f"made-{fingerprint}"
+    progress = run(settings, instances, output, initial=initial)
+    summary: dict[str, Any] = {"vocab_size": VOCAB, "validation": progress.validation}
+    if initial:
+        summary["began_with"] = began_with(build(settings, VOCAB, meta=True), initial)
+    made = {
+        "summary": summary,
+        "config": settings.model_dump(mode="json"),
+        "inputs": {"instances": {"stage": "instances", "fingerprint": instances.fingerprint}},
+    }
+    return kept(root, "pretrain", fingerprint, made)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("root")
+
+
+@pytest.fixture(scope="module")
+def instances(root: Path) -> Artifact:
+    return instances_of(root)
+
+
+@pytest.fixture(scope="module")
+def general(root: Path, instances: Artifact) -> Artifact:
+    """Twenty steps on masked words and pairs."""
+    return pretrained(root, config(), instances, "aaaa")
+
+
+def of(pretrain: Artifact) -> dict[str, torch.Tensor]:
+    return load_tensors(pretrain.folder, MODEL)
+
+
+def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+def test_a_further_run_begins_with_the_weights_it_is_given(
+    general: Artifact, instances: Artifact, tmp_path: Path
+) -> None:
+    run(config(**STANDING, **{"pretrain.seed": 5}), instances, tmp_path, initial=general)
+    assert_same(weights(tmp_path), of(general))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_all_of_two_workers_begin_with_the_weights_they_are_given(
+    general: Artifact, instances: Artifact, tmp_path: Path, unused_port: int, parallel: str
+) -> None:
+    settings = config(**STANDING, **{"pretrain.seed": 5})
+    together(2, settings, instances, tmp_path, unused_port, initial=general, parallel=parallel)
+    # The tensors of a checkpoint are shared out, so this file holds those of both.
+    assert_same(weights(tmp_path), of(general))
+
+
+def test_the_loss_before_the_first_step_is_the_last_one_of_the_run_before(
+    general: Artifact, instances: Artifact, tmp_path: Path
+) -> None:
+    notes = Notes()
+    further = run(config(), instances, tmp_path, report=notes, initial=general)
+    first, last = further.validation[0], general.summary["validation"][-1]
+    for part in ("loss", "mlm_loss", "nsp_loss"):
+        assert first[part] == pytest.approx(last[part], rel=1e-6)
+    # Nothing is said about losses that are not those of a draw.
+    assert notes.notes == []
+    assert further.validation[-1]["loss"] < first["loss"]
+    assert (further.step, further.history[0]["step"]) == (20, 1)
+
+
+def test_a_model_that_reads_from_left_to_right_goes_on_as_well(root: Path, tmp_path: Path) -> None:
+    blocks = instances_of(root, kind="causal")
+    first = pretrained(root, config("causal"), blocks, "gggg")
+    further = run(config("causal", **STANDING), blocks, tmp_path, initial=first)
+    assert_same(weights(tmp_path), of(first))
+    before = first.summary["validation"][-1]["lm_loss"]
+    assert further.validation[0]["lm_loss"] == pytest.approx(before, rel=1e-6)
+
+
+def test_a_killed_further_run_goes_on_from_its_own_checkpoint_and_not_from_the_start(
+    general: Artifact, instances: Artifact, tmp_path: Path
+) -> None:
+    undisturbed = run(config(), instances, tmp_path / "a", initial=general)
+    others = Artifact("pretrain", "", Folder.at(tmp_path / "others"), general.record)
+    save_tensors(others.folder, MODEL, {n: torch.zeros_like(t) for n, t in of(general).items()})
+    with pytest.raises(Killed):
+        run(config(), instances, tmp_path / "b", report=KilledAt(8), initial=general)
+    # If the weights it began with came in again, they would now be zeros.
+    resumed = run(config(), instances, tmp_path / "b", initial=others)
+    assert resumed == undisturbed
+    assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_further_run_that_loses_a_worker_goes_on_with_the_other(
+    general: Artifact, instances: Artifact, tmp_path: Path, unused_port: int, parallel: str
+) -> None:
+    alone = run(config(), instances, tmp_path / "a", initial=general)
+    output, compute = tmp_path / "b", {"initial": general, "parallel": parallel}
+    together(2, config(), instances, output, unused_port, killed_at=8, **compute)
+    resumed = run(config(), instances, output, initial=general)
+    assert [attempt["workers"] for attempt in resumed.attempts] == [2, 1]
+    assert [attempt["step"] for attempt in resumed.attempts] == [0, 5]
+    for one, other in zip(alone.history, resumed.history, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+
+
+def test_parts_that_the_objective_does_not_train_are_carried_along(
+    root: Path, general: Artifact, instances: Artifact
+) -> None:
+    words = pretrained(root, config(**MLM), instances, "bbbb", general)
+    told = words.summary["began_with"]
+    assert (set(told["carried"]), told["fresh"]) == (HEADS, [])
+    assert words.summary["validation"][0]["mlm_loss"] == pytest.approx(
+        general.summary["validation"][-1]["mlm_loss"], rel=1e-6
+    )
+    before, after = of(general), of(words)
+    assert before.keys() == after.keys()
+    assert {name for name in before if torch.equal(before[name], after[name])} == HEADS
+    # The model is read as one of its objective, without them, and fine-tuning finds the pooler.
+    assert set(load_model(words).state_dict()) == before.keys() - HEADS
+    task = TaskInfo("classification", ("no", "yes"), False, "accuracy")
+    model = TaskModel(FinetuneConfig(), task, load_model(words).bert.config, "mlm", VOCAB)
+    model.load_pretrained(after)
+    pooler = dict(model.head.named_parameters())["pool.dense.weight"]
+    assert torch.equal(pooler, before["bert.pooler.weight"])
+
+    again = pretrained(root, config(**MLM), instances, "cccc", words)
+    assert set(again.summary["began_with"]["carried"]) == HEADS
+    pairs = pretrained(root, config(**STANDING), instances, "dddd", again)
+    assert pairs.summary["began_with"]["carried"] == []
+    assert_same(of(pairs), of(again))
+
+
+def test_parts_that_the_old_model_lacks_are_drawn(
+    root: Path, instances: Artifact, tmp_path: Path
+) -> None:
+    words = pretrained(root, config(**MLM), instances, "eeee")
+    settings = config(**STANDING, **{"pretrain.seed": 5})
+    assert set(began_with(build(settings, VOCAB, meta=True), words)["fresh"]) == HEADS
+    run(settings, instances, tmp_path, initial=words)
+    found, drawn = weights(tmp_path), build(settings, VOCAB).state_dict()
+    assert torch.equal(found["bert.pooler.weight"], drawn["bert.pooler.weight"])
+    assert torch.equal(found["nsp.weight"], drawn["nsp.weight"])
+    assert_same({name: found[name] for name in of(words)}, of(words))
+
+
+def test_a_file_that_lacks_a_weight_is_refused(
+    general: Artifact, instances: Artifact, tmp_path: Path
+) -> None:
+    short = Artifact("pretrain", "", Folder.at(tmp_path), general.record)
+    tensors = of(general)
+    del tensors["mlm.bias"]
+    save_tensors(short.folder, MODEL, tensors)
+    with pytest.raises(DataError, match=r"lacks mlm\.bias"):
+        run(config(), instances, tmp_path / "run", initial=short)
+
+
+def test_other_weights_to_begin_with_are_another_run(
+    root: Path, general: Artifact, instances: Artifact
+) -> None:
+    other = Artifact("pretrain", "ffff", general.folder, general.record)
+    inputs = {"instances": instances}
+    found = {
+        identity_of(config(), inputs),
+        identity_of(config(), {**inputs, "initial": general}),
+        identity_of(config(), {**inputs, "initial": other}),
+    }
+    assert len(found) == 3
+
+
+def refusal(settings: PretrainStageConfig, inputs: dict[str, Artifact]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        check_fit(settings, inputs, ComputeConfig())
+    return str(caught.value)
+
+
+def test_what_cannot_go_on_is_refused_before_training(
+    root: Path, general: Artifact, instances: Artifact
+) -> None:
+    inputs = {"instances": instances, "initial": general}
+    check_fit(config(), inputs, ComputeConfig())
+    check_fit(config(**MLM), inputs, ComputeConfig())
+
+    wider = config(**{"model.hidden_size": 32, "model.num_layers": 1})
+    told = refusal(wider, inputs)
+    assert "model.hidden_size is 32, but there it was 16" in told
+    assert "model.num_layers is 1, but there it was 2" in told
+
+    others = {**inputs, "instances": instances_of(root, tokenizer="u" * 12)}
+    told = refusal(config(), others)
+    assert "uuuuuuuuuuuu" in told
+    assert "tttttttttttt" in told
+    assert "tokenizer" in told
+
+    blocks = {**inputs, "instances": instances_of(root, kind="causal")}
+    left_to_right = config(**{"pretrain.objective.kind": "left_to_right"})
+    told = refusal(left_to_right, blocks)
+    assert "pretrain.objective.kind is left_to_right" in told
+    assert "mlm_nsp or mlm or sentence_order" in told
+    assert "model.kind is gpt, but there it was bert" in refusal(config("causal"), blocks)

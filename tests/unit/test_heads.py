@@ -1,0 +1,196 @@
+"""Heads, the mix of layers and the BiLSTM: by hand, and that padding and order do not count.
+
+The comparison with transformers is in reference/. Shapes: R rows, B items, T sequence, E width.
+"""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from rungwise.finetune.scoring import loss_sums
+from rungwise.models.bilstm import BiLstm
+from rungwise.models.encoders import build_encoder
+from rungwise.models.heads import (
+    ChoiceHead,
+    HeadedEncoder,
+    Rows,
+    SequenceHead,
+    SpanHead,
+    TokenHead,
+    last_token,
+    mean_over_tokens,
+)
+from rungwise.models.mixing import ScalarMix
+from tests.small_models import VOCAB_SIZE, shaken, small_config
+
+KINDS = ("mlm_nsp", "left_to_right", "causal", "bidirectional")
+LENGTHS = [9, 4, 6]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_seed():
+    torch.set_num_threads(1)
+    torch.manual_seed(53)
+
+
+def headed(kind, head, top=None, mixed=(), **changes):
+    """A random model with one of the heads; `head` is given the width of what it reads."""
+    encoder = build_encoder(small_config(kind, **changes), kind, VOCAB_SIZE, 0.1, 3)
+    lstm = BiLstm(encoder.width, 5, 2, 0.1) if top == "bilstm" else None
+    width = 10 if lstm else encoder.width
+    mix = ScalarMix(len(mixed)) if mixed else None
+    return shaken(HeadedEncoder(encoder, head(width), top=lstm, mix=mix, mixed=mixed)).eval()
+
+
+HEADS = {
+    "cls": lambda width: SequenceHead(width, 3, "cls", 0.1, pooler=True),
+    "mean": lambda width: SequenceHead(width, 3, "mean", 0.1),
+    "last": lambda width: SequenceHead(width, 1, "last", 0.1),
+    "token": lambda width: TokenHead(width, 4, 0.1),
+    "span": lambda width: SpanHead(width),
+    "choice": lambda width: ChoiceHead(width, "mean", 0.1),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("top", ["linear", "bilstm"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_does_not_change_an_answer(kind, top, name):
+    model = headed(kind, HEADS[name], top, mixed=(0, 1, 2) if name == "mean" else ())
+    ids_RT, segments_RT = torch.randint(VOCAB_SIZE, (3, 9)), torch.randint(2, (3, 9))
+    word_row, word_place = torch.tensor([0, 0, 1, 2, 2]), torch.tensor([8, 1, 3, 0, 5])
+    item = torch.zeros(3, dtype=torch.int64) if name == "choice" else torch.arange(3)
+    count = int(item.max()) + 1
+    together = model(
+        ids_RT, segments_RT, Rows(torch.tensor(LENGTHS), item, count, word_row, word_place)
+    )
+    for row, length in enumerate(LENGTHS):
+        words = word_place[word_row == row]
+        alone = model(
+            ids_RT[[row], :length],
+            segments_RT[[row], :length],
+            Rows(None, torch.zeros(1, dtype=torch.int64), 1, torch.zeros_like(words), words),
+        )
+        match name:
+            case "token":
+                found = together[word_row == row]
+            case "span":
+                found = together[[row], :length]
+            case "choice":
+                found = together[:, [row]]
+            case _:
+                found = together[[row]]
+        torch.testing.assert_close(found, alone, atol=1e-5, rtol=1e-5)
+    if name == "span":
+        assert (together[1, 4:] == -math.inf).all(), "no probability at padding"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("top", ["linear", "bilstm"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_both_orders_the_order_of_a_pair_does_not_matter(kind, top):
+    """SPEC K20: swapped is the same item with its rows the other way round."""
+    model = headed(kind, lambda width: SequenceHead(width, 2, "last", 0.1), top)
+    ids_RT = torch.randint(VOCAB_SIZE, (4, 9))
+    lengths_R = torch.tensor([9, 9, 6, 6])
+    item_R = torch.tensor([0, 0, 1, 1])
+    swapped = torch.tensor([1, 0, 3, 2])
+    one, other = (
+        model(ids_RT[order], None, Rows(lengths_R[order], item_R, 2))
+        for order in (torch.arange(4), swapped)
+    )
+    torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+    first_alone = model(ids_RT[[0, 2]], None, Rows(lengths_R[[0, 2]], torch.arange(2), 2))
+    second_alone = model(ids_RT[[1, 3]], None, Rows(lengths_R[[1, 3]], torch.arange(2), 2))
+    assert not torch.allclose(first_alone, second_alone, atol=1e-3), "one order alone does matter"
+    # The vectors are added before the linear layer: its bias is there once.
+    added = first_alone + second_alone - model.head.linear.bias
+    torch.testing.assert_close(one, added, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_choice_of_unequal_size_is_each_item_by_itself():
+    states_RTE = torch.randn(4, 1, 8)
+    head = shaken(ChoiceHead(8, "cls", 0.0)).eval()
+    logits_BO = head(states_RTE, Rows(None, torch.tensor([0, 0, 0, 1]), 2))
+    scores_R = head.linear(states_RTE[:, 0]).squeeze(-1)
+    assert torch.equal(logits_BO[0], scores_R[:3])
+    assert logits_BO[1].tolist() == [scores_R[3].item(), -math.inf, -math.inf]
+    total, count = loss_sums("choice", logits_BO, torch.tensor([2, 0]))
+    torch.testing.assert_close(total, functional.cross_entropy(scores_R[:3], torch.tensor(2)))
+    assert count == 2
+
+
+def test_an_option_that_is_not_there_has_no_gradient():
+    states_RTE = torch.randn(3, 1, 8)
+    head = ChoiceHead(8, "cls", 0.0)
+    total, _ = loss_sums(
+        "choice", head(states_RTE, Rows(None, torch.tensor([0, 0, 1]), 2)), torch.tensor([1, 0])
+    )
+    total.backward()
+    assert head.linear.weight.grad.isfinite().all()
+
+
+def test_a_span_loss_by_hand():
+    """Four places, one of them padding: log 3 for a start among three as likely ones."""
+    logits_BT2 = torch.tensor([[[0.0, 0.0], [0.0, 1.0], [0.0, 0.0], [-math.inf, -math.inf]]])
+    total, count = loss_sums("span", logits_BT2, torch.tensor([[2, 1]]))
+    end = -math.log(math.e / (math.e + 2))
+    assert (total.item(), count) == (pytest.approx((math.log(3) + end) / 2), 1)
+
+
+def test_mean_and_last_by_hand():
+    states_RTE = torch.tensor([[[1.0], [3.0], [math.nan]], [[2.0], [4.0], [9.0]]])
+    lengths_R = torch.tensor([2, 3])
+    assert mean_over_tokens(states_RTE, lengths_R).tolist() == [[2.0], [5.0]]
+    assert last_token(states_RTE, lengths_R).tolist() == [[3.0], [9.0]]
+    assert last_token(states_RTE[1:], None).tolist() == [[9.0]]
+
+
+def test_a_scalar_mix_by_hand():
+    """softmax(log 1, log 3) is 1/4 and 3/4; times gamma 2."""
+    mix = ScalarMix(2)
+    layers = [torch.full((1, 1, 2), 4.0), torch.full((1, 1, 2), 8.0)]
+    assert mix(layers).tolist() == [[[6.0, 6.0]]], "at the start the plain mean"
+    with torch.no_grad():
+        mix.scores.copy_(torch.tensor([0.0, math.log(3)]))
+        mix.gamma.fill_(2.0)
+    torch.testing.assert_close(mix(layers), torch.full((1, 1, 2), 14.0))
+    assert mix.read().shares == pytest.approx((0.25, 0.75))
+    assert mix.read().gamma == 2.0
+
+
+@torch.no_grad()
+def test_a_bilstm_is_that_of_torch_on_each_row_without_padding():
+    top = shaken(BiLstm(6, 4, 2, 0.3)).eval()
+    reference = nn.LSTM(6, 4, 2, batch_first=True, bidirectional=True)
+    reference.load_state_dict(top.lstm.state_dict())
+    states_BTE = torch.randn(3, 9, 6)
+    found_BTH = top(states_BTE, torch.tensor(LENGTHS))
+    for row, length in enumerate(LENGTHS):
+        alone, _ = reference(states_BTE[[row], :length])
+        torch.testing.assert_close(found_BTH[[row], :length], alone, atol=1e-6, rtol=1e-6)
+        assert (found_BTH[row, length:] == 0).all()
+    torch.testing.assert_close(top(states_BTE, None), reference(states_BTE)[0])
+
+
+def test_a_fixed_encoder_drops_nothing_and_has_no_gradient():
+    encoder = build_encoder(small_config("mlm"), "mlm", VOCAB_SIZE, 0.5)
+    model = HeadedEncoder(
+        encoder,
+        SequenceHead(16, 2, "mean", 0.5),
+        mix=ScalarMix(2),
+        mixed=(0, 2),
+        fixed=True,
+    ).train()
+    ids_RT, rows = torch.randint(VOCAB_SIZE, (2, 5)), Rows(None, torch.arange(2), 2)
+    assert torch.equal(model.states(ids_RT, None, None), model.states(ids_RT, None, None))
+    model(ids_RT, None, rows).sum().backward()
+    learns = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert learns == {"mix.scores", "mix.gamma", "head.linear.weight", "head.linear.bias"}
+    layers = encoder.layers(ids_RT)
+    torch.testing.assert_close(model.states(ids_RT, None, None), (layers[0] + layers[2]) / 2)

@@ -1,0 +1,334 @@
+"""Pages of experiments: any systems, tasks and label budgets, and what their tables work out."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rungwise.artifact import Artifact
+from rungwise.context import Context
+from rungwise.report import (
+    budget_plots,
+    comparison,
+    comparison_plots,
+    findings,
+    rebuild,
+    style,
+    tables,
+)
+from rungwise.report.compared import Compared, gather
+from rungwise.report.page import ReportConfig, run
+from rungwise.report.terms import terms_of
+from rungwise.storage import Folder
+from tests.report_experiments import (
+    METRICS,
+    Experiment,
+    MadeTask,
+    quickstart,
+    stub_sweep_plots,
+    whole,
+)
+from tests.report_pages import Page, built, csv_rows
+
+PNG = b"\x89PNG"
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    return built("mlm_nsp", tmp_path_factory.mktemp("before"))
+
+
+@pytest.fixture(scope="module")
+def written(
+    before: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Artifact], Page, dict[str, Any], Path]:
+    """Four systems on five tasks with three budgets, and their page."""
+    path = tmp_path_factory.mktemp("whole")
+    made = whole(before)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        stub_sweep_plots(monkeypatch)
+        summary = run(ReportConfig(fill_in_examples=0), made, Folder.at(path), Context())
+    return made, Page((path / "report.html").read_text("utf-8")), summary, path
+
+
+def _compared(made: dict[str, Artifact]) -> Compared:
+    found = gather(made)
+    assert found is not None
+    return found
+
+
+def _two(before: dict[str, Artifact], **scores: list[float]) -> Compared:
+    made = Experiment(before)
+    made.systems(list(scores))
+    made.task("one", MadeTask("classification", {None: scores}))
+    return _compared(made.made)
+
+
+# The page.
+
+
+def test_many_systems_tasks_and_budgets_are_all_on_the_page(
+    written: tuple[dict[str, Artifact], Page, dict[str, Any], Path],
+) -> None:
+    made, page, summary, _ = written
+    found = _compared(made)
+    assert found.systems == ("base", "no_nsp", "ltr_no_nsp", "ltr_no_nsp_bilstm")
+    assert {f"task-{task.name}" for task in found.tasks} <= page.ids
+    assert {"comparison", "table", "budgets", "mix", "sweep"} <= page.ids
+    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
+    for task in found.tasks:
+        assert {f"scores-{task.name}.png", f"differences-{task.name}.png"} <= set(summary["show"])
+        assert f"models:/small-{task.name}/1" in page.words
+    for words in (
+        "base is above no_nsp on 3 of 5 tasks; 2 of 5 unresolved",
+        "5 tasks: sst-2, sts-b, conll-2003, squad and swag, each with all its labelled examples "
+        "and 10, 100 and 1,000 of them",
+        "where in a context the answer to a question stands",
+        "accuracy of the unanswerable",
+        "Here and below, pretraining is that of the first system, base",
+        f"All {len(made)} stages",
+        "60 trials in 20 sweeps",
+        "ltr_no_nsp_bilstm minus ltr_no_nsp",  # the places where a name may break are no letters
+    ):
+        assert words in page.words, words
+    assert summary["headline"].startswith("sst-2: base against no_nsp unresolved, +1.2 points [")
+    assert summary["headline"].endswith("; 3 of 5 tasks resolved")
+
+
+def test_published_differences_have_columns_of_their_own_with_their_source(
+    written: tuple[dict[str, Artifact], Page, dict[str, Any], Path],
+) -> None:
+    made, page, _, path = written
+    table = made["table"].summary
+    assert "Seed reference: Devlin et al. 2019, table 5 (T7)" in page.words
+    text = (path / "report.html").read_text("utf-8")
+    section = text[text.index('<section id="table">') : text.index('<section id="budgets">')]
+    cells = section.count('<td class="n reference">')
+    assert cells == len(table["differences"]) == 15
+    # One header for each task says so above them, and no other cell has a mark.
+    assert section.count('<th class="n reference">seed<br>reference</th>') == 5
+    for sign in ("agrees", "disagrees", "unresolved"):
+        expected = sum(row["sign"] == sign for row in table["differences"])
+        assert section.count(f'title="{sign}"') == expected
+    assert any(row["sign"] == "unresolved" for row in table["differences"])
+    steps = csv_rows(path / "table_differences.csv")
+    assert [row["published_points"] for row in steps[:3]] == ["", "", ""]
+    assert steps[3]["published_points"] == "-0.5"
+
+
+def test_csv_files_hold_every_task_budget_system_seed_and_pair(
+    written: tuple[dict[str, Artifact], Page, dict[str, Any], Path],
+) -> None:
+    made, _, _, path = written
+    seeds = csv_rows(path / "seeds.csv")
+    assert len(seeds) == 5 * 4 * 4 * 5  # tasks, numbers of examples, systems, seeds
+    squad = [row for row in seeds if row["task"] == "squad"]
+    row = next(row for row in made["evaluate/squad/100"].summary["rows"] if row["seed"] == 1002)
+    same = next(
+        found
+        for found in squad
+        if (found["system"], found["train_examples"], found["seed"]) == ("base", "100", "1002")
+    )
+    for metric in METRICS["span"]:
+        assert float(same[f"test_{metric}"]) == row["test"][metric]
+    assert same["test_matthews"] == ""  # of another kind of task
+    pairs = csv_rows(path / "differences.csv")
+    assert len(pairs) == 5 * 4 * 6
+    assert {(row["first"], row["second"]) for row in pairs} == set(
+        itertools.combinations(("base", "no_nsp", "ltr_no_nsp", "ltr_no_nsp_bilstm"), 2)
+    )
+    budgets = csv_rows(path / "budgets.csv")
+    assert [row["train_examples"] for row in budgets[:16:4]] == ["10", "100", "1000", "2000"]
+    assert [row["all_examples"] for row in budgets[:16:4]] == ["False"] * 3 + ["True"]
+    weights = [float(row["weight"]) for row in csv_rows(path / "mix.csv")[:5]]
+    assert sum(weights) == pytest.approx(1)
+
+
+# What is worked out.
+
+
+def test_no_name_of_a_system_means_anything(before: dict[str, Artifact]) -> None:
+    scores = ([0.7, 0.72, 0.71], [0.6, 0.61, 0.6])
+    named = [
+        _two(before, **dict(zip(names, scores, strict=True)))
+        for names in (("pretrained", "random"), ("random", "pretrained"), ("x", "y"))
+    ]
+    assert [comparison.board(found).name for found in named] == ["above"] * 3
+    lines = [findings.headline({}, terms_of("mlm"), found) for found in named]
+    assert lines[1] == lines[0].replace("pretrained above random", "random above pretrained")
+    looks = {
+        comparison_plots.differences(found.tasks[0])
+        == comparison_plots.differences(named[2].tasks[0])
+        for found in named
+    }
+    assert looks == {True, False}  # only the names differ, and they are drawn
+
+
+def test_budgets_are_in_order_and_end_with_all_examples(before: dict[str, Artifact]) -> None:
+    scores = {"a": [0.6, 0.7]}
+    made = Experiment(before)
+    made.systems(["a"])
+    made.task("one", MadeTask("choice", {500: scores, None: scores, 20: scores}))
+    made.task("two", MadeTask("choice", {None: scores}))
+    one, two = _compared(made.made).tasks
+    assert [found["budget"] for found in one.by_budget] == [20, 500, None]
+    assert [found["budget"] for found in two.by_budget] == [None]
+    assert budget_plots.budgets(_compared(made.made)).startswith(PNG)
+
+
+def test_two_tasks_may_share_their_data(before: dict[str, Artifact]) -> None:
+    made = Experiment(before)
+    made.systems(["a"])
+    made.task("one", MadeTask("choice", {None: {"a": [0.6, 0.7]}}), swept=False)
+    made.task("two", MadeTask("choice", {None: {"a": [0.5, 0.7]}}), swept=False)
+    second = made.made["evaluate/two"]
+    inputs = {**second.record["inputs"], "task": made.made["evaluate/one"].record["inputs"]["task"]}
+    changed = dataclasses.replace(second, record={**second.record, "inputs": inputs})
+    stages = {title: found for title, found in made.made.items() if title != "task/two"}
+    one, two = _compared({**stages, "evaluate/two": changed}).tasks
+    assert two.task is one.task
+    assert two.evaluated["task"] == "two"
+
+
+def test_selection_is_set_against_new_seeds_on_the_same_split(before: dict[str, Artifact]) -> None:
+    found = _compared(quickstart(before)).tasks[0]
+    for row, name in zip(comparison.selections(found), ("pretrained", "random"), strict=True):
+        rows = [row for row in found.evaluated["rows"] if row["system"] == name]
+        validation = sum(row["validation"]["accuracy"] for row in rows) / len(rows)
+        assert row["system"] == name
+        assert row["validation"] == pytest.approx(validation)
+        assert row["lost"] == pytest.approx(validation - row["score"])
+
+
+def test_costs_are_shares_of_the_first_and_one_row_where_tasks_agree(
+    before: dict[str, Artifact],
+) -> None:
+    made = Experiment(before)
+    made.systems(["first", "dear", "none"], untrained=["none"])
+    scores = {name: [0.5, 0.6] for name in ("first", "dear", "none")}
+    for task in ("one", "two"):
+        made.task(task, MadeTask("choice", {None: scores}))
+    rows = comparison.costs(_compared(made.made))
+    assert [(row["system"], row["task"], row["share"]) for row in rows] == [
+        ("first", "", 1.0),
+        ("dear", "", 2.0),
+        ("none", "", None),
+    ]
+    # Weights that went on with the text of each task cost what that step cost.
+    made.made["evaluate/two"].summary["systems"]["dear"]["pretraining"] |= {"flops": 5e8}
+    rows = comparison.costs(_compared(made.made))
+    assert [(row["task"], row["share"]) for row in rows if row["system"] == "dear"] == [
+        ("one", 2.0),
+        ("two", 0.25),
+    ]
+
+
+def test_settings_say_where_systems_differ(before: dict[str, Artifact]) -> None:
+    found = _compared(quickstart(before)).tasks[0]
+    differ = {row["key"]: row["values"] for row in comparison.settings(found) if row["differ"]}
+    assert differ == {"initialisation": ["pretrained", "random"]}
+
+
+def test_layers_are_those_of_the_systems_that_mix(before: dict[str, Artifact]) -> None:
+    made = whole(before)
+    mixed = budget_plots.mixed(_compared(made))
+    assert [task.name for task, _ in mixed] == ["sst-2", "sts-b", "conll-2003"]
+    for _, systems in mixed:
+        assert list(systems) == ["base", "no_nsp"]
+        for weights in systems.values():
+            assert weights.shape == (5, 5)  # seeds, layers
+            assert weights.sum(axis=1) == pytest.approx(1)
+
+
+def test_many_stages_are_drawn_by_kind_and_none_is_lost(before: dict[str, Artifact]) -> None:
+    made = whole(before)
+    few, all_ = tables.seconds(made, 20), tables.seconds(made, 1000)
+    assert list(all_) == list(made)
+    assert few["evaluate (20)"] == sum(
+        found.record["seconds"] for found in made.values() if found.stage == "evaluate"
+    )
+    assert sum(few.values()) == pytest.approx(sum(all_.values()))
+
+
+def test_systems_look_different_however_many_there_are() -> None:
+    looks = [style.series(place) for place in range(28)]
+    assert len(set(looks)) == 28
+    assert len({look.colour for look in looks[:7]}) == 7
+    assert len({look.marker for look in looks[:7]}) == 7
+
+
+# The recipe.
+
+
+def test_changes_are_the_dotted_keys_that_differ() -> None:
+    old = {"a": 1, "b": {"c": 2, "d": {"kind": "x", "e": 3}}, "f": [1]}
+    new = {"a": 1, "b": {"c": 4, "d": {"kind": "y", "g": 3}}, "f": [2], "h": None}
+    assert rebuild.changes(old, new) == {"b.c": 4, "b.d": {"kind": "y", "g": 3}, "f": [2]}
+    assert rebuild.changes(old, old) == {}
+    space = {"space": {"finetune.epochs": {"values": [1]}}}
+    other = {"space": {"finetune.epochs": {"values": [2]}}}
+    assert rebuild.changes({"sweep": space}, {"sweep": other}) == {"sweep.space": other["space"]}
+
+
+def test_the_recipe_tells_what_is_of_a_task_from_what_is_of_a_system(
+    before: dict[str, Artifact],
+) -> None:
+    made = Experiment(before)
+    made.systems(["a", "b", "c"])
+    scores = {name: [0.5, 0.6] for name in "abc"}
+    for task in ("one", "two"):
+        made.task(task, MadeTask("choice", {None: scores}))
+        made.register(task)
+    made.table()
+    # The task two has 5 epochs and lots of its own, b always 7 epochs, c no pretrained weights.
+    for task, found in (("one", made.made["evaluate/one"]), ("two", made.made["evaluate/two"])):
+        systems = found.record["config"]["systems"]
+        for name in "abc":
+            systems[name] |= {"epochs": 5 if task == "two" else 3}
+            systems[name] |= {"batch_size": 16 if task == "two" else 8}
+        systems["b"] |= {"epochs": 7}
+        systems["c"] |= {"initialisation": "random"}
+    made.made["pretrain/b"].record["config"] = {
+        **made.made["pretrain"].record["config"],
+        "pretrain": {**made.made["pretrain"].record["config"]["pretrain"], "steps": 99},
+    }
+    recipe = rebuild.recipe(made.made, {})
+    assert recipe["finetune"]["epochs"] == 3
+    assert recipe["tasks"]["one"]["finetune"] == {}
+    assert recipe["tasks"]["two"]["finetune"] == {"epochs": 5, "batch_size": 16}
+    assert recipe["systems"] == {
+        "a": {},
+        "b": {"pretrain.steps": 99, "finetune.epochs": 7},
+        "c": {"finetune.initialisation": "random"},
+    }
+    assert recipe["registry"]["name"] == "small"
+    assert recipe["corpus"] == made.made["corpus"].record["config"]
+
+
+def test_the_recipe_has_the_steps_of_further_pretraining(before: dict[str, Artifact]) -> None:
+    made = Experiment(before)
+    text = made.add("corpus/domain/b", {"sources": ["more"]}, {})
+    read = {"corpus": text, "tokenizer": made.made["tokenizer"]}
+    rows = made.add("instances/domain/b", {"kind": "more"}, {}, read)
+    config = {**made.made["pretrain"].record["config"], "pretrain": {"steps": 5}}
+    gone_on = {"instances": rows, "initial": made.made["pretrain"]}
+    further = made.add("pretrain/domain/b", config, made.made["pretrain"].summary, gone_on)
+    made.systems(["a", "b"], untrained=["b"])
+    made.task("one", MadeTask("choice", {None: {"a": [0.5, 0.6], "b": [0.6, 0.7]}}))
+    read = made.made["evaluate/one"].record["inputs"]
+    read["pretrain/b"] = {"stage": "pretrain", "fingerprint": further.fingerprint}
+    recipe = rebuild.recipe(made.made, {})
+    step = {
+        "corpus": {"sources": ["more"]},
+        "instances": {"kind": "more"},
+        "pretrain": {"steps": 5},
+    }
+    assert recipe["further"] == {}
+    assert recipe["systems"]["b"] == {
+        "further": {"domain": step},
+        "pretrain_further": ["domain"],
+    }

@@ -1,0 +1,118 @@
+"""The task block: what is refused before anything runs, and what makes a task the same one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rungwise.config import Config, fingerprint, validate
+from rungwise.errors import ConfigError, DataError
+from rungwise.tasks.config import (
+    FilesTaskConfig,
+    ParagraphTaskConfig,
+    TaskConfig,
+    files_of,
+    identity,
+    outside,
+)
+
+FORM = {"kind": "table", "columns": {"text": 0, "label": 1}, "header": False}
+ROWS = "".join(f"sentence {n}\t{'ab'[n % 2]}\n" for n in range(20))
+
+
+class Block(Config):
+    task: TaskConfig
+
+
+def task(**keys: Any) -> FilesTaskConfig:
+    data = {"kind": "files", "format": FORM, "validation_fraction": 0.2, "test_fraction": 0.2}
+    config = validate(Block, {"task": data | keys}).task
+    assert isinstance(config, FilesTaskConfig)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"kind": "file", "train": "a"}, r"task\.kind: expected one of paragraph_label, files"),
+        ({}, r"task\.train: this key is missing"),
+        ({"train": []}, r"task\.train"),
+        ({"train": "a", "trian_examples": 5}, "did you mean 'train_examples'"),
+        (
+            {"train": "a", "validation_fraction": None},
+            "expected validation or validation_fraction, neither is set",
+        ),
+        ({"train": "a", "test": "b"}, "expected test or test_fraction, both are set"),
+        ({"train": "a", "test_fraction": 0.8}, "leave nothing to train on"),
+        ({"train": "a", "train_examples": 0}, r"task\.train_examples"),
+        (
+            {"train": "a", "metric": "pearson"},
+            "metric: expected one of accuracy, macro_f1, f1, "
+            "matthews for classification, found 'pearson'",
+        ),
+        ({"train": "a", "format": FORM | {"columns": {"text": 0}}}, "a task needs a column for"),
+        ({"train": "a", "format": {"kind": "glue", "task": "X"}}, r"task\.format\.task"),
+    ],
+)
+def test_a_bad_block_is_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        task(**keys)
+
+
+def test_a_metric_that_is_better_when_lower_cannot_select() -> None:
+    with pytest.raises(ConfigError, match="expected one of pearson, spearman for regression"):
+        task(train="a", format={"kind": "sts"}, metric="mean_squared_error")
+
+
+def test_one_path_is_a_list_of_one() -> None:
+    assert task(train="a").train == task(train=["a"]).train == ("a",)
+
+
+def test_a_task_that_moves_is_the_same_and_one_that_changes_is_not(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    (here / "train.tsv").write_text(ROWS)
+    (here / "test.tsv").write_text("words\ta\n")
+    shutil.copytree(here, there)
+
+    def facts(folder: Path, **keys: Any) -> str:
+        paths = {"train": f"{folder}/train.tsv", "test": f"{folder}/test.tsv"}
+        config = task(**paths, test_fraction=None, **keys)
+        return fingerprint({"identity": identity(config), "outside": outside(config)})
+
+    first = facts(here)
+    assert facts(there) == first
+    assert facts(here, seed=1) != first
+    assert facts(here, train_examples=4) != first
+    (there / "test.tsv").write_text("words\tb\n")
+    assert facts(there) != first
+    (there / "test.tsv").write_text("words\ta\n")
+    assert facts(there) == first
+
+
+def test_the_paragraph_task_reads_nothing_from_outside() -> None:
+    config = validate(Block, {"task": {"kind": "paragraph_label", "num_labels": 3}}).task
+    assert isinstance(config, ParagraphTaskConfig)
+    assert outside(config) == {}
+    assert identity(config)["num_labels"] == 3
+
+
+def test_a_path_that_matches_or_holds_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.tsv").touch()
+    missing = str(tmp_path / "no.tsv")
+    with pytest.raises(ConfigError) as error:
+        outside(task(train=missing))
+    assert str(error.value) == (
+        f"data.train: no file matches {missing!r}; expected a file, folder or glob"
+    )
+    with pytest.raises(DataError, match=r"data\.train: expected examples, found 1 empty files"):
+        outside(task(train=str(tmp_path / "empty.tsv")))
+
+
+def test_a_file_that_two_paths_match_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text(ROWS)
+    config = task(train=[str(tmp_path), str(tmp_path / "*.tsv")])
+    assert [file.name for file in files_of(config, "train")] == ["a.tsv"]

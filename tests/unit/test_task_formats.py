@@ -1,0 +1,575 @@
+"""Readers of published task data, by cases made by hand: what they read and what they refuse."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rungwise.config import Config, validate
+from rungwise.errors import ConfigError, DataError
+from rungwise.storage import find_files
+from rungwise.tasks.examples import Answer, Choice, Question, Tagged, Text
+from rungwise.tasks.formats import TaggedFormat, read
+from rungwise.tasks.formats.columns import is_iob, to_iob2
+
+
+class Block(Config):
+    format: TaggedFormat
+
+
+def table(**keys: Any) -> dict[str, Any]:
+    return {"kind": "table", "columns": {"text": "text", "label": "label"}, **keys}
+
+
+def examples(
+    folder: Path,
+    form: dict[str, Any],
+    content: str | bytes,
+    name: str = "data.txt",
+    counts: Counter[str] | None = None,
+    split: str = "train",
+) -> list[Any]:
+    """What a format makes of a file with this content."""
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    (file,) = find_files(str(path))
+    block = validate(Block, {"format": form})
+    return list(read(file, block.format, split, Counter() if counts is None else counts))
+
+
+def squad(*questions: dict[str, Any], context: str = "Gravity makes rain fall.") -> str:
+    paragraph = {"context": context, "qas": list(questions)}
+    return json.dumps({"version": "1.1", "data": [{"paragraphs": [paragraph]}]})
+
+
+def asked(text: str, start: int, **keys: Any) -> dict[str, Any]:
+    return {
+        "id": "q1",
+        "question": "Why?",
+        "answers": [{"text": text, "answer_start": start}],
+        **keys,
+    }
+
+
+def dream(answer: str = "b", options: tuple[str, ...] = ("a", "b", "c")) -> str:
+    return json.dumps(
+        [[["M: Hi.", "W: Oh."], [{"question": "Q?", "choice": options, "answer": answer}], "1-2"]]
+    )
+
+
+SWAG = (
+    ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label"
+)
+STS_ROW = "main-news\tMSRpar\t2012test\t0001\t3.800\tA man plays.\tA boy plays."
+
+
+def test_a_quoted_cell_may_span_lines_and_the_lines_are_the_editors(tmp_path: Path) -> None:
+    content = 'text,label\r\n"one\r\ntwo ""three""",a\r\n\r\nfour,b\r\n'
+    found = examples(tmp_path, table(delimiter=",", quoting=True), content, "t.csv")
+    assert found == [
+        Text("t.csv:2", 'one\r\ntwo "three"', None, "a"),
+        Text("t.csv:5", "four", None, "b"),
+    ]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    found = examples(tmp_path, table(), b"\xef\xbb\xbftext\tlabel\nwords\ta\n")
+    assert found == [Text("data.txt:2", "words", None, "a")]
+
+
+def test_without_quoting_a_quote_is_a_character(tmp_path: Path) -> None:
+    found = examples(tmp_path, table(), 'text\tlabel\n"one\ta\ntwo"\tb\n')
+    assert [example.text for example in found] == ['"one', 'two"']
+
+
+def test_a_packed_file_is_read_as_what_is_in_it(tmp_path: Path) -> None:
+    packed = gzip.compress(b"text\tlabel\nwords\ta\n")
+    (found,) = examples(tmp_path, table(), packed, "t.tsv.gz")
+    assert found == Text("t.tsv.gz:2", "words", None, "a")
+    with pytest.raises(DataError, match=r"t\.tsv\.gz: a cut-off \.gz.*fetch the file again"):
+        examples(tmp_path, table(), packed[:-12], "t.tsv.gz")
+
+
+def test_labels_get_their_names_and_comments_and_skipped_labels_are_left_out(
+    tmp_path: Path,
+) -> None:
+    form = table(labels={0: "no way", 1: "yes"}, comment="%", skip_labels=["-"])
+    counts: Counter[str] = Counter()
+    content = "text\tlabel\n% a comment\nwords\t1\nmore\t-\nlast\t 0\n"
+    found = examples(tmp_path, form, content, counts=counts)
+    assert [(e.where, e.target) for e in found] == [("data.txt:3", "yes"), ("data.txt:5", "no way")]
+    assert counts == {"rows_dropped_for_their_label": 1}
+
+
+def test_the_last_column_goes_on_to_the_end_of_the_line(tmp_path: Path) -> None:
+    form = {
+        "kind": "table",
+        "columns": {"text": 1, "label": 0},
+        "delimiter": " ",
+        "header": False,
+        "rest_of_line": True,
+    }
+    (found,) = examples(tmp_path, form, '4 a  "stirring" , funny\n')
+    assert (found.text, found.target) == ('a  "stirring" , funny', "4")
+
+
+def test_json_lines_take_labels_as_text_numbers_or_truth_values(tmp_path: Path) -> None:
+    content = '{"text": "a\\nb", "label": 1}\n\n{"text": "c", "label": "1"}\r\n'
+    found = examples(tmp_path, table(layout="json_lines"), content + '{"text":"d","label":true}')
+    assert [(e.where, e.text, e.target) for e in found] == [
+        ("data.txt:1", "a\nb", "1"),
+        ("data.txt:3", "c", "1"),
+        ("data.txt:4", "d", "true"),
+    ]
+
+
+def test_rows_of_another_length_can_be_dropped_and_are_counted(tmp_path: Path) -> None:
+    counts: Counter[str] = Counter()
+    content = "text\tlabel\nwords\ta\nbroken\nmore\tb\tc\n"
+    found = examples(tmp_path, table(bad_rows="drop"), content, counts=counts)
+    assert len(found) == 1
+    assert counts == {"rows_dropped_for_their_number_of_columns": 2}
+
+
+@pytest.mark.parametrize(
+    ("task", "header", "row", "target"),
+    [
+        ("CoLA", None, "gj04\t0\t*\tOne.", "unacceptable"),
+        ("SST-2", "sentence\tlabel", "One.\t1", "positive"),
+        (
+            "MRPC",
+            "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+            "1\t7\t8\tOne.\tTwo.",
+            "equivalent",
+        ),
+        (
+            "QQP",
+            "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+            "1\t2\t3\tOne.\tTwo.\t0",
+            "not_duplicate",
+        ),
+        (
+            "STS-B",
+            "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
+            "0\tnews\tf\t2012\t1\tnone\tnone\tOne.\tTwo.\t4.750",
+            4.75,
+        ),
+        (
+            "MNLI",
+            "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\t"
+            "sentence1_parse\tsentence2_parse\tsentence1\tsentence2\tlabel1\tgold_label",
+            "0\t3\t3n\tgov\t(\t(\t(\t(\tOne.\tTwo.\tneutral\tneutral",
+            "neutral",
+        ),
+        (
+            "SNLI",
+            "index\tcaptionID\tpairID\tsentence1_binary_parse\tsentence2_binary_parse\t"
+            "sentence1_parse\tsentence2_parse\tsentence1\tsentence2\tlabel1\tgold_label",
+            "0\t3\t3n\t(\t(\t(\t(\tOne.\tTwo.\tneutral\tentailment",
+            "entailment",
+        ),
+        ("QNLI", "index\tquestion\tsentence\tlabel", "0\tOne.\tTwo.\tentailment", "entailment"),
+        ("RTE", "index\tsentence1\tsentence2\tlabel", "0\tOne.\tTwo.\tentailment", "entailment"),
+        ("WNLI", "index\tsentence1\tsentence2\tlabel", "0\tOne.\tTwo.\t0", "not_entailment"),
+        (
+            "AX",
+            "Lexical Semantics\tPredicate-Argument Structure\tLogic\tKnowledge\tDomain\tPremise\t"
+            "Hypothesis\tLabel",
+            "\t\tNegation\t\tNews\tOne.\tTwo.\tcontradiction",
+            "contradiction",
+        ),
+    ],
+)
+def test_each_task_of_glue_is_read_by_its_published_columns(
+    tmp_path: Path, task: str, header: str | None, row: str, target: str | float
+) -> None:
+    content = f"{header}\n{row}\n" if header else f"{row}\n"
+    (found,) = examples(tmp_path, {"kind": "glue", "task": task}, content)
+    second = None if task in ("CoLA", "SST-2") else "Two."
+    assert (found.text, found.second, found.target) == ("One.", second, target)
+
+
+def test_pairs_of_snli_without_a_gold_label_are_left_out(tmp_path: Path) -> None:
+    header = "sentence1\tsentence2\tgold_label"
+    counts: Counter[str] = Counter()
+    form = {"kind": "glue", "task": "SNLI"}
+    content = f"{header}\nOne.\tTwo.\t-\nOne.\tThree.\tneutral\n"
+    (found,) = examples(tmp_path, form, content, counts=counts)
+    assert found.second == "Three."
+    assert counts == {"rows_dropped_for_their_label": 1}
+
+
+def test_sick_gives_each_split_its_rows_and_either_target(tmp_path: Path) -> None:
+    header = (
+        "pair_ID\tsentence_A\tsentence_B\tentailment_label\trelatedness_score\tentailment_AB\t"
+        "entailment_BA\tsentence_A_original\tsentence_B_original\tsentence_A_dataset\t"
+        "sentence_B_dataset\tSemEval_set"
+    )
+    rows = [
+        f"{n}\tOne {n}.\tTwo.\tNEUTRAL\t4.5\tA\tB\to\to\tF\tF\t{part}"
+        for n, part in enumerate(["TRAIN", "TEST", "TRIAL", "TRAIN"])
+    ]
+    content = "\n".join([header, *rows])
+    (validated,) = examples(tmp_path, {"kind": "sick"}, content, split="validation")
+    assert validated == Text("data.txt:4", "One 2.", "Two.", 4.5)
+    entailment = {"kind": "sick", "target": "entailment"}
+    found = examples(tmp_path, entailment, content)
+    assert [(e.text, e.target) for e in found] == [("One 0.", "neutral"), ("One 3.", "neutral")]
+    semeval = (
+        "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+        "6\tOne.\tTwo.\t3.3\tCONTRADICTION\n"
+    )
+    (found,) = examples(tmp_path, {**entailment, "release": "semeval"}, semeval)
+    assert found.target == "contradiction"
+    (found,) = examples(tmp_path, {"kind": "sick", "release": "semeval"}, semeval)
+    assert found.target == 3.3
+
+
+def test_the_original_sts_rows_may_have_their_sources_after_them(tmp_path: Path) -> None:
+    content = f"{STS_ROW}\n{STS_ROW}\thttp://a\thttp://b\n"
+    found = examples(tmp_path, {"kind": "sts"}, content)
+    assert [(e.text, e.second, e.target) for e in found] == [
+        ("A man plays.", "A boy plays.", 3.8)
+    ] * 2
+
+
+def test_conll_columns_are_read_and_iob1_becomes_iob2(tmp_path: Path) -> None:
+    content = (
+        "-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\nUN NNP I-NP B-ORG\nof IN O I-LOC\n# # O O\n\n\n"
+        "Bonn NNP I-NP I-LOC"
+    )
+    first, second = examples(tmp_path, {"kind": "conll"}, content)
+    assert first == Tagged("data.txt:3", ("EU", "UN", "of", "#"), ("B-ORG", "B-ORG", "B-LOC", "O"))
+    assert second == Tagged("data.txt:9", ("Bonn",), ("B-LOC",))
+    form = {"kind": "conll", "scheme": "as_is"}
+    assert examples(tmp_path, form, content)[0].tags == ("I-ORG", "B-ORG", "I-LOC", "O")
+    assert examples(tmp_path, {"kind": "conll", "tag": 1}, content)[0].tags[0] == "NNP"
+
+
+def test_to_iob2_leaves_iob2_and_other_tags_alone() -> None:
+    assert to_iob2(["O", "B-A", "I-A", "B-A", "O", "B-B", "I-B"]) == [
+        *("O", "B-A", "I-A", "B-A", "O", "B-B", "I-B")
+    ]
+    assert to_iob2(["I-A", "I-A", "I-B", "B-B", "O", "I-B"]) == [
+        *("B-A", "I-A", "B-B", "B-B", "O", "B-B")
+    ]
+    assert to_iob2(["NN", "IN", "JJ"]) == ["NN", "IN", "JJ"]
+    assert is_iob(["O", "B-A", "I-A"])
+    assert not is_iob(["O", "NN"])
+    assert not is_iob(["O"])
+
+
+def test_a_character_a_line_keeps_blanks_that_are_characters(tmp_path: Path) -> None:
+    form = {"kind": "conll", "separator": "tab"}
+    (found,) = examples(tmp_path, form, "中\tB-LOC\r\n\u3000\tO\r\n \tO\r\n\r\n")
+    assert found == Tagged("data.txt:1", ("中", "\u3000", " "), ("B-LOC", "O", "O"))
+
+
+def test_conllu_skips_ranges_and_empty_nodes_and_comments(tmp_path: Path) -> None:
+    def row(id_: str, form: str, upos: str, xpos: str) -> str:
+        return "\t".join([id_, form, "_", upos, xpos, *["_"] * 5])
+
+    lines = [
+        "# text = #1 don't",
+        row("1", "#1", "SYM", "NN"),
+        row("2-3", "don't", "_", "_"),
+        row("2", "do", "AUX", "VB"),
+        row("3", "n't", "PART", "RB"),
+        row("3.1", "go", "VERB", "VB"),
+        "",
+    ]
+    (found,) = examples(tmp_path, {"kind": "conllu"}, "\n".join(lines))
+    assert found == Tagged("data.txt:2", ("#1", "do", "n't"), ("SYM", "AUX", "PART"))
+    (found,) = examples(tmp_path, {"kind": "conllu", "tags": "xpos"}, "\n".join(lines))
+    assert found.tags == ("NN", "VB", "RB")
+
+
+def test_squad_keeps_answers_and_impossible_questions(tmp_path: Path) -> None:
+    impossible = {
+        "id": "q2",
+        "question": "Who?",
+        "answers": [],
+        "is_impossible": True,
+        "plausible_answers": [{"text": "rain", "answer_start": 14}],
+    }
+    content = squad(asked("rain", 14, is_impossible=False), impossible)
+    first, second = examples(tmp_path, {"kind": "squad"}, content, "s.json")
+    context = "Gravity makes rain fall."
+    assert first == Question("s.json:q1", "q1", "Why?", context, (Answer("rain", 14),))
+    assert second == Question("s.json:q2", "q2", "Who?", context, ())
+    answerable = {"kind": "squad", "unanswerable": "drop"}
+    assert examples(tmp_path, answerable, content, "s.json") == [first]
+
+
+def test_offsets_of_squad_count_characters_beyond_the_basic_plane(tmp_path: Path) -> None:
+    content = squad(asked("雨", 3), context="\U0001f327 =雨")
+    (found,) = examples(tmp_path, {"kind": "squad"}, content)
+    assert found.answers == (Answer("雨", 3),)
+
+
+def test_bad_answers_can_be_dropped_and_are_counted(tmp_path: Path) -> None:
+    counts: Counter[str] = Counter()
+    mixed = asked("rain", 14)
+    mixed["answers"].append({"text": "rain", "answer_start": 13})
+    content = squad(mixed, asked("rain", 99, id="q2"))
+    form = {"kind": "squad", "bad_answers": "drop"}
+    (found,) = examples(tmp_path, form, content, counts=counts)
+    assert found.answers == (Answer("rain", 14),)
+    assert counts == {
+        "answers_dropped_that_are_not_in_the_context": 2,
+        "questions_dropped_without_an_answer": 1,
+    }
+
+
+def test_an_option_of_swag_is_the_second_sentence_with_an_ending(tmp_path: Path) -> None:
+    content = f'{SWAG}\n0,v,1,s,"A guard, armed, runs.",Someone,gold,"opens, fire.",b,c,d,2\n'
+    (found,) = examples(tmp_path, {"kind": "swag"}, content)
+    options = ("Someone opens, fire.", "Someone b", "Someone c", "Someone d")
+    assert found == Choice("data.txt:2", "A guard, armed, runs.", None, options, 2)
+
+
+def test_codah_and_dream_are_read_as_published(tmp_path: Path) -> None:
+    (found,) = examples(tmp_path, {"kind": "codah"}, "o\tHe\tgoes.\tstays.\tsits.\truns.\t3\n")
+    assert found == Choice("data.txt:1", "He", None, ("goes.", "stays.", "sits.", "runs."), 3)
+    (found,) = examples(tmp_path, {"kind": "dream"}, dream().replace("[[[", "[\r\n[["))
+    assert found == Choice("data.txt:1-2:0", "M: Hi.\nW: Oh.", "Q?", ("a", "b", "c"), 1)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str | bytes, str]] = {
+    "a label that is not stated": (
+        table(labels=["good", "bad"]),
+        "text\tlabel\nwords\tgood\nmore\tgoood\n",
+        r"data\.txt:3: expected one of the labels good, bad, found 'goood' \(did you mean "
+        r"'good'\?\); .*data\.format\.labels",
+    ),
+    "a label that the mapping lacks, after a cell of three lines": (
+        table(labels={0: "a", 1: "b"}, delimiter=",", quoting=True),
+        'text,label\r\n"x\r\ny\r\nz",0\r\nw,2\r\n',
+        r"data\.txt:5: expected one of the labels 0, 1, found '2'",
+    ),
+    "an empty label": (
+        table(),
+        "text\tlabel\nwords\t\n",
+        r"data\.txt:2: expected a label, found no",
+    ),
+    "a missing column": (
+        table(),
+        "texts\tlabel\nwords\ta\n",
+        r"data\.txt:1: expected one column 'text', found none \(did you mean 'texts'\?\); the "
+        r"columns are texts, label; change data\.format\.columns\.text",
+    ),
+    "a column that is there twice": (
+        table(),
+        "text\tlabel\ttext\nwords\ta\tb\n",
+        r"data\.txt:1: expected one column 'text', found 2 of them",
+    ),
+    "a missing field of JSON": (
+        table(layout="json_lines"),
+        '{"text": "a", "label": "x"}\n{"text": "a", "lable": "x"}\n',
+        r"data\.txt:2: expected one column 'label'.*did you mean 'lable'.*data\.format\."
+        r"columns\.label",
+    ),
+    "a test file of GLUE, which has no labels": (
+        {"kind": "glue", "task": "RTE"},
+        "index\tsentence1\tsentence2\n0\tOne.\tTwo.\n",
+        r"data\.txt:1: expected one column 'label', found none",
+    ),
+    "a row with too few columns": (
+        table(),
+        "text\tlabel\nwords\ta\nwords\n",
+        r"data\.txt:3: expected 2 columns separated by '\\t', found 1: 'words'.*bad_rows: drop",
+    ),
+    "a comma in a sentence without quotes": (
+        {"kind": "table", "columns": {"text": 0, "label": 1}, "header": False, "delimiter": ","},
+        "words,a\none, two,b\n",
+        r"data\.txt:2: expected 2 columns separated by ',', found 3",
+    ),
+    "an index beyond the columns": (
+        {"kind": "table", "columns": {"text": 0, "label": 4}, "header": False},
+        "words\ta\n",
+        r"data\.txt:1: expected 5 columns separated by '\\t', found 2",
+    ),
+    "a quote that is never closed": (
+        table(delimiter=",", quoting=True),
+        'text,label\n"ab\nc",a\n"never,b\nx,c\n',
+        r"data\.txt:4: the quotes of this row do not match.*data\.format\.quoting to false",
+    ),
+    "an empty text": (
+        table(),
+        "text\tlabel\nwords\ta\n  \tb\n",
+        r"data\.txt:3: the text is empty; mend the line, or check which column",
+    ),
+    "an empty second text": (
+        {"kind": "glue", "task": "QNLI"},
+        "index\tquestion\tsentence\tlabel\n0\tWho?\t\tentailment\n",
+        r"data\.txt:2: the second text is empty",
+    ),
+    "half of a character": (
+        table(layout="json_lines"),
+        '{"text": "a\\ud800", "label": "x"}',
+        r"data\.txt:1: the text holds half of a character",
+    ),
+    "a number where text is expected": (
+        table(layout="json_lines"),
+        '{"text": 7, "label": "x"}',
+        r"data\.txt:1: the text must be text, found 7",
+    ),
+    "a line that is not JSON": (
+        table(layout="json_lines"),
+        '{"text": "a", "label": "x"}\r\n{"text": \r\n',
+        r"data\.txt:2: expected a JSON object on each line, found no JSON",
+    ),
+    "a list of JSON": (table(layout="json_lines"), "\n[1]", r"data\.txt:2: expected a JSON object"),
+    "a score that is no number": (
+        {"kind": "sts"},
+        f"{STS_ROW}\n{STS_ROW.replace('3.800', 'high')}\n",
+        r"data\.txt:2: expected a number as the score, found 'high'.*data\.format\.columns\.score",
+    ),
+    "a score that is not finite": (
+        {"kind": "sts"},
+        STS_ROW.replace("3.800", "nan"),
+        r"data\.txt:1: expected a number as the score, found 'nan'",
+    ),
+    "a score out of range": (
+        {"kind": "sts", "layout": "csv"},
+        "One.,Two.,5.0\nOne.,Three.,5.2\n",
+        r"data\.txt:2: expected a score from 0 to 5, found 5\.2",
+    ),
+    "bytes that are not UTF-8": (
+        table(),
+        b"\xef\xbb\xbftext\tlabel\r\nwords\ta\r\ncaf\xe9\tb\r\n",
+        r"data\.txt:3: expected UTF-8, found the byte 0xe9; convert",
+    ),
+    "a word without a tag": (
+        {"kind": "conll"},
+        "EU NNP O\nUN NNP O\n\nBonn NNP\n",
+        r"data\.txt:4: expected 3 columns, a word and its tag among them, found 2: 'Bonn NNP'; "
+        r"words and tags must be as many",
+    ),
+    "a tag without a word": (
+        {"kind": "conll", "separator": "tab"},
+        "EU\tO\n\tO\n",
+        r"data\.txt:2: expected a word and its tag, found '\\tO'",
+    ),
+    "words alone": ({"kind": "conll"}, "EU\nUN\n", r"data\.txt:1: expected 2 columns, a word and"),
+    "a tag that is not stated": (
+        {"kind": "conll", "labels": ["O", "B-ORG", "I-ORG"]},
+        "EU I-ORG\nUN B-OGR\n",
+        r"data\.txt:2: expected one of the labels O, B-ORG, I-ORG, found 'B-OGR' \(did you mean "
+        r"'B-ORG'",
+    ),
+    "a tag of IOB2 that is not stated": (
+        {"kind": "conll", "labels": ["O", "I-ORG"]},
+        "# O\nEU I-ORG\n",
+        r"data\.txt:2: expected one of the labels O, I-ORG, found 'B-ORG'",
+    ),
+    "a short line of CoNLL-U": (
+        {"kind": "conllu"},
+        "# x\n1\tEU\t_\tPROPN\n",
+        r"data\.txt:2: expected 10 columns, a word and its tag among them, found 4",
+    ),
+    "a word of CoNLL-U without a number": (
+        {"kind": "conllu"},
+        "EU" + "\t_" * 9,
+        r"data\.txt:1: expected a word's number in the first column of CoNLL-U, found 'EU'",
+    ),
+    "an answer that stands elsewhere": (
+        {"kind": "squad"},
+        squad(asked("rain", 13)),
+        r"data\.txt, question q1, answers\[0\]: expected 'rain' in the context from character 13 "
+        r"on, found ' rai'; .*data\.format\.bad_answers: drop",
+    ),
+    "an answer before the context": (
+        {"kind": "squad"},
+        squad(asked("rain", -10)),
+        r"question q1, answers\[0\]: expected 'rain' in the context from character -10",
+    ),
+    "a question without an answer": (
+        {"kind": "squad"},
+        squad({"id": "q9", "question": "Why?", "answers": []}),
+        r"data\.txt, question q9: expected an answer, or is_impossible: true, found neither",
+    ),
+    "a question without its context": (
+        {"kind": "squad"},
+        json.dumps({"data": [{"paragraphs": [{"qas": []}]}]}),
+        r"data\.txt, data\[0\]\.paragraphs\[0\]: expected 'context', as in SQuAD's JSON, but found",
+    ),
+    "JSON that breaks off": (
+        {"kind": "squad"},
+        '{"data": [\n{"paragraphs":\n',
+        r"data\.txt:3: expected JSON, found none",
+    ),
+    "a row of SWAG that lacks an option": (
+        {"kind": "swag"},
+        f"{SWAG}\n0,v,1,s,One.,Two,gold,a,b,c,2\n",
+        r"data\.txt:2: expected 12 columns, the options and the label among them, found 11",
+    ),
+    "SWAG without a column of options": (
+        {"kind": "swag"},
+        SWAG.replace(",ending3", "") + "\n",
+        r"data\.txt:1: expected one column 'ending3', found none",
+    ),
+    "an empty option": (
+        {"kind": "codah"},
+        "o\tHe\tgoes.\t \tsits.\truns.\t3\n",
+        r"data\.txt:1: ending 1 is empty",
+    ),
+    "an option out of range": (
+        {"kind": "codah"},
+        "o\tHe\tgoes.\tb\tsits.\truns.\t4\n",
+        r"data\.txt:1: expected the index of an option, 0 to 3, as the label, found '4'",
+    ),
+    "an option that is no number": (
+        {"kind": "swag"},
+        f"{SWAG}\n0,v,1,s,One.,Two,gold,a,b,c,d,\n",
+        r"data\.txt:2: expected the index of an option, 0 to 3, as the label, found ''",
+    ),
+    "an answer of DREAM that is no option": (
+        {"kind": "dream"},
+        dream("d"),
+        r"data\.txt, 1-2, question 0: expected the answer among the options a, b, c, found 'd'",
+    ),
+    "a question of DREAM with one option": (
+        {"kind": "dream"},
+        dream("a", ("a",)),
+        r"data\.txt, 1-2, question 0: expected two options or more, found 1",
+    ),
+    "another JSON than DREAM's": (
+        {"kind": "dream"},
+        '[{"a": 1}]',
+        r"data\.txt, item 0: expected \[turns, ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.replace(" ", "_"))
+def test_what_cannot_be_used_is_refused_with_its_place(tmp_path: Path, case: str) -> None:
+    form, content, message = REFUSED[case]
+    with pytest.raises(DataError, match=message):
+        examples(tmp_path, form, content)
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"kind": "tsv"}, r"format\.kind: expected one of table, glue, "),
+        ({"kind": "glue", "task": "COLA"}, r"format\.task"),
+        (table(columns={"text": "a", "label": "b", "score": "c"}), "label and score are both set"),
+        (table(columns={"text": -1, "label": 0}), "an index of a column is 0 or more"),
+        (table(header=False), r"columns\.text is a name, but header is false"),
+        (table(layout="json_lines", columns={"text": 0, "label": "a"}), "JSON fields have names"),
+        (table(labels={0: False}), r"format\.labels"),
+        (table(labels=[]), r"format\.labels.*expected labels, found none"),
+        (table(rest_of_line=True, quoting=True), "set quoting to false"),
+    ],
+)
+def test_a_format_block_that_contradicts_itself_is_refused(
+    form: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        validate(Block, {"format": form})

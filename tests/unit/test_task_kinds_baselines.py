@@ -1,0 +1,84 @@
+"""What needs no model, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from rungwise.errors import DataError
+from rungwise.tasks.baselines import baselines
+from rungwise.tasks.examples import Answer, Choice, Question, Tagged, TaskInfo, Text
+
+
+def test_the_majority_is_that_of_the_training_split() -> None:
+    info = TaskInfo("classification", ("no", "yes"), False, "accuracy")
+    train = [Text("a", "a", target=label) for label in ("yes", "no", "yes")]
+    test = [Text("a", "a", target=label) for label in ("no", "no", "yes", "no")]
+    found = baselines(info, train, test)
+    assert found["majority"] == pytest.approx(
+        {"accuracy": 1 / 4, "macro_f1": 0.4 / 2, "matthews": 0, "f1": 0.4}
+    )
+    assert found["chance"] == {"accuracy": 1 / 2}
+
+
+def test_the_mean_score_correlates_with_nothing() -> None:
+    info = TaskInfo("regression", (), True, "pearson")
+    train = [Text("a", "a", "b", score) for score in (1.0, 3.0)]
+    test = [Text("a", "a", "b", score) for score in (0.0, 4.0)]
+    assert baselines(info, train, test) == {
+        "mean": {"pearson": 0, "spearman": 0, "mean_squared_error": 4}
+    }
+
+
+def test_each_word_has_its_commonest_tag() -> None:
+    info = TaskInfo("tagging", ("O", "B-X"), False, "f1")
+    train = [
+        Tagged("a", ("a", "b", "b", "b"), ("O", "B-X", "B-X", "O")),
+        Tagged("b", ("a",), ("O",)),
+    ]
+    test = [Tagged("c", ("a", "b", "new"), ("O", "B-X", "O"))]
+    found = baselines(info, train, test)
+    assert found["word_majority"] == {"accuracy": 1, "precision": 1, "recall": 1, "f1": 1}
+    assert found["majority"] == pytest.approx(
+        {"accuracy": 2 / 3, "precision": 0, "recall": 0, "f1": 0}
+    )
+
+
+def test_answers_are_guessed_from_where_contexts_begin() -> None:
+    info = TaskInfo("span", (), False, "f1")
+
+    def asked(context: str, *answers: str) -> Question:
+        return Question("a", "a", "?", context, tuple(Answer(text, 0) for text in answers))
+
+    train = [asked("a", "two words"), asked("a", "here two"), asked("a", "one more two three")]
+    test = [
+        asked("Big cats sleep. They do.", "Big cats sleep"),
+        asked(" Red 1.5 it is?", "Red 1.5"),
+    ]
+    found = baselines(info, train, test)
+    assert found["first_sentence"]["exact_match"] == 1 / 2
+    assert found["first_words"]["exact_match"] == 1 / 2
+    assert found["no_answer"] == {"exact_match": 0, "f1": 0}
+    chinese = [asked("猫在睡觉。狗不睡。", "猫在")]
+    assert baselines(info, train, chinese)["first_words"]["exact_match"] == 1
+    with_none = baselines(info, train, [*test, asked("a"), asked("")])
+    assert with_none["no_answer"]["unanswerable_accuracy"] == 1
+
+
+def test_options_are_guessed_by_place_and_by_length() -> None:
+    info = TaskInfo("choice", (), False, "accuracy")
+    train = [Choice("a", "a", None, ("b", "c"), target) for target in (1, 1, 0)]
+    test = [
+        Choice("a", "a", None, ("long", "b"), 0),
+        Choice("a", "a", None, ("b", "c", "long", "d"), 1),
+    ]
+    assert baselines(info, train, test) == {
+        "majority": {"accuracy": 1 / 2},
+        "longest": {"accuracy": 1 / 2},
+        "chance": {"accuracy": 3 / 8},
+    }
+
+
+def test_a_test_split_without_targets_is_refused() -> None:
+    info = TaskInfo("classification", ("no", "yes"), False, "accuracy")
+    with pytest.raises(DataError, match="t:1: there is no target"):
+        baselines(info, [Text("a", "a", target="no")], [Text("t:1", "a")])

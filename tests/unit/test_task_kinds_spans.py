@@ -1,0 +1,292 @@
+"""Answers are exact slices of the original text, whatever the tokenizer, text or stride."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from rungwise.tasks import kinds, squad_rules
+from rungwise.tasks.examples import Answer, Question
+from rungwise.tasks.items import Frame, Item, Row
+from rungwise.tasks.spans import NO_ANSWER, locate, windows
+from rungwise.tokenizer import (
+    ByteBpeConfig,
+    CharacterConfig,
+    UnigramConfig,
+    WordConfig,
+    WordPieceConfig,
+    train,
+)
+from tests.conftest import made_up_sentences
+from tests.task_cases import SPAN, perfect_logits
+
+# Letters, composed and combined accents, han characters, a ligature, blanks of many kinds, emoji
+# joined to one, characters of four bytes, marks that are not seen, and wide forms.
+ODD = (
+    "aabcé\u0301\u0327İßﬁ中文र्हि'.,-(  \u00a0\u3000\n\t"
+    "😀👩\u200d👧𐍈\u200b\ufeff\u200f\u00ad\x07\uff21\uff11"
+)
+KINDS = ["wordpiece", "wordpiece_cased", "byte_bpe", "unigram", "character", "word"]
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> dict[str, Tokenizer]:
+    text = [*made_up_sentences(1, 40), "aé bc İß 中文 \uff21\uff11 ﬁ", *"abc"]
+    return {
+        "wordpiece": train(WordPieceConfig(vocab_size=120, min_frequency=1), text),
+        "wordpiece_cased": train(
+            WordPieceConfig(vocab_size=120, min_frequency=1, lowercase=False), text
+        ),
+        "byte_bpe": train(ByteBpeConfig(vocab_size=300, min_frequency=1), text),
+        "unigram": train(UnigramConfig(vocab_size=70), text),
+        "character": train(CharacterConfig(vocab_size=60), text),
+        "word": train(WordConfig(vocab_size=60, min_frequency=1), text),
+    }
+
+
+def frame(length: int) -> Frame:
+    return Frame(start=101, between=102, end=103, sequence_length=length)
+
+
+def asked(context: str, *answers: Answer, question: str = "a b c") -> Question:
+    return Question("a", "a", question, context, answers)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_an_answer_between_tokens_comes_back_exactly(
+    kind: str, tokenizers: dict[str, Tokenizer], data: st.DataObject
+) -> None:
+    context = data.draw(st.text(st.sampled_from(ODD), min_size=1, max_size=60))
+    tokenizer = tokenizers[kind]
+    [text] = locate(tokenizer, [context])
+    held = [n for n in range(len(text.ids)) if text.starts[n] < text.ends[n]]
+    assume(held)
+    first, last = sorted(data.draw(st.tuples(*[st.sampled_from(held)] * 2)))
+    start, end = text.starts[first], text.ends[last]
+    example = asked(context, Answer(context[start:end], start))
+    length, stride = data.draw(st.integers(6, 40)), data.draw(st.integers(1, 50))
+    items = kinds.encode([example], SPAN, tokenizer, frame(length), stride=stride)
+    assert all(len(item.rows[0].ids) <= length for item in items)
+    if all(item.target == NO_ANSWER for item in items):
+        # Only what is longer than half a window may stand whole in none.
+        covered = text.covering(start, end)
+        assert covered is not None
+        assert covered[1] - covered[0] + 1 > (length - 6) // 2
+        return
+    [found] = kinds.decode(perfect_logits(items), items, [example], SPAN, {}, max_answer_tokens=99)
+    assert found["text"] == context[start:end] == context[found["start"] : found["end"]]
+    assert (found["start"], found["end"]) == (start, end)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60, deadline=None)
+@given(context=st.text(st.sampled_from(ODD), max_size=60))
+def test_tokens_stand_in_order_and_hold_what_can_be_seen(
+    kind: str, tokenizers: dict[str, Tokenizer], context: str
+) -> None:
+    [text] = locate(tokenizers[kind], [context])
+    assert text.starts == sorted(text.starts)
+    assert text.ends == sorted(text.ends)
+    held: set[int] = set()
+    for start, end in zip(text.starts, text.ends, strict=True):
+        assert start <= end
+        assert context[start:end] == context[start:end].strip()
+        held.update(range(start, end))
+    for place, character in enumerate(context):
+        kind_of = unicodedata.category(character)
+        # A mark without a letter before it, and what cannot be seen, may belong to no token.
+        if kind_of[0] not in "MCZ" or (kind_of[0] == "M" and place - 1 in held):
+            assert place in held
+    places = sorted(set(zip(text.starts, text.ends, strict=True)))
+    assert all(before[1] <= after[0] for before, after in pairwise(places))
+
+
+def test_an_accent_in_two_code_points_is_part_of_its_letter(
+    tokenizers: dict[str, Tokenizer],
+) -> None:
+    context = "a cafe\u0301\u0327 b"
+    [text] = locate(tokenizers["wordpiece"], [context])
+    last = text.covering(2, 8)
+    assert last is not None
+    assert (text.starts[last[0]], text.ends[last[1]]) == (2, 8)
+    [text] = locate(tokenizers["wordpiece"], ["\ufeffabc"])
+    assert text.starts[0] == 1  # but who marks an answer sees no byte order mark
+
+
+def test_windows_step_by_the_stride_and_end_with_the_text() -> None:
+    # As run_squad.py does at its own sizes: 300 of 700 tokens, 128 further each.
+    assert windows(700, 300, 128) == [(0, 300), (128, 428), (256, 556), (384, 684), (512, 700)]
+    assert windows(300, 300, 128) == [(0, 300)]
+    assert windows(0, 300, 128) == [(0, 0)]
+    assert windows(5, 2, 64) == [(0, 2), (1, 3), (2, 4), (3, 5)]  # half a window at most
+    assert windows(3, 1, 64) == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_the_target_is_the_answer_in_windows_that_hold_all_of_it(
+    tokenizers: dict[str, Tokenizer],
+) -> None:
+    context = "abcabcabcabc"
+    example = asked(context, Answer("abc", 3), Answer("a", 0), question="ab")
+    items = kinds.encode([example], SPAN, tokenizers["character"], frame(13), stride=2)
+    assert [item.places[0][0] for item in items] == [0, 2, 4]
+    assert [item.rows[0].second for item in items] == [4, 4, 4]
+    assert [item.target for item in items] == [(7, 9), (5, 7), NO_ANSWER]
+    assert items[1].rows[0].ids[5:8] == tuple(
+        tokenizers["character"].encode("abc", add_special_tokens=False).ids
+    )
+    [item] = kinds.encode([asked(context)], SPAN, tokenizers["character"], frame(40))
+    assert item.target == NO_ANSWER
+    [item] = kinds.encode(
+        [replace(example, answers=None)], SPAN, tokenizers["character"], frame(40)
+    )
+    assert item.target is None
+
+
+def test_a_question_takes_no_more_than_asked_for_or_half_of_the_row(
+    tokenizers: dict[str, Tokenizer],
+) -> None:
+    example = asked("abc", question="a" * 50)
+    for length, allowed, found in ((43, 10, 10), (43, 64, 20), (80, 64, 38)):
+        items = kinds.encode(
+            [example], SPAN, tokenizers["character"], frame(length), max_question_tokens=allowed
+        )
+        assert items[0].rows[0].second == found + 2
+
+
+@pytest.mark.parametrize("context", ["", " \n\u3000", "\u200b"])
+def test_a_context_without_tokens_has_no_answer(
+    context: str, tokenizers: dict[str, Tokenizer]
+) -> None:
+    items = kinds.encode([asked(context)], SPAN, tokenizers["wordpiece"], frame(20))
+    [item] = items
+    assert (item.places, item.target) == ((), NO_ANSWER)
+    logits = [np.ones((len(item.rows[0].ids), 2))]
+    [found] = kinds.decode(logits, items, [asked(context)], SPAN, {})
+    assert (found["text"], found["start"], found["end"]) == ("", 0, 0)
+
+
+def window(example: int, places: list[tuple[int, int]]) -> Item:
+    """An item whose row is start, between, the tokens at `places`, end."""
+    row = Row(tuple(range(len(places) + 3)), (0,) * (len(places) + 3), 2)
+    return Item((row,), example, NO_ANSWER, tuple(places))
+
+
+def by_search(
+    outputs: list[NDArray[Any]], items: list[Item], longest: int
+) -> tuple[float, tuple[int, int], float]:
+    """The best span of one example, by looking at each."""
+    spans = []
+    for output, item in zip(outputs, items, strict=True):
+        for first, (start, begin) in enumerate(item.places):
+            for last in range(first, min(first + longest, len(item.places))):
+                if begin > start and item.places[last][1] > item.places[last][0]:
+                    score = output[2 + first, 0] + output[2 + last, 1]
+                    spans.append((score, (start, item.places[last][1])))
+    null = min(output[0].sum() for output in outputs)
+    score, places = max(spans)
+    return score, places, null - score
+
+
+def test_the_best_span_over_all_windows_is_the_one_a_search_finds() -> None:
+    rng = np.random.default_rng(0)
+    context = "abcdefghijklmnopqrst"
+    for _ in range(100):
+        items = []
+        for begin in (0, 5, 10):
+            places = [(n, n + int(rng.random() < 0.8)) for n in range(begin, begin + 10)]
+            items.append(window(0, places))
+        outputs = [rng.normal(size=(13, 2)) for _ in items]
+        longest = int(rng.integers(1, 12))
+        _, (start, end), difference = by_search(outputs, items, longest)
+        [found] = kinds.decode(
+            outputs, items, [asked(context)], SPAN, {}, max_answer_tokens=longest
+        )
+        assert (found["start"], found["end"]) == (start, end)
+        assert found["text"] == context[start:end]
+        assert found["no_answer_score"] == pytest.approx(difference)
+
+
+def test_no_answer_is_given_above_the_threshold_only() -> None:
+    items = [window(0, [(0, 1), (1, 2)]), window(0, [(1, 2)])]
+    outputs = [np.array([[3, 4], [9, 9], [1, 0], [0, 1], [9, 9.0]]), np.full((4, 2), 4.0)]
+    outputs[1][2] = 0
+    examples = [asked("ab")]
+    for threshold, text in ((4.9, ""), (5.0, "ab")):  # (3 + 4) - (1 + 1)
+        [found] = kinds.decode(outputs, items, examples, SPAN, {"null_threshold": threshold})
+        assert found["text"] == text
+        assert found["no_answer_score"] == 5
+
+
+@pytest.mark.parametrize("metric", ["f1", "exact_match"])
+def test_the_calibrated_threshold_is_the_best_there_is(metric: str) -> None:
+    rng = np.random.default_rng(1)
+    info = replace(SPAN, metric=metric)
+    context = "red green blue"
+    places = [(0, 3), (4, 9), (10, 14)]
+    for trial in range(30):
+        examples = [
+            asked(context, *([Answer("green blue", 4)] if rng.random() < 0.6 else []))
+            for _ in range(12)
+        ]
+        items = [window(number, places) for number in range(12)]
+        # Few different logits, so that scores tie.
+        outputs = [rng.integers(0, 3, (6, 2)).astype(float) for _ in items]
+        found = kinds.calibrate(outputs, items, examples, info)
+        if all(example.answers for example in examples):
+            assert found == {}
+            continue
+
+        scores = []
+        for threshold in (found["null_threshold"], *np.arange(-9.5, 9.5)):
+            calibration = {"null_threshold": threshold}
+            predictions = kinds.decode(outputs, items, examples, info, calibration)
+            scores.append(kinds.score(predictions, examples, info)[metric])
+        assert scores[0] == pytest.approx(max(scores)), trial
+
+
+def test_answers_of_the_same_characters_score_as_the_official_rules_say() -> None:
+    # By hand, from the rules that the official scripts apply.
+    def of(predicted: str, *answers: str, context: str = "some words") -> tuple[float, float]:
+        return squad_rules.of_example(
+            predicted, asked(context, *(Answer(text, 0) for text in answers))
+        )
+
+    assert of("The  cat's, tail!", "a cats tail") == (1, 1)
+    assert of("black cat", "the cat") == (0, pytest.approx(2 / 3))
+    assert of("cat cat dog", "cat dog dog") == (0, pytest.approx(2 / 3))
+    assert of("cat", "dog", "cat") == (1, 1)
+    assert of("", "cat") == of("dog", "cat") == (0, 0)
+    assert of("") == (1, 1)
+    assert of("cat") == (0, 0)
+    assert of("the", "The") == (1, 1)  # nothing is left of either
+    assert of("İzmir", "i\u0307zmir") == (1, 1)
+    # U+2013 is no ASCII punctuation, so it stays.
+    assert of("1939\u20131945", "19391945") == (0, 0)
+
+
+def test_chinese_answers_score_by_longest_common_stretch_of_characters() -> None:
+    def of(predicted: str, *answers: str) -> tuple[float, float]:
+        context = "《战国无双3》是由光荣和ω-force开发的。"
+        return squad_rules.of_example(
+            predicted, asked(context, *(Answer(text, 0) for text in answers))
+        )
+
+    assert of("《光荣》", "光荣。") == (1, 1)
+    # 光荣和 is 3 of 4 and 3 of 3; ω-force is one word without its sign.
+    assert of("光荣和", "光荣和ω-force") == (0, pytest.approx(6 / 7))
+    # In common are 甲乙丙 as a bag, but only 乙丙 in a row.
+    assert of("甲丁乙丙", "甲乙丙") == (0, pytest.approx(4 / 7))
+    assert of("", "光荣") == (0, 0)
+    assert of("") == (1, 1)
+    assert not squad_rules.is_chinese("Kublai Khan (忽必烈) was a grandson")

@@ -1,0 +1,83 @@
+"""Shares of a file, label budgets and overlaps: properties that hold for any data."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from rungwise.tasks.examples import Choice, Question, Tagged, Text
+from rungwise.tasks.splits import drawn, overlap, shares, whole
+
+
+def texts(count: int, labels: str = "abc") -> list[Text]:
+    return [Text(f"f:{n}", f"text {n}", None, labels[n % len(labels)]) for n in range(count)]
+
+
+def test_shares_are_about_the_fractions_and_a_partition() -> None:
+    examples = texts(4000)
+    found = shares(examples, {"validation": 0.1, "test": 0.3}, seed=0)
+    assert sorted(e.where for split in found.values() for e in split) == sorted(
+        e.where for e in examples
+    )
+    # Four standard deviations of a binomial: 76 of 400, 116 of 1200.
+    assert abs(len(found["validation"]) - 400) < 76
+    assert abs(len(found["test"]) - 1200) < 116
+
+
+def test_a_share_depends_neither_on_the_order_nor_on_the_other_examples() -> None:
+    examples = texts(300)
+    first = shares(examples, {"test": 0.5}, seed=3)["test"]
+    shuffled = examples[:]
+    random.Random(0).shuffle(shuffled)
+    again = shares(shuffled[:200], {"test": 0.5}, seed=3)["test"]
+    assert {e.where for e in again} == {e.where for e in first} & {e.where for e in shuffled[:200]}
+    other = shares(examples, {"test": 0.5}, seed=4)["test"]
+    assert {e.where for e in other} != {e.where for e in first}
+
+
+def test_questions_about_one_context_stay_together() -> None:
+    examples = [Question(f"f:{n}", str(n), f"q{n}?", f"context {n // 5}", ()) for n in range(200)]
+    found = shares(examples, {"test": 0.5}, seed=0)
+    places = [{e.context for e in split} for split in found.values()]
+    assert all(places)
+    assert not places[0] & places[1]
+
+
+def test_a_budget_is_balanced_and_holds_the_smaller_ones() -> None:
+    examples = [*texts(300, "a"), *texts(30, "b"), *texts(4, "c")]
+    budgets = {n: drawn(examples, n, 0, balanced=True) for n in (3, 9, 30, 60)}
+    assert Counter(e.target for e in budgets[9]) == {"a": 3, "b": 3, "c": 3}
+    # The third label has run out, the other two go on taking turns.
+    assert Counter(e.target for e in budgets[30]) == {"a": 13, "b": 13, "c": 4}
+    for smaller, larger in ((3, 9), (9, 30), (30, 60)):
+        assert {id(e) for e in budgets[smaller]} <= {id(e) for e in budgets[larger]}
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_what_is_drawn_keeps_its_order_and_is_no_more_than_there_is(balanced: bool) -> None:
+    examples = texts(50)
+    found = drawn(examples, 20, 1, balanced=balanced)
+    assert len(found) == 20
+    assert [examples.index(e) for e in found] == sorted(examples.index(e) for e in found)
+    assert drawn(examples, 99, 1, balanced=balanced) == examples
+
+
+def test_overlap_counts_inputs_and_not_labels() -> None:
+    train = [Text("a", "one", "two", "x"), Text("b", "three", None, "x")]
+    other = [Text("c", "one", "two", "y"), Text("d", "one", None, "x"), Text("e", "two", "one")]
+    assert overlap(train, other) == 1
+    assert overlap(train, [Text("f", "three", None, "y")] * 3) == 3
+
+
+def test_no_two_inputs_have_the_same_whole_text() -> None:
+    examples = [
+        Text("a", "one two", None),
+        Text("a", "one", "two"),
+        Tagged("a", ("one two",)),
+        Tagged("a", ("one", "two", "x")),
+        Choice("a", "one", None, ("two", "x")),
+        Choice("a", "one", "two", ("x", "y")),
+    ]
+    assert len({(type(e), whole(e)) for e in examples}) == len(examples)

@@ -1,0 +1,268 @@
+"""The task stage on files: splits, checks across them, the summary, and a bucket."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+import types
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rungwise.artifact import Artifact
+from rungwise.config import Config, validate
+from rungwise.context import Context, SilentReporter
+from rungwise.errors import DataError
+from rungwise.storage import Folder
+from rungwise.tasks.config import TaskConfig, outside
+from rungwise.tasks.examples import TaskInfo, read
+from rungwise.tasks.stage import run
+from tests.conftest import s3_bucket
+
+TABLE = {"kind": "table", "columns": {"text": 0, "label": 1}, "header": False}
+PAIRS = {"kind": "table", "columns": {"text": 0, "second": 1, "label": 2}, "header": False}
+
+
+class Block(Config):
+    task: TaskConfig
+
+
+class Notes(SilentReporter):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.lines.append(message)
+
+
+@pytest.fixture(autouse=True)
+def baselines(monkeypatch: pytest.MonkeyPatch) -> list[tuple[TaskInfo, int, int]]:
+    """A stand-in for the baselines, which have tests of their own: it keeps what it was given."""
+    calls: list[tuple[TaskInfo, int, int]] = []
+
+    def stand_in(info: TaskInfo, train: list[Any], test: list[Any]) -> dict[str, Any]:
+        calls.append((info, len(train), len(test)))
+        return {"majority": {info.metric: 0.25}}
+
+    module = types.ModuleType("rungwise.tasks.baselines")
+    module.__dict__["baselines"] = stand_in
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return calls
+
+
+def rows(count: int, labels: str = "ab", name: str = "text") -> str:
+    return "".join(f"{name} {n}\t{labels[n % len(labels)]}\n" for n in range(count))
+
+
+def made(folder: Path, notes: Notes | None = None, **keys: Any) -> tuple[dict[str, Any], Artifact]:
+    """The summary and the artifact of a task; a split given as text becomes a file."""
+    for split in ("train", "validation", "test"):
+        if isinstance(keys.get(split), str):
+            path = folder / f"{split}.tsv"
+            path.write_text(keys[split])
+            keys[split] = str(path)
+    data = {"kind": "files", "format": TABLE, **keys}
+    for split in ("validation", "test"):
+        if split not in keys and f"{split}_fraction" not in keys:
+            data[f"{split}_fraction"] = 0.2
+    config = validate(Block, {"task": data}).task
+    output = Folder.at(folder / "task")
+    summary = run(config, {}, output, Context(report=notes or Notes()))
+    return summary, Artifact("task", "t" * 12, output, {"summary": summary})
+
+
+def test_the_summary_says_what_a_system_needs_and_the_splits_are_written(
+    tmp_path: Path, baselines: list[tuple[TaskInfo, int, int]]
+) -> None:
+    summary, task = made(
+        tmp_path, train=rows(30), validation=rows(6, name="v"), test=rows(9, name="t")
+    )
+    info = TaskInfo("classification", ("a", "b"), False, "accuracy")
+    assert summary == {
+        **info.as_data(),
+        "overlap": {"validation": 0, "test": 0},
+        "irregular": {},
+        "examples": {"train": 30, "validation": 6, "test": 9},
+        "baselines": {"majority": {"accuracy": 0.25}},
+        "headline": "classification  2 labels  30 to train on  6 to validate  9 to test",
+    }
+    assert baselines == [(info, 30, 9)]
+    assert TaskInfo.of(task) == info
+    assert [e.where for e in read(task, "test")][:2] == ["test.tsv:1", "test.tsv:2"]
+    assert Counter(e.target for e in read(task, "train")) == {"a": 15, "b": 15}
+
+
+def test_shares_of_one_file_leave_no_text_in_two_splits(tmp_path: Path) -> None:
+    summary, task = made(tmp_path, train=rows(200) * 2)
+    splits = [{e.text for e in read(task, split)} for split in ("train", "validation", "test")]
+    assert sum(len(texts) for texts in splits) == 200
+    assert sum(summary["examples"].values()) == 400
+    assert summary["overlap"] == {"validation": 0, "test": 0}
+
+
+def test_a_budget_and_maxima_cap_the_splits(tmp_path: Path) -> None:
+    keys = {"train": rows(90, "aab"), "validation": rows(50, name="v"), "test": rows(50, name="t")}
+    summary, task = made(
+        tmp_path, **keys, train_examples=20, max_validation_examples=7, max_test_examples=99
+    )
+    assert summary["examples"] == {"train": 20, "validation": 7, "test": 50}
+    assert Counter(e.target for e in read(task, "train")) == {"a": 10, "b": 10}
+
+
+def test_labels_are_in_the_stated_order_or_sorted_by_number(tmp_path: Path) -> None:
+    content = "".join(f"text {n}\t{n % 11}\n" for n in range(330))
+    assert made(tmp_path, train=content)[0]["labels"] == [str(n) for n in range(11)]
+    labels = {"b": "second", "a": "first", "c": "third"}
+    notes = Notes()
+    summary, _ = made(tmp_path, notes, format=TABLE | {"labels": labels}, train=rows(90))
+    assert summary["labels"] == ["second", "first", "third"]
+    assert notes.lines == ["no training example has the label third"]
+
+
+def test_a_text_in_train_and_test_is_counted_and_noted(tmp_path: Path) -> None:
+    notes = Notes()
+    test = "text 0\tb\ntext 1\tb\nanother\ta\n"
+    summary, _ = made(tmp_path, notes, train=rows(20), validation=rows(4, name="v"), test=test)
+    assert summary["overlap"] == {"validation": 0, "test": 2}
+    assert notes.lines == [
+        "2 of 3 test examples have a text that stands in train too; their score says what was "
+        "remembered"
+    ]
+
+
+UNSEEN = {"train": rows(20), "validation": rows(4, name="v"), "test": "one\ta\ntwo\tbb\n"}
+
+
+def test_a_label_that_training_never_has_is_refused_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as error:
+        made(tmp_path, **UNSEEN)
+    assert str(error.value) == (
+        "data.test: test.tsv:2: the label 'bb' of this test example is on no training example (did "
+        "you mean 'b'?); the labels there are a, b; mend the files, or set data.unseen_labels to "
+        "drop or keep"
+    )
+
+
+def test_an_unseen_label_can_be_dropped_or_kept_and_is_counted(tmp_path: Path) -> None:
+    dropped, _ = made(tmp_path, **UNSEEN, unseen_labels="drop")
+    assert dropped["labels"] == ["a", "b"]
+    assert dropped["examples"]["test"] == 1
+    assert dropped["irregular"] == {"test": {"examples_dropped_with_a_label_unseen_in_training": 1}}
+    notes = Notes()
+    kept, _ = made(tmp_path, notes, **UNSEEN, unseen_labels="keep")
+    assert kept["labels"] == ["a", "b", "bb"]
+    assert kept["examples"]["test"] == 2
+    assert notes.lines == [
+        "test: 1 examples kept with a label unseen in training",
+        "no training example has the label bb",
+    ]
+
+
+def test_an_unseen_tag_is_found_as_well(tmp_path: Path) -> None:
+    conll = {"kind": "conll"}
+    train = "EU I-ORG\nsays O\n\n" * 9
+    with pytest.raises(DataError, match=r"data\.test: test\.tsv:3: the label 'B-LOC' of this test"):
+        made(tmp_path, format=conll, train=train, validation=train, test="EU O\n\nBonn I-LOC\n")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"train": rows(20), "test": "\n"},
+            r"data\.test: expected examples, found none in .*test\.tsv; change data\.test",
+        ),
+        (
+            {"train": rows(4), "validation_fraction": 0.0001},
+            r"the share of data\.train that is validation has no example; change "
+            r"data\.validation_fraction",
+        ),
+        (
+            {"train": rows(90, "a")},
+            r"data\.train: expected two labels or more, found only a; check which column",
+        ),
+        (
+            {"train": rows(90), "train_examples": 91},
+            r"data\.train_examples is 91, but train has \d+ examples; lower it",
+        ),
+        (
+            {"train": rows(90, "abc"), "train_examples": 2},
+            r"data\.train_examples is 2, but there are 3 labels \(a, b, c\)",
+        ),
+        (
+            {"train": rows(90, "abc"), "metric": "f1"},
+            r"data\.metric: f1 is of the second of two labels, but there are 3.*macro_f1",
+        ),
+        (
+            {
+                "train": "a NN\nb IN\n\nc NN\nd IN\n\n" * 5,
+                "format": {"kind": "conll"},
+                "validation": "x NN\n",
+                "test": "x IN\n",
+                "metric": "f1",
+            },
+            r"data\.metric: f1 is of spans in IOB tags, but the tags are IN, NN; use accuracy",
+        ),
+    ],
+)
+def test_a_task_that_cannot_be_trained_on_is_refused(
+    tmp_path: Path, keys: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        made(tmp_path, **keys)
+
+
+@pytest.mark.parametrize(
+    ("form", "row", "metric"),
+    [
+        (TABLE, "text {n}\t{label}", "accuracy"),
+        ({"kind": "glue", "task": "CoLA"}, "s\t{n2}\t\ttext {n}", "matthews"),
+        ({"kind": "sts", "layout": "csv"}, "text {n},text,3.5", "pearson"),
+        ({"kind": "conll"}, "word{n} I-A\nword O\n", "f1"),
+        ({"kind": "conll"}, "word{n} NN\nword IN\n", "accuracy"),
+        ({"kind": "codah"}, "c\tprompt {n}\ta\tb\tc\td\t2", "accuracy"),
+    ],
+)
+def test_the_metric_is_the_data_sets_own_or_its_kinds(
+    tmp_path: Path, form: dict[str, Any], row: str, metric: str
+) -> None:
+    content = "\n".join(row.format(n=n, n2=n % 2, label="ab"[n % 2]) for n in range(60))
+    summary, _ = made(tmp_path, format=form, train=content)
+    assert summary["metric"] == metric
+
+
+def test_pairs_are_known_as_pairs(tmp_path: Path) -> None:
+    content = "".join(f"text {n}\tother\t{'ab'[n % 2]}\n" for n in range(60))
+    summary, task = made(tmp_path, format=PAIRS, train=content)
+    assert summary["pair"] is True
+    assert {e.second for e in read(task, "train")} == {"other"}
+
+
+def test_a_task_is_read_from_a_bucket_and_written_to_it() -> None:
+    import s3fs
+
+    with s3_bucket("tasks") as bucket:
+        store = s3fs.S3FileSystem()
+        store.pipe(f"{bucket}/data/train.tsv.gz", gzip.compress(rows(60).encode(), mtime=0))
+        store.pipe(f"{bucket}/data/test.tsv", rows(10, name="t").encode())
+        data = {
+            "kind": "files",
+            "format": TABLE,
+            "train": f"{bucket}/data/train.tsv.gz",
+            "validation_fraction": 0.3,
+            "test": f"{bucket}/data/*.tsv",
+        }
+        config = validate(Block, {"task": data}).task
+        digests = outside(config)
+        output = Folder.at(f"{bucket}/task")
+        summary = run(config, {}, output, Context())
+        task = Artifact("task", "t" * 12, output, {"summary": summary})
+        assert [e.text for e in read(task, "test")] == [f"t {n}" for n in range(10)]
+        assert sum(summary["examples"].values()) == 70
+        store.pipe(f"{bucket}/data/test.tsv", b"broken\n")
+        assert outside(config)["train"] == digests["train"]
+        assert outside(config)["test"] != digests["test"]
+        with pytest.raises(DataError, match=r"s3://tasks/data/test\.tsv:1: expected 2 columns"):
+            run(config, {}, output, Context())

@@ -1,0 +1,84 @@
+"""Lines of text, TSV and JSON Lines become examples, one by one, or say what they lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rungwise.errors import DataError
+from rungwise.tasks.examples import Choice, Kind, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.unlabelled import read_lines
+
+
+def info(kind: Kind, *, pair: bool = False) -> TaskInfo:
+    return TaskInfo(kind, ("a", "b"), pair, "accuracy")
+
+
+def test_a_line_of_text_is_an_example_and_an_empty_one_too() -> None:
+    lines = ["One text.\n", "\n", "Tabs\tand \u3000blanks stay. \r\n"]
+    found = list(read_lines(lines, "text", info("classification"), "in.txt"))
+    assert found == [
+        Text("in.txt:1", "One text."),
+        Text("in.txt:2", ""),
+        Text("in.txt:3", "Tabs\tand \u3000blanks stay. "),
+    ]
+
+
+def test_words_are_cut_at_blanks_or_given_as_they_are() -> None:
+    assert list(read_lines(["EU rejects  call\n"], "text", info("tagging"), "x")) == [
+        Tagged("x:1", ("EU", "rejects", "call"))
+    ]
+    line = '{"words": ["New York", "is", "big"]}\n'
+    assert list(read_lines([line], "jsonl", info("tagging"), "x")) == [
+        Tagged("x:1", ("New York", "is", "big"))
+    ]
+
+
+def test_tables_are_read_by_name_and_quotes_are_literal() -> None:
+    lines = ["\ufeffsecond\ttext\n", 'B "quoted"\tA\n']
+    (found,) = read_lines(lines, "tsv", info("classification", pair=True), "p.tsv")
+    assert found == Text("p.tsv:2", "A", 'B "quoted"')
+
+
+def test_questions_and_choices_come_from_objects_and_columns() -> None:
+    line = '{"id": 7, "question": "Who?", "context": "It was me."}'
+    (question,) = read_lines([line], "jsonl", info("span"), "q")
+    assert question == Question("q:1", "7", "Who?", "It was me.")
+    lines = ["context\toption0\toption1\n", "The sun\trises.\tbarks.\n"]
+    (choice,) = read_lines(lines, "tsv", info("choice"), "c.tsv")
+    assert choice == Choice("c.tsv:2", "The sun", None, ("rises.", "barks."))
+
+
+def test_an_endless_stream_is_answered_as_it_comes() -> None:
+    def endless() -> Iterator[str]:
+        while True:
+            yield "again\n"
+
+    examples = read_lines(endless(), "text", info("classification"), "stdin")
+    assert next(examples).where == "stdin:1"
+    assert next(examples).where == "stdin:2"
+
+
+@pytest.mark.parametrize(
+    ("lines", "form", "task", "message"),
+    [
+        (["x"], "text", info("span"), "needs question, context.*JSON Lines"),
+        (['{"text": "a"}'], "jsonl", info("classification", pair=True), r"f:1: second is missing"),
+        (['{"text": 3}'], "jsonl", info("classification"), "f:1: text is a int"),
+        (['{"text": "a"}', "{"], "jsonl", info("classification"), "f:2: expected one JSON object"),
+        (["[1]"], "jsonl", info("classification"), "f:1: expected a JSON object, found list"),
+        (["text\tid\n", "a\n"], "tsv", info("classification"), r"f:2: expected 2 columns"),
+        (
+            ['{"context": "a", "options": ["b"]}'],
+            "jsonl",
+            info("choice"),
+            "f:1: expected options, a list of 2 or more",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_line(
+    lines: list[str], form: str, task: TaskInfo, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        list(read_lines(lines, form, task, "f"))  # pyright: ignore[reportArgumentType]
