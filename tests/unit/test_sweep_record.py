@@ -92,12 +92,18 @@ def test_measured_settings_are_no_metrics() -> None:
         ({"dropout": 0.3}, False),  # was not drawn
         ({"learning_rate": 1.01e-4}, True),
         ({"batch_size": 7.0}, True),
+        ({"head_learning_rate": 1e-4}, False),  # null: that of learning_rate
     ],
 )
 def test_a_drawn_value_that_was_not_in_force_is_found(
     measured: dict[str, float], wrong: bool
 ) -> None:
-    values = {"finetune.learning_rate": 1e-4, "finetune.batch_size": 8, "model.num_layers": 2}
+    values = {
+        "finetune.learning_rate": 1e-4,
+        "finetune.batch_size": 8,
+        "finetune.head_learning_rate": None,
+        "model.num_layers": 2,
+    }
     found = difference("trial-000", values, measured)
     assert (found is not None) == wrong
     if wrong:
@@ -111,7 +117,7 @@ def test_a_variant_whose_artifacts_were_made_with_other_values_is_found(tmp_path
         "tokenizer@0": artifact(tmp_path, "tokenizer", {"vocab_size": 100}),
         "tokenizer@1": artifact(tmp_path, "tokenizer", {"vocab_size": 200}),
         "pretrain@0": artifact(tmp_path, "pretrain", {"model": {"num_layers": 1}, "pretrain": {}}),
-        "pretrain@1": artifact(tmp_path, "pretrain", {"model": {"num_layers": 2}, "pretrain": {}}),
+        "pretrain@1": artifact(tmp_path, "pretrain", {"model": {"num_layers": 2}}),
     }
     assert inputs_of(inputs, 1) == {
         "task": inputs["task"],
@@ -126,6 +132,9 @@ def test_a_variant_whose_artifacts_were_made_with_other_values_is_found(tmp_path
     for key, value in (("model.num_layers", 3), ("tokenizer.vocab_size", 100)):
         with pytest.raises(UserError, match=f"variant 1 of the sweep has {key} {value}"):
             check_inputs(inputs, [right[0], right[1] | {key: value}])
+    # One that was pretrained further has the config of its last step.
+    inputs["pretrain@1"].record["inputs"] = {"initial": {"stage": "pretrain", "fingerprint": "0"}}
+    check_inputs(inputs, [right[0], right[1] | {"model.num_layers": 3}])
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,7 @@ def _begin(name: str, values: Values, saved: Saved | None, job: Job) -> TrialRec
         # Epochs after the state that is gone on from are run again.
         trial.history = trial.history[: saved.rows] if saved else []
         trial.values, trial.variant = values, variant_of(job.config.sweep, values)
+        trial.effective = {}  # what was measured may be of other values
     trial.saved, trial.state, trial.error = saved, "running", None
     trial.settings = settings_of(job.config, values).model_dump(mode="json")
     records.write(trial, job.output)
