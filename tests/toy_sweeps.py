@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 import uuid
 from pathlib import Path
@@ -15,6 +16,8 @@ from rungwise.artifact import Artifact
 from rungwise.finetune import FinetuneConfig
 from rungwise.storage import Folder
 from rungwise.sweep import SweepStageConfig
+from rungwise.sweep.draws import grid_epochs, points, settings_of
+from rungwise.sweep.record import TrialRecord, name_of
 from rungwise.sweep.trial import OnEpoch, Train
 
 BEST_RATE = 1e-3
@@ -22,7 +25,8 @@ BEST_RATE = 1e-3
 
 def artifact(folder: Path, stage: str, config: dict[str, Any], **summary: Any) -> Artifact:
     """An artifact by hand: what a sweep reads of one."""
-    record = {"label": "toy", "config": config, "summary": {"headline": stage, **summary}}
+    record = {"label": "toy", "config": config, "inputs": {}}
+    record |= {"summary": {"headline": stage, **summary}}
     return Artifact(stage, f"{stage}-0", Folder.at(folder / stage), record)
 
 
@@ -42,8 +46,6 @@ def stage_config(finetune: dict[str, Any] | None = None, **sweep: Any) -> SweepS
 
 def score_of(settings: FinetuneConfig, epoch: int) -> float:
     """Highest, near 1, at a learning rate of 1e-3, and better with every epoch."""
-    import math
-
     distance = abs(math.log10(settings.learning_rate / BEST_RATE))
     return (1 - 0.2 * distance) * (1 - 0.5**epoch)
 
@@ -74,6 +76,62 @@ def toy(starts: Path | None = None, seconds: float = 0.0, ignores: str = "") -> 
             on_epoch(epoch, metrics, lambda here=epoch: str(here).encode())
 
     return train
+
+
+def reads_layers(
+    settings: FinetuneConfig,
+    inputs: dict[str, Artifact],
+    seed: int,
+    on_epoch: OnEpoch,
+    start: bytes | None,
+) -> None:
+    """Scores by the layers of the model that it was given."""
+    layers = inputs["pretrain"].record["config"]["model"]["num_layers"]
+    on_epoch(1, {"accuracy": layers / 10, "loss": 1.0})
+
+
+def swept(
+    folder: Path, finetune: dict[str, Any], shift: float = 0.0, failed: int = 0, **sweep: Any
+) -> Artifact:
+    """A sweep artifact as the stage would leave it, its trials scored by the formula less `shift`;
+    under ASHA every third is stopped at the first rung, the last `failed` have failed."""
+    config = stage_config(finetune, **sweep)
+    rows, drawn = [], points(config.sweep)
+    scheduler = config.sweep.scheduler
+    for number, values in enumerate(drawn):
+        settings = settings_of(config, values)
+        epochs = settings.epochs
+        if scheduler.kind == "asha" and number % 3 == 2:
+            epochs = min(epochs, scheduler.grace_epochs)
+        trial = TrialRecord(
+            name_of(number), number, values, values, None, settings.model_dump(mode="json"), seed=0
+        )
+        trial.state = "finished" if epochs == settings.epochs else "stopped_early"
+        for epoch in range(1, epochs + 1):
+            score = score_of(settings, epoch) - shift
+            row = {"epoch": epoch, "score": score, "loss": 1 / epoch, "seconds": 1.0 * epoch}
+            if scheduler.kind == "pbt":
+                row["values"] = {key: values[key] * 1.2**epoch for key in scheduler.mutations}
+            trial.history.append(row)
+        if scheduler.kind == "pbt" and number == 0:
+            trial.taken_over.append({"from": "trial-001", "epoch": 1, "rows": 1})
+        if number >= len(drawn) - failed:
+            trial.state, trial.error, trial.history = "failed", "it broke", []
+        rows.append(trial.row())
+    whole = [row for row in rows if row["state"] == "finished"]
+    ran = sum(row["epochs_run"] for row in rows)
+    asked = sum(row["epochs_asked"] for row in rows)
+    summary = {
+        "trials": rows,
+        "best": max(whole, key=lambda row: row["score"]),
+        "metric": "accuracy",
+        "stopped_early": sum(row["stopped_early"] for row in rows),
+        "epochs_run": ran,
+        "epochs_asked": asked,
+        "grid_epochs": grid_epochs(config, asked),
+        "seconds": 1.0,
+    }
+    return artifact(folder, "sweep", config.model_dump(mode="json"), **summary)
 
 
 def mark(folder: Path, data: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
-"""A workflow with a toy sweep, as a command that tests kill: `sweep_job.py FOLDER CPUS SWEEP`.
+"""A workflow with a toy sweep, as a command that tests kill: `sweep_job.py FOLDER ROOT CPUS SWEEP`.
 
-SWEEP is the sweep block as JSON. Below FOLDER: `root` with the artifacts and MLflow's database, and
-`starts` with a file for each start of a trial.
+SWEEP is the sweep block as JSON. Artifacts go to ROOT; FOLDER gets MLflow's database and `starts`
+with a file for each start of a trial.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def stages(folder: Path, block: dict[str, Any]) -> list[Stage]:
     return [*before.values(), swept]
 
 
-def main(folder: Path, cpus: int, block: dict[str, Any]) -> None:
+def main(folder: Path, root: str, cpus: int, block: dict[str, Any]) -> None:
     compute = ComputeConfig(max_concurrent_trials=2, object_store_megabytes=100)
     with session(compute, num_cpus=cpus):
         runner.run(
             stages(folder, block),
-            Folder.at(folder / "root"),
+            Folder.at(root),
             "toy",
             compute,
             lambda: Tracker(f"sqlite:///{folder}/mlflow.db", "toy", folder / "spool"),
@@ -74,4 +74,4 @@ def main(folder: Path, cpus: int, block: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     set_environment()
-    main(Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4]))

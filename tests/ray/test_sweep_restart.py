@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from mlflow import MlflowClient
 from rungwise.storage import Folder
 from rungwise.sweep import record as records
 from rungwise.tracking import KEY_TAG
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, s3_bucket
 from tests.toy_sweeps import marks
 
 RATES = {"finetune.learning_rate": {"kind": "loguniform", "low": 1e-5, "high": 1e-1}}
@@ -26,60 +27,60 @@ PBT = {"kind": "pbt", "mutations": ["finetune.learning_rate"]}
 pytestmark = pytest.mark.slow
 
 
-def command(folder: Path, cpus: int, block: dict[str, Any]) -> list[str]:
-    return [sys.executable, "-m", "tests.ray.sweep_job", str(folder), str(cpus), json.dumps(block)]
-
-
 def environment(folder: Path) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "RAY_ADDRESS"))}
     path = f"{REPOSITORY / 'platform'}{os.pathsep}{REPOSITORY}"
     return kept | {"HOME": str(folder), "PYTHONPATH": path}
 
 
-def run(folder: Path, cpus: int, block: dict[str, Any]) -> None:
-    done = subprocess.run(
-        command(folder, cpus, block),
-        cwd=REPOSITORY,
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+@dataclass
+class Toy:
+    """The workflow of sweep_job.py with one sweep block, as a command."""
 
+    folder: Path
+    root: str
+    block: dict[str, Any]
 
-def swept(folder: Path) -> Folder:
-    """The folder of the sweep's artifact."""
-    (found,) = (folder / "root" / "sweep").iterdir()
-    return Folder.at(found)
+    def start(self, cpus: int) -> subprocess.Popen[str]:
+        arguments = [str(self.folder), self.root, str(cpus), json.dumps(self.block)]
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.ray.sweep_job", *arguments],
+            cwd=REPOSITORY,
+            env=environment(self.folder),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
+    def run(self, cpus: int = 2) -> None:
+        driver = self.start(cpus)
+        said, _ = driver.communicate(timeout=280)
+        assert driver.returncode == 0, said
 
-def ended(folder: Path) -> dict[str, records.TrialRecord]:
-    if not (folder / "root" / "sweep").exists():
-        return {}
-    return {trial.name: trial for trial in records.read_all(swept(folder)) if trial.ended}
+    def trials(self) -> list[records.TrialRecord]:
+        stage = Folder.at(self.root) / "sweep"
+        return [trial for name in stage.subfolders() for trial in records.read_all(stage / name)]
 
+    def ended(self) -> dict[str, records.TrialRecord]:
+        return {trial.name: trial for trial in self.trials() if trial.ended}
 
-def kill_in_the_middle(folder: Path, block: dict[str, Any], after: int) -> None:
-    """SIGKILL to the driver once so many trials have ended, and wait until nothing moves."""
-    driver = subprocess.Popen(
-        command(folder, 2, block),
-        cwd=REPOSITORY,
-        env=environment(folder),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 200
-    while len(ended(folder)) < after:
-        assert driver.poll() is None, "it ended before it was killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    driver.kill()
-    driver.wait()
-    before = -1
-    while before != (before := len(list((folder / "root").rglob("*")))):
-        time.sleep(3)
+    def starts(self) -> list[float]:
+        """The learning rate of every trial that was begun, as often as it was."""
+        return [mark["learning_rate"] for mark in marks(self.folder / "starts")]
+
+    def kill_in_the_middle(self, after: int) -> None:
+        """SIGKILL to the driver once so many trials have ended; wait until nothing moves."""
+        driver = self.start(2)
+        deadline = time.monotonic() + 250
+        while len(self.ended()) < after:
+            assert driver.poll() is None, driver.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        driver.kill()
+        driver.communicate()
+        before: list[records.TrialRecord] = []
+        while before != (before := self.trials()):
+            time.sleep(4)
 
 
 def nested_runs(folder: Path) -> list[Any]:
@@ -90,40 +91,45 @@ def nested_runs(folder: Path) -> list[Any]:
     return [run for run in found if run.info.run_name.startswith("trial-")]
 
 
-@pytest.mark.parametrize(
-    ("search", "trials"), [({"kind": "random"}, 8), ({"kind": "optuna"}, 8)], ids=lambda x: str(x)
-)
-def test_no_trial_that_has_ended_is_repeated_after_a_kill(
-    tmp_path: Path, search: dict[str, Any], trials: int
-) -> None:
-    block = {"space": RATES, "trials": trials, "search": search, "scheduler": ASHA}
-    kill_in_the_middle(tmp_path, block, after=3)
-    before = ended(tmp_path)
-    assert 3 <= len(before) < trials
-    begun = len(marks(tmp_path / "starts"))
-    run(tmp_path, 2, block)
+@pytest.mark.parametrize("search", ["random", "optuna"])
+def test_no_trial_that_has_ended_is_repeated_after_a_kill(tmp_path: Path, search: str) -> None:
+    block = {"space": RATES, "trials": 8, "search": {"kind": search}, "scheduler": ASHA}
+    check_restart(Toy(tmp_path, str(tmp_path / "root"), block))
 
-    after = ended(tmp_path)
-    assert len(after) == trials
+
+def test_no_trial_that_has_ended_is_repeated_where_the_root_is_a_bucket(tmp_path: Path) -> None:
+    with s3_bucket("rungwise-sweep") as bucket:
+        check_restart(Toy(tmp_path, f"{bucket}/root", {"space": RATES, "trials": 6}))
+
+
+def check_restart(toy: Toy) -> None:
+    toy.kill_in_the_middle(after=3)
+    total = toy.block["trials"]
+    before, begun = toy.ended(), len(toy.starts())
+    assert 3 <= len(before) < total
+    toy.run()
+
+    after = toy.ended()
+    assert len(after) == total
     for name, trial in before.items():
         assert after[name] == trial  # to the second that it took
-    starts = Counter(mark["learning_rate"] for mark in marks(tmp_path / "starts"))
+    starts = Counter(toy.starts())
     for trial in before.values():
         assert starts[trial.values["finetune.learning_rate"]] == 1
     # What was cut off is run again with the values it had, and nothing else twice.
     assert set(starts) == {t.values["finetune.learning_rate"] for t in after.values()}
-    assert sum(starts.values()) - begun == trials - len(before)
+    assert sum(starts.values()) - begun == total - len(before)
 
-    runs = nested_runs(tmp_path)
+    runs = nested_runs(toy.folder)
     assert sorted(run.info.run_name for run in runs) == sorted(after)
-    assert len({run.data.tags[KEY_TAG] for run in runs}) == trials
-    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
-    for run_ in runs:
-        trial = after[run_.info.run_name]
-        assert run_.info.status == "FINISHED"
+    assert len({run.data.tags[KEY_TAG] for run in runs}) == total
+    client = MlflowClient(f"sqlite:///{toy.folder}/mlflow.db")
+    for run in runs:
+        trial = after[run.info.run_name]
+        assert run.info.status == "FINISHED"
         drawn = trial.values["finetune.learning_rate"]
-        assert float(run_.data.params["finetune.learning_rate"]) == drawn
-        points = client.get_metric_history(run_.info.run_id, "validation/accuracy")
+        assert float(run.data.params["finetune.learning_rate"]) == drawn
+        points = client.get_metric_history(run.info.run_id, "validation/accuracy")
         assert [point.step for point in points] == list(range(1, len(points) + 1))
         # A cut-off trial may since have been stopped at an earlier epoch than it had reached.
         assert len(points) >= len(trial.history)
@@ -131,10 +137,11 @@ def test_no_trial_that_has_ended_is_repeated_after_a_kill(
 
 def test_a_killed_population_goes_on_from_its_saved_states(tmp_path: Path) -> None:
     block = {"space": RATES, "trials": 3, "scheduler": PBT}
-    kill_in_the_middle(tmp_path, block, after=1)
-    before = {trial.name: trial for trial in records.read_all(swept(tmp_path))}
-    run(tmp_path, 2, block)
-    after = ended(tmp_path)
+    toy = Toy(tmp_path, str(tmp_path / "root"), block)
+    toy.kill_in_the_middle(after=1)
+    before = {trial.name: trial for trial in toy.trials()}
+    toy.run()
+    after = toy.ended()
     assert len(after) == 3
     for name, trial in before.items():
         if trial.ended:
@@ -143,9 +150,10 @@ def test_a_killed_population_goes_on_from_its_saved_states(tmp_path: Path) -> No
             # The epochs before its last state are those of the first attempt.
             assert after[name].history[: trial.saved.rows] == trial.history[: trial.saved.rows]
     assert all(trial.history[-1]["epoch"] == 4 for trial in after.values())
-    assert not (Path(swept(tmp_path).uri) / ".states").exists()
+    assert not list((tmp_path / "root").rglob(".states*"))
 
 
 def test_a_sweep_ends_on_one_cpu_beside_the_stage_that_waits_for_it(tmp_path: Path) -> None:
-    run(tmp_path, 1, {"space": RATES, "trials": 3})
-    assert len(ended(tmp_path)) == 3
+    toy = Toy(tmp_path, str(tmp_path / "root"), {"space": RATES, "trials": 3})
+    toy.run(cpus=1)
+    assert len(toy.ended()) == 3

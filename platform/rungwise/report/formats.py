@@ -77,10 +77,10 @@ def metric_name(metric: str) -> str:
     return _METRICS.get(metric, metric.replace("_", " "))
 
 
-def metric_axis(metric: str) -> str:
+def metric_axis(metric: str, split: str = "test") -> str:
     """`test accuracy (%)`, `test Pearson correlation (times 100)`."""
     unit = "times 100" if metric in _CORRELATIONS else "%"
-    return f"test {metric_name(metric)} ({unit})"
+    return f"{split} {metric_name(metric)} ({unit})"
 
 
 def score(value: float, metric: str) -> str:

@@ -1,133 +1,463 @@
-"""Plots of the sweep: where the good settings lie, and how trials went epoch by epoch."""
+"""Plots of sweeps: where the good settings lie, and how trials went epoch by epoch.
+
+Each takes the sweeps of a run by their titles, `sweep/TASK/SYSTEM`: a task has a panel of its own,
+for its scores compare with no other's, and a system its colour, marker and line.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from rungwise.artifact import Artifact
 from rungwise.report import style
-from rungwise.report.formats import percent
-from rungwise.report.tables import swept_keys
+from rungwise.report.formats import metric_axis, score, setting
+
+_PANEL_INCHES = (4.8, 3.7)
+_ROW_INCHES = 3.4  # of a panel over the whole width
+_MOST_COLUMNS = 2
+_WIDE_RANGE = 0.5  # powers of ten from which an axis is logarithmic
+_GROUPS = 4  # that the values of a range are cut into, to see how much they tell
+_DOTTED = (0, (2, 2))
+_SHIFT = 0.012  # between lines through the same value
+Row = Mapping[str, Any]
 
 
-def scatter(sweep: Artifact) -> bytes:
-    """Validation accuracy of every trial against the setting that the sweep varied."""
-    key, logarithmic = _x_axis(sweep)
-    scored = [trial for trial in sweep.summary["trials"] if "score" in trial]
-    best = {winner["name"] for winner in sweep.summary["best"].values()}
-    drawn = style.figure(style.HALF)
-    axes = drawn.subplots()
-    if logarithmic:
-        axes.set_xscale("log")
-    for name in sweep.summary["best"]:
-        for early in (False, True):
-            here = [
-                trial
-                for trial in scored
-                if trial["initialisation"] == name and trial["stopped_early"] == early
-            ]
-            if not here:
-                continue
-            colour = style.SYSTEM_COLOURS[name]
+@dataclass(frozen=True)
+class _Sweep:
+    """The sweep of one system on one task."""
+
+    system: str
+    look: style.Series
+    summary: Mapping[str, Any]
+    settings: Mapping[str, Any]  # the sweep block
+
+    @property
+    def scored(self) -> list[Row]:
+        return [trial for trial in self.summary["trials"] if trial.get("score") is not None]
+
+
+def scatter(sweeps: Mapping[str, Artifact]) -> bytes:
+    """The validation score of every trial against the setting that tells most of it."""
+    tasks = _by_task(sweeps)
+    drawn, panels = _panels(len(tasks))
+    for axes, (task, found) in zip(panels, tasks.items(), strict=True):
+        key = most_telling([trial for sweep in found for trial in sweep.scored], _keys(found))
+        axis = _axis(key, found)
+        for sweep in found:
+            best = sweep.summary["best"]["name"]
+            for early in (False, True):
+                here = [t for t in sweep.scored if t["stopped_early"] == early]
+                if not here:
+                    continue
+                axes.scatter(
+                    [axis.place(trial["values"][key]) for trial in here],
+                    [100 * trial["score"] for trial in here],
+                    s=46,
+                    marker=sweep.look.marker,
+                    facecolor="white" if early else sweep.look.colour,
+                    edgecolor=sweep.look.colour,
+                    linewidth=1.5,
+                    zorder=3,
+                    label=sweep.system + (", stopped early" if early else ""),
+                )
+            winner = next(trial for trial in sweep.scored if trial["name"] == best)
             axes.scatter(
-                [trial["finetune"][key] for trial in here],
-                [100 * trial["score"] for trial in here],
-                s=52,
-                marker=style.SYSTEM_MARKERS[name],
-                facecolor="white" if early else colour,
-                edgecolor=colour,
-                linewidth=1.6,
-                zorder=3,
-                label=style.SYSTEM_NAMES[name] + (", stopped early" if early else ""),
+                [axis.place(winner["values"][key])],
+                [100 * winner["score"]],
+                s=180,
+                facecolor="none",
+                edgecolor=style.INK,
+                linewidth=1.2,
+                zorder=4,
+                label="winner",
             )
-    winners = [trial for trial in scored if trial["name"] in best]
-    axes.scatter(
-        [trial["finetune"][key] for trial in winners],
-        [100 * t["score"] for t in winners],
-        s=190,
-        facecolor="none",
-        edgecolor=style.INK,
-        linewidth=1.2,
-        zorder=4,
-        label="winner",
-    )
-    searched = sweep.record["config"]["sweep"]["space"].get(key, {})
-    if "low" in searched:
-        for bound in (searched["low"], searched["high"]):
-            axes.axvline(bound, color=style.FAINT, linestyle=(0, (2, 2)), linewidth=1.2, zorder=0)
-    top = " and ".join(
-        f"{percent(winner['score'])} {style.SYSTEM_NAMES[name].partition(' ')[0]}"
-        for name, winner in sweep.summary["best"].items()
-    )
-    style.dress(axes, f"Best of the sweep: {top}", key.replace("_", " "), "validation accuracy (%)")
-    style.legend(axes)
+        axis.dress(axes)
+        metric = found[0].summary["metric"]
+        title = _title(task, "best " + _best(found))
+        style.dress(axes, title, _readable(key), metric_axis(metric, "validation"))
+    _legend(drawn, panels)
     return style.png(drawn)
 
 
-def curves(sweep: Artifact) -> bytes:
-    """Validation accuracy by epoch of every trial; a cross where ASHA stopped it."""
-    summary, settings = sweep.summary, sweep.record["config"]["sweep"]
-    scored = [trial for trial in summary["trials"] if "score" in trial]
-    drawn = style.figure(style.HALF)
-    axes = drawn.subplots()
-    longest = max(trial["finetune"]["epochs"] for trial in scored)
-    rung = settings["grace_epochs"]
-    while rung < longest:
-        axes.axvline(rung, color=style.FAINT, linestyle=(0, (2, 2)), linewidth=1.2, zorder=0)
-        rung *= settings["reduction_factor"]
-    named: set[str] = set()
-    for trial in scored:
-        name = trial["initialisation"]
-        colour = style.SYSTEM_COLOURS[name]
-        curve = [100 * value for value in trial["curve"]]
-        axes.plot(
-            range(1, len(curve) + 1),
-            curve,
-            color=colour,
-            linewidth=1.4,
-            alpha=0.8,
-            linestyle="-" if name == "pretrained" else "--",
-            label=style.SYSTEM_NAMES[name] if name not in named else None,
+def parallel(sweeps: Mapping[str, Artifact]) -> bytes:
+    """Every trial as a line through its settings to its validation score, coloured by the score."""
+    tasks = _by_task(sweeps)
+    drawn = style.figure((style.WIDE[0], 0.5 + _ROW_INCHES * len(tasks)))
+    panels = drawn.subplots(len(tasks), 1, squeeze=False)[:, 0]
+    colours = colormaps["viridis"]
+    for axes, (task, found) in zip(panels, tasks.items(), strict=True):
+        keys = _keys(found)
+        ladders = [_axis(key, found) for key in keys]
+        scores = [trial["score"] for sweep in found for trial in sweep.scored]
+        ladders.append(_Axis("score", [min(scores), max(scores)], None))
+        shades = Normalize(100 * min(scores), 100 * max(scores))
+        metric = found[0].summary["metric"]
+        lines = sorted(
+            ((trial, sweep) for sweep in found for trial in sweep.scored),
+            key=lambda pair: pair[0]["score"],
         )
-        named.add(name)
-        if trial["stopped_early"]:
-            axes.scatter(
-                [len(curve)],
-                [curve[-1]],
-                marker="x",
-                s=60,
-                color=colour,
-                linewidth=2.2,
-                zorder=3,
-                label="stopped by ASHA" if "stopped" not in named else None,
+        for number, (trial, sweep) in enumerate(lines):
+            values = trial["values"] | {"score": trial["score"]}
+            shift = _SHIFT * (number % 5 - 2)
+            heights = [
+                ladder.height(values[ladder.key]) + (shift if ladder.listed else 0.0)
+                if ladder.key in values
+                else math.nan
+                for ladder in ladders
+            ]
+            winner = trial["name"] == sweep.summary["best"]["name"]
+            axes.plot(
+                range(len(ladders)),
+                heights,
+                color=colours(shades(100 * trial["score"])),
+                linestyle=":" if trial["stopped_early"] else "-",
+                linewidth=3.0 if winner else 1.3,
+                alpha=1.0 if winner else 0.85,
+                zorder=3 if winner else 2,
             )
-            named.add("stopped")
-    ran, asked = summary["epochs_run"], summary["epochs_asked"]
-    style.dress(
-        axes,
-        f"{summary['stopped_early']} of {len(summary['trials'])} trials stopped early: {ran} of "
-        f"{asked} epochs run",
-        "epoch (dotted: where ASHA compares)",
-        "validation accuracy (%)",
-    )
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    style.legend(axes, "upper left")
+            axes.scatter(
+                [len(ladders) - 1],
+                heights[-1:],
+                color=sweep.look.colour,
+                marker=sweep.look.marker,
+                s=60 if winner else 24,
+                edgecolor="white",
+                linewidth=0.8,
+                zorder=4,
+            )
+        for place, ladder in enumerate(ladders):
+            last = place == len(ladders) - 1
+            axes.axvline(place, color=style.MUTED, linewidth=0.9, zorder=1)
+            for value in ladder.marks():
+                axes.annotate(
+                    score(value, metric) if last else setting(value),
+                    (place, ladder.height(value)),
+                    xytext=(8 if last else -4, 0),
+                    textcoords="offset points",
+                    ha="left" if last else "right",
+                    va="center",
+                    fontsize=8,
+                    color=style.INK,
+                    parse_math=False,
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.8},
+                    zorder=5,
+                )
+        names = [_readable(key) for key in keys]
+        axes.set_xticks(range(len(ladders)), [*names, metric_axis(metric, "validation")])
+        title = _title(task, _winners(found, keys))
+        style.dress(axes, title, grid="x")
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        axes.set_xlim(-0.35, len(ladders) - 0.7)
+        bar = drawn.colorbar(ScalarMappable(shades, colours), ax=axes, pad=0.01, aspect=25)
+        bar.set_label(metric_axis(metric, "validation"), fontsize=9, color=style.MUTED)
+        bar.ax.tick_params(labelsize=8, colors=style.MUTED)
+        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    handles = [
+        Line2D([], [], color=s.look.colour, marker=s.look.marker, linestyle="none", label=s.system)
+        for s in _one_each(tasks)
+    ]
+    handles.append(Line2D([], [], color=style.MUTED, linestyle=":", label="stopped early"))
+    style.key_below(drawn, handles, [str(handle.get_label()) for handle in handles])
     return style.png(drawn)
 
 
-def _x_axis(sweep: Artifact) -> tuple[str, bool]:
-    """The learning rate, or if the sweep did not vary it the first number that it did."""
-    space = sweep.record["config"]["sweep"]["space"]
-    key = "learning_rate"
-    if key not in space:
-        numbers = [
-            name
-            for name in [*swept_keys(sweep), "epochs"]
-            if isinstance(sweep.summary["trials"][0]["finetune"][name], int | float)
-        ]
-        key = numbers[0] if numbers else key
-    values = [trial["finetune"][key] for trial in sweep.summary["trials"]]
-    wide = min(values) > 0 and math.log10(max(values) / min(values)) > 0.5
-    return key, wide
+def curves(sweeps: Mapping[str, Artifact]) -> bytes:
+    """The validation score of every trial by epoch; a cross where it was stopped, and the rungs at
+    which that is decided."""
+    tasks = _by_task(sweeps)
+    drawn, panels = _panels(len(tasks))
+    for axes, (task, found) in zip(panels, tasks.items(), strict=True):
+        for sweep in found:
+            for epoch in rungs(sweep.settings, sweep.summary["trials"]):
+                axes.axvline(epoch, color=style.FAINT, linestyle=_DOTTED, linewidth=1.4, zorder=0)
+            for trial in sweep.scored:
+                winner = trial["name"] == sweep.summary["best"]["name"]
+                epochs = [row["epoch"] for row in trial["history"]]
+                values = [100 * row["score"] for row in trial["history"]]
+                axes.plot(
+                    epochs,
+                    values,
+                    color=sweep.look.colour,
+                    linestyle=sweep.look.line,
+                    linewidth=2.6 if winner else 1.1,
+                    alpha=1.0 if winner else 0.6,
+                    label=sweep.system,
+                    zorder=3 if winner else 2,
+                )
+                if len(epochs) == 1:
+                    axes.scatter(epochs, values, s=12, color=sweep.look.colour, zorder=2)
+                taken = [one["rows"] for one in trial["taken_over"] if one["rows"] < len(epochs)]
+                if taken:
+                    axes.scatter(
+                        [epochs[row] for row in taken],
+                        [values[row] for row in taken],
+                        marker="D",
+                        s=22,
+                        color=sweep.look.colour,
+                        zorder=4,
+                        label="took over a better one",
+                    )
+                if trial["stopped_early"]:
+                    axes.scatter(
+                        epochs[-1:],
+                        values[-1:],
+                        marker="x",
+                        s=46,
+                        color=sweep.look.colour,
+                        linewidth=1.8,
+                        zorder=4,
+                        label="stopped early",
+                    )
+        ran, whole = (sum(s.summary[name] for s in found) for name in ("epochs_run", "grid_epochs"))
+        title = _title(task, f"{ran} of {whole} epochs run")
+        marked = any(rungs(s.settings, s.summary["trials"]) for s in found)
+        x = "epoch (dotted: where trials are compared)" if marked else "epoch"
+        style.dress(axes, title, x, metric_axis(found[0].summary["metric"], "validation"))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _legend(drawn, panels)
+    return style.png(drawn)
+
+
+def schedules(sweeps: Mapping[str, Artifact]) -> bytes | None:
+    """The settings that populations varied, epoch by epoch; None if no sweep had a population."""
+    shown = [
+        (title, sweep, key)
+        for title, found in _by_task(sweeps).items()
+        for sweep in found
+        for key in sweep.settings["scheduler"].get("mutations", ())
+    ]
+    if not shown:
+        return None
+    drawn, panels = _panels(len(shown))
+    for axes, (task, sweep, key) in zip(panels, shown, strict=True):
+        everything: list[float] = []
+        for trial in sweep.scored:
+            winner = trial["name"] == sweep.summary["best"]["name"]
+            values = [row["values"][key] for row in trial["history"]]
+            everything += values
+            axes.step(
+                [row["epoch"] for row in trial["history"]],
+                values,
+                where="mid",
+                color=sweep.look.colour,
+                linewidth=2.6 if winner else 1.1,
+                alpha=1.0 if winner else 0.55,
+                label="winner" if winner else "other trials",
+            )
+        if _is_wide(everything):
+            axes.set_yscale("log")
+        title = _title(task, f"{sweep.system}: {_readable(key)} of a population")
+        style.dress(axes, title, "epoch", _readable(key))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _legend(drawn, panels)
+    return style.png(drawn)
+
+
+def rungs(settings: Mapping[str, Any], trials: Sequence[Row]) -> list[int]:
+    """The epochs after which ASHA compares trials; none for another scheduler."""
+    scheduler = settings["scheduler"]
+    if scheduler["kind"] != "asha":
+        return []
+    found, epoch = [], scheduler["grace_epochs"]
+    while epoch < max(trial["epochs_asked"] for trial in trials):
+        found.append(epoch)
+        epoch *= scheduler["reduction_factor"]
+    return found
+
+
+def most_telling(trials: Sequence[Row], keys: Sequence[str]) -> str:
+    """The key whose values explain most of the variance of the scores, adjusted for how many groups
+    of values there are; the first of equals."""
+    return max(keys, key=lambda key: _explained(trials, key))
+
+
+def _explained(trials: Sequence[Row], key: str) -> float:
+    here = [trial for trial in trials if key in trial["values"]]
+    scores = np.array([trial["score"] for trial in here])
+    values = [trial["values"][key] for trial in here]
+    distinct = list(dict.fromkeys(map(_text, values)))
+    if _numbers(values) and len(distinct) > _GROUPS:
+        cuts = np.quantile(np.array(values, dtype=float), np.linspace(0, 1, _GROUPS + 1)[1:-1])
+        groups = np.searchsorted(cuts, np.array(values, dtype=float))
+    else:
+        groups = np.array([distinct.index(_text(value)) for value in values])
+    count = len(np.unique(groups))
+    total = float(((scores - scores.mean()) ** 2).sum())
+    if total == 0 or count < 2 or len(scores) <= count:
+        return -math.inf
+    within = sum(
+        float(((scores[groups == one] - scores[groups == one].mean()) ** 2).sum())
+        for one in np.unique(groups)
+    )
+    return 1 - within / (len(scores) - count) / (total / (len(scores) - 1))
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Where the values of a key lie. `values` are all that are listed, or the two bounds of a range
+    if `listed` is None."""
+
+    key: str
+    values: list[Any]
+    listed: list[str] | None
+
+    @property
+    def _numeric(self) -> bool:
+        return _numbers(self.values)
+
+    @property
+    def _logarithmic(self) -> bool:
+        return self.key != "score" and self._numeric and _is_wide(self.values)
+
+    def place(self, value: Any) -> float:
+        """On an axis of its own: numbers as they are, all else by its position in the list."""
+        return float(value) if self._numeric else float(self._position(value))
+
+    def height(self, value: Any) -> float:
+        """Between 0 and 1, for an axis beside others."""
+        if not self._numeric:
+            return (self._position(value) + 0.5) / len(self.values)
+        low, high = min(self.values), max(self.values)
+        if low == high:
+            return 0.5
+        if self._logarithmic:
+            return math.log(value / low) / math.log(high / low)
+        return (value - low) / (high - low)
+
+    def marks(self) -> list[Any]:
+        """The values that are written at an axis beside others."""
+        if self.listed or self.values[0] == self.values[-1]:
+            return self.values if self.listed else self.values[:1]
+        low, high = self.values
+        return [low, math.sqrt(low * high) if self._logarithmic else (low + high) / 2, high]
+
+    def dress(self, axes: Axes) -> None:
+        if not self._numeric:
+            axes.set_xticks(range(len(self.values)), self.listed or [])
+            return
+        if self._logarithmic:
+            axes.set_xscale("log")
+        if self.listed:
+            axes.set_xticks([float(value) for value in self.values], self.listed)
+            axes.minorticks_off()
+            return
+        for bound in self.values:
+            axes.axvline(bound, color=style.FAINT, linestyle=_DOTTED, linewidth=1.4, zorder=0)
+
+    def _position(self, value: Any) -> int:
+        return [_text(one) for one in self.values].index(_text(value))
+
+
+def _axis(key: str, sweeps: Sequence[_Sweep]) -> _Axis:
+    """Of a key over the sweeps of a task: what was searched, and what populations made of it."""
+    spaces = [s.settings["space"][key] for s in sweeps if key in s.settings["space"]]
+    found = [t["values"][key] for s in sweeps for t in s.scored if key in t["values"]]
+    if all("values" in space for space in spaces):
+        listed = {_text(value): value for space in spaces for value in space["values"]}
+        listed |= {_text(value): value for value in found}
+        values = list(listed.values())
+        if _numbers(values):
+            values.sort()
+        return _Axis(key, values, [setting(value) for value in values])
+    numbers = [value for space in spaces for value in _ends(space)] + found
+    return _Axis(key, [min(numbers), max(numbers)], None)
+
+
+def _ends(space: Mapping[str, Any]) -> list[float]:
+    return space["values"] if "values" in space else [space["low"], space["high"]]
+
+
+def _keys(sweeps: Sequence[_Sweep]) -> list[str]:
+    """The keys that any of these sweeps varied, that of the learning rate first."""
+    keys = dict.fromkeys(key for sweep in sweeps for key in sorted(sweep.settings["space"]))
+    return sorted(keys, key=lambda key: not key.endswith("learning_rate"))
+
+
+def _by_task(sweeps: Mapping[str, Artifact]) -> dict[str, list[_Sweep]]:
+    """The sweeps of each task, each system with the look of its position."""
+    systems = list(dict.fromkeys(title.rpartition("/")[2] for title in sweeps))
+    found: dict[str, list[_Sweep]] = {}
+    for title, sweep in sweeps.items():
+        before, _, system = title.rpartition("/")
+        look = style.series(systems.index(system))
+        made = _Sweep(system, look, sweep.summary, sweep.record["config"]["sweep"])
+        found.setdefault(before.rpartition("/")[2], []).append(made)
+    return found
+
+
+def _one_each(tasks: Mapping[str, Sequence[_Sweep]]) -> list[_Sweep]:
+    return list({s.system: s for found in tasks.values() for s in found}.values())
+
+
+def _panels(count: int) -> tuple[Figure, list[Axes]]:
+    columns = min(count, _MOST_COLUMNS)
+    rows = -(-count // columns)
+    width = style.WIDE[0] if columns > 1 else style.MIDDLE[0]
+    drawn = style.figure((width, 0.5 + _PANEL_INCHES[1] * rows))
+    panels = list(drawn.subplots(rows, columns, squeeze=False).flat)
+    for empty in panels[count:]:
+        empty.set_visible(False)
+    return drawn, panels[:count]
+
+
+def _legend(drawn: Figure, panels: Sequence[Axes]) -> None:
+    """One for all panels, each name once, what is not a system last."""
+    named: dict[str, Any] = {}
+    for axes in panels:
+        handles, names = axes.get_legend_handles_labels()
+        named = dict(zip(names, handles, strict=True)) | named
+    last = ("took over a better one", "stopped early", "other trials", "winner")
+    order = sorted(named, key=lambda name: last.index(name) + 1 if name in last else 0)
+    style.key_below(drawn, [named[name] for name in order], order)
+
+
+def _best(sweeps: Sequence[_Sweep]) -> str:
+    shown = [(s.system, score(s.summary["best"]["score"], s.summary["metric"])) for s in sweeps]
+    if len(shown) == 1:
+        return shown[0][1]
+    return ", ".join(f"{value} {system}" for system, value in shown)
+
+
+def _winners(sweeps: Sequence[_Sweep], keys: Sequence[str]) -> str:
+    """What the winners have in common."""
+    values = [sweep.summary["best"]["values"] for sweep in sweeps]
+    same = [key for key in keys if len({_text(one.get(key)) for one in values}) == 1]
+    if not same:
+        return "winners (thick) share no setting"
+    shared = ", ".join(f"{_readable(key)} {setting(values[0].get(key))}" for key in same)
+    return f"winners (thick) share {shared}" if len(values) > 1 else f"winner (thick): {shared}"
+
+
+def _title(task: str, what: str) -> str:
+    return f"{task}: {what}" if task and task != "sweep" else what[:1].upper() + what[1:]
+
+
+def _readable(key: str) -> str:
+    """`finetune.learning_rate` -> `learning rate`; of other blocks with the block."""
+    return key.removeprefix("finetune.").replace("_", " ").replace(".", " ")
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+
+def _is_wide(values: Sequence[float]) -> bool:
+    return min(values) > 0 and math.log10(max(values) / min(values)) > _WIDE_RANGE

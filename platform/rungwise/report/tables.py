@@ -11,6 +11,7 @@ from rungwise.artifact import Artifact
 from rungwise.report.compared import Compared, TaskResult
 from rungwise.report.continuations import Continued
 from rungwise.report.fill_in import Filled
+from rungwise.sweep.record import table
 
 Row = dict[str, Any]
 
@@ -61,29 +62,18 @@ def made(artifact: Artifact) -> str:
     return artifact.summary["headline"]
 
 
-def trials(sweep: Artifact) -> list[Row]:
-    """Every trial of the sweep with its settings; failed ones have no score."""
-    best = {winner["name"] for winner in sweep.summary["best"].values()}
+def trials(sweeps: Mapping[str, Artifact]) -> list[Row]:
+    """Every trial of every sweep, by its title, with its settings; failed ones have no score."""
     return [
         {
-            "trial": trial["name"],
-            "initialisation": trial["initialisation"],
-            **{key: trial["finetune"][key] for key in swept_keys(sweep)},
-            "epochs_run": trial["epochs_run"],
-            "epochs_asked": trial["finetune"]["epochs"],
+            "title": title,
+            **row,
             "stopped_early": trial["stopped_early"],
-            "validation_accuracy": trial.get("score", ""),
-            "validation_loss": trial.get("loss", ""),
-            "seconds": trial["seconds"],
-            "winner": trial["name"] in best,
+            "winner": trial["name"] == sweep.summary["best"]["name"],
         }
-        for trial in sweep.summary["trials"]
+        for title, sweep in sweeps.items()
+        for trial, row in zip(sweep.summary["trials"], table(sweep.summary["trials"]), strict=True)
     ]
-
-
-def swept_keys(sweep: Artifact) -> list[str]:
-    """What the sweep varied, but for the epochs, which have columns of their own."""
-    return sorted(key for key in sweep.record["config"]["sweep"]["space"] if key != "epochs")
 
 
 def seeds(compared: Compared) -> list[Row]:

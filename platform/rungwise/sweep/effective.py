@@ -32,8 +32,8 @@ def difference(
     """What says that a drawn value was not in force, or None. Keys nobody measured are let pass."""
     for key, drawn in values.items():
         block, _, name = key.partition(".")
-        if block != FINETUNE or name not in measured:
-            continue
+        if block != FINETUNE or name not in measured or drawn is None:
+            continue  # null stands for what another key says
         found = measured[name]
         if not isinstance(drawn, int | float) or not math.isclose(drawn, found, rel_tol=_PRECISION):
             return UserError(
@@ -57,10 +57,13 @@ def check_inputs(inputs: Mapping[str, Artifact], variants: Sequence[Mapping[str,
     """Raise UserError unless the artifacts of each variant were made with its values.
 
     A key is looked up in the recorded config of the inputs; one of a block that none of them read
-    itself, such as `corpus`, is in their lineage and is let pass.
+    itself, such as `corpus` or a pretraining that was gone on from, is in their lineage and is let
+    pass.
     """
     for number, variant in enumerate(variants):
         for name, artifact in inputs_of(inputs, number).items():
+            if _goes_on(artifact):
+                continue
             config = artifact.record["config"]
             for key, value in variant.items():
                 block, _, rest = key.partition(".")
@@ -75,6 +78,12 @@ def check_inputs(inputs: Mapping[str, Artifact], variants: Sequence[Mapping[str,
                         f"variant {number} of the sweep has {key} {value!r}, but its {name} "
                         f"({artifact.fingerprint}) was made with {found!r}"
                     )
+
+
+def _goes_on(artifact: Artifact) -> bool:
+    """Was it made of one of its own kind, as by pretraining further? Its config is then not that
+    of the block of the recipe."""
+    return any(source["stage"] == artifact.stage for source in artifact.record["inputs"].values())
 
 
 def _value(config: Any, key: str) -> Any:

@@ -147,12 +147,20 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
             tune.report(result)
 
     start = job.output.read_bytes(f"{STATES}/{trial.saved.file}") if trial.saved else None
-    job.train(settings, inputs_of(job.inputs, trial.variant), trial.seed, on_epoch, start)
-    trial.state = "finished"
-    if trial.history:
+    try:
+        job.train(settings, inputs_of(job.inputs, trial.variant), trial.seed, on_epoch, start)
+        if not trial.history:
+            raise UserError(f"{name}: its training ended without an epoch")
+        trial.state = "finished"
         trial.effective["epochs"] = float(trial.history[-1]["epoch"])
-    records.write(trial, job.output)
-    job.report.flush()
+    except Exception as error:
+        trial.state, trial.error = "failed", str(error) or type(error).__name__
+        raise
+    finally:
+        # Tune ends a trial that it stops by SystemExit; of that one the driver has the last word.
+        if trial.state != "running":
+            records.write(trial, job.output)
+        job.report.flush()
 
 
 def _begin(name: str, values: Values, saved: Saved | None, job: Job) -> TrialRecord:
@@ -180,6 +188,7 @@ def _begin(name: str, values: Values, saved: Saved | None, job: Job) -> TrialRec
         # Epochs after the state that is gone on from are run again.
         trial.history = trial.history[: saved.rows] if saved else []
         trial.values, trial.variant = values, variant_of(job.config.sweep, values)
+        trial.effective = {}  # what was measured may be of other values
     trial.saved, trial.state, trial.error = saved, "running", None
     trial.settings = settings_of(job.config, values).model_dump(mode="json")
     records.write(trial, job.output)

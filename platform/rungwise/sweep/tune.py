@@ -258,8 +258,9 @@ class _Watch(Callback):
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         found = self._record(trial)
-        found.state, found.error = "failed", _reason(trial.get_error())
-        records.write(found, self._job.output)
+        if found.state != "failed":
+            found.state, found.error = "failed", "its process died"
+            records.write(found, self._job.output)
         self._close(found, "FAILED")
 
     def _compare(self, name: str, values: Values, measured: dict[str, float]) -> None:
@@ -311,15 +312,3 @@ def _tell_again(trial: TrialRecord, job: Job) -> None:
     for row in trial.history:
         job.report.metrics(trial.points(row), row["epoch"], run=trial.name)
     job.report.nested(trial.name, {}, "FINISHED")
-
-
-def _reason(error: BaseException | None) -> str:
-    from rungwise.errors import user_error_in
-
-    if error is None:
-        return "its process ended"
-    known = user_error_in(error)
-    if known is not None:
-        return str(known)
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__

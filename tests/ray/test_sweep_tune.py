@@ -1,0 +1,226 @@
+"""Sweeps on Ray Tune with a trainable whose best is known."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rungwise.artifact import Artifact
+from rungwise.context import ComputeConfig, Context
+from rungwise.errors import UserError
+from rungwise.finetune import FinetuneConfig
+from rungwise.storage import Folder
+from rungwise.sweep import run
+from rungwise.sweep.trial import OnEpoch, Train
+from tests.toy_sweeps import (
+    BEST_RATE,
+    Events,
+    artifact,
+    inputs,
+    marks,
+    reads_layers,
+    stage_config,
+    toy,
+)
+
+RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-1}
+BREAKS = 1e-1  # a learning rate that no trial survives
+
+
+def sweep(
+    folder: Path, train: Train, finetune: dict[str, Any], **block: Any
+) -> tuple[dict[str, Any], Path]:
+    """The summary of a sweep, and its folder."""
+    context = Context(ComputeConfig(max_concurrent_trials=4), Events(folder / "events"))
+    output = folder / "sweep"
+    config = stage_config(finetune, **block)
+    return run(config, inputs(folder), Folder.at(output), context, train), output
+
+
+def brittle(starts: Path) -> Train:
+    """The toy, but for a learning rate at which it breaks."""
+    sound = toy(starts)
+
+    def train(
+        settings: FinetuneConfig,
+        inputs: dict[str, Artifact],
+        seed: int,
+        on_epoch: OnEpoch,
+        start: bytes | None,
+    ) -> None:
+        if settings.learning_rate == BREAKS:
+            raise UserError(f"a rate of {BREAKS} breaks it")
+        sound(settings, inputs, seed, on_epoch, start)
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def swept(
+    ray_session: None, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], Path]:
+    """A grid of 6 trials on 2 CPUs, one of which breaks."""
+    folder = tmp_path_factory.mktemp("swept")
+    space = {
+        "finetune.learning_rate": {
+            "kind": "choice",
+            "values": [BEST_RATE, 1e-4, BREAKS, 1e-2, 1e-5, 2e-5],
+        }
+    }
+    scheduler = {"kind": "asha", "grace_epochs": 1, "reduction_factor": 2}
+    block = {"search": {"kind": "grid"}, "scheduler": scheduler, "space": space}
+    return sweep(folder, brittle(folder / "starts"), {"epochs": 4}, **block)
+
+
+def test_more_trials_than_cpus_end_and_the_best_setting_wins(
+    swept: tuple[dict[str, Any], Path],
+) -> None:
+    summary, folder = swept
+    assert len(summary["trials"]) == 6
+    assert summary["best"]["values"]["finetune.learning_rate"] == BEST_RATE
+    assert summary["best"]["finetune"]["learning_rate"] == BEST_RATE
+    assert summary["best"]["state"] == "finished"
+    assert summary["metric"] == "accuracy"
+    assert len(marks(folder.parent / "starts")) == 5
+
+
+def test_trials_that_fail_end_no_sweep_and_say_why(swept: tuple[dict[str, Any], Path]) -> None:
+    summary, _ = swept
+    failed = [row for row in summary["trials"] if row["state"] == "failed"]
+    assert summary["failed"] == len(failed) == 1
+    for row in failed:
+        assert row["values"]["finetune.learning_rate"] == BREAKS
+        assert row["error"] == "a rate of 0.1 breaks it"
+        assert "score" not in row
+
+
+def test_the_record_counts_what_was_run_and_what_was_saved(
+    swept: tuple[dict[str, Any], Path],
+) -> None:
+    summary, folder = swept
+    rows = summary["trials"]
+    assert summary["epochs_run"] == sum(len(row["history"]) for row in rows)
+    assert summary["grid_epochs"] == summary["epochs_asked"] == 6 * 4
+    assert summary["epochs_saved"] == 24 - summary["epochs_run"]
+    for row in rows:
+        whole = [item["epoch"] for item in row["history"]] == [1, 2, 3, 4]
+        assert (row["state"] == "finished") == whole
+        if row["history"]:
+            assert row["effective"]["learning_rate"] == row["values"]["finetune.learning_rate"]
+            assert row["score"] == row["history"][-1]["score"]
+    # ASHA let the best run to its end and stopped at least one of the others at a rung.
+    stopped = [row["epochs_run"] for row in rows if row["stopped_early"]]
+    assert set(stopped) <= {1, 2}
+    table = list(csv.DictReader((folder / "trials.csv").open()))
+    assert [row["trial"] for row in table] == [row["name"] for row in rows]
+    whole_record = json.loads((folder / "sweep.json").read_text())
+    assert whole_record["best"] == summary["best"]
+    assert whole_record["sweep"]["search"] == {"kind": "grid"}
+    left = {path.name for path in folder.iterdir()}
+    assert left == {"trials", "trials.csv", "sweep.json"}
+
+
+def test_every_trial_is_one_nested_run_with_its_parameters(
+    swept: tuple[dict[str, Any], Path],
+) -> None:
+    summary, folder = swept
+    events = marks(folder.parent / "events")
+    nested = [event for event in events if event["kind"] == "nested"]
+    opened = [event for event in nested if event["status"] == "RUNNING"]
+    closed = {event["run"]: event["status"] for event in nested if event["status"] != "RUNNING"}
+    names = [row["name"] for row in summary["trials"]]
+    assert sorted(event["run"] for event in opened) == names
+    states = {row["name"]: row["state"] for row in summary["trials"]}
+    assert closed == {n: "FAILED" if states[n] == "failed" else "FINISHED" for n in names}
+    values = {row["name"]: row["values"] for row in summary["trials"]}
+    for event in opened:
+        assert values[event["run"]].items() <= event["params"].items()
+    points = Counter(
+        (event["run"], event["step"]) for event in events if event["kind"] == "metrics"
+    )
+    assert set(points.values()) == {1}
+    progress = [event["done"] for event in events if event["kind"] == "progress"]
+    assert sorted(progress) == list(range(1, 7))
+
+
+@pytest.mark.slow
+def test_a_trainable_that_ignores_a_key_is_caught(ray_session: None, tmp_path: Path) -> None:
+    space = {"finetune.learning_rate": RATES}
+    with pytest.raises(UserError, match=r"trial-00\d: finetune.learning_rate was drawn as .*5e-05"):
+        sweep(tmp_path, toy(ignores="learning_rate"), {"epochs": 2}, space=space, trials=2)
+
+
+@pytest.mark.slow
+def test_a_trainable_that_ends_before_its_epochs_is_caught(
+    ray_session: None, tmp_path: Path
+) -> None:
+    space = {"finetune.epochs": {"kind": "choice", "values": [4, 5]}}
+    message = r"finetune.epochs was drawn as [45], but 3 was in force"
+    with pytest.raises(UserError, match=message):
+        sweep(tmp_path, toy(ignores="epochs"), {}, space=space, trials=2)
+
+
+@pytest.mark.slow
+def test_a_sweep_whose_trials_all_fail_says_why(ray_session: None, tmp_path: Path) -> None:
+    space = {"finetune.dropout": {"kind": "uniform", "low": 0.0, "high": 0.5}}
+    with pytest.raises(UserError, match=r"all 2 trials of the sweep failed, .* breaks it"):
+        sweep(tmp_path, brittle(tmp_path), {"learning_rate": BREAKS}, space=space, trials=2)
+
+
+@pytest.mark.slow
+def test_optuna_goes_where_trials_are_good(ray_session: None, tmp_path: Path) -> None:
+    space = {"finetune.learning_rate": RATES}
+    block = {"search": {"kind": "optuna"}, "space": space, "trials": 40}
+    summary, _ = sweep(tmp_path, toy(), {"epochs": 1}, **block)
+    scores = [row["score"] for row in summary["trials"]]
+    # Its first ten are random, the rest are drawn where scores were high.
+    assert sum(scores[-20:]) / 20 > sum(scores[:10]) / 10
+    assert summary["best"]["score"] > 0.48  # of 0.5 after one epoch
+
+
+@pytest.mark.slow
+def test_a_population_takes_over_the_weights_and_settings_of_its_best(
+    ray_session: None, tmp_path: Path
+) -> None:
+    space = {"finetune.learning_rate": RATES, "finetune.batch_size": {"kind": "grid"}}
+    space["finetune.batch_size"]["values"] = [16, 32]
+    scheduler = {"kind": "pbt", "mutations": ["finetune.learning_rate"]}
+    block = {"space": space, "trials": 3, "scheduler": scheduler}
+    summary, _ = sweep(tmp_path, toy(), {"epochs": 8}, **block)
+    rows = {row["name"]: row for row in summary["trials"]}
+    taken = [(row, one) for row in rows.values() for one in row["taken_over"]]
+    assert taken
+    for row, one in taken:
+        assert one["from"] != row["name"]
+        after = row["history"][one["rows"]]
+        assert after["epoch"] == one["epoch"] + 1
+        rate = after["values"]["finetune.learning_rate"]
+        assert RATES["low"] <= rate <= RATES["high"]
+    for row in rows.values():
+        assert row["history"][-1]["epoch"] == 8
+        assert row["effective"]["learning_rate"] == row["values"]["finetune.learning_rate"]
+        assert row["epochs_run"] == len(row["history"])
+        assert row["drawn"]["finetune.batch_size"] in (16, 32)
+
+
+def at_variants(folder: Path) -> dict[str, Artifact]:
+    made = {f"pretrain@{n}": {"model": {"num_layers": n + 1}, "pretrain": {}} for n in range(2)}
+    named = {k: v for k, v in inputs(folder).items() if k != "pretrain"}
+    return named | {name: artifact(folder, name, config) for name, config in made.items()}
+
+
+@pytest.mark.slow
+def test_a_trial_reads_the_artifacts_of_its_variant(ray_session: None, tmp_path: Path) -> None:
+    space = {"model.num_layers": {"kind": "choice", "values": [1, 2]}}
+    config = stage_config({"epochs": 1}, space=space, search={"kind": "grid"})
+    context = Context(ComputeConfig())
+    output = Folder.at(tmp_path / "sweep")
+    summary = run(config, at_variants(tmp_path), output, context, reads_layers)
+    assert [row["variant"] for row in summary["trials"]] == [0, 1]
+    assert [row["score"] for row in summary["trials"]] == [0.1, 0.2]
+    assert summary["variants"] == [{"model.num_layers": 1}, {"model.num_layers": 2}]

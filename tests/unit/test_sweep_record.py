@@ -1,0 +1,165 @@
+"""Records of trials, what is measured against what was drawn, and how many trials there is room
+for."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rungwise.context import ComputeConfig
+from rungwise.errors import UserError
+from rungwise.finetune import FinetuneConfig
+from rungwise.storage import Folder
+from rungwise.sweep import record as records
+from rungwise.sweep.effective import check_inputs, difference, inputs_of, split_metrics
+from rungwise.sweep.record import Saved, TrialRecord
+from rungwise.sweep.tune import room
+from tests.toy_sweeps import artifact
+
+RECORD = TrialRecord(
+    name="trial-003",
+    number=3,
+    drawn={"finetune.batch_size": 8, "model.num_layers": 2},
+    values={"finetune.batch_size": 8, "model.num_layers": 2},
+    variant=1,
+    settings=FinetuneConfig(batch_size=8).model_dump(mode="json"),
+    seed=0,
+)
+ROW: dict[str, Any] = {
+    "epoch": 1,
+    "score": 0.7,
+    "loss": None,
+    "seconds": 0.5,
+    "metrics": {"accuracy": 0.7},
+}
+
+
+def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    full = replace(
+        RECORD,
+        history=[ROW],
+        saved=Saved("trial-001", 2, "trial-001-0002", 2),
+        effective={"batch_size": 8.0},
+    )
+    folder = Folder.at(tmp_path)
+    records.write(RECORD, folder)
+    records.write(full, folder)
+    assert records.read("trial-003", folder) == full
+    assert records.read("trial-004", folder) is None
+    assert records.read_all(folder) == [full]
+
+
+def test_only_a_trial_that_came_to_its_end_is_not_run_again() -> None:
+    states = {state: replace(RECORD, state=state).ended for state in records.State.__args__}
+    assert states == {"running": False, "finished": True, "stopped_early": True, "failed": False}
+
+
+def test_the_table_has_a_column_for_each_key_and_each_measured_value() -> None:
+    finished = replace(RECORD, history=[ROW], state="finished", effective={"batch_size": 8.0})
+    failed = replace(RECORD, name="trial-004", state="failed", error="it broke, twice")
+    rows = records.table([finished.row(), failed.row()])
+    found = list(csv.DictReader(io.StringIO(records.csv_bytes(rows).decode())))
+    assert [row["trial"] for row in found] == ["trial-003", "trial-004"]
+    assert found[0]["finetune.batch_size"] == "8"
+    assert found[0]["effective/batch_size"] == "8.0"
+    assert (found[0]["score"], found[0]["loss"], found[0]["epochs_run"]) == ("0.7", "", "1")
+    assert (found[1]["score"], found[1]["error"]) == ("", "it broke, twice")
+
+
+def test_a_trials_parameters_are_its_whole_block_and_the_other_keys_it_drew() -> None:
+    found = RECORD.parameters()
+    assert found["finetune.batch_size"] == 8
+    assert found["model.num_layers"] == 2
+    assert "finetune.epochs" in found
+
+
+def test_measured_settings_are_no_metrics() -> None:
+    metrics, measured = split_metrics({"accuracy": 0.5, "effective/use.decay": 0.9})
+    assert (metrics, measured) == ({"accuracy": 0.5}, {"use.decay": 0.9})
+
+
+@pytest.mark.parametrize(
+    ("measured", "wrong"),
+    [
+        ({"learning_rate": 1e-4, "batch_size": 8.0}, False),
+        ({"learning_rate": 1e-4 * (1 + 1e-7)}, False),  # a float32 of it
+        ({}, False),  # nobody measured it
+        ({"dropout": 0.3}, False),  # was not drawn
+        ({"learning_rate": 1.01e-4}, True),
+        ({"batch_size": 7.0}, True),
+        ({"head_learning_rate": 1e-4}, False),  # null: that of learning_rate
+    ],
+)
+def test_a_drawn_value_that_was_not_in_force_is_found(
+    measured: dict[str, float], wrong: bool
+) -> None:
+    values = {
+        "finetune.learning_rate": 1e-4,
+        "finetune.batch_size": 8,
+        "finetune.head_learning_rate": None,
+        "model.num_layers": 2,
+    }
+    found = difference("trial-000", values, measured)
+    assert (found is not None) == wrong
+    if wrong:
+        assert "trial-000: finetune." in str(found)
+        assert "in force" in str(found)
+
+
+def test_a_variant_whose_artifacts_were_made_with_other_values_is_found(tmp_path: Path) -> None:
+    inputs = {
+        "task": artifact(tmp_path, "task", {"train_examples": 100}),
+        "tokenizer@0": artifact(tmp_path, "tokenizer", {"vocab_size": 100}),
+        "tokenizer@1": artifact(tmp_path, "tokenizer", {"vocab_size": 200}),
+        "pretrain@0": artifact(tmp_path, "pretrain", {"model": {"num_layers": 1}, "pretrain": {}}),
+        "pretrain@1": artifact(tmp_path, "pretrain", {"model": {"num_layers": 2}}),
+    }
+    assert inputs_of(inputs, 1) == {
+        "task": inputs["task"],
+        "tokenizer": inputs["tokenizer@1"],
+        "pretrain": inputs["pretrain@1"],
+    }
+    right = [
+        {"model.num_layers": 1, "tokenizer.vocab_size": 100, "corpus.seed": 1},
+        {"model.num_layers": 2, "tokenizer.vocab_size": 200, "corpus.seed": 2},
+    ]
+    check_inputs(inputs, right)
+    for key, value in (("model.num_layers", 3), ("tokenizer.vocab_size", 100)):
+        with pytest.raises(UserError, match=f"variant 1 of the sweep has {key} {value}"):
+            check_inputs(inputs, [right[0], right[1] | {key: value}])
+    # One that was pretrained further has the config of its last step.
+    inputs["pretrain@1"].record["inputs"] = {"initial": {"stage": "pretrain", "fingerprint": "0"}}
+    check_inputs(inputs, [right[0], right[1] | {"model.num_layers": 3}])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked", "fits"),
+    [
+        ([{"CPU": 2}], {"max_concurrent_trials": 8}, 2),
+        ([{"CPU": 2}], {"max_concurrent_trials": 1}, 1),
+        ([{"CPU": 4}, {"CPU": 3}], {"max_concurrent_trials": 8, "cpus_per_trial": 2}, 3),
+        ([{"CPU": 1}], {"cpus_per_trial": 0.1, "max_concurrent_trials": 20}, 10),
+        (
+            [{"CPU": 16, "GPU": 2}, {"CPU": 64}],
+            {"gpus_per_trial": 0.5, "max_concurrent_trials": 9},
+            4,
+        ),
+    ],
+)
+def test_as_many_trials_run_at_once_as_fit(
+    nodes: list[dict[str, float]], asked: dict[str, float], fits: int
+) -> None:
+    assert room(ComputeConfig.model_validate(asked), nodes) == fits
+
+
+def test_a_trial_that_fits_on_no_node_is_refused_with_the_numbers() -> None:
+    nodes = [{"CPU": 2.0}, {"CPU": 4.0, "GPU": 1.0}]
+    with pytest.raises(UserError, match=r"asks for 3 CPUs and 2 GPUs .* 4 CPUs and 1 GPUs"):
+        room(ComputeConfig(cpus_per_trial=3, gpus_per_trial=2), nodes)
+    with pytest.raises(UserError, match=r"compute\.cpus_per_trial"):
+        room(ComputeConfig(cpus_per_trial=5), nodes)

@@ -1,0 +1,267 @@
+"""The sweep block: spaces are checked before anything runs, draws are a function of the seed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from scipy import stats
+
+from rungwise.config import Config, validate
+from rungwise.errors import ConfigError
+from rungwise.finetune import FinetuneConfig
+from rungwise.sweep import SweepConfig, SweepStageConfig, check_space, variants
+from rungwise.sweep.config import most_epochs
+from rungwise.sweep.draws import grid_epochs, points, settings_of, variant_of
+from tests.toy_sweeps import stage_config
+
+RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-3}
+# Devlin et al. 2019, appendix A.3, as a recipe holds it.
+PAPER_GRID = """
+search: {kind: grid}
+space:
+  finetune.learning_rate: {kind: grid, values: [5e-5, 3e-5, 2e-5]}
+  finetune.batch_size: {kind: grid, values: [16, 32]}
+  finetune.epochs: {kind: grid, values: [2, 3, 4]}
+"""
+
+
+def choice(*values: Any) -> dict[str, Any]:
+    return {"kind": "choice", "values": list(values)}
+
+
+def grid(*values: Any) -> dict[str, Any]:
+    return {"kind": "grid", "values": list(values)}
+
+
+def refusal(**sweep: Any) -> str:
+    """What is said of a sweep block that does not fit."""
+    with pytest.raises(ConfigError) as found:
+        validate(SweepStageConfig, {"finetune": {}, "sweep": sweep}, "recipe.yaml")
+    return str(found.value)
+
+
+def test_the_papers_grid_has_its_18_points() -> None:
+    config = SweepStageConfig(
+        finetune=FinetuneConfig(), sweep=SweepConfig.model_validate(yaml.safe_load(PAPER_GRID))
+    )
+    found = {
+        (one.learning_rate, one.batch_size, one.epochs)
+        for one in (settings_of(config, values) for values in points(config.sweep))
+    }
+    assert found == {(r, b, e) for r in (5e-5, 3e-5, 2e-5) for b in (16, 32) for e in (2, 3, 4)}
+    assert len(points(config.sweep)) == config.sweep.size() == 18
+    assert grid_epochs(config, 0) == 6 * (2 + 3 + 4)
+    assert most_epochs(config) == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "allowed", "said"),
+    [
+        ("finetune.learning_rat", RATES, "did you mean 'learning_rate'?"),
+        ("finetune.learning_rate", choice(1e-3, 1e-4, -1.0), "-1.0 does not fit"),
+        ("finetune.dropout", {"kind": "uniform", "low": 0.1, "high": 1.0}, "1.0 does not fit"),
+        ("finetune.batch_size", choice(8, 16, "many"), "'many' does not fit"),
+        ("finetune.batch_size", {"kind": "uniform", "low": 8, "high": 12}, "9.6568 does not fit"),
+        ("finetune.epochs", {"kind": "integer", "low": 0, "high": 3}, "0 does not fit"),
+        ("finetune.pooling", choice("cls", "avg"), "'avg' does not fit"),
+        ("finetune.weight_decay", choice(0.1, True), "True would become 1.0"),
+        ("finetune.batch_size", choice(8, 16.0), None),
+        ("finetune.batch_size", choice("16", 8), "'16' would become 16"),
+    ],
+)
+def test_every_value_of_a_space_is_tried_on_the_block(
+    key: str, allowed: dict[str, Any], said: str | None
+) -> None:
+    block = {"space": {key: allowed}, "trials": 1}
+    if said is None:
+        stage_config(**block)
+        return
+    message = refusal(**block)
+    assert f"sweep.space.{key}: " in message
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ({"trials": 1, "space": {"learning_rate": RATES}}, "expected a dotted key"),
+        ({"trials": 1, "space": {"compute.num_workers": choice(1)}}, "expected a dotted key"),
+        ({"trials": 1, "space": {"pretrain.optimizer.learning_rate": RATES}}, "list them"),
+        ({"trials": 1, "space": {"finetune": choice({}), "finetune.epochs": choice(1)}}, "dotted"),
+        (
+            {"trials": 1, "space": {"a.use": choice({}), "a.use.decay": choice(0.9)}},
+            "space.a.use.decay lies inside space.a.use",
+        ),
+        ({"space": {"finetune.learning_rate": RATES}}, "trials: search random needs their number"),
+        (
+            {"search": {"kind": "grid"}, "space": {"finetune.learning_rate": RATES}},
+            "search grid tries all values",
+        ),
+        (
+            {"search": {"kind": "grid"}, "trials": 3, "space": {"finetune.epochs": choice(1, 2)}},
+            "leave it out, search grid has 2",
+        ),
+        ({"trials": 3, "space": {"finetune.epochs": choice(1, 2)}}, "have 2 combinations, found 3"),
+        (
+            {"search": {"kind": "optuna"}, "trials": 3, "space": {"finetune.epochs": grid(1, 2)}},
+            "use kind choice",
+        ),
+        ({"trials": 1, "space": {"finetune.epochs": choice(1, 1)}}, "found 1 twice"),
+        (
+            {"trials": 1, "space": {"finetune.epochs": {"kind": "integer", "low": 1, "high": 4}}}
+            | {"scheduler": {"kind": "pbt", "mutations": ["finetune.learning_rate"]}},
+            "scheduler pbt needs the same epochs",
+        ),
+        (
+            {"trials": 1, "space": {"finetune.batch_size": choice(8)}}
+            | {"scheduler": {"kind": "pbt", "mutations": ["finetune.batch_size"]}},
+            "finetune.batch_size cannot change while a trial trains; these can: "
+            "finetune.learning_rate, finetune.weight_decay, finetune.dropout",
+        ),
+        (
+            {"trials": 1, "space": {"finetune.learning_rate": RATES}}
+            | {"scheduler": {"kind": "pbt", "mutations": ["finetune.dropout"]}},
+            "finetune.dropout is no key of space",
+        ),
+        (
+            {"trials": 1, "space": {"finetune.learning_rate": RATES}, "search": {"kind": "optuna"}}
+            | {"scheduler": {"kind": "pbt", "mutations": ["finetune.learning_rate"]}},
+            "use search random or grid",
+        ),
+        (
+            {"trials": 1, "space": {"finetune.epochs": {"kind": "integer", "low": 1, "high": 4}}}
+            | {"scheduler": {"kind": "ahsa"}},
+            "did you mean 'asha'?",
+        ),
+        (
+            {"trials": 1}
+            | {"space": {"finetune.epochs": {"kind": "integer", "low": 1, "high": 4, "step": 2}}},
+            "a whole number of steps",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(block: dict[str, Any], said: str) -> None:
+    assert said in refusal(**block)
+
+
+def test_keys_of_earlier_blocks_are_checked_against_the_whole_recipe() -> None:
+    class Model(Config):
+        num_layers: int = 2
+
+    class Recipe(Config):
+        finetune: FinetuneConfig = FinetuneConfig()
+        model: Model = Model()
+
+    def check(key: str, *values: Any) -> None:
+        sweep = SweepConfig.model_validate({"trials": 1, "space": {key: choice(*values)}})
+        check_space(Recipe, Recipe().model_dump(mode="json"), sweep.space)
+
+    check("model.num_layers", 1, 2)
+    with pytest.raises(ConfigError, match=r"sweep\.space\.model\.num_layer: .*'num_layers'"):
+        check("model.num_layer", 1)
+    with pytest.raises(ConfigError, match=r"sweep\.space\.model\.num_layers: 2\.5 does not fit"):
+        check("model.num_layers", 1, 2.5)
+
+
+def test_draws_depend_on_the_seed_and_the_number_alone() -> None:
+    space = {"finetune.learning_rate": RATES, "finetune.batch_size": choice(8, 16)}
+
+    def drawn(trials: int, seed: int) -> list[dict[str, Any]]:
+        return points(stage_config(space=space, trials=trials, seed=seed).sweep)
+
+    assert drawn(5, 0) == drawn(5, 0) == drawn(9, 0)[:5]
+    assert drawn(5, 0) != drawn(5, 1)
+
+
+def test_no_settings_are_drawn_twice() -> None:
+    space = {"finetune.epochs": choice(1, 2, 3), "finetune.batch_size": choice(8, 16)}
+    found = points(stage_config(space=space, trials=6).sweep)
+    assert len({tuple(values.values()) for values in found}) == 6
+
+
+def test_every_draw_goes_with_every_combination_of_the_grid() -> None:
+    space = {
+        "finetune.learning_rate": RATES,
+        "finetune.epochs": grid(1, 2, 3),
+        "finetune.batch_size": grid(8, 16),
+    }
+    found = points(stage_config(space=space, trials=2).sweep)
+    assert len(found) == 12
+    combinations = {(v["finetune.epochs"], v["finetune.batch_size"]) for v in found}
+    assert len(combinations) == 6
+    assert len({v["finetune.learning_rate"] for v in found}) == 12
+
+
+@pytest.mark.parametrize(
+    ("allowed", "distribution"),
+    [
+        ({"kind": "uniform", "low": 0.1, "high": 0.4}, stats.uniform(0.1, 0.3)),
+        ({"kind": "loguniform", "low": 1e-5, "high": 1e-2}, stats.loguniform(1e-5, 1e-2)),
+    ],
+)
+def test_ranges_are_drawn_as_their_kind_says(allowed: dict[str, Any], distribution: Any) -> None:
+    space = stage_config(space={"finetune.learning_rate": allowed}, trials=1).sweep.space
+    (one,) = space.values()
+    drawn = [one.draw(np.random.default_rng(seed)) for seed in range(2000)]
+    assert stats.kstest(drawn, distribution.cdf).pvalue > 1e-3
+    assert min(drawn) >= allowed["low"]
+    assert max(drawn) <= allowed["high"]
+
+
+def test_integers_are_drawn_on_their_steps_up_to_the_upper_bound() -> None:
+    allowed = {"kind": "integer", "low": 8, "high": 32, "step": 8}
+    (one,) = stage_config(space={"finetune.batch_size": allowed}, trials=1).sweep.space.values()
+    drawn = [one.draw(np.random.default_rng(seed)) for seed in range(200)]
+    assert set(drawn) == {8, 16, 24, 32}
+    assert all(type(value) is int for value in drawn)
+
+
+def test_a_whole_block_can_be_a_value() -> None:
+    class Full(Config):
+        kind: str = "full"
+        decay: float = 1.0
+
+    class Recipe(Config):
+        use: dict[str, Full]
+
+    space = {"use.a": choice({"kind": "full"}, {"kind": "slow", "decay": 0.9})}
+    sweep = SweepConfig.model_validate({"trials": 2, "space": space})
+    check_space(Recipe, {"use": {"a": {}}}, sweep.space)
+    assert sorted(values["use.a"]["kind"] for values in points(sweep)) == ["full", "slow"]
+
+
+def test_only_variants_that_a_trial_needs_are_built() -> None:
+    space = {
+        "finetune.learning_rate": RATES,
+        "model.num_layers": choice(1, 2, 3, 4),
+        "pretrain.steps": choice(10, 20, 30),
+    }
+    sweep = stage_config(space=space, trials=4).sweep
+    found = variants(sweep)
+    assert 1 <= len(found) <= 4
+    for values in points(sweep):
+        place = variant_of(sweep, values)
+        assert place is not None
+        assert found[place] == {k: v for k, v in values.items() if not k.startswith("finetune")}
+    whole = stage_config(space=space, trials=4, search={"kind": "optuna"}).sweep
+    assert len(variants(whole)) == 12
+    assert variants(stage_config(space={"finetune.learning_rate": RATES}, trials=4).sweep) == []
+
+
+def test_the_full_grid_counts_epochs_of_trials_that_were_not_drawn() -> None:
+    space = {"finetune.batch_size": choice(8, 16, 32), "finetune.weight_decay": choice(0.0, 0.1)}
+    config = stage_config({"epochs": 5}, space=space, trials=2)
+    assert grid_epochs(config, 10) == 3 * 2 * 5
+    ranged = stage_config({"epochs": 5}, space=space | {"finetune.learning_rate": RATES}, trials=2)
+    assert grid_epochs(ranged, 10) == 10  # there is no full grid of a range
+
+
+def test_a_number_that_yaml_takes_for_a_text_is_a_number() -> None:
+    space = yaml.safe_load("finetune.learning_rate: {kind: choice, values: [5e-5, 3.0e-5, 2E-5]}")
+    assert isinstance(space["finetune.learning_rate"]["values"][0], str)
+    found = points(stage_config(space=space, trials=3).sweep)
+    assert math.isclose(sum(v["finetune.learning_rate"] for v in found), 1e-4)
