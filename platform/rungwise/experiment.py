@@ -210,13 +210,15 @@ def _go_on(
 ) -> dict[str, Stage]:
     """`before` with its pretrain stage replaced by the last step of further pretraining.
 
-    A step on the text of the task is another one for each task, so each has a title of its own.
+    A step on the text of the task is another one for each task, and so is what follows it: their
+    titles name the task.
     """
     now = before
+    own = False
     for name in variant.pretrain_further:
         config = variant.further[name]
         made = further_stages(config, name, now, data)
-        own = config.task_text is not None
+        own = own or config.task_text is not None
         suffix = f"{name}/{task}/{system}" if own else f"{name}/{system}"
         now = now | {
             of: stages.add(stage, f"{of}/{suffix}")

@@ -285,7 +285,7 @@ def _differences(
         ]
         drawn = paired_bootstrap(
             *stacked,
-            value=lambda totals: metrics.value(totals, info),
+            value=lambda totals: metrics.value(totals.astype(np.float64, copy=False), info),
             seed=settings.first_seed,
             resamples=settings.bootstrap_resamples,
         )
