@@ -1,0 +1,205 @@
+"""Systems, tasks and budgets become stages: each built once, each with a title of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rungwise.config import validate, with_overrides
+from rungwise.errors import ConfigError
+from rungwise.evaluation.compare import CompareConfig
+from rungwise.experiment import experiment_stages
+from rungwise.recipe import Recipe
+from rungwise.stage import Stage
+from tests.conftest import small_recipe, write_corpus
+
+PARAGRAPHS = {"data": {"kind": "paragraph_label", "num_labels": 3}}
+CAUSAL = {"kind": "causal", "sequence_length": 32}
+WORDS = {"kind": "masked_blocks", "sequence_length": 32}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("experiment")
+    corpus = write_corpus(folder / "text", documents=3)
+    texts = "".join(f"text {n}\t{n % 2}\n" for n in range(40))
+    (folder / "labelled.tsv").write_text("text\tlabel\n" + texts)
+    table = {"kind": "table", "columns": {"text": "text", "label": "label"}}
+    labelled = {
+        "kind": "files",
+        "format": table,
+        "train": str(folder / "labelled.tsv"),
+        "validation_fraction": 0.2,
+        "test_fraction": 0.2,
+    }
+    return small_recipe(
+        folder / "root",
+        corpus,
+        tasks={"paragraphs": PARAGRAPHS, "files": {"data": labelled}},
+        finetune={"pooling": "mean", "sequence_length": 32},
+        evaluate={"num_seeds": 2},
+    )
+
+
+def built(plain: dict[str, Any], **changes: Any) -> dict[str, Stage]:
+    return experiment_stages(recipe(plain, **changes))
+
+
+def recipe(plain: dict[str, Any], **changes: Any) -> Recipe:
+    return validate(Recipe, with_overrides(plain, changes))
+
+
+def titles(stages: dict[str, Stage], name: str) -> Sequence[str]:
+    return [title for title, stage in stages.items() if stage.name == name]
+
+
+def test_every_input_comes_before_what_reads_it_and_has_its_own_title(
+    plain: dict[str, Any],
+) -> None:
+    stages = built(plain, systems={"a": {}, "b": {"pretrain.steps": 50}})
+    seen: set[str] = set()
+    for title, stage in stages.items():
+        assert stage.shown == title
+        assert {source.shown for source in stage.inputs.values()} <= seen
+        seen.add(title)
+    assert len({stage.fingerprint for stage in stages.values()}) == len(stages)
+
+
+def test_systems_that_differ_in_fine_tuning_alone_share_what_is_before(
+    plain: dict[str, Any],
+) -> None:
+    systems = {"pretrained": {}, "random": {"finetune.initialisation": "random"}}
+    stages = built(plain, systems=systems)
+    assert titles(stages, "pretrain") == ["pretrain"]
+    inputs = stages["evaluate/files"].inputs
+    assert inputs["pretrain/pretrained"] is inputs["pretrain/random"]
+    config = stages["evaluate/files"].config
+    assert isinstance(config, CompareConfig)
+    assert [found.initialisation for found in config.systems.values()] == ["pretrained", "random"]
+
+
+def test_what_a_system_says_of_fine_tuning_stands_over_what_a_task_says(
+    plain: dict[str, Any],
+) -> None:
+    stages = built(
+        plain,
+        **{
+            "tasks.files.finetune": {"epochs": 7, "batch_size": 4},
+            "systems": {"a": {}, "b": {"finetune.epochs": 9, "finetune.top": {"kind": "bilstm"}}},
+        },
+    )
+    for task, expected in (("files", [(7, 4), (9, 4)]), ("paragraphs", [(3, 32), (9, 32)])):
+        config = stages[f"evaluate/{task}"].config
+        assert isinstance(config, CompareConfig)
+        found = config.systems
+        assert [(one.epochs, one.batch_size) for one in found.values()] == expected
+        assert [one.top.kind for one in found.values()] == ["linear", "bilstm"]
+
+
+def test_budgets_are_tasks_of_their_own_with_the_same_systems(plain: dict[str, Any]) -> None:
+    stages = built(plain, **{"evaluate.label_budgets": [10, 20]})
+    assert titles(stages, "task") == [
+        "task/paragraphs",
+        "task/paragraphs/10",
+        "task/paragraphs/20",
+        "task/files",
+        "task/files/10",
+        "task/files/20",
+    ]
+    assert getattr(stages["task/files/10"].config, "train_examples") == 10  # noqa: B009
+    assert getattr(stages["task/paragraphs/20"].config, "train_per_label") == 6  # noqa: B009
+    assert len(titles(stages, "evaluate")) == 6
+
+
+def test_matched_pretraining_costs_every_system_the_same(plain: dict[str, Any]) -> None:
+    """A model that predicts every position does more a token than one that predicts 15 %."""
+    systems = {
+        "bert": {},
+        "ltr": {"pretrain.objective": {"kind": "left_to_right"}, "instances": CAUSAL},
+    }
+    stages = built(plain, systems=systems, match_pretraining="flops")
+    steps = [
+        stages[title].config.pretrain.steps  # pyright: ignore[reportAttributeAccessIssue]
+        for title in ("pretrain", "pretrain/ltr")
+    ]
+    assert steps[0] == 40
+    assert 1 < steps[1] < 40
+    same = built(plain, systems=systems)
+    assert same["pretrain/ltr"].config.pretrain.steps == 40  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_sweep_over_what_is_before_builds_each_variant_once(plain: dict[str, Any]) -> None:
+    sweep = {
+        "trials": 4,
+        "space": {
+            "pretrain.steps": {"kind": "choice", "values": [30, 40]},
+            "finetune.learning_rate": {"kind": "loguniform", "low": 1e-4, "high": 1e-2},
+        },
+    }
+    stages = built(plain, sweep=sweep)
+    assert len(titles(stages, "pretrain")) == 2
+    assert titles(stages, "tokenizer") == ["tokenizer"]
+    swept = stages["sweep/files/pretrained"]
+    assert {"pretrain@0", "pretrain@1", "tokenizer@0", "tokenizer@1", "task"} == swept.inputs.keys()
+    assert "pretrain/pretrained@1" in stages["evaluate/files"].inputs
+
+
+def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -> None:
+    step = {"objective": {"kind": "mlm"}, "steps": 10, "global_batch_size": 8}
+    further = {
+        "domain": {
+            "corpus": plain["corpus"] | {"seed": 1},
+            "instances": {"kind": "masked_pairs", "sequence_length": 32},
+            "pretrain": step | {"objective": {"kind": "mlm_nsp"}},
+        },
+        "task": {"task_text": {"held_out_fraction": 0.2}, "instances": WORDS, "pretrain": step},
+    }
+    stages = built(
+        plain,
+        further=further,
+        systems={
+            "GF": {},
+            "GTF": {"pretrain_further": ["task"]},
+            "GDTF": {"pretrain_further": ["domain", "task"]},
+            "GTDF": {"pretrain_further": ["task", "domain"]},
+        },
+    )
+    last = stages["evaluate/files"].inputs["pretrain/GDTF"]
+    assert last.shown == "pretrain/task/files/GDTF"
+    assert last.inputs["initial"].shown == "pretrain/domain/GDTF"
+    assert last.inputs["initial"].inputs["initial"].shown == "pretrain"
+    # A step on a corpus that follows the task's text is another one for each task.
+    ends = [stages[f"evaluate/{task}"].inputs["pretrain/GTDF"] for task in plain["tasks"]]
+    assert ends[0].fingerprint != ends[1].fingerprint
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"systems": {"a": {"evaluate.num_seeds": 9}}}, r"systems.a.evaluate.num_seeds: a system"),
+        ({"systems": {"a": {"finetune.epoch": 9}}}, r"systems.a: finetune.epoch: unknown key"),
+        ({"evaluate.label_budgets": [2]}, r"label_budgets has 2, fewer than one .*tasks.paragraphs"),
+        ({"tasks": {}}, "has no block tasks"),
+        ({"tasks.files.data.train": "/no/where.tsv"}, r"tasks.files: data.train: no file matches"),
+        ({"tasks.files.finetune": {"epoch": 2}}, "finetune of pretrained: epoch: unknown key"),
+        (
+            {"sweep": {"trials": 1, "space": {"task.seed": {"kind": "choice", "values": [1]}}}},
+            r"sweep.space.task.seed: .*label_budgets",
+        ),
+        ({"pretrain_further": ["domain"]}, "pretrain_further names 'domain', which further lacks"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_built(
+    plain: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        built(plain, **changes)
+
+
+def test_titles_do_not_enter_fingerprints(plain: dict[str, Any], tmp_path: Path) -> None:
+    one = built(plain, systems={"a": {}})
+    other = built(plain, systems={"z": {"pretrain.steps": 50}, "a": {}})
+    assert other["pretrain/a"].fingerprint == one["pretrain"].fingerprint
