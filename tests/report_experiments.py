@@ -331,7 +331,8 @@ def stub_sweep_plots(monkeypatch: pytest.MonkeyPatch) -> None:
         return style.png(drawn)
 
     for name in ("scatter", "parallel", "curves"):
-        monkeypatch.setattr(sweep_plots, name, picture, raising=False)
+        monkeypatch.setattr(sweep_plots, name, picture)
+    monkeypatch.setattr(sweep_plots, "schedules", lambda sweeps: None)
 
     def trials(sweeps: dict[str, Artifact]) -> list[dict[str, Any]]:
         return [

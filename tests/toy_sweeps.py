@@ -9,16 +9,18 @@ import json
 import math
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rungwise.artifact import Artifact
-from rungwise.finetune import FinetuneConfig
+from rungwise.finetune import FinetuneConfig, Split, finetune
 from rungwise.storage import Folder
 from rungwise.sweep import SweepStageConfig
 from rungwise.sweep.draws import grid_epochs, points, settings_of
 from rungwise.sweep.record import TrialRecord, name_of
 from rungwise.sweep.trial import OnEpoch, Train
+from rungwise.tasks.examples import Text
 
 BEST_RATE = 1e-3
 
@@ -88,6 +90,26 @@ def reads_layers(
     """Scores by the layers of the model that it was given."""
     layers = inputs["pretrain"].record["config"]["model"]["num_layers"]
     on_epoch(1, {"accuracy": layers / 10, "loss": 1.0})
+
+
+def real(
+    settings: FinetuneConfig,
+    inputs: dict[str, Artifact],
+    seed: int,
+    on_epoch: OnEpoch,
+    start: bytes | None,
+) -> None:
+    """Real fine-tuning of a tiny model on the 24 examples of a toy task."""
+    from tests.toy_tasks import toy_data
+
+    data = toy_data("classification")
+    splits = {
+        name: Split(
+            [Text("", "", None, data.info.labels[i.target]) for i in split.items], split.items
+        )
+        for name, split in data.splits.items()
+    }
+    finetune(settings, replace(data, splits=splits), seed, on_epoch, start)
 
 
 def swept(

@@ -24,6 +24,7 @@ from tests.toy_sweeps import (
     inputs,
     marks,
     reads_layers,
+    real,
     stage_config,
     toy,
 )
@@ -212,6 +213,34 @@ def at_variants(folder: Path) -> dict[str, Artifact]:
     made = {f"pretrain@{n}": {"model": {"num_layers": n + 1}, "pretrain": {}} for n in range(2)}
     named = {k: v for k, v in inputs(folder).items() if k != "pretrain"}
     return named | {name: artifact(folder, name, config) for name, config in made.items()}
+
+
+@pytest.mark.slow
+def test_a_population_goes_on_with_real_weights(ray_session: None, tmp_path: Path) -> None:
+    space = {"finetune.learning_rate": {"kind": "loguniform", "low": 1e-4, "high": 1e-2}}
+    scheduler = {
+        "kind": "pbt",
+        "mutations": ["finetune.learning_rate"],
+        "perturbation_interval_epochs": 2,
+    }
+    finetune = {"epochs": 8, "batch_size": 8, "sequence_length": 16}
+    block = {"space": space, "trials": 3, "scheduler": scheduler}
+    summary, _ = sweep(tmp_path, real, finetune, **block)
+    assert summary["failed"] == 0
+    for row in summary["trials"]:
+        assert row["history"][-1]["epoch"] == 8
+        assert row["effective"]["batch_size"] == 8
+    assert any(row["taken_over"] for row in summary["trials"])
+
+
+@pytest.mark.slow
+def test_a_batch_larger_than_the_training_split_is_caught(
+    ray_session: None, tmp_path: Path
+) -> None:
+    space = {"finetune.batch_size": {"kind": "choice", "values": [32, 64]}}
+    message = r"finetune.batch_size was drawn as \d\d, but 24 was in force"
+    with pytest.raises(UserError, match=message):
+        sweep(tmp_path, real, {"epochs": 1, "sequence_length": 16}, space=space, trials=2)
 
 
 @pytest.mark.slow

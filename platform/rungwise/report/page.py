@@ -114,6 +114,8 @@ def draw(
         plots["sweep.png"] = sweep_plots.scatter(sweeps)
         plots["sweep_parallel.png"] = sweep_plots.parallel(sweeps)
         plots["sweep_curves.png"] = sweep_plots.curves(sweeps)
+        if varied := sweep_plots.schedules(sweeps):
+            plots["sweep_schedules.png"] = varied
     if found.shown:
         plots["instance.png"] = pictures.instance(found.shown)
         plots["lengths.png"] = pretraining_plots.lengths(instances)

@@ -281,8 +281,13 @@ def rungs(settings: Mapping[str, Any], trials: Sequence[Row]) -> list[int]:
 
 def most_telling(trials: Sequence[Row], keys: Sequence[str]) -> str:
     """The key whose values explain most of the variance of the scores, adjusted for how many groups
-    of values there are; the first of equals."""
-    return max(keys, key=lambda key: _explained(trials, key))
+    of values there are; the first of equals. What was stopped early scores low for that, and counts
+    only where all else cannot be told apart."""
+    whole = [trial for trial in trials if not trial["stopped_early"]]
+    found = {key: _explained(whole, key) for key in keys}
+    if all(math.isinf(value) for value in found.values()):
+        found = {key: _explained(trials, key) for key in keys}
+    return max(keys, key=found.__getitem__)
 
 
 def _explained(trials: Sequence[Row], key: str) -> float:
@@ -348,6 +353,7 @@ class _Axis:
     def dress(self, axes: Axes) -> None:
         if not self._numeric:
             axes.set_xticks(range(len(self.values)), self.listed or [])
+            axes.set_xlim(-0.5, len(self.values) - 0.5)
             return
         if self._logarithmic:
             axes.set_xscale("log")

@@ -1,0 +1,119 @@
+"""The sweep's part of the report: its pictures, where trials are compared, what the table holds."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rungwise.artifact import Artifact
+from rungwise.report import sweep_plots, tables
+from rungwise.report.sweep_plots import most_telling, rungs
+from tests.toy_sweeps import swept
+
+RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-1}
+USES = [{"kind": "full"}, {"kind": "discriminative", "decay": 0.9}]
+ASHA = {"kind": "asha", "grace_epochs": 1, "reduction_factor": 2}
+PBT = {"kind": "pbt", "mutations": ["finetune.learning_rate"]}
+SPACE = {
+    "finetune.learning_rate": RATES,
+    "finetune.batch_size": {"kind": "choice", "values": [16, 32]},
+    "finetune.use": {"kind": "choice", "values": USES},
+}
+LISTS: dict[str, Any] = {
+    "search": {"kind": "grid"},
+    "space": {
+        "finetune.pooling": {"kind": "choice", "values": ["cls", "mean"]},
+        "finetune.loaded_layers": {"kind": "choice", "values": [None, 1]},
+    },
+}
+
+
+def several(folder: Path) -> dict[str, Artifact]:
+    """Two systems on one task and one of them on another, with other keys."""
+    block = {"space": SPACE, "trials": 9, "scheduler": ASHA}
+    return {
+        "sweep/pairs/first": swept(folder, {"epochs": 5}, failed=1, **block),
+        "sweep/pairs/second": swept(folder, {"epochs": 5}, 0.1, seed=1, **block),
+        "sweep/tags/first": swept(folder, {"epochs": 2}, **LISTS),
+    }
+
+
+def picture(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data))
+
+
+@pytest.mark.parametrize("plot", ["scatter", "parallel", "curves"])
+def test_plots_of_sweeps_have_a_panel_for_each_task(plot: str, tmp_path: Path) -> None:
+    sweeps = several(tmp_path)
+    draw = getattr(sweep_plots, plot)
+    data = draw(sweeps)
+    assert data == draw(sweeps)
+    one = draw({title: sweep for title, sweep in sweeps.items() if "pairs" in title})
+    larger, smaller = picture(data).size, picture(one).size
+    assert larger[0] * larger[1] > 1.3 * smaller[0] * smaller[1]
+    # More than a frame: curves, points or lines in the colours of two systems.
+    assert len(np.unique(np.asarray(picture(data).convert("P")))) > 20
+
+
+@pytest.mark.parametrize("plot", ["scatter", "parallel", "curves"])
+def test_one_trial_is_enough_for_a_plot(plot: str, tmp_path: Path) -> None:
+    block = {"space": {"finetune.learning_rate": RATES}, "trials": 1}
+    sweeps = {"sweep": swept(tmp_path, {"epochs": 1}, **block)}
+    assert picture(getattr(sweep_plots, plot)(sweeps)).width > 500
+
+
+def test_schedules_are_drawn_of_populations_only(tmp_path: Path) -> None:
+    space = {"finetune.learning_rate": RATES}
+    population = swept(tmp_path, {"epochs": 3}, space=space, trials=4, scheduler=PBT)
+    drawn = sweep_plots.schedules(several(tmp_path) | {"sweep/pairs/third": population})
+    assert drawn is not None
+    assert picture(drawn).width > 500
+    assert sweep_plots.schedules(several(tmp_path)) is None
+
+
+def test_trials_are_compared_at_rungs_below_their_last_epoch() -> None:
+    trials = [{"epochs_asked": 9}, {"epochs_asked": 4}]
+    settings = {"scheduler": {"kind": "asha", "grace_epochs": 1, "reduction_factor": 3}}
+    assert rungs(settings, trials) == [1, 3]
+    assert rungs(settings, [{"epochs_asked": 10}]) == [1, 3, 9]
+    assert rungs({"scheduler": {"kind": "none"}}, trials) == []
+
+
+def test_the_most_telling_key_is_the_one_that_scores_hang_on() -> None:
+    rng = np.random.default_rng(0)
+    trials = [
+        {
+            "values": {"a": float(rng.random()), "b": float(rng.random()), "c": int(number % 2)},
+            "stopped_early": False,
+        }
+        for number in range(60)
+    ]
+    keys = ["a", "b", "c"]
+    for trial in trials:  # best in the middle of b: no correlation would see it
+        trial["score"] = -((trial["values"]["b"] - 0.5) ** 2)
+    assert most_telling(trials, keys) == "b"
+    for trial in trials:
+        trial["score"] = float(trial["values"]["c"]) + 0.1 * trial["values"]["a"]
+    assert most_telling(trials, keys) == "c"
+    for trial in trials:
+        trial["score"] = 1.0
+    assert most_telling(trials, keys) == "a"
+
+
+def test_the_table_has_every_trial_of_every_sweep_and_its_winners(tmp_path: Path) -> None:
+    sweeps = several(tmp_path)
+    rows = tables.trials(sweeps)
+    assert len(rows) == 9 + 9 + 4
+    winners = [(row["title"], row["trial"]) for row in rows if row["winner"]]
+    assert winners == [(title, found.summary["best"]["name"]) for title, found in sweeps.items()]
+    failed = [row for row in rows if row["state"] == "failed"]
+    assert [(row["trial"], row["score"], row["error"]) for row in failed] == [
+        ("trial-008", "", "it broke")
+    ]
+    assert rows[0]["finetune.learning_rate"] > 0
+    assert tables.csv_bytes(rows).startswith(b"title,trial,state,finetune.batch_size,")
