@@ -87,10 +87,7 @@ def _registered(model: str, root: str) -> Predictor:
             f"{model}: not found in the registry at {uri} ({error.message}); give --root, or set "
             "MLFLOW_TRACKING_URI"
         ) from error
-    kept = folder / "artifacts"
-    return Predictor.load_files(
-        *(str(next(kept.glob(pattern))) for pattern in ("*.json", "*.safetensors", "tokenizer.*"))
-    )
+    return Predictor.load(Folder.at(folder / "artifacts"))
 
 
 def _format_of(source: str) -> Format:

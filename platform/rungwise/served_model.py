@@ -31,7 +31,7 @@ class FineTuned(PythonModel):
     def predict(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         context: PythonModelContext,
-        model_input: Any,
+        model_input,  # without a type, of which MLflow would make a schema
         params: dict[str, Any] | None = None,
     ) -> pd.DataFrame:
         """A row an example. Bare texts are enough where an example is one text."""

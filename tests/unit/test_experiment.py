@@ -181,7 +181,7 @@ def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -
     [
         ({"systems": {"a": {"evaluate.num_seeds": 9}}}, r"systems.a.evaluate.num_seeds: a system"),
         ({"systems": {"a": {"finetune.epoch": 9}}}, r"systems.a: finetune.epoch: unknown key"),
-        ({"evaluate.label_budgets": [2]}, r"label_budgets has 2, fewer than one .*tasks.paragraphs"),
+        ({"evaluate.label_budgets": [2]}, r"label_budgets has 2, fewer .*tasks.paragraphs"),
         ({"tasks": {}}, "has no block tasks"),
         ({"tasks.files.data.train": "/no/where.tsv"}, r"tasks.files: data.train: no file matches"),
         ({"tasks.files.finetune": {"epoch": 2}}, "finetune of pretrained: epoch: unknown key"),
