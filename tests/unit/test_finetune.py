@@ -36,7 +36,7 @@ from rungwise.finetune import (
 )
 from rungwise.finetune.batches import collate
 from rungwise.finetune.learning import learning_rate_shares
-from rungwise.finetune.loop import build
+from rungwise.finetune.loop import batches_of, build
 from rungwise.finetune.scoring import loss_sums
 from rungwise.models.config import ObjectiveKind
 from rungwise.storage import Folder
@@ -588,3 +588,25 @@ def test_a_row_of_the_longest_length_is_read() -> None:
         config_of(), dataclasses.replace(data, splits=dict.fromkeys(data.splits, split)), 0, nothing
     )
     assert outputs(model, split.items)[0].shape == (2,)
+
+
+def test_an_epoch_takes_every_item_once_in_batches_of_like_length() -> None:
+    rng = np.random.default_rng(0)
+    items = [
+        Item((Row((1,) * length, (0,) * length, length - 1),), n)
+        for n, length in enumerate(rng.integers(3, 60, size=1003))
+    ]
+    batches = batches_of(items, 8, seed=1, epoch=2)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(1003))
+    assert [len(batch) for batch in batches] == [8] * 125 + [3]
+    lengths = np.array([len(item.rows[0].ids) for item in items])
+    padded = sum(len(batch) * lengths[batch].max() for batch in batches)
+    shuffled = rng.permutation(1003)
+    drawn = sum(8 * lengths[shuffled[n : n + 8]].max() for n in range(0, 1003, 8))
+    assert padded < 1.1 * lengths.sum() < 0.7 * drawn
+    # Neither short nor long ones come first, and another epoch has another order.
+    means = np.array([lengths[batch].mean() for batch in batches[:-1]])
+    assert abs(np.corrcoef(means, np.arange(125))[0, 1]) < 0.3
+    again, other = (batches_of(items, 8, seed=1, epoch=epoch) for epoch in (2, 3))
+    assert all((a == b).all() for a, b in zip(batches, again, strict=True))
+    assert any((a != b).any() for a, b in zip(batches, other, strict=True))

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rungwise.errors import UserError
 from rungwise.finetune.batches import collate
@@ -33,6 +34,7 @@ from rungwise.finetune.learning import (
 from rungwise.finetune.model import TaskModel
 from rungwise.finetune.scoring import calibrate_and_score, loss_sums
 from rungwise.instances.randomness import bits
+from rungwise.tasks.items import Item
 from rungwise.training.optimizer import (
     OptimizerConfig,
     ScheduleConfig,
@@ -42,7 +44,9 @@ from rungwise.training.optimizer import (
     set_learning_rate,
 )
 
-_DROPOUT = 0xD209  # what keeps these numbers apart from those of the order
+# What keeps these numbers apart from those of the order of items.
+_DROPOUT, _BATCHES = 0xD209, 0xBA7C
+_POOL_BATCHES = 32
 
 
 class OnEpoch(Protocol):
@@ -86,10 +90,8 @@ def finetune(
     for epoch in range(done, config.epochs):
         model.train()
         thaw(model, config, epoch)
-        order = np.argsort(bits(seed, epoch, np.arange(len(items))))
-        for number in range(steps_per_epoch):
+        for number, chosen in enumerate(batches_of(items, config.batch_size, seed, epoch)):
             step = epoch * steps_per_epoch + number
-            chosen = order[number * config.batch_size : (number + 1) * config.batch_size]
             batch = collate([items[index] for index in chosen], data.info.kind)
             # Dropout depends on the step and not on what was drawn before.
             torch.manual_seed(int(bits(seed, step, _DROPOUT)) >> 1)
@@ -118,6 +120,26 @@ def finetune(
     if done >= config.epochs:
         calibrate_and_score(model, data)
     return model.eval()
+
+
+def batches_of(
+    items: Sequence[Item], batch_size: int, seed: int, epoch: int
+) -> list[NDArray[np.int64]]:
+    """The items of each batch of an epoch: every one once, those of a batch of like length.
+
+    A batch is padded to its longest row, and of sentences drawn at random half is padding. So items
+    are shuffled, sorted by length within pools of some batches, and the batches shuffled again. All
+    is a function of the seed and the epoch.
+    """
+    order = np.argsort(bits(seed, epoch, np.arange(len(items))))
+    lengths = np.array([max(len(row.ids) for row in items[index].rows) for index in order])
+    pools = np.arange(len(order)) // (_POOL_BATCHES * batch_size)
+    order = order[np.lexsort((lengths, pools))]
+    full = len(order) // batch_size
+    cut = [order[n * batch_size : (n + 1) * batch_size] for n in range(full)]
+    shuffled = [cut[n] for n in np.argsort(bits(seed, epoch, _BATCHES, np.arange(full)))]
+    rest = order[full * batch_size :]
+    return [*shuffled, rest] if len(rest) else shuffled
 
 
 def build(config: FinetuneConfig, data: TaskData) -> TaskModel:
