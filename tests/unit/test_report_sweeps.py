@@ -12,7 +12,7 @@ from PIL import Image
 
 from rungwise.artifact import Artifact
 from rungwise.report import sweep_plots, tables
-from rungwise.report.sweep_plots import most_telling, rungs
+from rungwise.report.sweep_axes import most_telling, rungs
 from tests.toy_sweeps import swept
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-1}
@@ -34,11 +34,14 @@ LISTS: dict[str, Any] = {
 
 
 def several(folder: Path) -> dict[str, Artifact]:
-    """Two systems on one task and one of them on another, with other keys."""
+    """Two systems on one task, which share a key, and one of them on another."""
     block = {"space": SPACE, "trials": 9, "scheduler": ASHA}
+    rates = {"finetune.learning_rate": RATES, "finetune.dropout": {"kind": "uniform"}}
+    rates["finetune.dropout"] |= {"low": 0.0, "high": 0.5}
+    other = block | {"space": rates}
     return {
         "sweep/pairs/first": swept(folder, {"epochs": 5}, failed=1, **block),
-        "sweep/pairs/second": swept(folder, {"epochs": 5}, 0.1, seed=1, **block),
+        "sweep/pairs/second": swept(folder, {"epochs": 5}, 0.1, seed=1, **other),
         "sweep/tags/first": swept(folder, {"epochs": 2}, **LISTS),
     }
 

@@ -61,7 +61,9 @@ def test_only_a_trial_that_came_to_its_end_is_not_run_again() -> None:
 
 def test_the_table_has_a_column_for_each_key_and_each_measured_value() -> None:
     finished = replace(RECORD, history=[ROW], state="finished", effective={"batch_size": 8.0})
-    failed = replace(RECORD, name="trial-004", state="failed", error="it broke, twice")
+    failed = replace(
+        RECORD, name="trial-004", history=[ROW], state="failed", error="it broke, twice"
+    )
     rows = records.table([finished.row(), failed.row()])
     found = list(csv.DictReader(io.StringIO(records.csv_bytes(rows).decode())))
     assert [row["trial"] for row in found] == ["trial-003", "trial-004"]

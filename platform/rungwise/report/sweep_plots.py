@@ -6,13 +6,10 @@ for its scores compare with no other's, and a system its colour, marker and line
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -24,42 +21,38 @@ from matplotlib.ticker import MaxNLocator
 from rungwise.artifact import Artifact
 from rungwise.report import style
 from rungwise.report.formats import metric_axis, score, setting
+from rungwise.report.sweep_axes import (
+    DOTTED,
+    Axis,
+    Sweep,
+    axis_of,
+    by_task,
+    is_wide,
+    keys_of,
+    most_telling,
+    readable,
+    rungs,
+    text_of,
+)
 
 _PANEL_INCHES = (4.8, 3.7)
 _ROW_INCHES = 3.4  # of a panel over the whole width
 _MOST_COLUMNS = 2
-_WIDE_RANGE = 0.5  # powers of ten from which an axis is logarithmic
-_GROUPS = 4  # that the values of a range are cut into, to see how much they tell
-_DOTTED = (0, (2, 2))
 _SHIFT = 0.012  # between lines through the same value
-Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class _Sweep:
-    """The sweep of one system on one task."""
-
-    system: str
-    look: style.Series
-    summary: Mapping[str, Any]
-    settings: Mapping[str, Any]  # the sweep block
-
-    @property
-    def scored(self) -> list[Row]:
-        return [trial for trial in self.summary["trials"] if trial.get("score") is not None]
 
 
 def scatter(sweeps: Mapping[str, Artifact]) -> bytes:
     """The validation score of every trial against the setting that tells most of it."""
-    tasks = _by_task(sweeps)
+    tasks = by_task(sweeps)
     drawn, panels = _panels(len(tasks))
     for axes, (task, found) in zip(panels, tasks.items(), strict=True):
-        key = most_telling([trial for sweep in found for trial in sweep.scored], _keys(found))
-        axis = _axis(key, found)
+        key = most_telling([trial for sweep in found for trial in sweep.scored], keys_of(found))
+        axis = axis_of(key, found)
         for sweep in found:
             best = sweep.summary["best"]["name"]
+            shown = [trial for trial in sweep.scored if key in trial["values"]]
             for early in (False, True):
-                here = [t for t in sweep.scored if t["stopped_early"] == early]
+                here = [t for t in shown if t["stopped_early"] == early]
                 if not here:
                     continue
                 axes.scatter(
@@ -73,10 +66,10 @@ def scatter(sweeps: Mapping[str, Artifact]) -> bytes:
                     zorder=3,
                     label=sweep.system + (", stopped early" if early else ""),
                 )
-            winner = next(trial for trial in sweep.scored if trial["name"] == best)
+            winner = [trial for trial in shown if trial["name"] == best]
             axes.scatter(
-                [axis.place(winner["values"][key])],
-                [100 * winner["score"]],
+                [axis.place(trial["values"][key]) for trial in winner],
+                [100 * trial["score"] for trial in winner],
                 s=180,
                 facecolor="none",
                 edgecolor=style.INK,
@@ -87,22 +80,22 @@ def scatter(sweeps: Mapping[str, Artifact]) -> bytes:
         axis.dress(axes)
         metric = found[0].summary["metric"]
         title = _title(task, "best " + _best(found))
-        style.dress(axes, title, _readable(key), metric_axis(metric, "validation"))
+        style.dress(axes, title, readable(key), metric_axis(metric, "validation"))
     _legend(drawn, panels)
     return style.png(drawn)
 
 
 def parallel(sweeps: Mapping[str, Artifact]) -> bytes:
     """Every trial as a line through its settings to its validation score, coloured by the score."""
-    tasks = _by_task(sweeps)
+    tasks = by_task(sweeps)
     drawn = style.figure((style.WIDE[0], 0.5 + _ROW_INCHES * len(tasks)))
     panels = drawn.subplots(len(tasks), 1, squeeze=False)[:, 0]
     colours = colormaps["viridis"]
     for axes, (task, found) in zip(panels, tasks.items(), strict=True):
-        keys = _keys(found)
-        ladders = [_axis(key, found) for key in keys]
+        keys = keys_of(found)
+        ladders = [axis_of(key, found) for key in keys]
         scores = [trial["score"] for sweep in found for trial in sweep.scored]
-        ladders.append(_Axis("score", [min(scores), max(scores)], None))
+        ladders.append(Axis("score", [min(scores), max(scores)], None))
         shades = Normalize(100 * min(scores), 100 * max(scores))
         metric = found[0].summary["metric"]
         lines = sorted(
@@ -155,7 +148,7 @@ def parallel(sweeps: Mapping[str, Artifact]) -> bytes:
                     bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.8},
                     zorder=5,
                 )
-        names = [_readable(key) for key in keys]
+        names = [readable(key) for key in keys]
         axes.set_xticks(range(len(ladders)), [*names, metric_axis(metric, "validation")])
         title = _title(task, _winners(found, keys))
         style.dress(axes, title, grid="x")
@@ -178,12 +171,12 @@ def parallel(sweeps: Mapping[str, Artifact]) -> bytes:
 def curves(sweeps: Mapping[str, Artifact]) -> bytes:
     """The validation score of every trial by epoch; a cross where it was stopped, and the rungs at
     which that is decided."""
-    tasks = _by_task(sweeps)
+    tasks = by_task(sweeps)
     drawn, panels = _panels(len(tasks))
     for axes, (task, found) in zip(panels, tasks.items(), strict=True):
         for sweep in found:
             for epoch in rungs(sweep.settings, sweep.summary["trials"]):
-                axes.axvline(epoch, color=style.FAINT, linestyle=_DOTTED, linewidth=1.4, zorder=0)
+                axes.axvline(epoch, color=style.FAINT, linestyle=DOTTED, linewidth=1.4, zorder=0)
             for trial in sweep.scored:
                 winner = trial["name"] == sweep.summary["best"]["name"]
                 epochs = [row["epoch"] for row in trial["history"]]
@@ -236,7 +229,7 @@ def schedules(sweeps: Mapping[str, Artifact]) -> bytes | None:
     """The settings that populations varied, epoch by epoch; None if no sweep had a population."""
     shown = [
         (title, sweep, key)
-        for title, found in _by_task(sweeps).items()
+        for title, found in by_task(sweeps).items()
         for sweep in found
         for key in sweep.settings["scheduler"].get("mutations", ())
     ]
@@ -258,154 +251,16 @@ def schedules(sweeps: Mapping[str, Artifact]) -> bytes | None:
                 alpha=1.0 if winner else 0.55,
                 label="winner" if winner else "other trials",
             )
-        if _is_wide(everything):
+        if is_wide(everything):
             axes.set_yscale("log")
-        title = _title(task, f"{sweep.system}: {_readable(key)} of a population")
-        style.dress(axes, title, "epoch", _readable(key))
+        title = _title(task, f"{sweep.system}: {readable(key)} of a population")
+        style.dress(axes, title, "epoch", readable(key))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(drawn, panels)
     return style.png(drawn)
 
 
-def rungs(settings: Mapping[str, Any], trials: Sequence[Row]) -> list[int]:
-    """The epochs after which ASHA compares trials; none for another scheduler."""
-    scheduler = settings["scheduler"]
-    if scheduler["kind"] != "asha":
-        return []
-    found, epoch = [], scheduler["grace_epochs"]
-    while epoch < max(trial["epochs_asked"] for trial in trials):
-        found.append(epoch)
-        epoch *= scheduler["reduction_factor"]
-    return found
-
-
-def most_telling(trials: Sequence[Row], keys: Sequence[str]) -> str:
-    """The key whose values explain most of the variance of the scores, adjusted for how many groups
-    of values there are; the first of equals. What was stopped early scores low for that, and counts
-    only where all else cannot be told apart."""
-    whole = [trial for trial in trials if not trial["stopped_early"]]
-    found = {key: _explained(whole, key) for key in keys}
-    if all(math.isinf(value) for value in found.values()):
-        found = {key: _explained(trials, key) for key in keys}
-    return max(keys, key=found.__getitem__)
-
-
-def _explained(trials: Sequence[Row], key: str) -> float:
-    here = [trial for trial in trials if key in trial["values"]]
-    scores = np.array([trial["score"] for trial in here])
-    values = [trial["values"][key] for trial in here]
-    distinct = list(dict.fromkeys(map(_text, values)))
-    if _numbers(values) and len(distinct) > _GROUPS:
-        cuts = np.quantile(np.array(values, dtype=float), np.linspace(0, 1, _GROUPS + 1)[1:-1])
-        groups = np.searchsorted(cuts, np.array(values, dtype=float))
-    else:
-        groups = np.array([distinct.index(_text(value)) for value in values])
-    count = len(np.unique(groups))
-    total = float(((scores - scores.mean()) ** 2).sum())
-    if total == 0 or count < 2 or len(scores) <= count:
-        return -math.inf
-    within = sum(
-        float(((scores[groups == one] - scores[groups == one].mean()) ** 2).sum())
-        for one in np.unique(groups)
-    )
-    return 1 - within / (len(scores) - count) / (total / (len(scores) - 1))
-
-
-@dataclass(frozen=True)
-class _Axis:
-    """Where the values of a key lie. `values` are all that are listed, or the two bounds of a range
-    if `listed` is None."""
-
-    key: str
-    values: list[Any]
-    listed: list[str] | None
-
-    @property
-    def _numeric(self) -> bool:
-        return _numbers(self.values)
-
-    @property
-    def _logarithmic(self) -> bool:
-        return self.key != "score" and self._numeric and _is_wide(self.values)
-
-    def place(self, value: Any) -> float:
-        """On an axis of its own: numbers as they are, all else by its position in the list."""
-        return float(value) if self._numeric else float(self._position(value))
-
-    def height(self, value: Any) -> float:
-        """Between 0 and 1, for an axis beside others."""
-        if not self._numeric:
-            return (self._position(value) + 0.5) / len(self.values)
-        low, high = min(self.values), max(self.values)
-        if low == high:
-            return 0.5
-        if self._logarithmic:
-            return math.log(value / low) / math.log(high / low)
-        return (value - low) / (high - low)
-
-    def marks(self) -> list[Any]:
-        """The values that are written at an axis beside others."""
-        if self.listed or self.values[0] == self.values[-1]:
-            return self.values if self.listed else self.values[:1]
-        low, high = self.values
-        return [low, math.sqrt(low * high) if self._logarithmic else (low + high) / 2, high]
-
-    def dress(self, axes: Axes) -> None:
-        if not self._numeric:
-            axes.set_xticks(range(len(self.values)), self.listed or [])
-            axes.set_xlim(-0.5, len(self.values) - 0.5)
-            return
-        if self._logarithmic:
-            axes.set_xscale("log")
-        if self.listed:
-            axes.set_xticks([float(value) for value in self.values], self.listed)
-            axes.minorticks_off()
-            return
-        for bound in self.values:
-            axes.axvline(bound, color=style.FAINT, linestyle=_DOTTED, linewidth=1.4, zorder=0)
-
-    def _position(self, value: Any) -> int:
-        return [_text(one) for one in self.values].index(_text(value))
-
-
-def _axis(key: str, sweeps: Sequence[_Sweep]) -> _Axis:
-    """Of a key over the sweeps of a task: what was searched, and what populations made of it."""
-    spaces = [s.settings["space"][key] for s in sweeps if key in s.settings["space"]]
-    found = [t["values"][key] for s in sweeps for t in s.scored if key in t["values"]]
-    if all("values" in space for space in spaces):
-        listed = {_text(value): value for space in spaces for value in space["values"]}
-        listed |= {_text(value): value for value in found}
-        values = list(listed.values())
-        if _numbers(values):
-            values.sort()
-        return _Axis(key, values, [setting(value) for value in values])
-    numbers = [value for space in spaces for value in _ends(space)] + found
-    return _Axis(key, [min(numbers), max(numbers)], None)
-
-
-def _ends(space: Mapping[str, Any]) -> list[float]:
-    return space["values"] if "values" in space else [space["low"], space["high"]]
-
-
-def _keys(sweeps: Sequence[_Sweep]) -> list[str]:
-    """The keys that any of these sweeps varied, that of the learning rate first."""
-    keys = dict.fromkeys(key for sweep in sweeps for key in sorted(sweep.settings["space"]))
-    return sorted(keys, key=lambda key: not key.endswith("learning_rate"))
-
-
-def _by_task(sweeps: Mapping[str, Artifact]) -> dict[str, list[_Sweep]]:
-    """The sweeps of each task, each system with the look of its position."""
-    systems = list(dict.fromkeys(title.rpartition("/")[2] for title in sweeps))
-    found: dict[str, list[_Sweep]] = {}
-    for title, sweep in sweeps.items():
-        before, _, system = title.rpartition("/")
-        look = style.series(systems.index(system))
-        made = _Sweep(system, look, sweep.summary, sweep.record["config"]["sweep"])
-        found.setdefault(before.rpartition("/")[2], []).append(made)
-    return found
-
-
-def _one_each(tasks: Mapping[str, Sequence[_Sweep]]) -> list[_Sweep]:
+def _one_each(tasks: Mapping[str, Sequence[Sweep]]) -> list[Sweep]:
     return list({s.system: s for found in tasks.values() for s in found}.values())
 
 
@@ -431,39 +286,22 @@ def _legend(drawn: Figure, panels: Sequence[Axes]) -> None:
     style.key_below(drawn, [named[name] for name in order], order)
 
 
-def _best(sweeps: Sequence[_Sweep]) -> str:
+def _best(sweeps: Sequence[Sweep]) -> str:
     shown = [(s.system, score(s.summary["best"]["score"], s.summary["metric"])) for s in sweeps]
     if len(shown) == 1:
         return shown[0][1]
     return ", ".join(f"{value} {system}" for system, value in shown)
 
 
-def _winners(sweeps: Sequence[_Sweep], keys: Sequence[str]) -> str:
+def _winners(sweeps: Sequence[Sweep], keys: Sequence[str]) -> str:
     """What the winners have in common."""
     values = [sweep.summary["best"]["values"] for sweep in sweeps]
-    same = [key for key in keys if len({_text(one.get(key)) for one in values}) == 1]
+    same = [key for key in keys if len({text_of(one.get(key)) for one in values}) == 1]
     if not same:
         return "winners (thick) share no setting"
-    shared = ", ".join(f"{_readable(key)} {setting(values[0].get(key))}" for key in same)
+    shared = ", ".join(f"{readable(key)} {setting(values[0].get(key))}" for key in same)
     return f"winners (thick) share {shared}" if len(values) > 1 else f"winner (thick): {shared}"
 
 
 def _title(task: str, what: str) -> str:
     return f"{task}: {what}" if task and task != "sweep" else what[:1].upper() + what[1:]
-
-
-def _readable(key: str) -> str:
-    """`finetune.learning_rate` -> `learning rate`; of other blocks with the block."""
-    return key.removeprefix("finetune.").replace("_", " ").replace(".", " ")
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
-
-
-def _numbers(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-
-
-def _is_wide(values: Sequence[float]) -> bool:
-    return min(values) > 0 and math.log10(max(values) / min(values)) > _WIDE_RANGE

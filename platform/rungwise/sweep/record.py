@@ -84,7 +84,7 @@ class TrialRecord:
             "epochs_asked": self.settings["epochs"],
             "stopped_early": self.state == "stopped_early",
         }
-        if self.history:
+        if self.history and self.state != "failed":
             row |= {name: self.history[-1][name] for name in ("score", "loss")}
         return row
 

@@ -1,0 +1,190 @@
+"""What the plots of sweeps share: the sweeps of each task, and where the values of a key lie."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from rungwise.artifact import Artifact
+from rungwise.report import style
+from rungwise.report.formats import setting
+
+DOTTED = (0, (2, 2))
+_WIDE_RANGE = 0.5  # powers of ten from which an axis is logarithmic
+_GROUPS = 4  # that the values of a range are cut into, to see how much they tell
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The sweep of one system on one task."""
+
+    system: str
+    look: style.Series
+    summary: Mapping[str, Any]
+    settings: Mapping[str, Any]  # the sweep block
+
+    @property
+    def scored(self) -> list[Row]:
+        return [trial for trial in self.summary["trials"] if trial.get("score") is not None]
+
+
+def by_task(sweeps: Mapping[str, Artifact]) -> dict[str, list[Sweep]]:
+    """The sweeps of each task, each system with the look of its position."""
+    systems = list(dict.fromkeys(title.rpartition("/")[2] for title in sweeps))
+    found: dict[str, list[Sweep]] = {}
+    for title, sweep in sweeps.items():
+        before, _, system = title.rpartition("/")
+        look = style.series(systems.index(system))
+        made = Sweep(system, look, sweep.summary, sweep.record["config"]["sweep"])
+        found.setdefault(before.rpartition("/")[2], []).append(made)
+    return found
+
+
+def keys_of(sweeps: Sequence[Sweep]) -> list[str]:
+    """The keys that any of these sweeps varied, that of the learning rate first."""
+    keys = dict.fromkeys(key for sweep in sweeps for key in sorted(sweep.settings["space"]))
+    return sorted(keys, key=lambda key: not key.endswith("learning_rate"))
+
+
+def rungs(settings: Mapping[str, Any], trials: Sequence[Row]) -> list[int]:
+    """The epochs after which ASHA compares trials; none for another scheduler."""
+    scheduler = settings["scheduler"]
+    if scheduler["kind"] != "asha":
+        return []
+    found, epoch = [], scheduler["grace_epochs"]
+    while epoch < max(trial["epochs_asked"] for trial in trials):
+        found.append(epoch)
+        epoch *= scheduler["reduction_factor"]
+    return found
+
+
+def most_telling(trials: Sequence[Row], keys: Sequence[str]) -> str:
+    """The key whose values explain most of the variance of the scores, adjusted for how many groups
+    of values there are; the first of equals. What was stopped early scores low for that, and counts
+    only where all else cannot be told apart."""
+    whole = [trial for trial in trials if not trial["stopped_early"]]
+    found = {key: _explained(whole, key) for key in keys}
+    if all(math.isinf(value) for value in found.values()):
+        found = {key: _explained(trials, key) for key in keys}
+    return max(keys, key=found.__getitem__)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Where the values of a key lie. `values` are all that are listed, or the two bounds of a range
+    if `listed` is None."""
+
+    key: str
+    values: list[Any]
+    listed: list[str] | None
+
+    @property
+    def _numeric(self) -> bool:
+        return _numbers(self.values)
+
+    @property
+    def _logarithmic(self) -> bool:
+        return self.key != "score" and self._numeric and is_wide(self.values)
+
+    def place(self, value: Any) -> float:
+        """On an axis of its own: numbers as they are, all else by its position in the list."""
+        return float(value) if self._numeric else float(self._position(value))
+
+    def height(self, value: Any) -> float:
+        """Between 0 and 1, for an axis beside others."""
+        if not self._numeric:
+            return (self._position(value) + 0.5) / len(self.values)
+        low, high = min(self.values), max(self.values)
+        if low == high:
+            return 0.5
+        if self._logarithmic:
+            return math.log(value / low) / math.log(high / low)
+        return (value - low) / (high - low)
+
+    def marks(self) -> list[Any]:
+        """The values that are written at an axis beside others."""
+        if self.listed or self.values[0] == self.values[-1]:
+            return self.values if self.listed else self.values[:1]
+        low, high = self.values
+        return [low, math.sqrt(low * high) if self._logarithmic else (low + high) / 2, high]
+
+    def dress(self, axes: Axes) -> None:
+        if not self._numeric:
+            axes.set_xticks(range(len(self.values)), self.listed or [])
+            axes.set_xlim(-0.5, len(self.values) - 0.5)
+            return
+        if self._logarithmic:
+            axes.set_xscale("log")
+        if self.listed:
+            axes.set_xticks([float(value) for value in self.values], self.listed)
+            axes.minorticks_off()
+            return
+        for bound in self.values:
+            axes.axvline(bound, color=style.FAINT, linestyle=DOTTED, linewidth=1.4, zorder=0)
+
+    def _position(self, value: Any) -> int:
+        return [text_of(one) for one in self.values].index(text_of(value))
+
+
+def axis_of(key: str, sweeps: Sequence[Sweep]) -> Axis:
+    """Of a key over the sweeps of a task: what was searched, and what populations made of it."""
+    spaces = [s.settings["space"][key] for s in sweeps if key in s.settings["space"]]
+    found = [t["values"][key] for s in sweeps for t in s.scored if key in t["values"]]
+    if all("values" in space for space in spaces):
+        listed = {text_of(value): value for space in spaces for value in space["values"]}
+        listed |= {text_of(value): value for value in found}
+        values = list(listed.values())
+        if _numbers(values):
+            values.sort()
+        return Axis(key, values, [setting(value) for value in values])
+    numbers = [value for space in spaces for value in _ends(space)] + found
+    return Axis(key, [min(numbers), max(numbers)], None)
+
+
+def readable(key: str) -> str:
+    """`finetune.learning_rate` -> `learning rate`; of other blocks with the block."""
+    return key.removeprefix("finetune.").replace("_", " ").replace(".", " ")
+
+
+def is_wide(values: Sequence[float]) -> bool:
+    return min(values) > 0 and math.log10(max(values) / min(values)) > _WIDE_RANGE
+
+
+def _explained(trials: Sequence[Row], key: str) -> float:
+    here = [trial for trial in trials if key in trial["values"]]
+    scores = np.array([trial["score"] for trial in here])
+    values = [trial["values"][key] for trial in here]
+    distinct = list(dict.fromkeys(map(text_of, values)))
+    if _numbers(values) and len(distinct) > _GROUPS:
+        cuts = np.quantile(np.array(values, dtype=float), np.linspace(0, 1, _GROUPS + 1)[1:-1])
+        groups = np.searchsorted(cuts, np.array(values, dtype=float))
+    else:
+        groups = np.array([distinct.index(text_of(value)) for value in values])
+    count = len(np.unique(groups))
+    total = float(((scores - scores.mean()) ** 2).sum())
+    if total == 0 or count < 2 or len(scores) <= count:
+        return -math.inf
+    within = sum(
+        float(((scores[groups == one] - scores[groups == one].mean()) ** 2).sum())
+        for one in np.unique(groups)
+    )
+    return 1 - within / (len(scores) - count) / (total / (len(scores) - 1))
+
+
+def _ends(space: Mapping[str, Any]) -> list[float]:
+    return space["values"] if "values" in space else [space["low"], space["high"]]
+
+
+def text_of(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
