@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -14,7 +15,14 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from rungwise.config import with_overrides
+from rungwise.__main__ import main
+from rungwise.artifact import all_of, folder_of, load
+from rungwise.config import fingerprint, with_overrides
+from rungwise.context import Context
+from rungwise.evaluation import compare
+from rungwise.evaluation.compare import CompareConfig
+from rungwise.finetune import FinetuneConfig
+from rungwise.storage import Folder
 from rungwise.tracking import KEY_TAG, PARENT_TAG
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
@@ -146,7 +154,7 @@ def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: P
     for sweep in sweeps:
         assert len(by_parent[sweep]) == 3
         for trial in by_parent[sweep]:
-            assert 0.001 <= float(trial.data.params["learning_rate"]) <= 0.01
+            assert 0.001 <= float(trial.data.params["finetune.learning_rate"]) <= 0.01
             assert "validation/accuracy" in trial.data.metrics
     losses = client.get_metric_history(stages["pretrain"].info.run_id, "train/loss")
     assert sorted(point.step for point in losses) == list(range(5, 41, 5))
@@ -214,6 +222,82 @@ def test_plan_says_which_value_rebuilds_which_stages(finished: Path) -> None:
     assert "its input pretrain is rebuilt" in rows["sweep/libraries/pretrained"]
     for name in ("evaluate/libraries", "register/libraries", "table", "report"):
         assert "build" in rows[name]
+
+
+def test_an_evaluation_goes_on_with_the_seeds_that_are_missing(
+    finished: Path, ray_session: None, tmp_path: Path
+) -> None:
+    """What a killed attempt had finished is taken as it is; here it is told apart by its score."""
+    root = Folder.at(finished / "root")
+    (evaluated,) = all_of(root, "evaluate")
+    inputs = {
+        name: load(folder_of(root, made["stage"], "", made["fingerprint"]))
+        for name, made in evaluated.record["inputs"].items()
+    }
+    config = CompareConfig.model_validate(evaluated.record["config"])
+    output = Folder.at(tmp_path)
+    first = evaluated.summary["rows"][0]
+    chosen = FinetuneConfig.model_validate(evaluated.summary["systems"]["pretrained"]["finetune"])
+    asked = fingerprint({"settings": chosen, "inputs": [a.fingerprint for a in inputs.values()]})
+    done = f"pretrained-{first['seed']}-{asked}"
+    kept = evaluated.folder
+    predictions = kept.read_bytes(f"predictions/pretrained-seed-{first['seed']}.jsonl")
+    row = {**first, "files": done, "model": json.loads(kept.read_bytes("model.json"))}
+    row["test"] = {**row["test"], "accuracy": 0.123}
+    row["validation"] = {**row["validation"], "accuracy": 2.0}  # so that it is chosen
+    (output / ".seeds").write_bytes(f"{done}.safetensors", kept.read_bytes("model.safetensors"))
+    (output / ".seeds").write_bytes(f"{done}.predictions", predictions)
+    (output / ".seeds").write_bytes(f"{done}.json", json.dumps(row).encode())
+    summary = compare.run(config, inputs, output, Context())
+    assert [found["test"]["accuracy"] for found in summary["rows"]].count(0.123) == 1
+    assert summary["chosen"]["seed"] == first["seed"]
+    # The rest was fine-tuned anew and gives the same, because a seed gives the same bits.
+    assert summary["rows"][1:] == [
+        {**found, "seconds": summary["rows"][number]["seconds"]}
+        for number, found in enumerate(evaluated.summary["rows"])
+        if number > 0
+    ]
+    assert not (tmp_path / ".seeds").exists()
+
+
+def test_predict_answers_lines_and_refuses_what_does_not_fit(
+    finished: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = str(finished / "root" / "evaluate")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("The parser returns.\n\nthe cache\n"))
+    assert main(["predict", model, "--format", "text", "--batch-size", "2"]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer["where"] for answer in answers] == ["stdin:1", "stdin:2", "stdin:3"]
+    assert all(answer["label"].startswith("library") for answer in answers)
+
+    asked, told = tmp_path / "asked.jsonl", tmp_path / "told.jsonl"
+    asked.write_text('{"text": "The parser returns."}\n')
+    assert main(["predict", model, "--input", str(asked), "--to", str(told)]) == 0
+    alone = json.loads(told.read_text())
+    assert alone["label"] == answers[0]["label"]
+    assert alone["probability"] == pytest.approx(answers[0]["probability"], abs=1e-6)
+
+    registered = ["predict", "models:/small-libraries@champion", "--root", str(finished / "root")]
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert main([*registered, "--input", str(asked)]) == 0
+    assert json.loads(capsys.readouterr().out)["probability"] == alone["probability"]
+
+    asked.write_text('{"text": "one"}\n{"second": "two"}\n')
+    refused = tmp_path / "refused.jsonl"
+    assert main(["predict", model, "--input", str(asked), "--to", str(refused)]) == 2
+    assert f"{asked}:2: text is missing" in capsys.readouterr().err
+    assert not refused.exists()
+    for arguments, message in (
+        ([model, "--input", "what.xyz"], "what.xyz: cannot tell the format"),
+        ([str(tmp_path), "--format", "text"], "no fine-tuned model here"),
+        ([model, "--input", str(asked), "--to", str(told)], "there is such a file already"),
+        ([*registered[1:2], "--format", "text", "--root", str(tmp_path)], "not found in the regis"),
+    ):
+        assert main(["predict", *arguments]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(
