@@ -46,7 +46,9 @@ def scatter(sweeps: Mapping[str, Artifact]) -> bytes:
     tasks = by_task(sweeps)
     drawn, panels = _panels(len(tasks))
     for axes, (task, found) in zip(panels, tasks.items(), strict=True):
-        key = most_telling([trial for sweep in found for trial in sweep.scored], keys_of(found))
+        keys = keys_of(found)
+        shared = [key for key in keys if all(key in s.settings["space"] for s in found)]
+        key = most_telling([trial for s in found for trial in s.scored], shared or keys)
         axis = axis_of(key, found)
         for sweep in found:
             best = sweep.summary["best"]["name"]

@@ -65,7 +65,9 @@ class PbtScheduler(Config):
     """Population based training: the worst take over the weights of the best and vary its settings.
 
     Jaderberg et al. 2017, arXiv:1711.09846. What a trial ends with is then the work of a schedule
-    of settings, which the last ones alone do not repeat.
+    of settings, which the last ones alone do not repeat. All trials are begun at once and take
+    turns on the cluster: compute.max_concurrent_trials does not hold for them. Who takes over whom
+    depends on who arrives first, so a second run differs.
     """
 
     kind: Literal["pbt"] = "pbt"

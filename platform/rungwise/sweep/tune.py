@@ -90,7 +90,8 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
     else:
         for values in drawn:
             settings_of(job.config, values)
-        search = BasicVariantGenerator(max_concurrent=at_once)
+        # A population has to be there whole to be compared; its trials take turns on what there is.
+        search = BasicVariantGenerator(max_concurrent=0 if job.population else at_once)
         todo = [{"number": n, "values": cut_off.get(n, drawn[n])} for n in left]
         space, samples = {"trial": tune.grid_search(todo)}, 1
     watch = _Watch(job, len(ended), total)
