@@ -294,7 +294,6 @@ def test_predict_answers_lines_and_refuses_what_does_not_fit(
         ([model, "--input", "what.xyz"], "what.xyz: cannot tell the format"),
         ([str(tmp_path), "--format", "text"], "no fine-tuned model here"),
         ([model, "--input", str(asked), "--to", str(told)], "there is such a file already"),
-        ([*registered[1:2], "--format", "text", "--root", str(tmp_path)], "not found in the regis"),
     ):
         assert main(["predict", *arguments]) == 2
         assert message in capsys.readouterr().err
