@@ -225,3 +225,17 @@ def test_a_paired_difference_is_the_t_test_on_pairs() -> None:
     ours = paired_difference(list(first), list(second))
     theirs = stats.ttest_rel(first, second).confidence_interval()
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
+
+
+def test_an_interval_is_students_t_worked_by_hand() -> None:
+    found = estimate([1.0, 2.0, 3.0, 4.0])
+    # mean 2.5, standard deviation 1.29099, t(0.975, 3) = 3.18245
+    assert found.mean == 2.5
+    assert found.high - found.mean == pytest.approx(3.182446 * 1.290994 / 2, rel=1e-5)
+    assert found.mean - found.low == pytest.approx(found.high - found.mean)
+
+
+def test_a_single_value_has_no_interval_and_none_is_refused() -> None:
+    assert math.isnan(estimate([1.0]).low)
+    with pytest.raises(ValueError, match="at least one value"):
+        estimate([])
