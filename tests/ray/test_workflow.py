@@ -360,6 +360,7 @@ def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(
     assert sorted(point.step for point in points) == list(range(10, 241, 10))
 
 
+@pytest.mark.slow
 def test_a_server_that_is_gone_for_the_whole_run_stops_nothing(
     finished: Path, tmp_path: Path, unused_port: int
 ) -> None:
