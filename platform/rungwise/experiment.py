@@ -73,6 +73,7 @@ def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
     assert recipe.evaluate
     stages = _Stages()
     systems = {name: _system(recipe, name) for name in recipe.systems}
+    _check_seeds(recipe.evaluate, systems)
     if recipe.match_pretraining == "flops":
         systems = _matched(systems)
     first = next(iter(systems))
@@ -174,6 +175,17 @@ def _system(recipe: Recipe, name: str) -> Recipe:
         return recipe
     data = with_overrides(recipe.model_dump(mode="json"), changed)
     return validate(Recipe, data, source=f"systems.{name}")
+
+
+def _check_seeds(evaluate: compare.EvaluateConfig, systems: dict[str, Recipe]) -> None:
+    """What a sweep has selected with must not be reported with."""
+    for name, variant in systems.items():
+        if variant.sweep is not None and variant.sweep.seed in evaluate.seeds:
+            raise ConfigError(
+                f"evaluate.first_seed {evaluate.first_seed} makes the seeds {evaluate.seeds[0]} to "
+                f"{evaluate.seeds[-1]}, which hold the sweep's own ({variant.sweep.seed}, system "
+                f"{name}); choose another first_seed"
+            )
 
 
 def _matched(systems: dict[str, Recipe]) -> dict[str, Recipe]:

@@ -189,6 +189,17 @@ def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -
             {"sweep": {"trials": 1, "space": {"task.seed": {"kind": "choice", "values": [1]}}}},
             r"sweep.space.task.seed: .*label_budgets",
         ),
+        (
+            {
+                "evaluate.first_seed": 3,
+                "sweep": {
+                    "trials": 1,
+                    "seed": 4,
+                    "space": {"finetune.epochs": {"kind": "choice", "values": [1]}},
+                },
+            },
+            r"seeds 3 to 4, which hold the sweep's own \(4, system pretrained\)",
+        ),
         ({"pretrain_further": ["domain"]}, "pretrain_further names 'domain', which further lacks"),
     ],
 )

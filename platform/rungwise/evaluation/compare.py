@@ -57,6 +57,11 @@ class EvaluateConfig(Config):
     bootstrap_resamples: int = Field(default=10_000, ge=100)
     published: PublishedConfig | None = None
 
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds that every system is fine-tuned with."""
+        return list(range(self.first_seed, self.first_seed + self.num_seeds))
+
     @model_validator(mode="after")
     def _budgets(self) -> EvaluateConfig:
         budgets = self.label_budgets or []
@@ -81,11 +86,10 @@ def run(
 
     Inputs: task; and for each system tokenizer/NAME, pretrain/NAME, and sweep/NAME if it was swept
     (tokenizer/NAME@0 and so on if the sweep varied what comes before fine-tuning).
-    Raises UserError if a seed is a sweep's own.
     """
     settings = config.evaluate
-    seeds = list(range(settings.first_seed, settings.first_seed + settings.num_seeds))
-    chosen = {name: _settings(config, inputs, name, seeds) for name in config.systems}
+    seeds = settings.seeds
+    chosen = {name: _settings(config, inputs, name) for name in config.systems}
     info = TaskInfo.of(inputs["task"])
     rows = _rows(config, chosen, inputs, seeds, output / _SCRATCH, context)
     sums = _sums(rows, info, inputs["task"], output / _SCRATCH)
@@ -130,19 +134,11 @@ def run(
     }
 
 
-def _settings(
-    config: CompareConfig, inputs: dict[str, Artifact], name: str, seeds: list[int]
-) -> FinetuneConfig:
+def _settings(config: CompareConfig, inputs: dict[str, Artifact], name: str) -> FinetuneConfig:
     """What the sweep of a system chose, or the config's own where there was none."""
     sweep = inputs.get(f"sweep/{name}")
     if sweep is None:
         return config.systems[name]
-    selection_seed = sweep.record["config"]["sweep"]["seed"]
-    if selection_seed in seeds:
-        raise UserError(
-            f"evaluate.first_seed {seeds[0]} makes the seeds {seeds[0]} to {seeds[-1]}, which hold "
-            f"the sweep's own ({selection_seed}); choose another first_seed"
-        )
     return FinetuneConfig.model_validate(sweep.summary["best"]["finetune"])
 
 
