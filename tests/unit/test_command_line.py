@@ -44,7 +44,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["pretend", "{recipe}"], "there is no workflow workflows/pretend.py; found: workflows/"),
         (
             ["finetune", "{recipe}"],
-            "the config has no block task, finetune, sweep, evaluate, registry",
+            "the config has no block tasks, finetune, evaluate",
         ),
         (["pretrain", "{recipe}", "instances.sequence_length=600"], "raise max_predictions to 90"),
         (["pretrain", "{recipe}", "root=/proc/nowhere"], "root: cannot write to /proc/nowhere"),
