@@ -1,0 +1,122 @@
+"""A fine-tuned model of every kind answers from its three files, here and as MLflow serves it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from rungwise.config import validate
+from rungwise.errors import DataError
+from rungwise.finetune import FinetuneConfig, TaskModel, describe
+from rungwise.models.config import ObjectiveKind
+from rungwise.predict import answers
+from rungwise.predictor import DESCRIPTION, FILES, Predictor
+from rungwise.storage import Folder
+from rungwise.tasks.examples import Kind, TaskInfo
+from rungwise.tasks.unlabelled import example_of
+from tests.small_models import VOCAB_SIZE, small_config
+
+INFO: dict[Kind, TaskInfo] = {
+    "classification": TaskInfo("classification", ("left", "right"), False, "accuracy"),
+    "regression": TaskInfo("regression", (), True, "pearson"),
+    "tagging": TaskInfo("tagging", ("O", "B-X"), False, "f1"),
+    "span": TaskInfo("span", (), False, "f1"),
+    "choice": TaskInfo("choice", (), False, "accuracy"),
+}
+RECORDS: dict[Kind, list[dict[str, Any]]] = {
+    "classification": [{"text": "w5 w6 w7"}, {"text": ""}, {"text": "w9 " * 40}],
+    "regression": [{"text": "w5 w6", "second": "w7"}, {"text": "w5", "second": "w5"}],
+    "tagging": [{"words": ["w5", "w6", "w7"]}, {"words": ["w8"] * 40}],
+    "span": [{"question": "w5", "context": "w6  w7, w8 w9 " * 9}],
+    "choice": [
+        {"context": "w5 w6", "question": "", "options": ["w7", "w8"]},
+        {"context": "w5", "question": "w9", "options": ["w7", "w8", "w9"]},
+    ],
+}
+COLUMNS: dict[Kind, set[str]] = {
+    "classification": {"label", "probability"},
+    "regression": {"score"},
+    "tagging": {"tags"},
+    "span": {"text", "start", "end", "no_answer_score"},
+    "choice": {"option", "probabilities"},
+}
+
+
+def make_model(folder: Path, kind: Kind, objective: ObjectiveKind) -> Predictor:
+    """A random model with its files in `folder`."""
+    torch.manual_seed(0)
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{n}" for n in range(VOCAB_SIZE - 4))]
+    splitter = Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, "[UNK]"))
+    splitter.add_special_tokens(names[:4])
+    splitter.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    splitter.save(str(folder / "tokenizer.json"))
+    keys = {"pooling": "mean", "sequence_length": 16, "stride": 4}
+    settings = validate(FinetuneConfig, keys | {"both_orders": kind == "regression"})
+    config = small_config(objective)
+    model = TaskModel(settings, INFO[kind], config, objective, VOCAB_SIZE).eval()
+    (folder / DESCRIPTION).write_text(json.dumps(describe(model)))
+    save_file(model.state_dict(), folder / "model.safetensors")
+    return Predictor.load(Folder.at(folder))
+
+
+@pytest.mark.parametrize("objective", ["mlm_nsp", "causal"])
+@pytest.mark.parametrize("kind", list(INFO))
+def test_every_kind_is_answered_alone_in_batches_and_as_served(
+    tmp_path: Path, kind: Kind, objective: ObjectiveKind
+) -> None:
+    predictor = make_model(tmp_path, kind, objective)
+    records = RECORDS[kind]
+    examples = [example_of(record, INFO[kind], str(n)) for n, record in enumerate(records)]
+    together = predictor(examples)
+    for record, prediction in zip(records, together, strict=True):
+        assert prediction.keys() == COLUMNS[kind]
+        if kind == "tagging":
+            assert len(prediction["tags"]) == len(record["words"]), "no word without a tag"
+        if kind == "span":
+            found = record["context"][prediction["start"] : prediction["end"]]
+            assert found == prediction["text"]
+        if kind == "choice":
+            assert sum(prediction["probabilities"]) == pytest.approx(1)
+    for size in (1, 2):
+        lines = "".join(answers(predictor, iter(examples), size)).splitlines()
+        for number, (line, whole) in enumerate(zip(lines, together, strict=True)):
+            alone = json.loads(line)
+            assert alone.pop("where") == str(number)
+            assert list(alone) == list(whole)
+            for name, value in alone.items():
+                expected = whole[name]
+                assert value == (pytest.approx(expected, abs=1e-5) if numeric(value) else expected)
+
+    from rungwise.served_model import FineTuned
+
+    served = FineTuned()
+    paths = dict(zip(("description", "weights", "tokenizer"), FILES, strict=True))
+    artifacts = {name: str(tmp_path / file) for name, file in paths.items()}
+    served.load_context(SimpleNamespace(artifacts=artifacts))  # pyright: ignore[reportArgumentType]
+    for given in (records, pd.DataFrame(records)):
+        frame = served.predict(SimpleNamespace(), given)  # pyright: ignore[reportArgumentType]
+        assert set(frame.columns) == COLUMNS[kind]
+        assert len(frame) == len(records)
+    if kind == "classification":
+        texts = [record["text"] for record in records]
+        frame = served.predict(SimpleNamespace(), texts)  # pyright: ignore[reportArgumentType]
+        assert list(frame["label"]) == [prediction["label"] for prediction in together]
+
+
+def numeric(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, list) and isinstance(value[0], float))
+
+
+def test_a_folder_without_one_of_the_files_is_refused_by_its_name(tmp_path: Path) -> None:
+    make_model(tmp_path, "tagging", "mlm")
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(DataError, match=r"holds no tokenizer\.json"):
+        Predictor.load(Folder.at(tmp_path))
