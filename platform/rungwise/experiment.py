@@ -16,7 +16,7 @@ from rungwise import registry, sweep
 from rungwise.config import validate, with_overrides
 from rungwise.errors import ConfigError, UserError
 from rungwise.evaluation import compare, table
-from rungwise.finetune import FinetuneConfig
+from rungwise.finetune import FinetuneConfig, check
 from rungwise.further import further_stages
 from rungwise.recipe import Recipe, TaskEntry, need, planned_vocab_size, pretrain_stages
 from rungwise.stage import Stage
@@ -24,6 +24,7 @@ from rungwise.sweep import SweepStageConfig
 from rungwise.tasks import config as task_config
 from rungwise.tasks import stage as task_stage
 from rungwise.tasks.config import ParagraphTaskConfig, TaskConfig
+from rungwise.tasks.examples import TaskInfo
 from rungwise.training.dry_run import Measures, dry_run
 from rungwise.training.trainer import PretrainStageConfig
 
@@ -73,6 +74,14 @@ def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
     assert recipe.evaluate
     stages = _Stages()
     systems = {name: _system(recipe, name) for name in recipe.systems}
+    for name, variant in systems.items():
+        for entry in recipe.tasks.values():
+            _check_use(finetune_config(variant, recipe, entry, name), variant, entry)
+    # Mistakes in labelled files are found before anything is trained.
+    for task, entry in recipe.tasks.items():
+        if not isinstance(entry.data, ParagraphTaskConfig):
+            for where, data in _at_budgets(recipe.evaluate, task, entry.data).items():
+                stages.add(_task(data, task, {}), f"task/{where}")
     _check_seeds(recipe.evaluate, systems)
     if recipe.match_pretraining == "flops":
         systems = _matched(systems)
@@ -90,7 +99,11 @@ def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
         ]
     evaluated: dict[str, Stage] = {}
     for task, entry in recipe.tasks.items():
-        whole = stages.add(_task(entry.data, task, pretrained[first][0]), f"task/{task}")
+        labelled = {
+            where: stages.add(_task(data, task, pretrained[first][0]), f"task/{where}")
+            for where, data in _at_budgets(recipe.evaluate, task, entry.data).items()
+        }
+        whole = labelled[task]
         used = {
             name: [
                 _go_on(stages, variant, f"{name}@{number}" if number else name, task, before, whole)
@@ -105,12 +118,9 @@ def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
             for name, variant in systems.items()
             if variant.sweep is not None
         }
-        for budget in (None, *(recipe.evaluate.label_budgets or ())):
-            data = whole
-            where = task if budget is None else f"{task}/{budget}"
-            if budget is not None:
-                smaller = _with_budget(entry.data, budget, task)
-                data = stages.add(_task(smaller, task, pretrained[first][0]), f"task/{where}")
+        for budget, (where, data) in zip(
+            (None, *(recipe.evaluate.label_budgets or ())), labelled.items(), strict=True
+        ):
             inputs = {"task": data}
             for name in systems:
                 for number, of, after in _places(used[name]):
@@ -311,6 +321,25 @@ def _task(config: TaskConfig, task: str, pretrained: dict[str, Stage]) -> Stage:
         identity=task_config.identity(config),
         outside=found,
     )
+
+
+def _at_budgets(
+    evaluate: compare.EvaluateConfig, task: str, config: TaskConfig
+) -> dict[str, TaskConfig]:
+    """The task as it is, and at every label budget, by the end of its titles."""
+    smaller = {f"{task}/{n}": _with_budget(config, n, task) for n in evaluate.label_budgets or ()}
+    return {task: config} | smaller
+
+
+def _check_use(config: FinetuneConfig, variant: Recipe, entry: TaskEntry) -> None:
+    """Raise ConfigError where the model cannot be used so; what the labels decide comes later."""
+    assert variant.model
+    assert variant.pretrain
+    data = entry.data
+    paragraphs = isinstance(data, ParagraphTaskConfig)
+    kind = "classification" if paragraphs else data.format.task_kind
+    info = TaskInfo(kind, (), pair=True, metric="")
+    check(config, info, variant.model, variant.pretrain.objective.kind)
 
 
 def _with_budget(config: TaskConfig, budget: int, task: str) -> TaskConfig:

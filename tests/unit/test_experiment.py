@@ -101,14 +101,17 @@ def test_what_a_system_says_of_fine_tuning_stands_over_what_a_task_says(
 
 def test_budgets_are_tasks_of_their_own_with_the_same_systems(plain: dict[str, Any]) -> None:
     stages = built(plain, **{"evaluate.label_budgets": [10, 20]})
+    # Files are read before anything is trained, paragraphs come from the corpus.
     assert titles(stages, "task") == [
-        "task/paragraphs",
-        "task/paragraphs/10",
-        "task/paragraphs/20",
         "task/files",
         "task/files/10",
         "task/files/20",
+        "task/paragraphs",
+        "task/paragraphs/10",
+        "task/paragraphs/20",
     ]
+    order = list(stages)
+    assert order.index("task/files/20") < order.index("corpus") < order.index("task/paragraphs")
     assert getattr(stages["task/files/10"].config, "train_examples") == 10  # noqa: B009
     assert getattr(stages["task/paragraphs/20"].config, "train_per_label") == 6  # noqa: B009
     assert len(titles(stages, "evaluate")) == 6
@@ -200,6 +203,12 @@ def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -
             },
             r"seeds 3 to 4, which hold the sweep's own \(4, system pretrained\)",
         ),
+        (
+            {"systems": {"a": {"pretrain.objective.kind": "left_to_right", "instances": CAUSAL}}}
+            | {"finetune.pooling": "cls"},
+            "finetune.pooling is cls, but a bert pretrained on left_to_right",
+        ),
+        ({"finetune.sequence_length": 64}, "sequence_length is 64, but .* 32 positions"),
         ({"pretrain_further": ["domain"]}, "pretrain_further names 'domain', which further lacks"),
     ],
 )

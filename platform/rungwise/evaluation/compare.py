@@ -186,6 +186,7 @@ def _rows(
             context.report,
         )
         pending[task] = done
+    metric = TaskInfo.of(inputs["task"]).metric
     total = len(seeds) * len(config.systems)
     waiting = list(pending)
     while waiting:
@@ -197,7 +198,6 @@ def _rows(
             if mendable is not None:
                 raise UserError(f"{pending[ready[0]]}: {mendable}") from error
             raise
-        metric = next(iter(rows[-1]["test"]))
         context.report.progress(len(rows), total, **{metric: rows[-1]["test"][metric]})
     order = list(config.systems)
     return sorted(rows, key=lambda row: (order.index(row["system"]), row["seed"]))
