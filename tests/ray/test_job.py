@@ -110,7 +110,7 @@ def test_a_submitted_job_runs_the_workflow_on_the_cluster(
             REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
         )
     # A mark by which to tell the code that came with the job from the code that is installed here.
-    stage = folder / "platform" / "rungwise" / "corpus" / "stage.py"
+    stage = folder / "platform" / "rungwise" / "corpus" / "summary.py"
     marked = stage.read_text().replace(':,} documents"', ':,} documents of the job"')
     assert marked != stage.read_text()
     stage.write_text(marked)
