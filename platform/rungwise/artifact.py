@@ -119,3 +119,9 @@ def find_input(artifact: Artifact, stage: str) -> Artifact:
             f"expected a finished artifact {made_of['fingerprint']} in {root.uri}/{stage}"
         )
     return found
+
+
+def at_or_below(folder: Folder) -> Artifact | None:
+    """The artifact in a folder, or the newest one directly below it; None if there is neither."""
+    root, _, stage = folder.uri.rpartition("/")
+    return load(folder) or next(iter(all_of(Folder.at(root), stage)), None)

@@ -60,18 +60,13 @@ def find_pretrain(model: str, overrides: Sequence[str] = ()) -> Artifact:
             f"{shlex.join(overrides)}: keys can be changed of a recipe, and {model} is a folder; "
             "leave them out, or give the recipe"
         )
-    folder = Folder.at(model)
-    found = artifacts.load(folder)
+    found = artifacts.at_or_below(Folder.at(model))
     if found is None:
-        root, _, stage = folder.uri.rpartition("/")
-        below = artifacts.all_of(Folder.at(root), stage)
-        if not below:
-            raise UserError(
-                f"{model}: no artifact here; expected a recipe (.yaml), the folder of a finished "
-                "pretraining, such as artifacts/pretrain/NAME-FINGERPRINT, or artifacts/pretrain "
-                "for the newest"
-            )
-        found = below[0]
+        raise UserError(
+            f"{model}: no artifact here; expected a recipe (.yaml), the folder of a finished "
+            "pretraining, such as artifacts/pretrain/NAME-FINGERPRINT, or artifacts/pretrain "
+            "for the newest"
+        )
     if found.stage != "pretrain":
         raise UserError(
             f"{found.folder.uri} holds a {found.stage} artifact, expected that of pretrain"

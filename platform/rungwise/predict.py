@@ -61,15 +61,14 @@ def find(model: str, root: str) -> Predictor:
         return _registered(model, root)
     folder = Folder.at(model)
     if not folder.exists(DESCRIPTION):
-        above, _, stage = folder.uri.rpartition("/")
-        below = artifacts.all_of(Folder.at(above), stage)
-        if not below:
+        found = artifacts.at_or_below(folder)
+        if found is None:
             raise UserError(
                 f"{model}: no fine-tuned model here; expected models:/NAME@ALIAS, the folder of an "
                 "evaluate artifact, such as artifacts/evaluate/NAME-FINGERPRINT, or "
                 "artifacts/evaluate for the newest"
             )
-        folder = below[0].folder
+        folder = found.folder
     return Predictor.load(folder)
 
 

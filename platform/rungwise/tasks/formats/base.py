@@ -7,6 +7,7 @@ and the line for what it cannot use. What it is told to leave out it counts by r
 from __future__ import annotations
 
 import difflib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
@@ -22,13 +23,13 @@ _SHOWN = 60
 _NAMES_SHOWN = 20
 
 
-class FormatConfig(Config):
+class FormatConfig(Config, ABC):
     """Base of the format blocks. What the format decides is a property, never a key."""
 
     @property
+    @abstractmethod
     def task_kind(self) -> Kind:
         """The kind of task that files of this format hold."""
-        raise NotImplementedError
 
     @property
     def default_metric(self) -> str | None:

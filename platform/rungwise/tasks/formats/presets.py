@@ -9,6 +9,7 @@ where it has two.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Literal
 
 from rungwise.tasks.examples import Kind
@@ -72,8 +73,9 @@ class _Preset(FormatConfig):
     """A table under another name."""
 
     @property
+    @abstractmethod
     def table(self) -> TableFormat:
-        raise NotImplementedError
+        """The table with its columns filled in."""
 
     @property
     def task_kind(self) -> Kind:
