@@ -79,7 +79,6 @@ def _registered(model: str, root: str) -> Predictor:
     quieten_mlflow()
     uri = default_uri(root_folder(root), os.environ.get("MLFLOW_TRACKING_URI"))
     mlflow.set_tracking_uri(uri)
-    mlflow.set_registry_uri(uri)
     try:
         folder = Path(mlflow.artifacts.download_artifacts(model))
     except MlflowException as error:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pytest
 from mlflow import MlflowClient
 
@@ -281,8 +282,12 @@ def test_predict_answers_lines_and_refuses_what_does_not_fit(
     assert alone["probability"] == pytest.approx(answers[0]["probability"], abs=1e-6)
 
     registered = ["predict", "models:/small-libraries@champion", "--root", str(finished / "root")]
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert main([*registered, "--input", str(asked)]) == 0
+    # MLflow keeps its URI in the process and in the environment; other tests must not find it.
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    try:
+        assert main([*registered, "--input", str(asked)]) == 0
+    finally:
+        mlflow.set_tracking_uri(None)
     assert json.loads(capsys.readouterr().out)["probability"] == alone["probability"]
 
     asked.write_text('{"text": "one"}\n{"second": "two"}\n')
