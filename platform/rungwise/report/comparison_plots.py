@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 
@@ -25,16 +25,7 @@ def scores(task: TaskResult) -> bytes:
         found = system["estimates"][metric]
         look = style.series(place)
         seeds = [100 * value for value in scores_of(task.evaluated, name, metric)]
-        axes.scatter(
-            seeds,
-            _heights(place, len(seeds)),
-            s=26,
-            color=look.colour,
-            marker=look.marker,
-            alpha=0.75,
-            linewidth=0,
-            zorder=2,
-        )
+        _dots(axes, place, seeds, look)
         _interval(axes, place, found, look.colour)
         _label(axes, 100 * found["mean"], place, score(found["mean"], metric), look.colour)
     baselines = task.baselines(metric)
@@ -72,17 +63,7 @@ def differences(task: TaskResult) -> bytes:
                 strict=True,
             )
         ]
-        axes.scatter(
-            gaps,
-            _heights(place, len(gaps)),
-            s=26,
-            color=look.colour,
-            marker=look.marker,
-            alpha=0.75,
-            linewidth=0,
-            zorder=2,
-            label="one seed" if not place else None,
-        )
+        _dots(axes, place, gaps, look, "one seed" if not place else None)
         found = row["seeds"]
         _interval(axes, place, found, style.INK, "mean, 95% over seeds" if not place else None)
         both = row["bootstrap"]
@@ -127,6 +108,23 @@ def _differences_title(task: TaskResult) -> str:
         return f"{first} minus {pairs[0]['second']}, seed by seed"
     resolved = sum(not row["seeds"]["low"] <= 0 <= row["seeds"]["high"] for row in pairs)
     return f"{first} minus each other: {resolved} of {len(pairs)} leave out 0"
+
+
+def _dots(
+    axes: Axes, place: int, values: Sequence[float], look: style.Series, label: str | None = None
+) -> None:
+    """One mark a seed."""
+    axes.scatter(
+        values,
+        _heights(place, len(values)),
+        s=26,
+        color=look.colour,
+        marker=look.marker,
+        alpha=0.75,
+        linewidth=0,
+        zorder=2,
+        label=label,
+    )
 
 
 def _heights(place: int, count: int) -> list[float]:
