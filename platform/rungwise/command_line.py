@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from rungwise.cluster.ray_start import ROOT_VARIABLE
 from rungwise.cluster.session import set_environment
 from rungwise.config import load
 from rungwise.errors import ConfigError, StageFailed, UserError
@@ -98,10 +99,13 @@ def prepare(
 
 def root_folder(root: str) -> Folder:
     """Where artifacts are. A Ray job runs in a temporary copy of the working folder, so there a
-    relative root lies in the home of the user who runs the cluster instead."""
+    relative root lies below the place that the cluster names (RUNGWISE_ROOT, a folder or bucket),
+    or else in the home of the user who runs the cluster."""
     path = Path(root).expanduser()
     if is_remote(root) or path.is_absolute() or "working_dir_files" not in Path.cwd().parts:
         return Folder.at(root)
+    if base := os.environ.get(ROOT_VARIABLE):
+        return Folder.at(base) / root
     return Folder.at(Path.home() / "rungwise" / path)
 
 

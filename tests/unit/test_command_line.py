@@ -113,6 +113,9 @@ def test_a_relative_root_of_a_job_outlives_its_temporary_folder(
     assert root_folder("artifacts").uri == str(tmp_path / "home" / "rungwise" / "artifacts")
     assert root_folder("/data").uri == "/data"
     assert root_folder("s3://bucket/x").uri == "s3://bucket/x"
+    monkeypatch.setenv("RUNGWISE_ROOT", "s3://cluster/everything")
+    assert root_folder("artifacts").uri == "s3://cluster/everything/artifacts"
+    assert root_folder("/data").uri == "/data"
 
 
 def test_the_module_and_a_workflow_file_print_their_usage() -> None:

@@ -50,6 +50,7 @@ LAYERS = (
     ("storage",),
     ("artifact", "context"),
     ("stage", "tracking", "cluster", "progress", "display"),
+    ("machine",),
     ("corpus",),
     ("tokenizer",),
     ("instances",),
@@ -65,7 +66,7 @@ LAYERS = (
     ("report",),
     ("runner", "recipe", "experiment"),
     ("command_line", "proof", "estimate"),
-    ("exchange", "predict"),
+    ("exchange", "predict", "submission", "local_cluster"),
     ("doctor", "maintenance"),
     ("__main__", "__init__"),
 )

@@ -1,0 +1,75 @@
+"""What a machine of a cluster is told about itself and the others: /etc/rungwise/machine.json.
+
+infra/terraform writes the file into a machine's user data, so nothing in it is secret: secrets are
+named by their place, and a machine fetches them with the rights of its own role.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rungwise.config import Config
+
+MACHINE_FILE = Path("/etc/rungwise/machine.json")
+
+
+class WorkerGroup(Config):
+    """Machines of one kind, and the autoscaling group that holds them."""
+
+    autoscaling_group: str
+    minimum: int = Field(default=0, ge=0)
+    maximum: int = Field(ge=1)
+    resources: dict[str, float]  # that a machine offers Ray: CPU, GPU, and names of your own
+    labels: dict[str, str] = Field(default_factory=dict)
+    price_per_hour: float | None = Field(default=None, ge=0)  # of one machine, in US dollars
+
+
+class Scaling(Config):
+    """What Ray's autoscaler may start and how long it lets a machine idle. Only the head has it."""
+
+    groups: dict[str, WorkerGroup]
+    idle_timeout_minutes: float = Field(default=10.0, gt=0)
+
+
+class Database(Config):
+    """PostgreSQL for MLflow. The secret holds JSON with the keys `username` and `password`."""
+
+    host: str
+    port: int = 5432
+    name: str = "mlflow"
+    secret: str  # the ARN in Secrets Manager
+
+
+class Machine(Config):
+    """One machine: the head, a worker of a group, or the host of the MLflow server."""
+
+    role: Literal["head", "worker", "tracking"]
+    cluster: str
+    region: str
+    head_address: str | None = None  # the head's name or address; the port is ray_start.GCS_PORT
+    group: str = "head"  # Ray's node type
+    resources: dict[str, float] = Field(default_factory=dict)  # {} is what Ray finds by itself
+    labels: dict[str, str] = Field(default_factory=dict)
+    spot: bool = False
+    token_secret: str | None = None  # the ARN in Secrets Manager; the head fills it at first boot
+    scaling: Scaling | None = None
+    price_per_hour: float | None = Field(default=None, ge=0)  # of this machine, in US dollars
+    tracking_uri: str | None = None
+    artifact_uri: str | None = None  # where a relative `root` of a recipe lies, and MLflow's files
+    database: Database | None = None
+    allowed_hosts: list[str] = Field(default_factory=list)  # names the MLflow server answers to
+    environment: dict[str, str] = Field(default_factory=dict)  # of every service of ours
+
+    @model_validator(mode="after")
+    def _complete(self) -> Machine:
+        needed = {
+            "head": ("token_secret", "scaling"),
+            "worker": ("token_secret", "head_address"),
+            "tracking": ("database", "artifact_uri"),
+        }[self.role]
+        if missing := [name for name in needed if getattr(self, name) is None]:
+            raise ValueError(f"a machine of role {self.role} needs {', '.join(missing)}")
+        return self

@@ -1,0 +1,80 @@
+"""`ray start` for one node: its arguments and its environment, on a cloud machine and here.
+
+The token never stands among arguments or variables, where other users of the machine could read
+it; Ray takes it from a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rungwise.cluster.session import ENVIRONMENT
+
+GCS_PORT = 6379
+DASHBOARD_PORT = 8265
+METRICS_PORT = 8080
+TOKEN_BYTES = 32
+# Where a relative `root` of a recipe lies when a job runs on the cluster.
+ROOT_VARIABLE = "RUNGWISE_ROOT"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One Ray node. `head` is the address to join, None for the head itself. Zero ports are left to
+    Ray. `resources` may hold CPU and GPU; {} lets Ray count what the machine has."""
+
+    address: str
+    temp_dir: Path
+    head: str | None = None
+    resources: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    gcs_port: int = GCS_PORT
+    dashboard_port: int = DASHBOARD_PORT
+    metrics_port: int = METRICS_PORT
+    object_store_bytes: int | None = None
+    autoscaling_config: Path | None = None
+    more: tuple[str, ...] = ()  # further options, such as ports of a second node on a machine
+
+
+def command(node: Node) -> list[str]:
+    """The command that starts `node` and stays with it; the dashboard answers on loopback only."""
+    arguments = [str(Path(sys.executable).with_name("ray")), "start", "--block"]
+    arguments += ["--disable-usage-stats", "--node-ip-address", node.address]
+    arguments += ["--temp-dir", str(node.temp_dir), "--metrics-export-port", str(node.metrics_port)]
+    if node.head is None:
+        arguments += ["--head", "--port", str(node.gcs_port), "--dashboard-host", "127.0.0.1"]
+        arguments += ["--dashboard-port", str(node.dashboard_port), "--include-dashboard", "true"]
+        if node.autoscaling_config is not None:
+            arguments += ["--autoscaling-config", str(node.autoscaling_config)]
+    else:
+        arguments += ["--address", node.head]
+    resources = dict(node.resources)
+    for name, option in (("CPU", "--num-cpus"), ("GPU", "--num-gpus")):
+        if name in resources:
+            arguments += [option, f"{resources.pop(name):g}"]
+    if resources:
+        arguments += ["--resources", json.dumps(resources, sort_keys=True)]
+    if node.labels:
+        labels = ",".join(f"{name}={value}" for name, value in sorted(node.labels.items()))
+        arguments += ["--labels", labels]
+    if node.object_store_bytes is not None:
+        arguments += ["--object-store-memory", str(node.object_store_bytes)]
+    return [*arguments, *node.more]
+
+
+def environment(token_path: Path, **more: str) -> dict[str, str]:
+    """What `ray start` and every process it starts should find set: token auth, ours, `more`."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("RAY_ADDRESS", "RAY_AUTH", "MLFLOW_"))
+    }
+    binaries = str(Path(sys.executable).parent)  # a job's `python` is the first one on PATH
+    path = os.pathsep.join([binaries, kept.get("PATH", os.defpath)])
+    auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_path)}
+    return {**kept, **ENVIRONMENT, "PATH": path, **auth, **more}
