@@ -74,6 +74,7 @@ def test_a_mistake_is_named_by_the_stage_that_finds_it(
     assert not list((tmp_path / "root").glob(f"{stage}/*/artifact.json"))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_configuration_is_refused_and_left_alone(
     tmp_path: Path, corpus: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
