@@ -334,6 +334,27 @@ def test_a_request_that_is_not_filled_does_not_grow_when_ray_repeats_it(
         assert aws.desired("cpu") == 2
 
 
+def test_a_request_given_up_and_put_under_a_new_id_does_not_grow(
+    provider: AutoScalingGroups, aws: Aws, clock: Clock
+) -> None:
+    aws.capacity(available=False)
+    for request in range(5):
+        launch(provider, "cpu", 1, str(request))
+        assert aws.desired("cpu") == 1
+        rounds(provider, clock, REQUEST_SECONDS)  # Ray's round may be a moment before our time
+        assert aws.desired("cpu") == 1
+
+
+def test_another_demand_adds_to_a_request_that_is_not_filled(
+    provider: AutoScalingGroups, aws: Aws, clock: Clock
+) -> None:
+    aws.capacity(available=False)
+    launch(provider, "cpu", 1, "first")
+    rounds(provider, clock, REQUEST_SECONDS / 2)
+    launch(provider, "cpu", 2, "second")
+    assert aws.desired("cpu") == 3
+
+
 def test_a_request_that_ray_gave_up_is_withdrawn_and_brings_no_machine(
     provider: AutoScalingGroups, aws: Aws, clock: Clock
 ) -> None:

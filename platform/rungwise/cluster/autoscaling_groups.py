@@ -17,14 +17,16 @@ The level of a group is its live machines plus its wants. So:
 - A machine that appears moves from the wants to the live ones; the level stays.
 - Batches of one request, and launches at the same time, add up: a lock holds from the reading of a
   group to the setting of its capacity.
-- A request that AWS does not fill stays with the group. Ray asks again under the same id when its
-  timeout has passed (RAY_AUTOSCALER_RECONCILE_REQUEST_STATUS_TIMEOUT_S, 600 s); that renews the
-  want and adds nothing.
-- Ray does not say when it gives a request up (after four attempts), and asks under a new id if the
-  demand is still there. So a want that nobody renews ends a tenth of the timeout after it. Capacity
-  that has been above the level for another tenth is given up, and no machine comes that nobody
-  wants. The same happens to a spot machine that AWS took and cannot replace, and to a capacity set
-  by hand. The tenth leaves AWS time to replace and Ray to ask, and outlasts late readings.
+- A request that AWS does not fill stays with the group. When its timeout has passed
+  (RAY_AUTOSCALER_RECONCILE_REQUEST_STATUS_TIMEOUT_S, 600 s), Ray asks again under the same id;
+  after four times it gives up without a word, and asks under a new id if the demand is still there.
+  So a launch for a group takes the place of its wants that have nine tenths of the timeout behind
+  them, and repetitions add nothing. If it came for another demand, the old want is missing until
+  Ray repeats it, at most a tenth later.
+- A want that nothing took the place of ends a tenth after its timeout. Capacity that has been above
+  the level for another tenth is given up, and no machine comes that nobody wants. The same happens
+  to a spot machine that AWS took and cannot replace, and to a capacity set by hand. The tenth
+  leaves AWS time to replace and Ray to ask, and outlasts late readings.
 - The capacity is raised for wants alone, and never lowered below the live machines: AWS would
   choose which one to end.
 - A restarted head knows no wants, and neither does its autoscaler.
@@ -66,7 +68,7 @@ from ray.autoscaler.v2.instance_manager.config import InstanceReconcileConfig
 logger = logging.getLogger(__name__)
 
 REQUEST_SECONDS = InstanceReconcileConfig().request_status_timeout_s
-_SPARE_SECONDS = REQUEST_SECONDS / 10
+_TENTH = REQUEST_SECONDS / 10
 _PAGE = 100  # names AWS takes in one call
 _RETRIES = {"mode": "standard", "total_max_attempts": 5}
 
@@ -87,7 +89,6 @@ class _Want:
     """Machines of a request of Ray that have not appeared yet."""
 
     group: str
-    request: str
     count: int
     since: float
 
@@ -111,9 +112,10 @@ class AutoScalingGroups(NodeProvider):
         self._lock = threading.Lock()
         self._wants: list[_Want] = []
         self._spare_since: dict[str, float] = {}  # groups with more capacity than live or wanted
-        # Ids are never used again. These hold all that this head has seen and ended.
+        # Ids are never used again, and these hold all of the head's life: few and short.
         self._seen: set[str] = set()
         self._ended: set[str] = set()
+        self._unfit: dict[str, float] = {}  # requests that did not fit, and since when
         self._listed: dict[str, tuple[str, bool]] = {}  # id: (group, in service)
 
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
@@ -160,19 +162,21 @@ class AutoScalingGroups(NodeProvider):
         the maximum before and do not fit now.
         """
         name, request = tags[TAG_RAY_USER_NODE_TYPE], tags[TAG_RAY_LAUNCH_REQUEST]
+        asked = _now()  # Ray's time for the request runs already, whatever the lock and AWS take
         with self._lock:
             group = self._read()[name]
-            again = self._forget_earlier_attempt(name, request)
+            due = [w for w in self._wants if w.group == name and asked - w.since > 9 * _TENTH]
+            self._wants = [want for want in self._wants if want not in due]
             short = len(group.machines) + self._wanted(name) + count - group.maximum
             if short > 0:
                 fault = (
                     f"{short} of {count} machines do not fit: group {name} ({group.name}) may have "
                     f"{group.maximum}, of which {len(group.machines)} are there"
                 )
-                if again:
-                    raise RuntimeError(fault)
+                if asked - self._unfit.setdefault(request, asked) > 5 * _TENTH:
+                    raise RuntimeError(fault)  # no batch of the first attempt, but another one
                 logger.warning("%s; they wait", fault)
-            want = _Want(name, request, count, _now())
+            want = _Want(name, count, asked)
             self._wants.append(want)
             try:
                 self._raise(name, group)
@@ -269,21 +273,9 @@ class AutoScalingGroups(NodeProvider):
         self._wants = [want for want in self._wants if want.count]
 
     def _wanted(self, name: str) -> int:
-        oldest = _now() - REQUEST_SECONDS - _SPARE_SECONDS
-        self._wants = [want for want in self._wants if want.since > oldest]
+        now = _now()
+        self._wants = [want for want in self._wants if now - want.since < 11 * _TENTH]
         return sum(want.count for want in self._wants if want.group == name)
-
-    def _forget_earlier_attempt(self, name: str, request: str) -> bool:
-        """Whether Ray asks again. The batches of one attempt come within a few rounds of seconds,
-        another attempt after the timeout; half of it tells them apart."""
-        before = _now() - REQUEST_SECONDS / 2
-        earlier = [
-            want
-            for want in self._wants
-            if want.group == name and want.request == request and want.since < before
-        ]
-        self._wants = [want for want in self._wants if want not in earlier]
-        return bool(earlier)
 
     def _raise(self, name: str, group: _Group) -> None:
         wanted = self._wanted(name)
@@ -296,7 +288,7 @@ class AutoScalingGroups(NodeProvider):
         level = max(group.minimum, len(group.machines) + self._wanted(name))
         if level >= group.desired:
             self._spare_since.pop(name, None)
-        elif _now() - self._spare_since.setdefault(name, _now()) >= _SPARE_SECONDS:
+        elif _now() - self._spare_since.setdefault(name, _now()) >= _TENTH:
             self._set(group, level)
 
     def _settle(self, name: str, group: _Group) -> None:
