@@ -1,0 +1,314 @@
+"""Where Ray's autoscaler meets AWS: it decides, this sets the capacity of autoscaling groups.
+
+Ray 2.60's autoscaler v2 takes a node provider of its first version through NodeProviderAdapter
+(ray/autoscaler/v2/instance_manager/node_provider.py) and calls, from several threads: a listing in
+each round, a launch of so many machines of a type, and the end of machines by their ids. No machine
+is started from here. AWS starts it from the group's launch template, which Terraform made, so the
+right to start machines is with AWS, and `terraform destroy` finds every one of them.
+
+The head's role needs autoscaling:DescribeAutoScalingGroups (AWS knows no permission on single
+groups for it), and on the groups autoscaling:SetDesiredCapacity and
+autoscaling:TerminateInstanceInAutoScalingGroup. Nothing else.
+
+Ray asks for machines; AWS is told a level. Each request leaves a want, and each machine that
+appears in a group takes one off its oldest want, as Ray matches machines to requests by type alone.
+The level of a group is its live machines plus its wants. So:
+
+- A machine that appears moves from the wants to the live ones; the level stays.
+- Batches of one request, and launches at the same time, add up: a lock holds from the reading of a
+  group to the setting of its capacity.
+- A request that AWS does not fill stays with the group. When its timeout has passed
+  (RAY_AUTOSCALER_RECONCILE_REQUEST_STATUS_TIMEOUT_S, 600 s), Ray asks again under the same id;
+  after four times it gives up without a word, and asks under a new id if the demand is still there.
+  So a launch for a group takes the place of its wants that have nine tenths of the timeout behind
+  them, and repetitions add nothing. If it came for another demand, the old want is missing until
+  Ray repeats it, at most a tenth later.
+- A want that nothing took the place of ends a tenth after its timeout. Capacity that has been above
+  the level for another tenth is given up, and no machine comes that nobody wants. The same happens
+  to a spot machine that AWS took and cannot replace, and to a capacity set by hand. The tenth
+  leaves AWS time to replace and Ray to ask, and outlasts late readings.
+- The capacity is raised for wants alone, and never lowered below the live machines: AWS would
+  choose which one to end.
+- A restarted head knows no wants, and neither does its autoscaler.
+
+The capacity is never raised above the maximum: the smaller of ours and the group's MaxSize as AWS
+says it now (off hours are a MaxSize of zero). What does not fit waits as a want and goes to AWS in
+the round in which the maximum allows it. If it does not fit either when Ray asks again, the launch
+is refused. Refused at once, Ray 2.60 would ask for the same type again in the next round, all night
+long, and it drops no record of a failed launch while the head lives (nothing there calls
+InstanceStorage.batch_delete_instances).
+
+An error of AWS, after botocore's own repetitions, is raised. In a listing it makes the autoscaler
+skip the round (Autoscaler.update_autoscaling_state logs it and returns None); in a launch or an end
+the adapter makes it a LaunchNodeError or TerminateNodeError, and Ray tries again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import botocore.session
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from ray.autoscaler.node_provider import NodeProvider
+from ray.autoscaler.tags import (
+    NODE_KIND_HEAD,
+    NODE_KIND_WORKER,
+    TAG_RAY_LAUNCH_REQUEST,
+    TAG_RAY_NODE_KIND,
+    TAG_RAY_USER_NODE_TYPE,
+)
+from ray.autoscaler.v2.instance_manager.config import InstanceReconcileConfig
+
+logger = logging.getLogger(__name__)
+
+REQUEST_SECONDS = InstanceReconcileConfig().request_status_timeout_s
+_TENTH = REQUEST_SECONDS / 10
+_PAGE = 100  # names AWS takes in one call
+_RETRIES = {"mode": "standard", "total_max_attempts": 5}
+
+
+@dataclass(frozen=True)
+class _Group:
+    """An autoscaling group as AWS says it is; `machines` are the live ones, True if in service."""
+
+    name: str
+    minimum: int
+    maximum: int
+    desired: int
+    machines: Mapping[str, bool]
+
+
+@dataclass(eq=False)
+class _Want:
+    """Machines of a request of Ray that have not appeared yet."""
+
+    group: str
+    count: int
+    since: float
+
+
+class AutoScalingGroups(NodeProvider):
+    """Ray's node provider over the autoscaling groups that autoscaling.write names.
+
+    Thread-safe. Node ids are EC2 instance ids, node types are worker groups.
+    """
+
+    def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
+        super().__init__(provider_config, cluster_name)
+        self._head_id: str = provider_config["head"]["instance_id"]
+        self._head_group: str = provider_config["head"]["group"]
+        self._named: dict[str, dict[str, Any]] = provider_config["groups"]
+        self._client = botocore.session.get_session().create_client(
+            "autoscaling",
+            region_name=provider_config["region"],
+            config=Config(retries=_RETRIES, connect_timeout=5, read_timeout=20),
+        )
+        self._lock = threading.Lock()
+        self._wants: list[_Want] = []
+        self._spare_since: dict[str, float] = {}  # groups with more capacity than live or wanted
+        # Ids are never used again, and these hold all of the head's life: few and short.
+        self._seen: set[str] = set()
+        self._ended: set[str] = set()
+        self._unfit: dict[str, float] = {}  # requests that did not fit, and since when
+        self._listed: dict[str, tuple[str, bool]] = {}  # id: (group, in service)
+
+    def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
+        """The ids of the live machines, and the head's; also brings the groups to their levels."""
+        with self._lock:
+            groups = self._read()
+            for name, group in groups.items():
+                self._settle(name, group)
+            self._listed = {
+                machine: (name, in_service)
+                for name, group in groups.items()
+                for machine, in_service in group.machines.items()
+            } | {self._head_id: (self._head_group, True)}
+            return [
+                machine
+                for machine in self._listed
+                if tag_filters.items() <= self.node_tags(machine).items()
+            ]
+
+    def is_running(self, node_id: str) -> bool:
+        """Whether AWS has it in service, at the last listing."""
+        return self._listed[node_id][1]
+
+    def is_terminated(self, node_id: str) -> bool:
+        """Whether it was no longer among the live at the last listing."""
+        return node_id not in self._listed
+
+    def node_tags(self, node_id: str) -> dict[str, str]:
+        """Ray's tags: head or worker, and the group. AWS does not say which request it came of."""
+        kind = NODE_KIND_HEAD if node_id == self._head_id else NODE_KIND_WORKER
+        return {TAG_RAY_NODE_KIND: kind, TAG_RAY_USER_NODE_TYPE: self._listed[node_id][0]}
+
+    def create_node_with_resources_and_labels(
+        self,
+        node_config: dict[str, Any],
+        tags: dict[str, str],
+        count: int,
+        resources: dict[str, float],
+        labels: dict[str, str],
+    ) -> None:
+        """Want `count` more machines of the group in `tags`; they appear in a later listing.
+
+        Raises what botocore raises, with nothing wanted, and RuntimeError if they did not fit below
+        the maximum before and do not fit now.
+        """
+        name, request = tags[TAG_RAY_USER_NODE_TYPE], tags[TAG_RAY_LAUNCH_REQUEST]
+        asked = _now()  # Ray's time for the request runs already, whatever the lock and AWS take
+        with self._lock:
+            group = self._read()[name]
+            due = [w for w in self._wants if w.group == name and asked - w.since > 9 * _TENTH]
+            self._wants = [want for want in self._wants if want not in due]
+            short = len(group.machines) + self._wanted(name) + count - group.maximum
+            if short > 0:
+                fault = (
+                    f"{short} of {count} machines do not fit: group {name} ({group.name}) may have "
+                    f"{group.maximum}, of which {len(group.machines)} are there"
+                )
+                if asked - self._unfit.setdefault(request, asked) > 5 * _TENTH:
+                    raise RuntimeError(fault)  # no batch of the first attempt, but another one
+                logger.warning("%s; they wait", fault)
+            want = _Want(name, count, asked)
+            self._wants.append(want)
+            try:
+                self._raise(name, group)
+            except (ClientError, BotoCoreError):
+                self._wants.remove(want)
+                raise
+
+    def terminate_nodes(self, node_ids: list[str]) -> None:
+        """End each machine and take it off its group's capacity; one that is gone is no error.
+
+        At the group's minimum AWS refuses to lower the capacity. The machine then ends all the same
+        and the group replaces it: Ray ends one only if its work there is over or its node is dead.
+        Raises RuntimeError naming those that could not be ended, after all were tried.
+        """
+        faults = []
+        with self._lock:
+            groups = self._read()
+            for machine in node_ids:
+                try:
+                    self._end(machine, groups)
+                except (ClientError, BotoCoreError, RuntimeError) as error:
+                    faults.append(f"{machine}: {error}")
+        if faults:
+            raise RuntimeError("; ".join(faults))
+
+    def _end(self, machine: str, groups: Mapping[str, _Group]) -> None:
+        if machine == self._head_id:
+            raise RuntimeError("the head is in no autoscaling group; Terraform ends it")
+        if _group_of(machine, groups) is None:
+            return
+        try:
+            self._terminate(machine, lower=True)
+        except ClientError:
+            group = _group_of(machine, self._read())
+            if group is None:  # it went in between
+                return
+            if group.desired > group.minimum:
+                raise
+            self._terminate(machine, lower=False)
+        self._ended.add(machine)
+
+    def _terminate(self, machine: str, lower: bool) -> None:
+        self._client.terminate_instance_in_auto_scaling_group(
+            InstanceId=machine, ShouldDecrementDesiredCapacity=lower
+        )
+
+    def _read(self) -> dict[str, _Group]:
+        """All groups as AWS says they are; machines seen for the first time come off the wants."""
+        pages = self._client.get_paginator("describe_auto_scaling_groups").paginate(
+            AutoScalingGroupNames=[named["autoscaling_group"] for named in self._named.values()],
+            PaginationConfig={"PageSize": _PAGE},
+        )
+        found = {
+            group["AutoScalingGroupName"]: group
+            for page in pages
+            for group in page["AutoScalingGroups"]
+        }
+        groups = {}
+        for name, named in self._named.items():
+            answer = found.get(named["autoscaling_group"])
+            if answer is None:
+                raise RuntimeError(
+                    f"AWS knows no autoscaling group {named['autoscaling_group']} (group {name})"
+                )
+            groups[name] = self._group(answer, named["maximum"])
+        for name, group in groups.items():
+            new = group.machines.keys() - self._seen
+            self._seen |= new
+            self._take_off(name, len(new))
+        return groups
+
+    def _group(self, answer: dict[str, Any], maximum: int) -> _Group:
+        # AWS may show a machine as it was for a moment after it agreed to end it.
+        machines = {
+            machine["InstanceId"]: machine["LifecycleState"] == "InService"
+            for machine in answer["Instances"]
+            if machine["LifecycleState"].startswith(("Pending", "InService"))
+            and machine["InstanceId"] not in self._ended
+        }
+        return _Group(
+            name=answer["AutoScalingGroupName"],
+            minimum=answer["MinSize"],
+            maximum=min(maximum, answer["MaxSize"]),
+            desired=answer["DesiredCapacity"],
+            machines=machines,
+        )
+
+    def _take_off(self, name: str, arrived: int) -> None:
+        for want in self._wants:
+            if want.group == name:
+                taken = min(arrived, want.count)
+                want.count -= taken
+                arrived -= taken
+        self._wants = [want for want in self._wants if want.count]
+
+    def _wanted(self, name: str) -> int:
+        now = _now()
+        self._wants = [want for want in self._wants if now - want.since < 11 * _TENTH]
+        return sum(want.count for want in self._wants if want.group == name)
+
+    def _raise(self, name: str, group: _Group) -> None:
+        wanted = self._wanted(name)
+        level = min(len(group.machines) + wanted, group.maximum)
+        if wanted and level > group.desired:
+            self._set(group, level)
+
+    def _lower(self, name: str, group: _Group) -> None:
+        """Give up what has been spare for long enough."""
+        level = max(group.minimum, len(group.machines) + self._wanted(name))
+        if level >= group.desired:
+            self._spare_since.pop(name, None)
+        elif _now() - self._spare_since.setdefault(name, _now()) >= _TENTH:
+            self._set(group, level)
+
+    def _settle(self, name: str, group: _Group) -> None:
+        """Raise what waited for the maximum, lower what is spare."""
+        try:
+            self._raise(name, group)
+            self._lower(name, group)
+        except (ClientError, BotoCoreError) as error:  # the listing holds; the next round tries
+            logger.warning("the capacity of %s could not be set: %s", group.name, error)
+
+    def _set(self, group: _Group, capacity: int) -> None:
+        logger.info("capacity of %s: %d, was %d", group.name, capacity, group.desired)
+        self._client.set_desired_capacity(
+            AutoScalingGroupName=group.name, DesiredCapacity=capacity, HonorCooldown=False
+        )
+
+
+def _group_of(machine: str, groups: Mapping[str, _Group]) -> _Group | None:
+    return next((group for group in groups.values() if machine in group.machines), None)
+
+
+def _now() -> float:
+    return time.monotonic()
