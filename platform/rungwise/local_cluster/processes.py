@@ -23,7 +23,7 @@ MARK = "RUNGWISE_LOCAL_CLUSTER"
 # Ray gives its processes titles, which by default are written over their environment.
 _KEEP_ENVIRONMENT = {"SPT_NOENV": "1"}
 _LAST = ("head", "mlflow")  # what the others still talk to while they end
-_GRACE_SECONDS = 10.0
+_GRACE_SECONDS = 5.0
 _KILLS = 20
 
 
