@@ -252,7 +252,7 @@ def show(cluster: KnownCluster, console: Console) -> None:
         ("artifacts", f"a recipe's `root: artifacts` is {root / 'artifacts'}"),
         ("logs", str(folder.logs)),
         ("", ""),
-        ("next", "rungwise submit workflows/pretrain.py workflows/configs/quickstart.yaml"),
+        ("next", f"rungwise submit workflows/pretrain.py workflows/configs/quickstart.yaml{name}"),
         ("", f"rungwise down{name}"),
     ]
     for what, where in rows:
