@@ -92,8 +92,20 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("--batch-size", type=_at_least_one, default=64, metavar="N")
     predict.add_argument("--root", default="artifacts", help="whose registry models:/ names")
     predict.set_defaults(command=_predict)
+    up = commands.add_parser("up", help="start a Ray cluster of several nodes on this machine")
+    up.add_argument("--nodes", type=int, default=2, metavar="N")
+    up.add_argument("--cpus", type=int, metavar="N", help="a node; else the cores are divided")
+    up.add_argument("--name", default="local", help="of the cluster, for several at once")
+    up.add_argument("--root", default="artifacts", help="of recipes and of MLflow's store")
+    up.add_argument("--port", type=int, help="of the job API and dashboard; else near 8265")
+    up.add_argument("--mlflow-port", type=int, metavar="PORT", help="else near 5000")
+    up.add_argument("--prometheus-port", type=int, metavar="PORT", help="else near 9090")
+    up.set_defaults(command=_up)
+    down = commands.add_parser("down", help="end the cluster that `up` started, and nothing else")
+    down.add_argument("--name", help="which, if there are several")
+    down.set_defaults(command=_down)
     for name, sub in commands.choices.items():
-        if name in ("inspect", "predict"):
+        if name in ("inspect", "predict", "up", "down"):
             continue
         sub.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="root=/data/artifacts")
     return parser
@@ -181,6 +193,28 @@ def _sync(options: argparse.Namespace) -> int:
     from rungwise.maintenance import sync_spool
 
     return sync_spool(options.config, options.overrides)
+
+
+def _up(options: argparse.Namespace) -> int:
+    from rungwise.local_cluster.up import Wanted, up_command
+
+    return up_command(
+        Wanted(
+            options.name,
+            options.nodes,
+            options.cpus,
+            options.root,
+            options.port,
+            options.mlflow_port,
+            options.prometheus_port,
+        )
+    )
+
+
+def _down(options: argparse.Namespace) -> int:
+    from rungwise.local_cluster.down import down_command
+
+    return down_command(options.name)
 
 
 if __name__ == "__main__":

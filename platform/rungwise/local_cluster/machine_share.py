@@ -1,0 +1,49 @@
+"""What each node of a cluster here may say it has: this machine's cores and GPUs, divided."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Share:
+    """CPUs and GPUs of one node. `devices` is None on a machine without GPUs."""
+
+    cpus: int
+    devices: tuple[str, ...] | None = None
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """As `ray start` wants them."""
+        gpus = {} if self.devices is None else {"GPU": float(len(self.devices))}
+        return {"CPU": float(self.cpus), **gpus}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What keeps a node from counting, and giving away, another node's GPUs."""
+        return {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": ",".join(self.devices)}
+
+
+def divide(nodes: int, cores: int, devices: list[str]) -> list[Share]:
+    """A share a node: as many CPUs as there are cores in all, but one at least; each GPU once."""
+    shares = []
+    for number in range(nodes):
+        cpus = max(1, cores // nodes + (number < cores % nodes))
+        own = tuple(devices[number::nodes]) if devices else None
+        shares.append(Share(cpus, own))
+    return shares
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def devices() -> list[str]:
+    """Names of the GPUs that this process sees, as CUDA_VISIBLE_DEVICES has them."""
+    import torch
+
+    count = torch.cuda.device_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",")[:count] if visible else [str(index) for index in range(count)]

@@ -1,0 +1,498 @@
+"""`rungwise up` and `down` for real: two nodes, jobs, the token, what is lost, what is left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rungwise.cluster import known
+from rungwise.cluster.known import HOME_VARIABLE, KnownCluster
+from rungwise.cluster.ray_start import environment
+from rungwise.local_cluster import processes
+from rungwise.local_cluster.folder import ClusterFolder
+from rungwise.proof import kill_with_children
+from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+RAY = str(Path(sys.executable).with_name("ray"))
+PASSWORD, CLOUD_KEY = "planted-password-5e1f", "planted-cloud-key-90ab"
+PLANTED = {
+    "AWS_SECRET_ACCESS_KEY": CLOUD_KEY,
+    "MLFLOW_TRACKING_URI": f"http://somebody:{PASSWORD}@127.0.0.1:1",
+}
+STAGES = ("corpus", "tokenizer", "instances", "pretrain")
+
+
+def rungwise(*arguments: str, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """The command as a user gives it in `folder`."""
+    return subprocess.run(
+        [sys.executable, "-m", "rungwise", *arguments],
+        cwd=folder,
+        env=variables(**more),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def variables(**more: str) -> dict[str, str]:
+    ours = {
+        "PYTHONPATH": f"{REPOSITORY / 'platform'}{os.pathsep}{REPOSITORY}",
+        HOME_VARIABLE: os.environ[HOME_VARIABLE],
+    }
+    return {**os.environ, **ours, **more}
+
+
+@dataclass(frozen=True)
+class Up:
+    """A cluster that `rungwise up` started in `folder`, and what it printed."""
+
+    name: str
+    folder: Path
+    said: str
+
+    @property
+    def record(self) -> KnownCluster:
+        (record,) = [one for one in known.known() if one.name == self.name]
+        return record
+
+    @property
+    def places(self) -> ClusterFolder:
+        return ClusterFolder(self.name)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of a user who has the token."""
+        return environment(self.places.token)
+
+    def family(self) -> list[psutil.Process]:
+        return processes.family(self.record.processes, self.places.scratch)
+
+    def get(self, path: str, method: str = "GET", token: str | None = None) -> Any:
+        """What the dashboard answers to the owner of the token, or of another one."""
+        request = urllib.request.Request(self.record.job_address + path, method=method)
+        right = self.places.token.read_text()
+        if token := right if token is None else token:
+            request.add_header("Authorization", f"Bearer {token}")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def submit(self, *arguments: str) -> list[str]:
+        """`ray job submit` of the project; the command."""
+        command = [RAY, "job", "submit", "--address", self.record.job_address]
+        return [*command, "--working-dir", str(self.folder / "project"), *arguments]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        home = tmp_path_factory.mktemp("home")
+        patch.setenv(HOME_VARIABLE, str(home))
+        yield home
+
+
+@contextlib.contextmanager
+def started(name: str, folder: Path, *arguments: str, **more: str) -> Iterator[Up]:
+    done = rungwise("up", "--name", name, *arguments, folder=folder, **more)
+    assert done.returncode == 0, done.stdout + done.stderr
+    try:
+        yield Up(name, folder, done.stdout)
+    finally:
+        if any(one.name == name for one in known.known()):
+            rungwise("down", "--name", name, folder=folder)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """Two nodes of one CPU, so that two workers of a run are on two nodes."""
+    folder = tmp_path_factory.mktemp("work")
+    # What a user has in the folder: the project, without environments and artifacts.
+    for part in ("platform", "workflows"):
+        shutil.copytree(
+            REPOSITORY / part,
+            folder / "project" / part,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+    with started("local", folder, "--cpus", "1", **PLANTED) as up:
+        yield up
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "text", documents=60)
+
+
+def until(what: str, holds: Callable[[], object], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def listening(family: list[psutil.Process]) -> set[int]:
+    """The ports on which these processes listen."""
+    pids = {process.pid for process in family}
+    return {
+        connection.laddr.port
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.pid in pids
+    }
+
+
+def arguments_of_all() -> list[str]:
+    """The arguments of every process of the machine."""
+    found: list[str] = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            found += process.cmdline()
+    return found
+
+
+def assert_gone(up: Up, family: list[psutil.Process], ports: set[int], scratch: Path) -> None:
+    left = [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    assert left == []
+    assert not processes.family((), scratch)
+    assert not scratch.exists()
+    assert not up.places.token.exists()
+    assert up.name not in [one.name for one in known.known()]
+    used = [one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+    assert not ports & {one.laddr.port for one in used}
+
+
+def test_up_says_where_everything_is_and_all_of_it_answers(cluster: Up) -> None:
+    record = cluster.record
+    for place in (record.job_address, record.tracking_uri, record.token_path):
+        assert place
+        assert place in cluster.said
+    assert str(cluster.folder / "artifacts") in cluster.said
+    assert "rungwise submit" in cluster.said
+    assert "rungwise down" in cluster.said
+    with urllib.request.urlopen(f"{record.tracking_uri}/health", timeout=30) as answer:
+        assert answer.read() == b"OK"
+    assert cluster.get("/api/jobs/") == []
+
+
+def test_both_nodes_are_alive_by_rays_own_word(cluster: Up) -> None:
+    command = [RAY, "list", "nodes", "--address", cluster.record.job_address, "--format", "json"]
+    done = subprocess.run(
+        command, env=cluster.environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    nodes = json.loads(done.stdout[done.stdout.index("[") :])
+    assert {node["node_ip"]: node["state"] for node in nodes} == {
+        "127.0.0.2": "ALIVE",
+        "127.0.0.3": "ALIVE",
+    }
+    assert [node["resources_total"]["CPU"] for node in nodes] == [1.0, 1.0]
+
+
+def test_up_again_says_that_it_runs_and_starts_nothing(cluster: Up) -> None:
+    before = cluster.record
+    again = rungwise("up", "--nodes", "3", folder=cluster.folder)
+    assert again.returncode == 0, again.stderr
+    assert "the cluster local runs already" in again.stdout
+    assert cluster.record.job_address in again.stdout
+    assert cluster.record == before
+
+
+@pytest.mark.parametrize("token", ["", "f" * 64], ids=["none", "wrong"])
+def test_without_the_right_token_nothing_is_answered_and_nobody_joins(
+    cluster: Up, tmp_path: Path, token: str
+) -> None:
+    for path, method in (("/api/jobs/", "GET"), ("/api/jobs/", "POST"), ("/api/v0/nodes", "GET")):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            cluster.get(path, method, token)
+        assert refused.value.code == (403 if token else 401)
+    (tmp_path / "token").write_text(token)
+    stranger = environment(tmp_path / "token")
+    if not token:
+        stranger["RAY_AUTH_MODE"] = "disabled"
+    client_port = next(
+        argument.partition("=")[2]
+        for process in cluster.family()
+        if "ray.util.client.server" in process.cmdline()
+        for argument in process.cmdline()
+        if argument.startswith("--port=")
+    )
+    code = "import sys, ray; ray.init(sys.argv[1]); print(len(ray.nodes()), 'nodes')"
+    driver = [sys.executable, "-c", code]
+    node = [RAY, "start", "--address", cluster.record.ray_address, "--block"]
+    node += ["--node-ip-address", "127.0.0.9", "--temp-dir", str(tmp_path / "r")]
+    node += ["--dashboard-agent-listen-port", "0"]
+    for command in (
+        [*driver, cluster.record.ray_address],
+        [*driver, f"ray://127.0.0.1:{client_port}"],
+        node,
+    ):
+        done = subprocess.run(
+            command, env=stranger, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode != 0, command
+        assert "nodes" not in done.stdout
+    # The same by the one who has it.
+    done = subprocess.run(
+        [*driver, cluster.record.ray_address],
+        env=cluster.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "2 nodes" in done.stdout, done.stderr
+
+
+def test_prometheus_measures_every_node(cluster: Up) -> None:
+    if shutil.which("prometheus") is None:
+        assert cluster.record.prometheus_uri is None
+        assert "not installed" in cluster.said
+        pytest.skip("needs prometheus (Debian: apt-get install prometheus)")
+    uri = cluster.record.prometheus_uri
+
+    def ask(path: str, **query: str) -> Any:
+        with urllib.request.urlopen(
+            f"{uri}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=30
+        ) as answer:
+            return json.load(answer)["data"]
+
+    def targets() -> dict[str, str]:
+        active = ask("targets", state="active")["activeTargets"]
+        return {target["scrapeUrl"]: target["health"] for target in active}
+
+    def nodes() -> set[str]:
+        found = ask("query", query="ray_node_mem_total")["result"]
+        return {series["metric"]["ip"] for series in found}
+
+    until("two nodes in Prometheus", lambda: nodes() == {"127.0.0.2", "127.0.0.3"})
+    until("all targets up", lambda: set(targets().values()) == {"up"})
+    assert len(targets()) >= 2
+
+
+def artifacts(root: Path) -> dict[str, dict[str, Any]]:
+    """The record of the one artifact of each stage."""
+    found = {}
+    for stage in STAGES:
+        (path,) = root.glob(f"{stage}/*/artifact.json")
+        found[stage] = json.loads(path.read_text())
+    return found
+
+
+def test_a_job_on_two_nodes_leaves_the_bytes_that_a_run_here_leaves(
+    cluster: Up, corpus: Path, tmp_path: Path
+) -> None:
+    assert cluster.record.tracking_uri is not None
+    place = cluster.record.tracking_uri.removeprefix("http://")
+    recipe = small_recipe(Path("artifacts"), corpus)
+    here = write_recipe(tmp_path / "here.yaml", recipe)
+    done = rungwise(
+        "run", str(REPOSITORY / "workflows" / "pretrain.py"), str(here), folder=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    # What differs is where the run is written down, here with a password.
+    secretly = {"tracking": {"uri": f"http://somebody:{PASSWORD}@{place}"}}
+    there = write_recipe(tmp_path / "there.yaml", recipe | secretly)
+    done = subprocess.run(
+        cluster.submit("--", "python", "workflows/pretrain.py", str(there)),
+        env=cluster.environment,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    laptop, two_nodes = artifacts(tmp_path / "artifacts"), artifacts(cluster.folder / "artifacts")
+    for stage in STAGES:
+        assert two_nodes[stage]["fingerprint"] == laptop[stage]["fingerprint"]
+        assert two_nodes[stage]["files"] == laptop[stage]["files"], stage
+    assert "model.safetensors" in two_nodes["pretrain"]["files"]
+    for key in ("history", "validation", "data_hash"):
+        assert two_nodes["pretrain"]["summary"][key] == laptop["pretrain"]["summary"][key]
+    # The run is in the store that `rungwise ui` and a run in this folder use.
+    with contextlib.closing(sqlite3.connect(cluster.folder / "artifacts" / "mlflow.db")) as store:
+        locations = [row[0] for row in store.execute("SELECT artifact_uri FROM runs")]
+        states = {row[0] for row in store.execute("SELECT status FROM runs")}
+    assert len(locations) >= len(STAGES)
+    assert states == {"FINISHED"}
+    assert all(uri.startswith(f"file://{cluster.folder}/artifacts/") for uri in locations)
+
+
+def test_no_secret_is_in_a_log_a_list_of_processes_or_the_tracking_store(cluster: Up) -> None:
+    token = cluster.places.token.read_text()
+    secrets = [token, PASSWORD, CLOUD_KEY]
+    scratch = cluster.places.scratch
+    assert scratch is not None
+    folders = (cluster.places.path, scratch, cluster.folder / "artifacts")
+    read: dict[str, bytes] = {
+        str(path): path.read_bytes()
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.is_file() and path != cluster.places.token
+    }
+    read["arguments of all processes"] = "\0".join(arguments_of_all()).encode()
+    for path in ("/api/jobs/", "/api/v0/jobs", "/api/v0/actors", "/api/v0/runtime_envs"):
+        shown = path if path.endswith("/") else f"{path}?detail=true&limit=1000"
+        read[path] = json.dumps(cluster.get(shown)).encode()
+    # That the search finds what is there, and in the places meant.
+    (job,) = [row for row in cluster.get("/api/jobs/") if row["submission_id"]]
+    having = [name for name, data in read.items() if job["submission_id"].encode() in data]
+    assert any("/logs/" in name and name.startswith(str(scratch)) for name in having)
+    assert "/api/jobs/" in having
+    assert any(name.endswith("mlflow.db") and b"rungwise" in data for name, data in read.items())
+    for secret in secrets:
+        assert [name for name, data in read.items() if secret.encode() in data] == []
+
+
+def test_a_run_goes_on_when_the_second_node_is_killed(
+    cluster: Up, corpus: Path, tmp_path: Path
+) -> None:
+    recipe = small_recipe(Path("artifacts"), corpus)
+    recipe["pretrain"] |= {"steps": 3000, "validation_every_steps": 1000, "log_every_steps": 100}
+    recipe["compute"] |= {"min_workers": 1, "checkpoint_every_steps": 100}
+    config = write_recipe(tmp_path / "recipe.yaml", recipe)
+    log = tmp_path / "log"
+    with (
+        log.open("w") as stream,
+        psutil.Popen(
+            cluster.submit("--", "python", "workflows/pretrain.py", str(config)),
+            env=cluster.environment,
+            stdout=stream,
+            stderr=stream,
+        ) as job,
+    ):
+        saved = "pretrain/*/checkpoints/*/checkpoint.json"
+        root = cluster.folder / "artifacts"
+        before = set(root.glob(saved))
+        until("a checkpoint", lambda: job.poll() is not None or set(root.glob(saved)) - before)
+        assert job.poll() is None, log.read_text()
+        (second,) = [one for one in cluster.record.processes if one.what == "node-2"]
+        kill_with_children(second.pid)
+        assert job.wait(400) == 0, log.read_text()
+    (record,) = [
+        found
+        for path in root.glob("pretrain/*/artifact.json")
+        if (found := json.loads(path.read_text()))["summary"]["steps"] == 3000
+    ]
+    attempts = record["summary"]["attempts"]
+    assert [attempt["workers"] for attempt in attempts] == [2, 1]
+    assert attempts[1]["step"] >= 100
+    again = rungwise("up", folder=cluster.folder)
+    assert again.returncode == 2
+    assert "node-2 ended by itself" in again.stderr
+
+
+def test_down_leaves_nothing_of_it_and_touches_no_other_cluster(
+    cluster: Up, tmp_path: Path
+) -> None:
+    with started("other", tmp_path, "--nodes", "1", "--cpus", "1") as other:
+        assert other.record.job_address != cluster.record.job_address
+        theirs = {process.pid for process in other.family()}
+        mine, scratch = cluster.family(), cluster.places.scratch
+        ports = listening(mine)
+        assert scratch is not None
+        assert not theirs & {process.pid for process in mine}
+        assert int(cluster.record.job_address.rpartition(":")[2]) in ports
+        several = rungwise("down", folder=tmp_path)
+        assert several.returncode == 2
+        assert "local, other" in several.stderr
+        done = rungwise("down", "--name", "local", folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "had ended by itself: node-2" in done.stdout
+        assert_gone(cluster, mine, ports, scratch)
+        logs = cluster.places.logs
+        assert str(logs) in done.stdout
+        assert (logs / "ray" / "node-2" / "raylet.out").exists()
+        assert list((logs / "ray" / "head").glob("job-driver-*.log"))
+        # The other one is as it was, and takes a job.
+        assert theirs <= {process.pid for process in other.family()}
+        command = [RAY, "job", "submit", "--address", other.record.job_address]
+        job = subprocess.run(
+            [*command, "--", "python", "-c", "print(6 * 7)"],
+            env=other.environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert job.returncode == 0, job.stderr
+        assert "42" in job.stdout
+
+
+def test_what_an_up_that_was_killed_left_is_ended_by_down(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rungwise", "up", "--name", "half"]
+    with psutil.Popen(
+        command, cwd=tmp_path, env=variables(), stdout=subprocess.DEVNULL
+    ) as starting:
+        until(
+            "a head",
+            lambda: any(
+                entry.what == "head"
+                for one in known.known()
+                if one.name == "half"
+                for entry in one.processes
+            ),
+        )
+        up = Up("half", tmp_path, "")
+        until("processes of the head", lambda: len(up.family()) > 4)
+        other = rungwise("down", "--name", "half", folder=tmp_path)
+        assert other.returncode == 2
+        assert "another rungwise up or down is at work" in other.stderr
+        assert starting.poll() is None, "it was to be killed half-way"
+        starting.kill()
+    scratch = up.places.scratch
+    assert scratch is not None
+    again = rungwise("up", "--name", "half", folder=tmp_path)
+    assert again.returncode == 2
+    assert "it was never ready" in again.stderr
+    family = up.family()
+    ports = listening(family)
+    done = rungwise("down", "--name", "half", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert_gone(up, family, ports, scratch)
+
+
+def test_an_up_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rungwise", "up", "--name", "broken-off"]
+    with psutil.Popen(
+        command, cwd=tmp_path, env=variables(), stdout=subprocess.PIPE, text=True
+    ) as starting:
+        up = Up("broken-off", tmp_path, "")
+        until("a record", lambda: any(one.name == up.name for one in known.known()))
+        until("processes", lambda: len(up.family()) > 4)
+        family, scratch = up.family(), up.places.scratch
+        assert scratch is not None
+        starting.send_signal(signal.SIGINT)
+        said, _ = starting.communicate(timeout=120)
+        assert starting.returncode == 130
+    assert "interrupted; what had been started has been ended" in said
+    assert_gone(up, family, set(), scratch)
+
+
+def test_a_store_that_mlflow_cannot_read_is_said_and_what_was_started_is_ended(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "artifacts").mkdir()
+    (tmp_path / "artifacts" / "mlflow.db").write_text("this is no database at all")
+    done = rungwise("up", "--name", "spoilt", folder=tmp_path)
+    assert done.returncode == 2
+    assert re.search(r"error: mlflow has ended: .*file is not a database", done.stderr)
+    assert (ClusterFolder("spoilt").logs / "mlflow.log").exists()
+    assert not [one for one in known.known() if one.name == "spoilt"]
+    assert str(tmp_path) not in " ".join(arguments_of_all())

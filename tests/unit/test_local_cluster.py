@@ -1,0 +1,348 @@
+"""`rungwise up` and `down` without Ray: what is refused, what is found again, what is ended."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from rungwise.__main__ import main
+from rungwise.cluster import known
+from rungwise.cluster.known import HOME_VARIABLE, KnownCluster, Process
+from rungwise.errors import UserError
+from rungwise.local_cluster import processes, services
+from rungwise.local_cluster.checks import check_nodes, check_room, local_root
+from rungwise.local_cluster.down import down
+from rungwise.local_cluster.folder import ClusterFolder
+from rungwise.local_cluster.machine_share import divide
+from rungwise.local_cluster.ports import Ports, can_bind, is_free
+from rungwise.local_cluster.up import Wanted, up
+from rungwise.storage import Folder
+from rungwise.tracking import default_uri
+
+QUIET = Console(quiet=True)
+SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+STUBBORN += "print('ready', flush=True); time.sleep(300)"
+POLITE = "import signal, sys, time\n"
+POLITE += "signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('asked')))\n"
+POLITE += "print('ready', flush=True); time.sleep(300)"
+# A parent that ends at once and leaves a child.
+ORPHAN = f"import subprocess; print(subprocess.Popen({SLEEP!r}).pid, flush=True)"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def stranger() -> Iterator[psutil.Popen]:
+    """A process that has nothing to do with any cluster."""
+    with psutil.Popen(SLEEP) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def cluster(name: str, *recorded: Process) -> KnownCluster:
+    return KnownCluster(
+        name=name,
+        job_address="http://127.0.0.1:1",
+        ray_address="127.0.0.2:6379",
+        token_path=str(ClusterFolder(name).token),
+        tracking_uri=None,
+        prometheus_uri=None,
+        root="/",
+        processes=recorded,
+    )
+
+
+def made(name: str) -> tuple[ClusterFolder, Path]:
+    """The folder of a cluster that is being started, and its scratch."""
+    folder = ClusterFolder(name)
+    with folder.locked():
+        return folder, folder.make()
+
+
+def wait_for_line(log: Path) -> str:
+    deadline = time.monotonic() + 30
+    while not log.read_text().endswith("\n"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return log.read_text().strip()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cores", "expected"),
+    [(2, 2, [1, 1]), (2, 5, [3, 2]), (3, 2, [1, 1, 1]), (1, 16, [16]), (4, 8, [2, 2, 2, 2])],
+)
+def test_nodes_share_the_cores_and_none_has_less_than_one(
+    nodes: int, cores: int, expected: list[int]
+) -> None:
+    shares = divide(nodes, cores, [])
+    assert [share.cpus for share in shares] == expected
+    assert all("GPU" not in share.resources and not share.environment for share in shares)
+
+
+def test_each_gpu_belongs_to_one_node() -> None:
+    shares = divide(3, 6, ["0", "2", "3", "7"])
+    visible = [share.environment["CUDA_VISIBLE_DEVICES"] for share in shares]
+    assert sorted(",".join(visible).split(",")) == ["0", "2", "3", "7"]
+    assert [share.resources["GPU"] for share in shares] == [2, 1, 1]
+    assert divide(3, 6, ["0"])[2].environment == {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_a_port_that_somebody_listens_on_is_not_given(listener: int) -> None:
+    assert not is_free(listener)
+    with pytest.raises(UserError, match=f"port {listener} is taken; choose another with --port"):
+        Ports().wanted(listener, "--port")
+    assert Ports().near(listener) > listener
+
+
+def test_no_port_is_given_twice() -> None:
+    ports = Ports()
+    first = ports.near(21000)
+    assert ports.near(first) > first
+    with pytest.raises(UserError, match="taken"):
+        ports.wanted(first, "--mlflow-port")
+    with pytest.raises(UserError, match="from 1024"):
+        ports.wanted(80, "--port")
+
+
+def test_an_address_of_another_machine_cannot_be_a_nodes() -> None:
+    assert can_bind("127.0.0.9")
+    assert not can_bind("192.0.2.77")  # RFC 5737: of nobody
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nodes", "0"], "--nodes is 0; expected 1 to 32"),
+        (["--nodes", "33"], "--nodes is 33"),
+        (["--cpus", "0"], "--cpus is 0; expected 1 or more"),
+        (["--name", "../there"], "--name is '../there'; expected"),
+        (["--root", "s3://bucket/artifacts"], "--root is s3://bucket/artifacts; expected a folder"),
+        (["--root", "/proc/artifacts"], "--root /proc/artifacts cannot be made"),
+    ],
+)
+def test_a_wish_that_cannot_be_is_refused_in_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], home: Path
+) -> None:
+    assert main(["up", *arguments]) == 2
+    said = capsys.readouterr().err.strip()
+    assert message in said
+    assert "\n" not in said
+    assert known.known() == []
+
+
+def test_a_port_that_is_taken_is_said_before_anything_is_started(
+    listener: int, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=f"port {listener} is taken.*--mlflow-port"):
+        up(Wanted(root=str(tmp_path / "artifacts"), mlflow_port=listener), QUIET)
+    assert known.known() == []
+    assert ClusterFolder("local").scratch is None
+
+
+def test_too_little_memory_or_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = psutil.virtual_memory()._replace(available=1 << 30)
+    (tmp_path / "home" / "clusters").mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(psutil, "virtual_memory", lambda: memory)
+        with pytest.raises(UserError, match=r"2 nodes need about 2\.0 GiB .* 1\.0 are available"):
+            check_room(2, tmp_path)
+    usage = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
+    with pytest.raises(UserError, match=r"has 0\.0 GiB free; expected 1 or more"):
+        check_room(2, tmp_path)
+
+
+def test_what_fits_is_not_refused(tmp_path: Path) -> None:
+    check_nodes(2, None)
+    assert local_root(str(tmp_path / "a" / "b")).is_dir()
+
+
+def test_only_the_owner_can_read_the_token_and_each_cluster_has_its_own() -> None:
+    one, scratch = made("one")
+    other, _ = made("other")
+    assert stat.S_IMODE(one.token.stat().st_mode) == 0o600
+    assert stat.S_IMODE(one.path.stat().st_mode) == 0o700
+    assert stat.S_IMODE(scratch.stat().st_mode) == 0o700
+    tokens = {folder.token.read_text() for folder in (one, other)}
+    assert len(tokens) == 2
+    assert all(len(bytes.fromhex(token)) == 32 for token in tokens)
+    one.clear()
+    other.clear()
+
+
+def test_sockets_below_the_scratch_folder_have_paths_short_enough() -> None:
+    folder, scratch = made("a" * 40)
+    session = "session_2026-12-31_23-59-59_999999_4194304/sockets/plasma_store"
+    assert len(str(scratch / "node-32" / session)) < 104  # the least of the systems' limits
+    folder.clear()
+
+
+def test_two_commands_are_not_at_work_on_one_cluster_at_once() -> None:
+    folder = ClusterFolder("local")
+    with (
+        folder.locked(),
+        pytest.raises(UserError, match="another rungwise up or down is at work"),
+        ClusterFolder("local").locked(),
+    ):
+        pass
+    with folder.locked():
+        pass
+
+
+def test_what_is_cleared_leaves_the_logs_of_every_node() -> None:
+    folder, scratch = made("local")
+    known.save(cluster("local"))
+    for node in ("head", "node-2"):
+        session = scratch / node / "session_2026-01-01_00-00-00_000000_1"
+        (session / "logs").mkdir(parents=True)
+        (session / "logs" / "raylet.out").write_text(node)
+        (session / "runtime_resources").mkdir()
+        (scratch / node / "session_latest").symlink_to(session)
+    folder.ready.touch()
+    folder.clear()
+    left = [str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file()]
+    assert sorted(left) == ["lock", "logs/ray/head/raylet.out", "logs/ray/node-2/raylet.out"]
+    assert not scratch.exists()
+    assert known.known() == []
+
+
+def test_a_process_that_was_given_a_recorded_id_is_left_alone(stranger: psutil.Popen) -> None:
+    mine = Process("head", stranger.pid, stranger.create_time())
+    assert processes.running(mine) is not None
+    earlier = Process("head", stranger.pid, stranger.create_time() - 60)
+    assert processes.running(earlier) is None
+    _, scratch = made("local")
+    known.save(cluster("local", earlier))
+    console = Console(file=io.StringIO(), record=True)
+    down("local", console)
+    assert stranger.is_running()
+    assert "had ended by itself: head" in console.export_text()
+    assert known.known() == []
+    assert not scratch.exists()
+
+
+def test_all_are_asked_to_end_and_the_stubborn_and_orphans_are_killed_but_no_stranger(
+    tmp_path: Path, stranger: psutil.Popen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_GRACE_SECONDS", 1.0)
+    scratch = tmp_path / "scratch"
+    environment = processes.marked(os.environ, scratch)
+    codes = {"mlflow": POLITE, "head": STUBBORN, "node-2": ORPHAN}
+    entries = []
+    for what, code in codes.items():
+        command = [sys.executable, "-c", code]
+        entries.append(processes.start(what, command, environment, tmp_path / what)[1])
+    lines = {what: wait_for_line(tmp_path / what) for what in codes}
+    parent = psutil.Process(entries[2].pid)
+    parent.wait()
+    orphan = psutil.Process(int(lines["node-2"]))
+    assert [processes.running(entry) is None for entry in entries] == [False, False, True]
+    left = {entries[0].pid, entries[1].pid, orphan.pid}
+    # Without the records it is the mark that finds them.
+    assert {one.pid for one in processes.family((), scratch)} == left
+    assert processes.end(entries, scratch) == 3
+    assert not any(psutil.pid_exists(pid) for pid in left - {orphan.pid})
+    assert not processes.family(entries, scratch)
+    assert (tmp_path / "mlflow").read_text() == "ready\nasked\n"
+    assert stranger.status() != psutil.STATUS_ZOMBIE
+
+
+def test_no_signal_of_the_terminal_reaches_what_is_started(tmp_path: Path) -> None:
+    process, entry = processes.start("head", SLEEP, os.environ, tmp_path / "log")
+    assert os.getsid(process.pid) == process.pid != os.getsid(0)
+    processes.end([entry], None)
+
+
+def test_a_cluster_that_ended_by_itself_is_noted_and_forgotten(
+    tmp_path: Path, listener: int, stranger: psutil.Popen
+) -> None:
+    _, scratch = made("local")
+    known.save(cluster("local", Process("head", stranger.pid, stranger.create_time() - 60)))
+    console = Console(file=io.StringIO(), record=True)
+    # The port stops it right after.
+    with pytest.raises(UserError, match="is taken"):
+        up(Wanted(root=str(tmp_path / "artifacts"), port=listener), console)
+    assert "the last cluster local had ended by itself; its record is gone" in console.export_text()
+    assert known.known() == []
+    assert not scratch.exists()
+
+
+def test_a_cluster_that_runs_in_part_is_not_taken_for_whole(
+    tmp_path: Path, stranger: psutil.Popen
+) -> None:
+    folder, _ = made("local")
+    alive = Process("head", stranger.pid, stranger.create_time())
+    known.save(cluster("local", alive))
+    with pytest.raises(UserError, match=r"it was never ready.*rungwise down --name local"):
+        up(Wanted(), QUIET)
+    folder.ready.touch()
+    assert up(Wanted(), QUIET).processes == (alive,)
+    known.save(cluster("local", alive, Process("node-2", stranger.pid, 1.0)))
+    with pytest.raises(UserError, match="node-2 ended by itself"):
+        up(Wanted(), QUIET)
+    folder.clear()
+
+
+def test_down_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["down"]) == 0
+    assert "no cluster was started here" in capsys.readouterr().out
+    known.save(cluster("one"))
+    known.save(cluster("two"))
+    assert main(["down"]) == 2
+    assert "one, two" in capsys.readouterr().err
+    assert main(["down", "--name", "three"]) == 2
+    assert "no cluster named three" in capsys.readouterr().err
+
+
+def test_the_server_has_the_store_that_a_run_here_would_have(tmp_path: Path) -> None:
+    command = services.mlflow(tmp_path / "artifacts", 5000)
+    uri = default_uri(Folder.at(tmp_path / "artifacts"), None)
+    assert command[command.index("--backend-store-uri") + 1] == uri
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+
+
+def test_prometheus_itself_accepts_its_configuration(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("needs promtool (Debian: apt-get install prometheus)")
+    (tmp_path / "token").write_text("secret")
+    command = services.prometheus(tmp_path, "http://127.0.0.1:8265", tmp_path / "token", 9090)
+    assert command is not None
+    assert "--web.listen-address=127.0.0.1:9090" in command
+    check = [promtool, "check", "config", str(tmp_path / "prometheus.yml")]
+    checked = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+    assert "secret" not in (tmp_path / "prometheus.yml").read_text()
+
+
+def test_nothing_is_said_to_answer_where_nothing_listens(unused_port: int, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret")
+    nowhere = f"http://127.0.0.1:{unused_port}"
+    assert not services.answers(nowhere)
+    assert not services.takes_jobs(nowhere, tmp_path / "token")
+    assert services.nodes(nowhere, tmp_path / "token") == set()
