@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ray.job_submission import JobDetails, JobStatus, JobType
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -82,7 +83,7 @@ def jobs_command(at: Server) -> int:
         started = each.start_time or now
         ended = each.end_time or now
         table.add_row(
-            each.submission_id,
+            Text(_id(each)),
             Text((each.metadata or {}).get("job_name", "")),
             Text(each.status.value.lower(), _STYLES[each.status]),
             _duration(now - started),
@@ -112,13 +113,13 @@ def stop_command(job: str, at: Server) -> int:
     client, console = connect(at), Console()
     made = _find(client, job)
     if made.status.is_terminal():
-        console.print(f"{_id(made)} has {_ended(made.status)} already", highlight=False)
+        _say(console, f"{_id(made)} has {_ended(made.status)} already")
         return OK
     client.stop_job(_id(made))
-    with console.status(f"{_id(made)} closes its runs (at most {_STOP_SECONDS} s)"):
+    with console.status(f"{escape(_id(made))} closes its runs (at most {_STOP_SECONDS} s)"):
         while not (made := client.details(_id(made))).status.is_terminal():
             time.sleep(_POLL_SECONDS)
-    console.print(f"{_id(made)} has {_ended(made.status)}", highlight=False)
+    _say(console, f"{_id(made)} has {_ended(made.status)}")
     if made.status is JobStatus.STOPPED:
         _say(console, f"go on from its checkpoints: rungwise resume {_id(made)}{at.option}")
     return OK
@@ -176,7 +177,7 @@ def _submit(
 
 
 def _after(client: Client, job: str, console: Console, wait: bool) -> int:
-    console.print(f"\n[green]submitted[/] [bold]{job}[/]", highlight=False)
+    console.print(f"\n[green]submitted[/] [bold]{escape(job)}[/]", highlight=False)
     option = client.server.option
     if not wait:
         _say(console, f"follow it with: rungwise logs --follow {job}{option}")
@@ -202,7 +203,8 @@ def _follow(client: Client, job: str, console: Console) -> int:
     took = _duration((made.end_time or 0) - (made.start_time or 0))
     style = _STYLES[made.status]
     console.print(
-        f"\n[bold]{job}[/] has [{style}]{_ended(made.status)}[/] after {took}", highlight=False
+        f"\n[bold]{escape(job)}[/] has [{style}]{_ended(made.status)}[/] after {took}",
+        highlight=False,
     )
     if made.status is JobStatus.SUCCEEDED:
         return OK

@@ -37,7 +37,7 @@ _SILENT = logging.Logger("packing", logging.CRITICAL + 1)
 class Packed:
     """A file, or an empty folder, of the package."""
 
-    path: str  # relative to the folder
+    path: str  # relative to the folder; that of an empty folder ends with a slash
     size_bytes: int
 
 
@@ -57,7 +57,8 @@ def packed(folder: Path) -> list[Packed]:
             if not os.access(path, os.R_OK):
                 raise PermissionError(13, os.strerror(13), str(path))
             name = path.relative_to(folder).as_posix()
-            found.append(Packed(name, 0 if is_folder else path.stat().st_size))
+            packed_as = Packed(f"{name}/", 0) if is_folder else Packed(name, path.stat().st_size)
+            found.append(packed_as)
             if len(found) > _MOST_FILES:
                 raise UserError(
                     f"{folder} holds more than {_MOST_FILES:,} files; choose the project's own "

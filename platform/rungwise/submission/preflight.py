@@ -11,6 +11,7 @@ from packaging.version import Version
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
+from rich.text import Text
 
 from rungwise.errors import UserError
 from rungwise.recipe import Recipe
@@ -37,8 +38,8 @@ class Report:
         table.add_column(style="bold")
         table.add_column(overflow="fold")
         for what, found in self.rows:
-            table.add_row(what, found)
-        console.print(table, highlight=False)
+            table.add_row(what, Text(found))
+        console.print(table)
         for note in self.notes:
             console.print(
                 f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True
