@@ -104,11 +104,43 @@ def _parser() -> argparse.ArgumentParser:
     down = commands.add_parser("down", help="end the cluster that `up` started, and nothing else")
     down.add_argument("--name", help="which, if there are several")
     down.set_defaults(command=_down)
+    _add_jobs(commands)
     for name, sub in commands.choices.items():
-        if name in ("inspect", "predict", "up", "down"):
+        if name in ("inspect", "predict", "up", "down", "jobs", "logs", "stop", "resume"):
             continue
         sub.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="root=/data/artifacts")
     return parser
+
+
+def _add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The commands that speak to the job server of a cluster."""
+    for name, command, text in (
+        ("submit", _submit, "check a workflow and run it on a cluster"),
+        ("jobs", _jobs, "the jobs of a cluster"),
+        ("logs", _logs, "what a job has printed"),
+        ("stop", _stop, "end a job as Ctrl-C ends a run"),
+        ("resume", _resume, "submit a job that ended again, from its checkpoints"),
+    ):
+        sub = commands.add_parser(name, help=text, description=text)
+        if name == "submit":
+            sub.add_argument("workflow", metavar="WORKFLOW", help="workflows/pretrain.py")
+            sub.add_argument("config", metavar="CONFIG", help="workflows/configs/quickstart.yaml")
+            sub.add_argument(
+                "--ignore-versions",
+                action="store_true",
+                help="submit to another minor version of Ray or Python than there is here",
+            )
+        elif name != "jobs":
+            sub.add_argument("job", metavar="ID", help="an id, or how it begins")
+        if name == "logs":
+            sub.add_argument("--follow", "-f", action="store_true", help="until the job ends")
+        if name in ("submit", "resume"):
+            sub.add_argument("--working-dir", default=".", metavar="FOLDER", help="what goes along")
+            sub.add_argument("--no-wait", action="store_true", help="return once it is submitted")
+        which = sub.add_mutually_exclusive_group()
+        which.add_argument("--address", metavar="URL", help="else RAY_API_SERVER_ADDRESS")
+        which.add_argument("--name", metavar="CLUSTER", help="one that `rungwise up` started")
+        sub.set_defaults(command=command)
 
 
 def _at_least_one(text: str) -> int:
@@ -180,6 +212,54 @@ def _predict(options: argparse.Namespace) -> int:
         options.format,
         options.batch_size,
         options.root,
+    )
+
+
+def _submit(options: argparse.Namespace) -> int:
+    from rungwise.submission.connection import server
+    from rungwise.submission.jobs import submit_command
+
+    return submit_command(
+        options.workflow,
+        options.config,
+        options.overrides,
+        server(options.address, options.name),
+        options.working_dir,
+        wait=not options.no_wait,
+        any_version=options.ignore_versions,
+    )
+
+
+def _jobs(options: argparse.Namespace) -> int:
+    from rungwise.submission.connection import server
+    from rungwise.submission.jobs import jobs_command
+
+    return jobs_command(server(options.address, options.name))
+
+
+def _logs(options: argparse.Namespace) -> int:
+    from rungwise.submission.connection import server
+    from rungwise.submission.jobs import logs_command
+
+    return logs_command(options.job, server(options.address, options.name), options.follow)
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from rungwise.submission.connection import server
+    from rungwise.submission.jobs import stop_command
+
+    return stop_command(options.job, server(options.address, options.name))
+
+
+def _resume(options: argparse.Namespace) -> int:
+    from rungwise.submission.connection import server
+    from rungwise.submission.jobs import resume_command
+
+    return resume_command(
+        options.job,
+        server(options.address, options.name),
+        options.working_dir,
+        wait=not options.no_wait,
     )
 
 

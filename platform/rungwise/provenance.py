@@ -25,9 +25,10 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def commit() -> str | None:
-    """The commit of the source tree, `-dirty` if it has changes; None outside a checkout."""
-    here = Path(__file__).parent
+def commit(folder: Path | None = None) -> str | None:
+    """The commit of the source tree, or of another folder's, `-dirty` if it has changes; None
+    outside a checkout."""
+    here = folder or Path(__file__).parent
     try:
         return subprocess.run(
             ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],

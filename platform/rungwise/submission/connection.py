@@ -1,0 +1,259 @@
+"""Where a cluster's job server is, the token it wants, and a client that says what is wrong.
+
+Ray's own client waits for an answer for ever, and takes RAY_ADDRESS before the address it is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from ray.exceptions import AuthenticationError
+from ray.job_submission import JobDetails, JobSubmissionClient
+
+from rungwise.cluster import known
+from rungwise.cluster.ray_start import DASHBOARD_PORT
+from rungwise.errors import UserError
+
+ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"
+_ADDRESS_VARIABLES = (ADDRESS_VARIABLE, "RAY_ADDRESS")
+_TOKEN_VARIABLES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+_DEFAULT_TOKEN = Path(".ray", "auth_token")  # where Ray looks last, below the home
+_LOGGERS = (
+    "dashboard.modules.dashboard_sdk",
+    "_private.runtime_env.packaging",
+    "_private.runtime_env.working_dir",
+)
+# To connect, and between two pieces of an answer.
+_TIMEOUT_SECONDS = (10.0, 60.0)
+_WHERE_TOKENS_COME_FROM = (
+    "put the cluster's token in a file and name the file in RAY_AUTH_TOKEN_PATH (the output "
+    "`connect` of infra/terraform has the command that fetches it)"
+)
+
+
+class UnreachableError(UserError):
+    """Nothing answers at the address, or what answered has stopped to."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A job server. `option` is what a later command needs to reach the same one."""
+
+    address: str
+    token: str | None = field(repr=False)
+    token_from: str
+    option: str = ""
+    known: known.KnownCluster | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request carries."""
+        return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+
+    @property
+    def in_the_clear(self) -> bool:
+        """Whether the token leaves this machine unencrypted."""
+        parts = urlsplit(self.address)
+        return self.token is not None and parts.scheme == "http" and not _loopback(parts.hostname)
+
+
+class Client(JobSubmissionClient):
+    """Ray's client of one server. Every request ends, and its errors are UserErrors."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        # It reports each upload, and warns of what it leaves out; the pre-flight has said it all.
+        for name in _LOGGERS:
+            logging.getLogger(f"ray.{name}").setLevel(logging.ERROR)
+        with _variables({**dict.fromkeys(_ADDRESS_VARIABLES), ADDRESS_VARIABLE: server.address}):
+            super().__init__(server.address, headers=dict(server.headers))
+
+    def _do_request(self, method: str, endpoint: str, **options: Any) -> requests.Response:
+        try:
+            return super()._do_request(method, endpoint, timeout=_TIMEOUT_SECONDS, **options)
+        except AuthenticationError:
+            raise UserError(_refused_token(self.server)) from None
+        except (requests.ConnectionError, requests.Timeout) as error:
+            raise UnreachableError(_unreachable(self.server)) from error
+
+    def get(self, route: str) -> dict[str, Any]:
+        """The `data` of a route of the dashboard. UserError if it has no such route."""
+        answer = self._do_request("GET", route)
+        try:
+            return answer.json()["data"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self.server.address}{route} answered {answer.status_code} and no data; is the "
+                "dashboard of this cluster whole (ray[default])?"
+            ) from error
+
+    def details(self, job: str) -> JobDetails:
+        """What the cluster says of one job.
+
+        Raises UserError if it knows none of this id, UnreachableError if it cannot say.
+        """
+        answer = self._do_request("GET", f"/api/jobs/{job}")
+        if answer.status_code == 404:
+            raise UserError(
+                f"the cluster at {self.server.address} does not know the job {job}; a head that "
+                "starts anew forgets its jobs: submit it again, and it goes on from its checkpoints"
+            )
+        if answer.status_code != 200:
+            raise UnreachableError(
+                f"{self.server.address} answered {answer.status_code}; see the logs of the head"
+            )
+        return JobDetails(**answer.json())
+
+    def has_package(self, uri: str) -> bool:
+        """Whether the cluster still holds an uploaded folder; if so it keeps it a while longer."""
+        return self._package_exists(uri)
+
+
+def server(address: str | None, name: str | None) -> Server:
+    """The server that is meant: `address`, or a cluster started here, or the environment's.
+
+    Raises UserError if none is named anywhere, or its token cannot be read.
+    """
+    if address:
+        at = _http(address, "--address")
+        return _server(at, _known_at(at), f" --address {at}")
+    if name:
+        cluster = known.find(name)
+        assert cluster is not None, "a name is found or refused"
+        return _server(cluster.job_address, cluster, f" --name {name}")
+    for variable in _ADDRESS_VARIABLES:
+        value = os.environ.get(variable, "")
+        # Drivers have a RAY_ADDRESS too, which is no address of a job server.
+        if value and (variable == ADDRESS_VARIABLE or value.startswith(("http://", "https://"))):
+            at = _http(value, variable)
+            return _server(at, _known_at(at))
+    if cluster := known.find(None):
+        return _server(cluster.job_address, cluster)
+    raise UserError(
+        "which cluster? give --address http://HOST:8265 or set RAY_API_SERVER_ADDRESS (the output "
+        "`connect` of infra/terraform has both), or start one here with: rungwise up"
+    )
+
+
+def connect(at: Server) -> Client:
+    """A client, after a first exchange with the server.
+
+    Raises UnreachableError if nothing answers, UserError if that is no job server or wants another
+    token.
+    """
+    try:
+        return Client(at)
+    except UserError:
+        raise
+    except (RuntimeError, requests.RequestException, ValueError, KeyError) as error:
+        raise UserError(
+            f"what answers at {at.address} is not the job server of a Ray cluster; its port is "
+            f"{DASHBOARD_PORT} unless set otherwise (6379 and 10001 are for other things)"
+        ) from error
+
+
+def _server(at: str, cluster: known.KnownCluster | None, option: str = "") -> Server:
+    token, token_from = _token(cluster)
+    return Server(at, token, token_from, option, cluster)
+
+
+def _token(cluster: known.KnownCluster | None) -> tuple[str | None, str]:
+    """The token and where it is from: that of a cluster started here, else where Ray looks."""
+    if cluster is not None:
+        return _read(Path(cluster.token_path)), f"of the cluster {cluster.name}"
+    value, path = (os.environ.get(variable) for variable in _TOKEN_VARIABLES)
+    if value:
+        return value.strip(), "RAY_AUTH_TOKEN"
+    if path:
+        return _read(Path(path).expanduser()), f"RAY_AUTH_TOKEN_PATH ({path})"
+    default = Path.home() / _DEFAULT_TOKEN
+    return (_read(default), str(default)) if default.is_file() else (None, "")
+
+
+def _read(path: Path) -> str:
+    try:
+        token = path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UserError(
+            f"cannot read the token at {path} ({why}); {_WHERE_TOKENS_COME_FROM}"
+        ) from (error)
+    if not token:
+        raise UserError(f"the token at {path} is empty; {_WHERE_TOKENS_COME_FROM}")
+    return token
+
+
+def _refused_token(at: Server) -> str:
+    if at.token is None:
+        return (
+            f"the cluster at {at.address} wants a token and none is set; {_WHERE_TOKENS_COME_FROM}"
+        )
+    return (
+        f"the cluster at {at.address} refuses the token from {at.token_from}: it is of another "
+        f"cluster, or the cluster was made anew; {_WHERE_TOKENS_COME_FROM}"
+    )
+
+
+def _unreachable(at: Server) -> str:
+    if at.known is not None:
+        return (
+            f"the cluster {at.known.name} does not answer at {at.address}; start it again with: "
+            "rungwise up"
+        )
+    if _loopback(urlsplit(at.address).hostname):
+        return (
+            f"nothing answers at {at.address}; start the port forwarding to the head and leave it "
+            "open (the output `connect` of infra/terraform has the command), or a cluster here "
+            "with: rungwise up"
+        )
+    return (
+        f"nothing answers at {at.address}; is it the head's job server, whose port is "
+        f"{DASHBOARD_PORT}, and can this machine reach it? Clusters of infra/terraform are reached "
+        "by port forwarding only: see their output `connect`"
+    )
+
+
+def _http(address: str, source: str) -> str:
+    at = address if "://" in address else f"http://{address}"
+    try:
+        parts = urlsplit(at)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole:
+        raise UserError(f"{source}: expected an address like http://HOST:8265, found {address!r}")
+    return at.rstrip("/")
+
+
+def _known_at(address: str) -> known.KnownCluster | None:
+    return next((each for each in known.known() if each.job_address == address), None)
+
+
+def _loopback(host: str | None) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
+@contextlib.contextmanager
+def _variables(values: dict[str, str | None]) -> Iterator[None]:
+    """These environment variables for the time of the block; None is unset."""
+    before = {name: os.environ.pop(name, None) for name in values}
+    os.environ.update({name: value for name, value in values.items() if value is not None})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value

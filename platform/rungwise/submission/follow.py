@@ -1,0 +1,98 @@
+"""Follow a job's output, over connections that break, until it ends.
+
+Every connection gets the whole text from its beginning, so what was printed is a count of
+characters, and a new connection goes on behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+import aiohttp
+from ray.job_submission import JobDetails
+
+from rungwise.submission.connection import Client, UnreachableError
+
+# A connection over which nothing comes for so long, not even the answer to a ping, is dead.
+_HEARTBEAT_SECONDS = 20.0
+_FIRST_WAIT_SECONDS = 0.5
+_LONGEST_WAIT_SECONDS = 15.0
+# Without any answer; a laptop's nap is no reason to stop, the end of a cluster is.
+PATIENCE_SECONDS = 1800.0
+
+Write = Callable[[str], None]
+
+
+class Follower:
+    """Writes one job's output, each character once, however often it must connect."""
+
+    def __init__(self, client: Client, job: str, write: Write, say: Write) -> None:
+        self._client = client
+        self._job = job
+        self._write = write
+        self._say = say  # what is about the connection, not from the job
+        self._printed = 0
+
+    def follow(self) -> JobDetails:
+        """Return when the job has ended and all of its output is written.
+
+        Raises UnreachableError after PATIENCE_SECONDS without an answer, UserError if the cluster
+        no longer knows the job or takes the token. KeyboardInterrupt leaves the job alone.
+        """
+        wait, heard, lost = _FIRST_WAIT_SECONDS, time.monotonic(), False
+        while True:
+            before = self._printed
+            with contextlib.suppress(aiohttp.ClientError, OSError):
+                asyncio.run(self._stream())
+            try:
+                details = self._client.details(self._job)
+                if details.status.is_terminal():
+                    self._finish()
+                    return details
+                heard = time.monotonic()
+                if lost:
+                    self._say("connected again")
+                lost = False
+            except UnreachableError:
+                if time.monotonic() - heard > PATIENCE_SECONDS:
+                    raise
+                if not lost:
+                    self._say("the connection is lost, the job goes on; trying again")
+                lost = True
+            wait = _FIRST_WAIT_SECONDS if self._printed > before else wait
+            time.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+
+    async def _stream(self) -> None:
+        """One connection, for as long as it lasts."""
+        server, seen = self._client.server, 0
+        url = f"{server.address}/api/jobs/{self._job}/logs/tail"
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_HEARTBEAT_SECONDS)
+        async with (
+            aiohttp.ClientSession(headers=server.headers, timeout=timeout) as session,
+            session.ws_connect(url, heartbeat=_HEARTBEAT_SECONDS, max_msg_size=0) as socket,
+        ):
+            async for message in socket:
+                if message.type != aiohttp.WSMsgType.TEXT:
+                    return
+                self._take(message.data, seen)
+                seen += len(message.data)
+
+    def _finish(self) -> None:
+        """What the last connection did not bring, if it broke as the job ended."""
+        try:
+            text = self._client.get_job_logs(self._job)
+        except RuntimeError:
+            self._say("the rest of the output cannot be read")
+            return
+        self._take(text, 0)
+
+    def _take(self, text: str, position: int) -> None:
+        """Write what of `text`, which begins at `position`, was not written yet."""
+        fresh = text[max(0, self._printed - position) :]
+        if fresh:
+            self._write(fresh)
+            self._printed += len(fresh)

@@ -1,0 +1,265 @@
+"""The commands: submit, jobs, logs, stop, resume."""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ray.job_submission import JobDetails, JobStatus, JobType
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from rungwise.command_line import FAILED, INTERRUPTED, OK
+from rungwise.errors import UserError
+from rungwise.provenance import commit
+from rungwise.submission import local, preflight
+from rungwise.submission.connection import Client, Server, UnreachableError, connect
+from rungwise.submission.follow import Follower
+from rungwise.submission.packing import package_uri
+from rungwise.submission.probe import METADATA as PROBE
+
+_STYLES = {
+    JobStatus.PENDING: "yellow",
+    JobStatus.RUNNING: "bold cyan",
+    JobStatus.SUCCEEDED: "green",
+    JobStatus.STOPPED: "yellow",
+    JobStatus.FAILED: "bold red",
+}
+_LONGEST_NAME = 40
+_POLL_SECONDS = 0.5
+# How long a job may take to close its runs and connections after SIGTERM, before Ray kills it. Ray
+# reads it where the job runs; its own 3 s are too short for a tracking server that is slow.
+_STOP_SECONDS = 60
+_ENVIRONMENT = {"RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_SECONDS)}
+
+
+def submit_command(
+    workflow: str,
+    config: str,
+    overrides: Sequence[str],
+    at: Server,
+    folder: str,
+    *,
+    wait: bool,
+    any_version: bool,
+) -> int:
+    """Check everything, submit, and follow to the end; status 0 only if the job succeeded.
+
+    Raises UserError, before anything is uploaded, if the job could not run.
+    """
+    console = Console()
+    job = local.read(folder, workflow, config, overrides)
+    client, report = preflight.examine(job, at, any_version)
+    report.show(console)
+    metadata = {
+        "job_name": job.recipe.name,  # the name Ray's dashboard shows
+        "workflow": job.workflow,
+        "config": job.config,
+        "overrides": " ".join(job.overrides),
+        "commit": commit(job.folder) or "",
+    }
+    made = _submit(client, job.recipe.name, job.entrypoint, str(job.folder), metadata)
+    return _after(client, made, console, wait)
+
+
+def jobs_command(at: Server) -> int:
+    """Print the jobs of a cluster, the newest first."""
+    table = Table(box=None, pad_edge=False, expand=True)
+    for heading in ("id", "name", "status"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("age", "ran for"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("command", overflow="ellipsis", no_wrap=True, ratio=1)
+    now = time.time() * 1000
+    rows = _jobs(connect(at))
+    for each in rows:
+        started = each.start_time or now
+        ended = each.end_time or now
+        table.add_row(
+            Text(_id(each)),
+            Text((each.metadata or {}).get("job_name", "")),
+            Text(each.status.value.lower(), _STYLES[each.status]),
+            _duration(now - started),
+            _duration(ended - started),
+            Text(each.entrypoint),
+        )
+    console = Console()
+    if rows:
+        console.print(table)
+    else:
+        console.print(f"no jobs at {at.address}", highlight=False)
+    return OK
+
+
+def logs_command(job: str, at: Server, follow: bool) -> int:
+    """Print a job's output so far, or follow it to its end; then the status is the job's."""
+    client = connect(at)
+    made = _find(client, job)
+    if follow:
+        return _follow(client, _id(made), Console())
+    _write(client.get_job_logs(_id(made)))
+    return OK
+
+
+def stop_command(job: str, at: Server) -> int:
+    """End a job as Ctrl-C ends a run, and return when it has ended."""
+    client, console = connect(at), Console()
+    made = _find(client, job)
+    if made.status.is_terminal():
+        _say(console, f"{_id(made)} has {_ended(made.status)} already")
+        return OK
+    client.stop_job(_id(made))
+    with console.status(f"{escape(_id(made))} closes its runs (at most {_STOP_SECONDS} s)"):
+        while not (made := client.details(_id(made))).status.is_terminal():
+            time.sleep(_POLL_SECONDS)
+    _say(console, f"{_id(made)} has {_ended(made.status)}")
+    if made.status is JobStatus.STOPPED:
+        _say(console, f"go on from its checkpoints: rungwise resume {_id(made)}{at.option}")
+    return OK
+
+
+def resume_command(job: str, at: Server, folder: str, *, wait: bool) -> int:
+    """Submit a job that has ended again: the same package and command, from its checkpoints.
+
+    Raises UserError if it still runs or has succeeded, or if its package is gone from the cluster
+    and the folder no longer holds the same files.
+    """
+    client, console = connect(at), Console()
+    made = _find(client, job)
+    if not made.status.is_terminal():
+        raise UserError(
+            f"{_id(made)} is {made.status.value.lower()}; follow it with: rungwise logs --follow "
+            f"{_id(made)}{at.option}, or end it first: rungwise stop {_id(made)}{at.option}"
+        )
+    if made.status is JobStatus.SUCCEEDED:
+        raise UserError(f"{_id(made)} has succeeded: there is nothing left to go on with")
+    metadata = {**(made.metadata or {}), "resumes": _id(made)}
+    package = str((made.runtime_env or {}).get("working_dir", ""))
+    if not package:
+        raise UserError(f"{_id(made)} brought no folder along, so it cannot be brought again")
+    if package.startswith("gcs://") and not client.has_package(package):
+        top = Path(folder).expanduser().resolve()
+        if package_uri(top) != package:
+            raise UserError(
+                f"the cluster no longer has the package of {_id(made)}, and {top} holds other "
+                "files; submit what is there now: rungwise submit "
+                f"{metadata.get('workflow', 'WORKFLOW')} {metadata.get('config', 'CONFIG')} "
+                f"{metadata.get('overrides', '')}".rstrip()
+            )
+        package = str(top)
+    name = metadata.get("job_name", "job")
+    again = _submit(client, name, made.entrypoint, package, metadata)
+    return _after(client, again, console, wait)
+
+
+def _submit(
+    client: Client, name: str, entrypoint: str, working_dir: str, metadata: dict[str, str]
+) -> str:
+    try:
+        return client.submit_job(
+            entrypoint=entrypoint,
+            submission_id=f"{name[:_LONGEST_NAME]}-{secrets.token_hex(3)}",
+            runtime_env={"working_dir": working_dir, "env_vars": _ENVIRONMENT},
+            metadata=metadata,
+        )
+    except RuntimeError as error:
+        lines = str(error).strip().splitlines()
+        raise UserError(
+            f"the cluster at {client.server.address} does not take the job: {lines[0]} {lines[-1]}"
+        ) from error
+
+
+def _after(client: Client, job: str, console: Console, wait: bool) -> int:
+    console.print(f"\n[green]submitted[/] [bold]{escape(job)}[/]", highlight=False)
+    option = client.server.option
+    if not wait:
+        _say(console, f"follow it with: rungwise logs --follow {job}{option}")
+        return OK
+    _say(console, "Ctrl-C leaves it running\n")
+    return _follow(client, job, console)
+
+
+def _follow(client: Client, job: str, console: Console) -> int:
+    option = client.server.option
+    aside = Console(stderr=True)
+    follower = Follower(client, job, _write, lambda text: _say(aside, text))
+    try:
+        made = follower.follow()
+    except KeyboardInterrupt:
+        _say(aside, f"\n{job} goes on without you:")
+        for command in ("logs --follow", "stop"):
+            _say(aside, f"  rungwise {command} {job}{option}")
+        return INTERRUPTED
+    except UnreachableError as error:
+        _say(aside, f"{error}\n{job} may go on; then: rungwise logs --follow {job}{option}")
+        return FAILED
+    took = _duration((made.end_time or 0) - (made.start_time or 0))
+    style = _STYLES[made.status]
+    console.print(
+        f"\n[bold]{escape(job)}[/] has [{style}]{_ended(made.status)}[/] after {took}",
+        highlight=False,
+    )
+    if made.status is JobStatus.SUCCEEDED:
+        return OK
+    if made.driver_exit_code is None and made.message and made.status is JobStatus.FAILED:
+        _say(console, made.message.strip())  # Ray's own: the command never ran, or its node died
+    _say(console, f"go on from its checkpoints: rungwise resume {job}{option}")
+    return FAILED
+
+
+def _jobs(client: Client) -> list[JobDetails]:
+    """Submitted jobs, the newest first, without the questions that pre-flights asked."""
+    found = [
+        each
+        for each in client.list_jobs()
+        if each.type is JobType.SUBMISSION and PROBE not in (each.metadata or {})
+    ]
+    return sorted(found, key=lambda each: -(each.start_time or 0))
+
+
+def _find(client: Client, job: str) -> JobDetails:
+    """The job of this id, or the only one whose id begins so."""
+    there = {_id(each): each for each in _jobs(client)}
+    if job in there:
+        return there[job]
+    fitting = [name for name in there if name.startswith(job)]
+    if len(fitting) == 1:
+        return there[fitting[0]]
+    if fitting:
+        raise UserError(f"several jobs begin with {job}: {', '.join(fitting)}; give more of the id")
+    near = difflib.get_close_matches(job, there, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else "see: rungwise jobs" + client.server.option
+    raise UserError(f"the cluster at {client.server.address} knows no job {job}; {hint}")
+
+
+def _id(job: JobDetails) -> str:
+    assert job.submission_id is not None, "only submitted jobs are looked at"
+    return job.submission_id
+
+
+def _ended(status: JobStatus) -> str:
+    return {"SUCCEEDED": "succeeded", "FAILED": "failed", "STOPPED": "been stopped"}[status.value]
+
+
+def _duration(milliseconds: float) -> str:
+    seconds = max(0, round(milliseconds / 1000))
+    if seconds < 60:
+        return f"{seconds} s"
+    text = str(datetime.timedelta(seconds=seconds))  # 2 days, 3:04:05
+    return text.replace(" days, ", " d ").replace(" day, ", " d ")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

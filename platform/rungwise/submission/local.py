@@ -1,0 +1,162 @@
+"""What can be found wrong with a job on the machine that submits it, where its data may not lie."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rungwise.command_line import prepare
+from rungwise.config import load, parse_overrides
+from rungwise.errors import ConfigError, UserError
+from rungwise.recipe import Recipe
+from rungwise.storage import find_files, is_remote
+from rungwise.submission.upload import Upload
+from rungwise.tracking import without_password
+
+# Keys of a recipe whose values are files, folders and globs.
+_PATH_KEYS = ("paths", "path", "word_list", "phrases", "train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is submitted: files relative to `folder`, which is the job's working folder."""
+
+    folder: Path
+    workflow: str
+    config: str
+    overrides: tuple[str, ...]
+    recipe: Recipe
+
+    @property
+    def entrypoint(self) -> str:
+        """The shell command that the head runs."""
+        return shlex.join(["python", self.workflow, self.config, *self.overrides])
+
+
+def read(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> Job:
+    """The job with its recipe read. Raises UserError if a file is missing, lies elsewhere, or the
+    recipe is wrong; or if an override holds a password, which a command line shows to everybody."""
+    top = Path(folder).expanduser().resolve()
+    if not top.is_dir():
+        raise UserError(f"--working-dir: expected a folder, found {folder}")
+    if not workflow.endswith(".py"):
+        workflow = str(Path("workflows") / f"{workflow}.py")
+    script, recipe_file = (
+        _inside(top, name, what) for name, what in ((workflow, "WORKFLOW"), (config, "CONFIG"))
+    )
+    for key, value in parse_overrides(overrides).items():
+        if any(without_password(text) != text for text in _texts(value)):
+            raise UserError(
+                f"{key} holds a password, and a job's command line is shown to all who look at the "
+                "cluster; write it in the environment of the cluster instead, such as "
+                "MLFLOW_TRACKING_URI"
+            )
+    recipe = load(Recipe, top / recipe_file, overrides)
+    return Job(top, script, recipe_file, tuple(overrides), recipe)
+
+
+def stages(job: Job, notes: list[str]) -> list[str]:
+    """The names of the workflow's stages, made here as the job will make them there.
+
+    Making them reads the digests of outside files. Where one is missing that only the cluster may
+    have, the names are guessed from the recipe, and `notes` says what could not be looked at.
+    Raises UserError for everything else that is wrong.
+    """
+    with contextlib.chdir(job.folder):
+        elsewhere = [path for path in paths_of(job.recipe) if _elsewhere(path)]
+        try:
+            made = prepare(job.workflow, job.config, job.overrides)[1]
+        except UserError as error:
+            if not any(path in str(error) for path in elsewhere):
+                raise
+            notes.append(f"not looked at here, because only the cluster may have it: {error}")
+            blocks = {"pretrain": ("pretrain",), "finetune": ("sweep", "evaluate")}
+            return [
+                name
+                for block, names in blocks.items()
+                if getattr(job.recipe, block) is not None
+                for name in names
+            ]
+    return [stage.name for stage in made]
+
+
+def check_paths(job: Job, upload: Upload) -> list[str]:
+    """The paths of the recipe that every machine must have at the same place.
+
+    Raises UserError if a relative one does not go along, for in the job it means the uploaded copy.
+    """
+    apart = []
+    with contextlib.chdir(job.folder):
+        for path in dict.fromkeys(paths_of(job.recipe)):
+            if is_remote(path):
+                continue
+            if path.startswith("~") or Path(path).is_absolute():
+                apart.append(path)
+                continue
+            normal = os.path.normpath(path)
+            if normal.startswith(".."):
+                raise ConfigError(
+                    f"{path} lies outside of the working folder {job.folder}, which is all that is "
+                    "uploaded; give an absolute path that every machine has, or s3://"
+                )
+            for file in find_files(path):
+                name = os.path.relpath(file.uri.removeprefix("file://"), job.folder)
+                if not upload.holds(Path(name).as_posix()):
+                    raise ConfigError(
+                        f"{name}, which the recipe reads, is not uploaded, because a .gitignore or "
+                        ".rayignore excludes it; let it through with a line beginning with ! in "
+                        ".rayignore's own folder, or give an absolute path that every machine has, "
+                        "or s3://"
+                    )
+    return apart
+
+
+def paths_of(recipe: Recipe) -> Iterator[str]:
+    """Every file, folder and glob that a recipe names."""
+    yield from _paths(recipe.model_dump(mode="json"), key="")
+
+
+def _paths(value: Any, key: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _paths(item, str(name).rpartition(".")[2])
+    elif isinstance(value, list):
+        for item in value:
+            yield from _paths(item, key)
+    elif isinstance(value, str) and key in _PATH_KEYS:
+        yield value
+
+
+def _elsewhere(path: str) -> bool:
+    """Whether a path may be there on the cluster though it is not here."""
+    return is_remote(path) or path.startswith("~") or Path(path).is_absolute()
+
+
+def _inside(folder: Path, name: str, what: str) -> str:
+    """`name`, of this place or of the working folder, relative to the latter."""
+    found = [place for place in (Path(name), folder / name) if place.is_file()]
+    if not found:
+        raise UserError(f"{what}: there is no file {name}, here or in {folder}")
+    path = found[0].resolve()
+    if not path.is_relative_to(folder):
+        raise UserError(
+            f"{what} {name} lies outside of the working folder {folder}, which is all that is "
+            "uploaded; choose the folder that holds it with --working-dir"
+        )
+    return path.relative_to(folder).as_posix()
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)

@@ -1,0 +1,93 @@
+"""What Ray would pack of a folder, by Ray's own rules; the one file that names what is private
+there. Ray stores files in its package as they are, so the sum of their sizes is the size that
+counts; tests/unit/test_submission.py compares with packages that Ray made.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ray._private.ray_constants import (
+    DASHBOARD_CLIENT_MAX_SIZE,
+    RAY_RUNTIME_ENV_IGNORE_GITIGNORE,
+    get_runtime_env_default_excludes,
+)
+from ray._private.runtime_env.packaging import (
+    GCS_STORAGE_MAX_SIZE,
+    _dir_travel,
+    _get_excludes,
+    get_uri_for_directory,
+)
+
+from rungwise.errors import UserError
+
+# The job server takes no larger body, and the head's store no larger value.
+MOST_BYTES = min(DASHBOARD_CLIENT_MAX_SIZE, GCS_STORAGE_MAX_SIZE)
+_MOST_FILES = 100_000
+# The zip format, section 4.3 of its specification: two headers an entry, with its name in each.
+_ENTRY_BYTES = 30 + 46
+_END_BYTES = 22
+_SILENT = logging.Logger("packing", logging.CRITICAL + 1)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A file, or an empty folder, of the package."""
+
+    path: str  # relative to the folder; that of an empty folder ends with a slash
+    size_bytes: int
+
+
+def packed(folder: Path) -> list[Packed]:
+    """What the package would hold, by name; nothing is read.
+
+    Raises UserError if a part cannot be read, or if this is no project's folder but far more.
+    """
+    found: list[Packed] = []
+    folder = folder.absolute()
+
+    def take(path: Path) -> None:
+        is_folder = path.is_dir()
+        if is_folder and next(path.iterdir(), None) is not None:
+            return
+        if is_folder or path.is_file():
+            if not os.access(path, os.R_OK):
+                raise PermissionError(13, os.strerror(13), str(path))
+            name = path.relative_to(folder).as_posix()
+            packed_as = Packed(f"{name}/", 0) if is_folder else Packed(name, path.stat().st_size)
+            found.append(packed_as)
+            if len(found) > _MOST_FILES:
+                raise UserError(
+                    f"{folder} holds more than {_MOST_FILES:,} files; choose the project's own "
+                    "folder with --working-dir, or exclude what a job does not need in .rayignore"
+                )
+
+    excludes = [_get_excludes(folder, get_runtime_env_default_excludes())]
+    try:
+        _dir_travel(folder, excludes, take, include_gitignore=_gitignore_counts(), logger=_SILENT)
+    except OSError as error:
+        raise UserError(
+            f"cannot read {error.filename} ({error.strerror}), which would be uploaded; exclude it "
+            "in .rayignore, or make it readable"
+        ) from error
+    return sorted(found, key=lambda each: each.path)
+
+
+def package_bytes(files: list[Packed]) -> int:
+    """The size of the package that holds these files."""
+    names = sum(2 * len(each.path.encode()) + _ENTRY_BYTES for each in files)
+    return sum(each.size_bytes for each in files) + names + _END_BYTES
+
+
+def package_uri(folder: Path) -> str:
+    """The name that the package of the folder has on a cluster: a digest of what it holds."""
+    return get_uri_for_directory(
+        str(folder), _gitignore_counts(), excludes=get_runtime_env_default_excludes()
+    )
+
+
+def _gitignore_counts() -> bool:
+    return os.environ.get(RAY_RUNTIME_ENV_IGNORE_GITIGNORE, "0") != "1"

@@ -1,0 +1,189 @@
+"""Everything that is checked before anything is uploaded, and what is shown of it."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from packaging.version import Version
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from rungwise.errors import UserError
+from rungwise.recipe import Recipe
+from rungwise.storage import is_remote
+from rungwise.submission import local, probe, resources, upload
+from rungwise.submission.connection import Client, Server, connect
+from rungwise.submission.packing import MOST_BYTES
+
+
+@dataclass
+class Report:
+    """Rows of a table, and lines below it that the user should read."""
+
+    rows: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def row(self, what: str, found: str) -> None:
+        """One line of the table."""
+        self.rows.append((what, found))
+
+    def show(self, console: Console) -> None:
+        """Print it."""
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(style="bold")
+        table.add_column(overflow="fold")
+        for what, found in self.rows:
+            table.add_row(what, Text(found))
+        console.print(table)
+        for note in self.notes:
+            console.print(
+                f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True
+            )
+
+
+class _Head:
+    """What the head says, asked for once, and only if somebody wants to know."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._answer: probe.Head | None = None
+
+    def __call__(self) -> probe.Head:
+        self._answer = self._answer or probe.ask(self._client)
+        return self._answer
+
+
+def examine(job: local.Job, at: Server, any_version: bool) -> tuple[Client, Report]:
+    """A client of the cluster, and what was found. Raises UserError at the first thing wrong.
+
+    What is wrong here comes before what is wrong there; nothing is uploaded.
+    """
+    report = Report()
+    names = local.stages(job, report.notes)
+    report.row("command", job.entrypoint)
+    going = upload.examine(job.folder)
+    apart = local.check_paths(job, going)
+    report.row(
+        "upload",
+        f"{len(going.files):,} files of {job.folder}, {decimal(going.size_bytes)} "
+        f"(less than {decimal(MOST_BYTES)} can go)",
+    )
+    report.row("largest", "\n".join(going.largest))
+    client = connect(at)
+    head = _Head(client)
+    _versions(client, report, any_version)
+    there = _resources(client, job.recipe, names, head, report)
+    many = sum(each.there + each.more for each in there) > 1
+    _root(job.recipe, at, many, head, report)
+    if apart and at.known is None:
+        report.notes.append(f"every machine must have {', '.join(apart)} at the same place")
+    if at.in_the_clear:
+        report.notes.append(
+            f"the token goes to {at.address} unencrypted; port forwarding to loopback keeps it safe"
+        )
+    return client, report
+
+
+def _versions(client: Client, report: Report, any_version: bool) -> None:
+    found = client.get("/api/v0/cluster_metadata")
+    theirs = {"Ray": str(found["rayVersion"]), "Python": str(found["pythonVersion"])}
+    ours = {"Ray": ray.__version__, "Python": platform.python_version()}
+    where = f", token {client.server.token_from}" if client.server.token else ", no token"
+    report.row(
+        "cluster",
+        client.server.address + where + "".join(f", {name} {theirs[name]}" for name in theirs),
+    )
+    remedies = {
+        "Ray": f"pip install 'ray[default,train,data,tune]=={theirs['Ray']}'",
+        "Python": f"make the environment with Python {_minor(theirs['Python'])}",
+    }
+    for name, version in theirs.items():
+        if version == ours[name]:
+            continue
+        differ = f"{name} is {version} on the cluster and {ours[name]} here"
+        if _minor(version) != _minor(ours[name]) and not any_version:
+            raise UserError(
+                f"{differ}; {remedies[name]} here, or, if the workflow is known to run with the "
+                "cluster's, give --ignore-versions"
+            )
+        report.notes.append(differ)
+
+
+def _resources(
+    client: Client, recipe: Recipe, names: list[str], head: _Head, report: Report
+) -> list[resources.Machines]:
+    nodes = client.get("/api/v0/nodes?detail=1")["result"]["result"]
+    there = resources.machines(nodes, None)
+    asked = resources.demands(recipe.compute, names)
+    if any(resources.room(demand, there).now < demand.wanted for demand in asked):
+        there = resources.machines(nodes, head().scaling)
+    for demand in asked:
+        found = resources.check(demand, there)
+        what = demand.what + (f", {demand.wanted} times" if demand.wanted > 1 else "")
+        report.row("asked", f"{what}, {resources.shown(demand.each)} each")
+        if found.at_most < demand.wanted:
+            report.notes.append(
+                f"there will be room for {found.at_most} of {demand.wanted} times {demand.what}"
+            )
+        elif found.now < demand.wanted:
+            report.notes.append(
+                f"there is room for {found.now} of {demand.wanted} times {demand.what}; the "
+                "autoscaler adds machines, which takes minutes"
+            )
+    report.row("there", resources.total(there))
+    _price(recipe, asked, there, report)
+    return there
+
+
+def _price(
+    recipe: Recipe,
+    asked: list[resources.Demand],
+    there: list[resources.Machines],
+    report: Report,
+) -> None:
+    if recipe.compute.price_per_hour is not None:
+        report.row("price", f"{recipe.compute.price_per_hour:,.2f} an hour, as the recipe says")
+        return
+    offers = [offer for demand in asked for offer in resources.prices(demand, there)]
+    if offers:
+        group, count, price = max(offers, key=lambda offer: offer[2])
+        report.row(
+            "price", f"about {price:,.2f} $ an hour for {count} of {group}, besides the head"
+        )
+
+
+def _root(recipe: Recipe, at: Server, many: bool, head: _Head, report: Report) -> None:
+    """Where artifacts will lie, and whether every machine reaches the place."""
+    if is_remote(recipe.root):
+        report.row("artifacts", recipe.root)
+        return
+    if recipe.root.startswith(("/", "~")):
+        report.row("artifacts", f"{recipe.root} on the cluster")
+        if many and at.known is None:
+            report.notes.append(
+                f"root: {recipe.root} must be one folder that all machines share; else give s3://"
+            )
+        return
+    base = at.known.root if at.known is not None else (head().root if many else None)
+    if base is not None:
+        report.row("artifacts", f"{base.rstrip('/')}/{recipe.root}")
+    elif many:
+        raise UserError(
+            f"root: {recipe.root} is relative, and the machines of this cluster would each keep a "
+            "part of the artifacts; give root=s3://BUCKET/PREFIX or an absolute path that all of "
+            "them share (a cluster of infra/terraform names such a place in RUNGWISE_ROOT)"
+        )
+    else:
+        report.row(
+            "artifacts", f"~/rungwise/{recipe.root} on the head, unless RUNGWISE_ROOT is set"
+        )
+
+
+def _minor(version: str) -> Any:
+    parsed = Version(version)
+    return f"{parsed.major}.{parsed.minor}"

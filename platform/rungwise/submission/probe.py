@@ -1,0 +1,80 @@
+"""What only the head knows: a job of a second that prints it, and is deleted.
+
+The job server says over HTTP which machines there are, not which ones the autoscaler may add, what
+they cost, or where a relative root lies; the head has that from the place it was made
+(cluster/description.py) and in its environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from rungwise.cluster.description import MACHINE_FILE, Scaling
+from rungwise.cluster.ray_start import ROOT_VARIABLE
+from rungwise.errors import UserError
+from rungwise.submission.connection import Client
+
+# Names another file than /etc/rungwise/machine.json, for tests.
+MACHINE_VARIABLE = "RUNGWISE_MACHINE"
+METADATA = "rungwise_probe"
+_MARK = "rungwise-head:"
+_PATIENCE_SECONDS = 120.0
+_POLL_SECONDS = 0.3
+# Runs on the head, where rungwise may not be installed.
+_CODE = f"""
+import json, os
+path = os.environ.get({MACHINE_VARIABLE!r}, {str(MACHINE_FILE)!r})
+machine = json.load(open(path)) if os.path.exists(path) else {{}}
+found = {{"scaling": machine.get("scaling"), "root": os.environ.get({ROOT_VARIABLE!r})}}
+print({_MARK!r} + json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the head says: which machines may come (None: it says nothing), and the root."""
+
+    scaling: Scaling | None
+    root: str | None
+
+
+def ask(client: Client) -> Head:
+    """Ask the head. UserError if the job does not end, or what it prints is not understood."""
+    job = client.submit_job(entrypoint=f"python -c {shlex.quote(_CODE)}", metadata={METADATA: "1"})
+    try:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not client.details(job).status.is_terminal():
+            if time.monotonic() > deadline:
+                client.stop_job(job)
+                raise UserError(
+                    f"a job that asks the head what it may start did not end in "
+                    f"{_PATIENCE_SECONDS:.0f} s; look at it with: rungwise logs {job}"
+                    f"{client.server.option}"
+                )
+            time.sleep(_POLL_SECONDS)
+        return _understood(client.get_job_logs(job))
+    finally:
+        # One that does not end cannot be deleted.
+        with contextlib.suppress(RuntimeError):
+            client.delete_job(job)
+
+
+def _understood(printed: str) -> Head:
+    lines = [line for line in printed.splitlines() if line.startswith(_MARK)]
+    try:
+        found: dict[str, Any] = json.loads(lines[-1].removeprefix(_MARK))
+        scaling = found["scaling"]
+        return Head(None if scaling is None else Scaling.model_validate(scaling), found["root"])
+    except (IndexError, ValueError, KeyError, ValidationError) as error:
+        last = (printed.strip().splitlines() or ["nothing"])[-1]
+        raise UserError(
+            f"the head does not say what it may start; it printed: {last}. Compare {MACHINE_FILE} "
+            "on the head with what this version of rungwise reads"
+        ) from error

@@ -1,0 +1,87 @@
+"""What goes to the cluster with a job: refused if it is too large or holds what looks secret."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from rich.filesize import decimal
+
+from rungwise.errors import UserError
+from rungwise.submission.packing import MOST_BYTES, Packed, package_bytes, packed
+
+_SHOWN = 5
+# Names that tools give to files with secrets; examples of such files are left alone.
+_SECRET_NAMES = (
+    *(".env", ".env.*", ".netrc", ".pypirc", ".git-credentials", ".pgpass", "pgpass"),
+    *("credentials", "credentials.json", "auth_token", "kubeconfig"),
+    *("id_rsa", "id_ecdsa", "id_ed25519", "*.p12", "*.pfx", "*.tfstate", "*.tfstate.*"),
+)
+_EXAMPLES = ("*.example", "*.sample", "*.template")
+# Certificates have these endings too, so what they hold decides.
+_KEY_NAMES = ("*.pem", "*.key")
+_KEY_MARK = b"PRIVATE KEY-----"
+_KEY_READ_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What the job takes along."""
+
+    files: tuple[Packed, ...]
+    size_bytes: int
+
+    @property
+    def largest(self) -> tuple[str, ...]:
+        """The largest files with their sizes, the largest first."""
+        return _largest(self.files)
+
+    def holds(self, path: str) -> bool:
+        """Whether the file at this relative path goes along."""
+        return path in self._paths
+
+    @cached_property
+    def _paths(self) -> set[str]:
+        return {each.path for each in self.files}
+
+
+def examine(folder: Path) -> Upload:
+    """What of `folder` would be uploaded; only names and sizes are looked at.
+
+    Raises UserError if it is more than the cluster takes, or holds a file that looks secret.
+    """
+    files = packed(folder)
+    size = package_bytes(files)
+    if size >= MOST_BYTES:
+        raise UserError(
+            f"{folder} would be {decimal(size)} to upload, and a cluster takes less than "
+            f"{decimal(MOST_BYTES)}; the largest: {', '.join(_largest(files))}. Name what "
+            f"the job does not need in {folder / '.rayignore'} (the syntax is .gitignore's), and "
+            "put data where every machine reads it, such as s3://"
+        )
+    if secrets := [each.path for each in files if _secret(folder, each.path)]:
+        more = f" and {len(secrets) - _SHOWN} more" if len(secrets) > _SHOWN else ""
+        raise UserError(
+            f"{', '.join(secrets[:_SHOWN])}{more} would be uploaded and looks like a secret; name "
+            f"it in {folder / '.rayignore'}, and give machines rights by their role instead"
+        )
+    return Upload(tuple(files), size)
+
+
+def _largest(files: list[Packed] | tuple[Packed, ...]) -> tuple[str, ...]:
+    first = sorted(files, key=lambda each: -each.size_bytes)[:_SHOWN]
+    return tuple(f"{each.path} {decimal(each.size_bytes)}" for each in first)
+
+
+def _secret(folder: Path, path: str) -> bool:
+    name = path.rpartition("/")[2].lower()
+    if any(fnmatch.fnmatchcase(name, example) for example in _EXAMPLES):
+        return False
+    if any(fnmatch.fnmatchcase(name, secret) for secret in _SECRET_NAMES):
+        return True
+    if not any(fnmatch.fnmatchcase(name, key) for key in _KEY_NAMES):
+        return False
+    with (folder / path).open("rb") as file:
+        return _KEY_MARK in file.read(_KEY_READ_BYTES)
