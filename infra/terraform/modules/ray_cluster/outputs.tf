@@ -47,11 +47,13 @@ output "connect" {
     mlflow     = "${local.forward} --target ${var.tracking_instance_id} --parameters '{\"portNumber\":[\"5000\"],\"localPortNumber\":[\"5000\"]}'"
     shell      = "aws ssm start-session --region ${var.region} --target ${aws_instance.head.id}"
     # The value goes from AWS into a file that only its owner reads, past the screen and the arguments.
-    token  = "(umask 077 && mkdir -p ~/.ray && aws secretsmanager get-secret-value --region ${var.region} --secret-id ${aws_secretsmanager_secret.token.arn} --query SecretString --output text > ~/.ray/auth_token)"
-    submit = "RAY_AUTH_MODE=token rungwise submit WORKFLOW CONFIG --address http://127.0.0.1:8265"
+    token  = "(umask 077 && mkdir -p ~/.ray && aws secretsmanager get-secret-value --region ${var.region} --secret-id ${aws_secretsmanager_secret.token.arn} --query SecretString --output text > ${local.token_file})"
+    submit = "RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=${local.token_file} rungwise submit WORKFLOW CONFIG --address http://127.0.0.1:8265"
   }
 }
 
 locals {
   forward = "aws ssm start-session --region ${var.region} --document-name AWS-StartPortForwardingSession"
+  # A file of this cluster's own: ~/.ray/auth_token may belong to a cluster on the laptop.
+  token_file = "~/.ray/${var.name}.token"
 }

@@ -157,7 +157,7 @@ run "the_commands_name_the_machines" {
     error_message = "A command leads to another machine."
   }
   assert {
-    condition     = strcontains(output.connect.token, "umask 077") && strcontains(output.connect.token, "> ~/.ray/auth_token")
+    condition     = strcontains(output.connect.token, "umask 077") && strcontains(output.connect.token, "> ~/.ray/research.token")
     error_message = "The token is not written to a file of its owner."
   }
 }
