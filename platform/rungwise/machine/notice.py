@@ -67,7 +67,8 @@ class Watch:
         self._rebalance: str | None = None
 
     def look(self) -> None:
-        """One look. Raises OSError or RuntimeError if AWS or Ray does not answer."""
+        """One look. Raises OSError if AWS does not answer, RayError or RuntimeError if Ray does not
+        or refuses."""
         rebalance = self._entries.get(_REBALANCE)
         if rebalance is not None and rebalance != self._rebalance:
             _LOGGER.info(
@@ -91,6 +92,8 @@ class Watch:
 
 def watch(machine: Machine) -> None:
     """Look every two seconds, for ever."""
+    from ray.exceptions import RayError
+
     address = InstanceMetadata().get("local-ipv4")
     if address is None:
         raise UserError("the instance metadata service has no local-ipv4")
@@ -99,7 +102,7 @@ def watch(machine: Machine) -> None:
     while True:
         try:
             watched.look()
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, RayError) as error:
             _LOGGER.info(f"looking for a notice failed and is tried again: {error}")
         time.sleep(_POLL_SECONDS)
 
@@ -109,9 +112,6 @@ class RayCluster:
     start, which are missing at the end of a short notice."""
 
     def __init__(self, head: str, address: str) -> None:
-        # Now, since it takes seconds.
-        import ray  # noqa: F401
-
         self._head = head
         self._address = address
         self._client: Any = None
