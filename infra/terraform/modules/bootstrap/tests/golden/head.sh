@@ -139,6 +139,7 @@ Description=Prometheus for the metrics of the Ray cluster
 ConditionPathExists=/usr/bin/prometheus
 Requires=rungwise-install.service rungwise-scratch.service rungwise-token.service
 After=rungwise-scratch.service rungwise-token.service rungwise-ray.service
+StartLimitIntervalSec=0
 
 [Service]
 User=rungwise
@@ -171,6 +172,7 @@ Description=The Ray node of this machine
 Wants=network-online.target
 Requires=rungwise-install.service rungwise-scratch.service rungwise-token.service
 After=network-online.target rungwise-install.service rungwise-scratch.service rungwise-token.service
+StartLimitIntervalSec=0
 
 [Service]
 User=rungwise
@@ -181,8 +183,10 @@ Environment=HOME=/var/lib/rungwise RUNGWISE_SCRATCH=/scratch
 ExecStart=/opt/rungwise/bin/python -m rungwise.machine ray
 Restart=on-failure
 RestartSec=5
-# SIGTERM to all its processes; raylets say good-bye, and `ray start` itself waits to be killed.
-TimeoutStopSec=20
+# On SIGTERM, as when the machine is shut down, `ray start` drains the node for 30 s, so that
+# training is saved, and ends the rest.
+KillMode=mixed
+TimeoutStopSec=60
 # Ray ends the worker that takes too much memory; the kernel's choice must not end the node.
 OOMPolicy=continue
 LimitNOFILE=1048576

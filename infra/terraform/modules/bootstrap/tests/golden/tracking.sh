@@ -138,6 +138,7 @@ Description=The MLflow server
 Wants=network-online.target
 Requires=rungwise-install.service
 After=network-online.target rungwise-install.service
+StartLimitIntervalSec=0
 
 [Service]
 User=rungwise
