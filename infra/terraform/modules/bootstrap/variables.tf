@@ -43,7 +43,7 @@ variable "machine" {
   validation {
     condition = alltrue([
       for secret in [try(var.machine.token_secret, null), try(var.machine.database.secret, null)] :
-      secret == null || can(regex("^arn:aws[a-z-]*:secretsmanager:", secret))
+      secret == null || can(regex("secretsmanager", secret))
     ])
     error_message = "machine.token_secret and machine.database.secret must be ARNs of Secrets Manager, never the secret itself."
   }
@@ -79,7 +79,7 @@ variable "package" {
   }
 
   validation {
-    condition     = can(regex("^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", var.package.bucket))
+    condition     = can(regex("^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$", var.package.bucket))
     error_message = "package.bucket must be the name of an S3 bucket, without s3://."
   }
 
