@@ -21,7 +21,6 @@ run "no_action_is_a_pattern_and_only_what_has_no_resources_takes_all_of_them" {
         for statement in jsondecode(document).Statement : [
           for action in statement.Action : contains([
             "autoscaling:DescribeAutoScalingGroups",
-            "ssm:UpdateInstanceInformation",
             "ssmmessages:CreateControlChannel",
             "ssmmessages:CreateDataChannel",
             "ssmmessages:OpenControlChannel",
@@ -39,8 +38,32 @@ run "no_action_is_a_pattern_and_only_what_has_no_resources_takes_all_of_them" {
           for resource in statement.Resource : resource if strcontains(resource, "*") && resource != "*"
         ]
       ]
-    ])) == toset(["arn:aws:s3:::research-artifacts/rungwise/*"])
-    error_message = "A resource is a pattern, other than the objects of the artifact folder."
+    ])) == toset([
+      "arn:aws:s3:::research-artifacts/rungwise/*",
+      "arn:aws:ec2:us-east-1:123456789012:instance/*",
+    ])
+    error_message = "A resource is a pattern, other than the objects of the artifact folder and this account's instances."
+  }
+}
+
+run "credentials_work_inside_the_vpc_only" {
+  assert {
+    condition = toset(flatten([
+      for document in [aws_iam_role_policy.head.policy, aws_iam_role_policy.worker.policy] : [
+        for statement in jsondecode(document).Statement : statement.Sid
+        if try(statement.Condition.StringEquals["aws:SourceVpc"], null) != "vpc-0123456789abcdef0"
+      ]
+    ])) == toset(["Key", "SessionManagerInstance", "SessionManagerChannels"])
+    error_message = "A right to objects, secrets or groups works from outside the VPC."
+  }
+  assert {
+    condition = alltrue([
+      for document in [aws_iam_role_policy.head.policy, aws_iam_role_policy.worker.policy] : one([
+        for statement in jsondecode(document).Statement : statement.Condition.StringEquals["kms:ViaService"]
+        if statement.Sid == "Key"
+      ]) == ["s3.us-east-1.amazonaws.com", "secretsmanager.us-east-1.amazonaws.com"]
+    ])
+    error_message = "The key may be used other than through S3 and Secrets Manager."
   }
 }
 
@@ -66,6 +89,7 @@ run "the_head_scales_its_own_groups_and_fills_the_token" {
       Effect   = "Allow"
       Action   = ["autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup"]
       Resource = [aws_autoscaling_group.worker["cpu"].arn]
+      Condition = { StringEquals = { "aws:SourceVpc" = "vpc-0123456789abcdef0" } }
     }
     error_message = "The head may scale other groups, or cannot scale its own."
   }

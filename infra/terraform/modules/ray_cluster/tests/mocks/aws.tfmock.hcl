@@ -23,3 +23,11 @@ mock_resource "aws_launch_template" {
 mock_resource "aws_autoscaling_group" {
   defaults = { arn = "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:11111111-2222-3333-4444-555555555555:autoScalingGroupName/mock" }
 }
+
+mock_data "aws_caller_identity" {
+  defaults = { account_id = "123456789012" }
+}
+
+mock_data "aws_partition" {
+  defaults = { partition = "aws" }
+}
