@@ -184,7 +184,7 @@ ON_EVERY_RESOURCE = {
     "ssmmessages:OpenControlChannel",
     "ssmmessages:OpenDataChannel",
 }
-# Things with no other name: the objects of a folder, log groups and their streams, and instances that
+# Things with no other name: objects of a folder, log groups and their streams, and instances that
 # an autoscaling group has yet to start.
 MANY = (
     r"[^*]+/rungwise/\*",
