@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import time
 from dataclasses import dataclass
 from datetime import datetime
@@ -94,11 +95,12 @@ def watch(machine: Machine) -> None:
     """Look every two seconds, for ever."""
     from ray.exceptions import RayError
 
+    assert machine.head_address is not None
     address = InstanceMetadata().get("local-ipv4")
     if address is None:
         raise UserError("the instance metadata service has no local-ipv4")
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(TOKEN_FILE)}
-    watched = Watch(InstanceMetadata(), RayCluster(f"{machine.head_address}:{GCS_PORT}", address))
+    watched = Watch(InstanceMetadata(), RayCluster(machine.head_address, address))
     while True:
         try:
             watched.look()
@@ -149,5 +151,6 @@ class RayCluster:
         from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]
 
         if self._client is None:
-            self._client = GcsClient(address=self._head)
+            # Ray 2.60 does not find every name that the machine finds.
+            self._client = GcsClient(address=f"{socket.gethostbyname(self._head)}:{GCS_PORT}")
         return self._client

@@ -48,13 +48,17 @@ def identity(metadata: InstanceMetadata) -> Identity:
 
 
 def node_of(
-    machine: Machine, this: Identity, scratch: Path, autoscaling_config: Path | None
+    machine: Machine,
+    this: Identity,
+    scratch: Path,
+    head: str | None = None,
+    autoscaling_config: Path | None = None,
 ) -> Node:
-    """The Ray node that this machine is."""
+    """The Ray node that this machine is; `head` is the address to join, None on the head."""
     return Node(
         address=this.address,
         temp_dir=scratch / "ray",
-        head=None if machine.role == "head" else f"{machine.head_address}:{GCS_PORT}",
+        head=head,
         resources=machine.resources,
         labels=machine.labels,
         autoscaling_config=autoscaling_config,
@@ -83,7 +87,7 @@ def variables_of(machine: Machine, this: Identity) -> dict[str, str]:
 def become_node(machine: Machine) -> None:
     """Replace this process by `ray start --block`."""
     this = identity(InstanceMetadata())
-    autoscaling_config = None
+    head, autoscaling_config = None, None
     if machine.role == "head":
         from rungwise.cluster import autoscaling
 
@@ -91,19 +95,20 @@ def become_node(machine: Machine) -> None:
         autoscaling.write(machine, this.instance_id, autoscaling_config)
     else:
         assert machine.head_address is not None
-        _wait_for(machine.head_address)
-    started = command(node_of(machine, this, scratch_folder(), autoscaling_config))
+        head = f"{_wait_for(machine.head_address)}:{GCS_PORT}"
+    started = command(node_of(machine, this, scratch_folder(), head, autoscaling_config))
     variables = environment(TOKEN_FILE, **machine.environment, **variables_of(machine, this))
     os.execve(started[0], started, variables)
 
 
-def _wait_for(head: str) -> None:
-    """Return when the head takes connections; it may start later, or be replaced."""
+def _wait_for(head: str) -> str:
+    """The numbers of the head's address, when it takes connections; it may start later, or be
+    replaced. Ray 2.60 does not find every name that the machine finds (/etc/hosts for one)."""
     polls = 0
     while True:
         try:
-            with socket.create_connection((head, GCS_PORT), timeout=_POLL_SECONDS):
-                return
+            with socket.create_connection((head, GCS_PORT), timeout=_POLL_SECONDS) as found:
+                return found.getpeername()[0]
         except OSError as error:
             if polls % _POLLS_A_MESSAGE == 0:
                 _LOGGER.info(f"waiting for the head at {head}:{GCS_PORT} ({error})")

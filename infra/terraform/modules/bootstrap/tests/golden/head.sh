@@ -96,7 +96,8 @@ this=$("$python" -c 'import sys, sysconfig; print("cp%d%d-%s" % (*sys.version_in
 
 rm -rf "$target"
 "$python" -m venv --without-pip "$target"
-"$target/bin/python" "$work"/wheels/pip-*.whl/pip install --quiet --no-index --no-deps --no-cache-dir \
+pip=("$work"/wheels/pip-*.whl)
+"$target/bin/python" "${pip[0]}/pip" install --quiet --no-index --no-deps --no-cache-dir \
   --disable-pip-version-check --root-user-action ignore "$work"/wheels/*.whl
 "$target/bin/python" -c 'import rungwise'
 echo "$sha256" >"$target/package.sha256"
