@@ -6,6 +6,7 @@ takes the values is compared with AWS's published service models where they list
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import re
@@ -21,7 +22,7 @@ import pytest
 
 from rungwise.cluster.description import Machine
 from tests.conftest import REPOSITORY
-from tests.infra import clusters, terraform
+from tests.infra import aws_values, clusters, terraform
 
 MODULES = sorted(path.parent.name for path in terraform.INFRA.glob("modules/*/versions.tf"))
 USER_DATA_LIMIT = 16 * 1024  # bytes, before base64; EC2's own
@@ -263,53 +264,27 @@ def test_every_action_of_a_role_exists_in_the_api(applied: Applied) -> None:
                 assert operation in model.operation_names, (policy.address, action)
 
 
-# Arguments with a fixed set of values: type, path, then service and shape of AWS's own models.
-ENUMS = [
-    ("aws_instance", "instance_type", "ec2", "InstanceType"),
-    ("aws_instance", "metadata_options.http_tokens", "ec2", "HttpTokensState"),
-    ("aws_instance", "metadata_options.http_endpoint", "ec2", "InstanceMetadataEndpointState"),
-    ("aws_instance", "root_block_device.volume_type", "ec2", "VolumeType"),
-    ("aws_instance", "maintenance_options.auto_recovery", "ec2", "InstanceAutoRecoveryState"),
-    ("aws_launch_template", "instance_type", "ec2", "InstanceType"),
-    ("aws_launch_template", "instance_initiated_shutdown_behavior", "ec2", "ShutdownBehavior"),
-    ("aws_launch_template", "metadata_options.http_tokens", "ec2", "LaunchTemplateHttpTokensState"),
-    ("aws_launch_template", "block_device_mappings.ebs.volume_type", "ec2", "VolumeType"),
-    ("aws_launch_template", "network_interfaces.interface_type", "ec2", "NetworkInterfaceType"),
-    ("aws_launch_template", "instance_market_options.market_type", "ec2", "MarketType"),
-    ("aws_launch_template", "tag_specifications.resource_type", "ec2", "ResourceType"),
-    (
-        "aws_autoscaling_group",
-        "mixed_instances_policy.launch_template.override.instance_type",
+# What only a cluster's machines have, beside what the other modules use.
+MACHINES: aws_values.Table = {
+    ("aws_autoscaling_group", "mixed_instances_policy.launch_template.override.instance_type"): (
         "ec2",
         "InstanceType",
     ),
-    ("aws_placement_group", "strategy", "ec2", "PlacementStrategy"),
-    ("aws_route53_record", "type", "route53", "RRType"),
-]
+    ("aws_autoscaling_group", "suspended_processes"): (
+        "autoscaling",
+        "ScalingProcessQuery.ScalingProcesses",
+    ),
+    ("aws_instance", "maintenance_options.auto_recovery"): ("ec2", "InstanceAutoRecoveryState"),
+    ("aws_launch_template", "instance_initiated_shutdown_behavior"): ("ec2", "ShutdownBehavior"),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("type_", "path", "service", "shape"), ENUMS)
-def test_fixed_values_are_ones_that_aws_lists(
-    applied: Applied, type_: str, path: str, service: str, shape: str
-) -> None:
-    listed = set(_model(service).shape_for(shape).enum)
-    used = set()
-    for resource in applied.of(type_):
-        used |= set(_values(resource.values, path.split(".")))
-    if not used:
-        pytest.skip(f"this example has no {type_}.{path}")
-    assert used <= listed
-
-
-def _values(node: Any, path: list[str]) -> Iterator[str]:
-    if isinstance(node, list):
-        for each in node:
-            yield from _values(each, path)
-    elif path:
-        yield from _values((node or {}).get(path[0]), path[1:])
-    elif node is not None:
-        yield node
+def test_aws_knows_every_fixed_value_of_the_examples(applied: Applied) -> None:
+    assert aws_values.refused(applied.resources, {**aws_values.VALUES, **MACHINES}) == []
+    kept = applied.of("aws_autoscaling_group")[0]
+    wrong = dataclasses.replace(kept, values={**kept.values, "suspended_processes": ["AZBalance"]})
+    assert len(aws_values.refused([wrong], MACHINES)) == 1
 
 
 @functools.cache

@@ -38,7 +38,7 @@ run "no_action_is_a_pattern_and_only_what_has_no_resources_takes_all_of_them" {
           for resource in statement.Resource : resource if strcontains(resource, "*") && resource != "*"
         ]
       ]
-    ])) == toset([
+      ])) == toset([
       "arn:aws:s3:::research-artifacts/rungwise/*",
       "arn:aws:ec2:us-east-1:123456789012:instance/*",
     ])
@@ -85,10 +85,10 @@ run "the_head_scales_its_own_groups_and_fills_the_token" {
       for statement in jsondecode(aws_iam_role_policy.head.policy).Statement : statement
       if statement.Sid == "ScaleGroups"
       ]) == {
-      Sid      = "ScaleGroups"
-      Effect   = "Allow"
-      Action   = ["autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup"]
-      Resource = [aws_autoscaling_group.worker["cpu"].arn]
+      Sid       = "ScaleGroups"
+      Effect    = "Allow"
+      Action    = ["autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup"]
+      Resource  = [aws_autoscaling_group.worker["cpu"].arn]
       Condition = { StringEquals = { "aws:SourceVpc" = "vpc-0123456789abcdef0" } }
     }
     error_message = "The head may scale other groups, or cannot scale its own."
