@@ -1,0 +1,98 @@
+# The smallest cluster that shows everything: a head, spot machines of four cores that come when a job
+# asks and go ten minutes after, MLflow. Destroy deletes its artifacts with it.
+locals {
+  tags = { Project = "rungwise", Cluster = var.name }
+}
+
+module "network" {
+  source = "../../modules/network"
+
+  name               = var.name
+  region             = var.region
+  availability_zones = var.availability_zones
+  flow_log_days      = 7
+  tags               = local.tags
+}
+
+module "storage" {
+  source = "../../modules/storage"
+
+  name           = var.name
+  region         = var.region
+  vpc_id         = module.network.vpc_id
+  s3_endpoint_id = module.network.s3_endpoint_id
+  force_destroy  = true
+  package_path   = var.package_path
+  package_sha256 = var.package_sha256
+  tags           = local.tags
+}
+
+module "tracking" {
+  source = "../../modules/tracking"
+
+  name                       = var.name
+  region                     = var.region
+  vpc_id                     = module.network.vpc_id
+  subnet_ids                 = module.network.private_subnet_ids
+  zone_id                    = module.network.zone_id
+  zone_name                  = module.network.zone_name
+  endpoint_security_group_id = module.network.endpoint_security_group_id
+  s3_prefix_list_id          = module.network.s3_prefix_list_id
+  bucket                     = module.storage.bucket
+  bucket_arn                 = module.storage.bucket_arn
+  artifact_uri               = module.storage.artifact_uri
+  kms_key_arn                = module.storage.kms_key_arn
+  package                    = module.storage.package
+  ami_id                     = var.ami_id
+  deletion_protection        = false
+  tags                       = local.tags
+}
+
+module "ray_cluster" {
+  source = "../../modules/ray_cluster"
+
+  name                       = var.name
+  region                     = var.region
+  vpc_id                     = module.network.vpc_id
+  subnet_ids                 = module.network.private_subnet_ids
+  zone_id                    = module.network.zone_id
+  zone_name                  = module.network.zone_name
+  endpoint_security_group_id = module.network.endpoint_security_group_id
+  s3_prefix_list_id          = module.network.s3_prefix_list_id
+  nat                        = module.network.nat
+  bucket                     = module.storage.bucket
+  bucket_arn                 = module.storage.bucket_arn
+  artifact_uri               = module.storage.artifact_uri
+  kms_key_arn                = module.storage.kms_key_arn
+  package                    = module.storage.package
+  tracking_uri               = module.tracking.tracking_uri
+  tracking_security_group_id = module.tracking.security_group_id
+  tracking_instance_id       = module.tracking.instance_id
+
+  head = { instance_type = "m7i.large", ami_id = var.ami_id, volume_gib = 50 }
+
+  worker_groups = {
+    cpu = {
+      instance_types = ["c7i.xlarge", "c6i.xlarge", "m7i.xlarge"]
+      ami_id         = var.ami_id
+      maximum        = 2
+      cpus           = 4
+      spot           = true
+      volume_gib     = 50
+    }
+  }
+
+  tags = local.tags
+}
+
+module "guardrails" {
+  source = "../../modules/guardrails"
+
+  name               = var.name
+  region             = var.region
+  monthly_budget_usd = var.monthly_budget_usd
+  alert_emails       = var.alert_emails
+  autoscaling_groups = module.ray_cluster.autoscaling_groups
+  head_instance_id   = module.ray_cluster.head_instance_id
+  tags               = local.tags
+}

@@ -1,0 +1,43 @@
+variable "name" {
+  description = "Name of the cluster."
+  type        = string
+  default     = "smoke"
+}
+
+variable "region" {
+  description = "AWS region."
+  type        = string
+  default     = "us-east-1"
+}
+
+variable "availability_zones" {
+  description = "Two or more zones of the region."
+  type        = list(string)
+  default     = ["us-east-1a", "us-east-1b"]
+}
+
+variable "ami_id" {
+  description = "Ubuntu 24.04 for x86-64 in that region, by its id."
+  type        = string
+}
+
+variable "package_path" {
+  description = "The package that infra/package.sh made."
+  type        = string
+}
+
+variable "package_sha256" {
+  description = "Its sha256, as infra/package.sh printed it."
+  type        = string
+}
+
+variable "monthly_budget_usd" {
+  description = "US dollars a month, with mails on the way to it."
+  type        = number
+  default     = 50
+}
+
+variable "alert_emails" {
+  description = "Who gets those mails."
+  type        = list(string)
+}

@@ -1,0 +1,115 @@
+# Pretraining on reserved H100 machines with EFA, close together; Ray Data's work runs on spot machines
+# beside them, so that no GPU waits for text.
+locals {
+  tags = { Project = "rungwise", Cluster = var.name }
+}
+
+module "network" {
+  source = "../../modules/network"
+
+  name               = var.name
+  region             = var.region
+  availability_zones = var.availability_zones
+  tags               = local.tags
+}
+
+module "storage" {
+  source = "../../modules/storage"
+
+  name           = var.name
+  region         = var.region
+  vpc_id         = module.network.vpc_id
+  s3_endpoint_id = module.network.s3_endpoint_id
+  package_path   = var.package_path
+  package_sha256 = var.package_sha256
+  tags           = local.tags
+}
+
+module "tracking" {
+  source = "../../modules/tracking"
+
+  name                       = var.name
+  region                     = var.region
+  vpc_id                     = module.network.vpc_id
+  subnet_ids                 = module.network.private_subnet_ids
+  zone_id                    = module.network.zone_id
+  zone_name                  = module.network.zone_name
+  endpoint_security_group_id = module.network.endpoint_security_group_id
+  s3_prefix_list_id          = module.network.s3_prefix_list_id
+  bucket                     = module.storage.bucket
+  bucket_arn                 = module.storage.bucket_arn
+  artifact_uri               = module.storage.artifact_uri
+  kms_key_arn                = module.storage.kms_key_arn
+  package                    = module.storage.package
+  ami_id                     = var.ami_id
+  tags                       = local.tags
+}
+
+module "ray_cluster" {
+  source = "../../modules/ray_cluster"
+
+  name                       = var.name
+  region                     = var.region
+  vpc_id                     = module.network.vpc_id
+  subnet_ids                 = module.network.private_subnet_ids
+  zone_id                    = module.network.zone_id
+  zone_name                  = module.network.zone_name
+  endpoint_security_group_id = module.network.endpoint_security_group_id
+  s3_prefix_list_id          = module.network.s3_prefix_list_id
+  nat                        = module.network.nat
+  bucket                     = module.storage.bucket
+  bucket_arn                 = module.storage.bucket_arn
+  artifact_uri               = module.storage.artifact_uri
+  kms_key_arn                = module.storage.kms_key_arn
+  package                    = module.storage.package
+  tracking_uri               = module.tracking.tracking_uri
+  tracking_security_group_id = module.tracking.security_group_id
+  tracking_instance_id       = module.tracking.instance_id
+
+  # In the GPUs' zone: what the head says to them does not pay for crossing zones.
+  head = {
+    instance_type     = "m7i.2xlarge"
+    ami_id            = var.ami_id
+    availability_zone = var.gpu_zone
+  }
+
+  worker_groups = {
+    h100 = {
+      instance_types          = ["p5.48xlarge"]
+      ami_id                  = var.gpu_ami_id
+      maximum                 = var.gpu_machines
+      cpus                    = 192
+      gpus                    = 8
+      labels                  = { accelerator = "h100" }
+      efa_cards               = 32
+      placement_group         = true
+      capacity_reservation_id = var.capacity_reservation_id
+      capacity_block          = var.capacity_block
+      availability_zone       = var.gpu_zone
+      volume_gib              = 500
+      price_per_hour          = var.gpu_price_per_hour
+    }
+    data = {
+      instance_types = ["c7i.8xlarge", "c6i.8xlarge", "m7i.8xlarge", "m6i.8xlarge"]
+      ami_id         = var.ami_id
+      maximum        = 16
+      cpus           = 32
+      spot           = true
+      volume_gib     = 200
+    }
+  }
+
+  tags = local.tags
+}
+
+module "guardrails" {
+  source = "../../modules/guardrails"
+
+  name               = var.name
+  region             = var.region
+  monthly_budget_usd = var.monthly_budget_usd
+  alert_emails       = var.alert_emails
+  autoscaling_groups = module.ray_cluster.autoscaling_groups
+  head_instance_id   = module.ray_cluster.head_instance_id
+  tags               = local.tags
+}

@@ -1,0 +1,24 @@
+output "job_address" {
+  description = "Ray's job server, once its port is forwarded."
+  value       = module.ray_cluster.job_address
+}
+
+output "tracking_uri" {
+  description = "The MLflow server, inside the VPC."
+  value       = module.ray_cluster.tracking_uri
+}
+
+output "artifact_uri" {
+  description = "Where artifacts lie."
+  value       = module.ray_cluster.artifact_uri
+}
+
+output "autoscaling_groups" {
+  description = "Worker groups and their bounds."
+  value       = module.ray_cluster.autoscaling_groups
+}
+
+output "connect" {
+  description = "Commands to paste: terraform output -raw does not take maps, so terraform output -json connect | jq -r .ray"
+  value       = module.ray_cluster.connect
+}

@@ -1,0 +1,59 @@
+output "job_address" {
+  description = "Ray's job server, once its port is forwarded (connect.ray). It listens on the head's loopback only."
+  value       = "http://127.0.0.1:8265"
+}
+
+output "tracking_uri" {
+  description = "The MLflow server, inside the VPC."
+  value       = var.tracking_uri
+}
+
+output "artifact_uri" {
+  description = "Where a relative root of a recipe lies."
+  value       = var.artifact_uri
+}
+
+output "head_instance_id" {
+  description = "The head."
+  value       = aws_instance.head.id
+}
+
+output "security_group_id" {
+  description = "Security group of every Ray node."
+  value       = aws_security_group.cluster.id
+}
+
+output "autoscaling_groups" {
+  description = "Group => its autoscaling group, and the bounds that Ray's autoscaler keeps."
+  value = {
+    for name, group in var.worker_groups : name => {
+      name    = aws_autoscaling_group.worker[name].name
+      minimum = group.minimum
+      maximum = group.maximum
+    }
+  }
+}
+
+output "token_secret_arn" {
+  description = "Secret that holds the token. Its value is never in the state."
+  value       = aws_secretsmanager_secret.token.arn
+}
+
+output "connect" {
+  description = "Commands to paste, each port-forwarding in a terminal of its own. They need the AWS CLI and its Session Manager plugin."
+  value = {
+    ray        = "${local.forward} --target ${aws_instance.head.id} --parameters '{\"portNumber\":[\"8265\"],\"localPortNumber\":[\"8265\"]}'"
+    prometheus = "${local.forward} --target ${aws_instance.head.id} --parameters '{\"portNumber\":[\"9090\"],\"localPortNumber\":[\"9090\"]}'"
+    mlflow     = "${local.forward} --target ${var.tracking_instance_id} --parameters '{\"portNumber\":[\"5000\"],\"localPortNumber\":[\"5000\"]}'"
+    shell      = "aws ssm start-session --region ${var.region} --target ${aws_instance.head.id}"
+    # The value goes from AWS into a file that only its owner reads, past the screen and the arguments.
+    token  = "(umask 077 && mkdir -p ~/.ray && aws secretsmanager get-secret-value --region ${var.region} --secret-id ${aws_secretsmanager_secret.token.arn} --query SecretString --output text > ${local.token_file})"
+    submit = "RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=${local.token_file} rungwise submit WORKFLOW CONFIG --address http://127.0.0.1:8265"
+  }
+}
+
+locals {
+  forward = "aws ssm start-session --region ${var.region} --document-name AWS-StartPortForwardingSession"
+  # A file of this cluster's own: ~/.ray/auth_token may belong to a cluster on the laptop.
+  token_file = "~/.ray/${var.name}.token"
+}

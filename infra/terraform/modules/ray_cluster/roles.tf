@@ -1,0 +1,158 @@
+# Two roles. Neither can launch an instance, pass a role or read another cluster's objects. A job runs
+# with the rights of the machine it is on: on the head it could raise a group to its maximum, no more.
+data "aws_caller_identity" "current" {}
+data "aws_partition" "current" {}
+
+locals {
+  artifact_folder = trimprefix(var.artifact_uri, "s3://${var.bucket}/")
+
+  # Credentials taken off a machine open nothing: the services see that a request did not come
+  # through an endpoint of this VPC.
+  from_this_vpc = { StringEquals = { "aws:SourceVpc" = var.vpc_id } }
+
+  assume_by_ec2 = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Effect    = "Allow"
+      Action    = "sts:AssumeRole"
+      Principal = { Service = "ec2.amazonaws.com" }
+    }]
+  })
+
+  common_statements = [
+    {
+      Sid       = "Package"
+      Effect    = "Allow"
+      Action    = ["s3:GetObject"]
+      Resource  = ["${var.bucket_arn}/${var.package.key}"]
+      Condition = local.from_this_vpc
+    },
+    {
+      # Versions stay: deleting writes a marker, and no right to delete a version is given.
+      Sid    = "Artifacts"
+      Effect = "Allow"
+      Action = [
+        "s3:AbortMultipartUpload",
+        "s3:DeleteObject",
+        "s3:GetObject",
+        "s3:ListMultipartUploadParts",
+        "s3:PutObject",
+      ]
+      Resource  = ["${var.bucket_arn}/${local.artifact_folder}/*"] # the objects of one folder
+      Condition = local.from_this_vpc
+    },
+    {
+      # Without it a missing object answers 403 in place of 404. A condition on s3:prefix would bring
+      # that back, because reading one object has no prefix. It shows names, not contents.
+      Sid       = "ArtifactNames"
+      Effect    = "Allow"
+      Action    = ["s3:ListBucket"]
+      Resource  = [var.bucket_arn]
+      Condition = local.from_this_vpc
+    },
+    {
+      # The key only as S3 and Secrets Manager use it for this role.
+      Sid      = "Key"
+      Effect   = "Allow"
+      Action   = ["kms:Decrypt", "kms:GenerateDataKey"]
+      Resource = [var.kms_key_arn]
+      Condition = {
+        StringEquals = {
+          "kms:ViaService" = ["s3.${var.region}.amazonaws.com", "secretsmanager.${var.region}.amazonaws.com"]
+        }
+      }
+    },
+    {
+      # An instance of an autoscaling group has no ARN before it exists.
+      Sid      = "SessionManagerInstance"
+      Effect   = "Allow"
+      Action   = ["ssm:UpdateInstanceInformation"]
+      Resource = ["arn:${data.aws_partition.current.partition}:ec2:${var.region}:${data.aws_caller_identity.current.account_id}:instance/*"]
+    },
+    {
+      # AWS gives these actions no resource to name: a channel belongs to the machine that asks.
+      Sid    = "SessionManagerChannels"
+      Effect = "Allow"
+      Action = [
+        "ssmmessages:CreateControlChannel",
+        "ssmmessages:CreateDataChannel",
+        "ssmmessages:OpenControlChannel",
+        "ssmmessages:OpenDataChannel",
+      ]
+      Resource = ["*"]
+    },
+  ]
+
+  head_statements = [
+    {
+      Sid       = "Token"
+      Effect    = "Allow"
+      Action    = ["secretsmanager:GetSecretValue", "secretsmanager:PutSecretValue"]
+      Resource  = [aws_secretsmanager_secret.token.arn]
+      Condition = local.from_this_vpc
+    },
+    {
+      # AWS gives describing no resource-level permission.
+      Sid       = "SeeGroups"
+      Effect    = "Allow"
+      Action    = ["autoscaling:DescribeAutoScalingGroups"]
+      Resource  = ["*"]
+      Condition = local.from_this_vpc
+    },
+    {
+      Sid       = "ScaleGroups"
+      Effect    = "Allow"
+      Action    = ["autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup"]
+      Resource  = [for name in sort(keys(var.worker_groups)) : aws_autoscaling_group.worker[name].arn]
+      Condition = local.from_this_vpc
+    },
+  ]
+
+  worker_statements = [
+    {
+      Sid       = "Token"
+      Effect    = "Allow"
+      Action    = ["secretsmanager:GetSecretValue"]
+      Resource  = [aws_secretsmanager_secret.token.arn]
+      Condition = local.from_this_vpc
+    },
+  ]
+}
+
+resource "aws_iam_role" "head" {
+  name               = "${var.name}-head"
+  description        = "Head of the Ray cluster ${var.name}"
+  assume_role_policy = local.assume_by_ec2
+  tags               = merge(var.tags, { Name = "${var.name}-head" })
+}
+
+resource "aws_iam_role_policy" "head" {
+  name   = "${var.name}-head"
+  role   = aws_iam_role.head.id
+  policy = jsonencode({ Version = "2012-10-17", Statement = concat(local.common_statements, local.head_statements) })
+}
+
+resource "aws_iam_instance_profile" "head" {
+  name = "${var.name}-head"
+  role = aws_iam_role.head.name
+  tags = merge(var.tags, { Name = "${var.name}-head" })
+}
+
+resource "aws_iam_role" "worker" {
+  name               = "${var.name}-worker"
+  description        = "Workers of the Ray cluster ${var.name}"
+  assume_role_policy = local.assume_by_ec2
+  tags               = merge(var.tags, { Name = "${var.name}-worker" })
+}
+
+resource "aws_iam_role_policy" "worker" {
+  name   = "${var.name}-worker"
+  role   = aws_iam_role.worker.id
+  policy = jsonencode({ Version = "2012-10-17", Statement = concat(local.common_statements, local.worker_statements) })
+}
+
+resource "aws_iam_instance_profile" "worker" {
+  name = "${var.name}-worker"
+  role = aws_iam_role.worker.name
+  tags = merge(var.tags, { Name = "${var.name}-worker" })
+}

@@ -1,0 +1,204 @@
+variable "name" {
+  description = "Name of the cluster, in front of every name made here. One cluster of a name per account."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{1,20}$", var.name))
+    error_message = "name: 2 to 21 lower-case letters, digits and hyphens, a letter first."
+  }
+}
+
+variable "region" {
+  description = "AWS region, the same as the provider's."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
+    error_message = "region: the code of an AWS region, such as us-east-1."
+  }
+}
+
+variable "vpc_id" {
+  description = "VPC of the cluster (network)."
+  type        = string
+}
+
+variable "subnet_ids" {
+  description = "Private subnets: availability zone => subnet id (network.private_subnet_ids)."
+  type        = map(string)
+
+  validation {
+    condition     = length(var.subnet_ids) > 0
+    error_message = "subnet_ids: at least one private subnet, as {availability zone = subnet id}."
+  }
+}
+
+variable "zone_id" {
+  description = "Private Route 53 zone (network)."
+  type        = string
+}
+
+variable "zone_name" {
+  description = "Name of that zone; the head answers to head.<zone_name>."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", var.zone_name))
+    error_message = "zone_name: a DNS name in lower case, such as research.internal."
+  }
+}
+
+variable "endpoint_security_group_id" {
+  description = "Security group of the VPC's interface endpoints (network)."
+  type        = string
+}
+
+variable "s3_prefix_list_id" {
+  description = "Prefix list of S3, reached through the gateway endpoint (network)."
+  type        = string
+}
+
+variable "nat" {
+  description = "Whether the network has a NAT gateway; if so machines may reach port 443 anywhere."
+  type        = bool
+  default     = false
+}
+
+variable "bucket" {
+  description = "Bucket of artifacts and of the package (storage)."
+  type        = string
+}
+
+variable "bucket_arn" {
+  description = "ARN of that bucket (storage)."
+  type        = string
+}
+
+variable "artifact_uri" {
+  description = "Where artifacts lie, inside the bucket: s3://<bucket>/<folder> (storage)."
+  type        = string
+
+  validation {
+    condition     = can(regex("^s3://[^/]+/[^*?]*[^*?/]$", var.artifact_uri))
+    error_message = "artifact_uri: s3://<bucket>/<folder>, without * or ? and without a slash at the end; the machines' rights end at this folder."
+  }
+}
+
+variable "kms_key_arn" {
+  description = "Key that encrypts the bucket and the token's secret (storage)."
+  type        = string
+}
+
+variable "package" {
+  description = "The package that machines install, pinned by its sha256 (storage)."
+  type        = object({ bucket = string, key = string, sha256 = string })
+
+  validation {
+    condition     = can(regex("^[0-9a-f]{64}$", var.package.sha256))
+    error_message = "package.sha256: 64 hexadecimal digits in lower case, as sha256sum prints them."
+  }
+
+  validation {
+    condition     = can(regex("^[^/*?][^*?]*$", var.package.key))
+    error_message = "package.key: the object's whole key, without a slash in front and without * or ?."
+  }
+}
+
+variable "tracking_uri" {
+  description = "Address of the MLflow server inside the VPC (tracking)."
+  type        = string
+
+  validation {
+    condition     = can(regex("^https?://[^/@]+$", var.tracking_uri))
+    error_message = "tracking_uri: http://<host>:<port>, without a path and without a user or password."
+  }
+}
+
+variable "tracking_security_group_id" {
+  description = "Security group of the MLflow host (tracking); the cluster is let in on its port."
+  type        = string
+}
+
+variable "tracking_instance_id" {
+  description = "The MLflow host (tracking), for the command that forwards its port."
+  type        = string
+}
+
+variable "head" {
+  description = <<-EOT
+    The head: Ray's GCS, dashboard, job server, autoscaler, and Prometheus.
+    ami_id: an Ubuntu 24.04 image, by its id. cpus: those it offers to tasks; 0 keeps work away.
+    availability_zone: null takes the first. price_per_hour: US dollars, for estimates only.
+  EOT
+  type = object({
+    instance_type     = string
+    ami_id            = string
+    volume_gib        = optional(number, 100)
+    cpus              = optional(number, 0)
+    availability_zone = optional(string)
+    price_per_hour    = optional(number)
+  })
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]*\\.[a-z0-9-]+$", var.head.instance_type))
+    error_message = "head.instance_type: an EC2 instance type, such as m7i.xlarge."
+  }
+
+  validation {
+    condition     = can(regex("^ami-([0-9a-f]{8}|[0-9a-f]{17})$", var.head.ami_id))
+    error_message = "head.ami_id: an image pinned by its id, ami- and 8 or 17 hexadecimal digits."
+  }
+
+  validation {
+    condition     = var.head.volume_gib >= 30 && var.head.volume_gib <= 16384 && floor(var.head.volume_gib) == var.head.volume_gib
+    error_message = "head.volume_gib: a whole number from 30 to 16384."
+  }
+
+  validation {
+    condition     = var.head.cpus >= 0 && floor(var.head.cpus) == var.head.cpus
+    error_message = "head.cpus: a whole number, 0 or more."
+  }
+
+  validation {
+    condition     = var.head.availability_zone == null ? true : contains(keys(var.subnet_ids), var.head.availability_zone)
+    error_message = "head.availability_zone: one of the network's zones (${join(", ", keys(var.subnet_ids))}) or null."
+  }
+
+  validation {
+    condition     = var.head.price_per_hour == null ? true : var.head.price_per_hour >= 0
+    error_message = "head.price_per_hour: US dollars, 0 or more, or null if unknown."
+  }
+}
+
+variable "idle_timeout_minutes" {
+  description = "How long Ray's autoscaler lets a machine idle before it ends it."
+  type        = number
+  default     = 10
+
+  validation {
+    condition     = var.idle_timeout_minutes >= 1 && var.idle_timeout_minutes <= 1440
+    error_message = "idle_timeout_minutes: from 1 to 1440; less than a minute ends machines between two steps of a job."
+  }
+}
+
+variable "token_recovery_days" {
+  description = "Days for which AWS keeps the token's secret after destroy. 0 leaves nothing behind."
+  type        = number
+  default     = 0
+
+  validation {
+    condition     = var.token_recovery_days == 0 || (var.token_recovery_days >= 7 && var.token_recovery_days <= 30)
+    error_message = "token_recovery_days: 0, or 7 to 30, which Secrets Manager allows."
+  }
+}
+
+variable "tags" {
+  description = "Tags of every resource and machine."
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition     = alltrue([for key in keys(var.tags) : key != "Name" && !startswith(lower(key), "aws:")])
+    error_message = "tags: Name is set here, and keys that begin with aws: belong to AWS."
+  }
+}

@@ -1,0 +1,84 @@
+variable "name" {
+  description = "Name of the cluster, in front of every name made here."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{1,20}$", var.name))
+    error_message = "name: 2 to 21 lower-case letters, digits and hyphens, a letter first."
+  }
+}
+
+variable "region" {
+  description = "AWS region, the same as the provider's."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
+    error_message = "region: the code of an AWS region, such as us-east-1."
+  }
+}
+
+variable "vpc_id" {
+  description = "VPC of the cluster. With s3_endpoint_id: credentials of its machines read and write objects only through that endpoint, so they are worth nothing elsewhere."
+  type        = string
+  default     = null
+}
+
+variable "s3_endpoint_id" {
+  description = "S3 gateway endpoint of the VPC (network)."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = (var.s3_endpoint_id == null) == (var.vpc_id == null)
+    error_message = "s3_endpoint_id: give it together with vpc_id, or neither."
+  }
+}
+
+variable "force_destroy" {
+  description = "Whether destroy deletes a bucket that still holds artifacts, every version of them."
+  type        = bool
+  default     = false
+}
+
+variable "noncurrent_days" {
+  description = "Days for which a replaced or deleted object can be brought back."
+  type        = number
+  default     = 30
+
+  validation {
+    condition     = var.noncurrent_days >= 1 && var.noncurrent_days <= 3650 && floor(var.noncurrent_days) == var.noncurrent_days
+    error_message = "noncurrent_days: a whole number from 1 to 3650."
+  }
+}
+
+variable "package_path" {
+  description = "The package on this machine: a tar.gz of wheels."
+  type        = string
+
+  validation {
+    condition     = endswith(var.package_path, ".tar.gz") && fileexists(var.package_path)
+    error_message = "package_path: a .tar.gz that exists; none is at ${var.package_path}."
+  }
+}
+
+variable "package_sha256" {
+  description = "sha256 of the package, as sha256sum prints it. Machines refuse any other bytes."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[0-9a-f]{64}$", var.package_sha256))
+    error_message = "package_sha256: 64 hexadecimal digits in lower case, as sha256sum prints them."
+  }
+}
+
+variable "tags" {
+  description = "Tags of every resource."
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition     = alltrue([for key in keys(var.tags) : key != "Name" && !startswith(lower(key), "aws:")])
+    error_message = "tags: Name is set here, and keys that begin with aws: belong to AWS."
+  }
+}

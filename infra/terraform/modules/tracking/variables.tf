@@ -1,0 +1,225 @@
+variable "name" {
+  description = "Name of the cluster, in front of every name made here."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{1,20}$", var.name))
+    error_message = "name: 2 to 21 lower-case letters, digits and hyphens, a letter first."
+  }
+}
+
+variable "region" {
+  description = "AWS region, the same as the provider's."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
+    error_message = "region: the code of an AWS region, such as us-east-1."
+  }
+}
+
+variable "vpc_id" {
+  description = "VPC of the cluster (network)."
+  type        = string
+}
+
+variable "subnet_ids" {
+  description = "Private subnets: availability zone => subnet id (network.private_subnet_ids)."
+  type        = map(string)
+
+  validation {
+    condition     = length(var.subnet_ids) >= 2
+    error_message = "subnet_ids: private subnets of two zones or more; a database subnet group needs two."
+  }
+}
+
+variable "zone_id" {
+  description = "Private Route 53 zone (network)."
+  type        = string
+}
+
+variable "zone_name" {
+  description = "Name of that zone; the server answers to tracking.<zone_name>."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", var.zone_name))
+    error_message = "zone_name: a DNS name in lower case, such as research.internal."
+  }
+}
+
+variable "endpoint_security_group_id" {
+  description = "Security group of the VPC's interface endpoints (network)."
+  type        = string
+}
+
+variable "s3_prefix_list_id" {
+  description = "Prefix list of S3, reached through the gateway endpoint (network)."
+  type        = string
+}
+
+variable "bucket" {
+  description = "Bucket of artifacts and of the package (storage)."
+  type        = string
+}
+
+variable "bucket_arn" {
+  description = "ARN of that bucket (storage)."
+  type        = string
+}
+
+variable "artifact_uri" {
+  description = "Where MLflow's files lie, inside the bucket: s3://<bucket>/<folder> (storage)."
+  type        = string
+
+  validation {
+    condition     = can(regex("^s3://[^/]+/[^*?]*[^*?/]$", var.artifact_uri))
+    error_message = "artifact_uri: s3://<bucket>/<folder>, without * or ? and without a slash at the end; the host's rights end at this folder."
+  }
+
+  validation {
+    condition     = startswith(var.artifact_uri, "s3://${var.bucket}/")
+    error_message = "artifact_uri: a folder of the bucket ${var.bucket}."
+  }
+}
+
+variable "kms_key_arn" {
+  description = "Key of the bucket, the database and its secret, logs and disks (storage)."
+  type        = string
+}
+
+variable "package" {
+  description = "The package that machines install, pinned by its sha256 (storage)."
+  type        = object({ bucket = string, key = string, sha256 = string })
+
+  validation {
+    condition     = can(regex("^[0-9a-f]{64}$", var.package.sha256))
+    error_message = "package.sha256: 64 hexadecimal digits in lower case, as sha256sum prints them."
+  }
+
+  validation {
+    condition     = can(regex("^[^/*?][^*?]*$", var.package.key))
+    error_message = "package.key: the object's whole key, without a slash in front and without * or ?."
+  }
+}
+
+variable "ami_id" {
+  description = "Ubuntu 24.04 image of the MLflow host, by its id."
+  type        = string
+
+  validation {
+    condition     = can(regex("^ami-([0-9a-f]{8}|[0-9a-f]{17})$", var.ami_id))
+    error_message = "ami_id: an image pinned by its id, ami- and 8 or 17 hexadecimal digits."
+  }
+}
+
+variable "instance_type" {
+  description = "EC2 instance type of the MLflow host; the server alone wants about 2 GiB of memory."
+  type        = string
+  default     = "t3.medium"
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]*\\.[a-z0-9-]+$", var.instance_type))
+    error_message = "instance_type: an EC2 instance type, such as t3.medium."
+  }
+
+  validation {
+    condition     = !can(regex("\\.(nano|micro)$", var.instance_type))
+    error_message = "instance_type: small or larger; MLflow does not start in the memory of a nano or a micro."
+  }
+}
+
+variable "volume_gib" {
+  description = "Root volume of the MLflow host. Its data is in the database and the bucket."
+  type        = number
+  default     = 30
+
+  validation {
+    condition     = var.volume_gib >= 20 && var.volume_gib <= 16384 && floor(var.volume_gib) == var.volume_gib
+    error_message = "volume_gib: a whole number from 20 to 16384."
+  }
+}
+
+variable "db_engine_version" {
+  description = "Major version of PostgreSQL. RDS takes minor versions by itself, in the maintenance window."
+  type        = string
+  default     = "17"
+
+  validation {
+    condition     = can(regex("^1[4-8]$", var.db_engine_version))
+    error_message = "db_engine_version: a major version alone, 14 to 18; a minor version named here would be undone by the next upgrade."
+  }
+}
+
+variable "db_instance_class" {
+  description = "RDS instance class."
+  type        = string
+  default     = "db.t4g.micro"
+
+  validation {
+    condition     = can(regex("^db\\.[a-z0-9-]+\\.[a-z0-9-]+$", var.db_instance_class))
+    error_message = "db_instance_class: an RDS instance class, such as db.t4g.micro."
+  }
+}
+
+variable "db_allocated_gib" {
+  description = "Storage of the database to begin with; it grows by itself to five times as much."
+  type        = number
+  default     = 20
+
+  validation {
+    condition     = var.db_allocated_gib >= 20 && var.db_allocated_gib <= 13107 && floor(var.db_allocated_gib) == var.db_allocated_gib
+    error_message = "db_allocated_gib: a whole number from 20, the least that gp3 has, to 13107, a fifth of the most."
+  }
+}
+
+variable "backup_days" {
+  description = "Days back to which the database can be brought."
+  type        = number
+  default     = 7
+
+  validation {
+    condition     = var.backup_days >= 1 && var.backup_days <= 35 && floor(var.backup_days) == var.backup_days
+    error_message = "backup_days: a whole number from 1 to 35; 0 would turn backups off."
+  }
+}
+
+variable "log_days" {
+  description = "Days for which the database's log is kept."
+  type        = number
+  default     = 30
+
+  validation {
+    condition = contains([
+      1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922,
+      3288, 3653,
+    ], var.log_days)
+    error_message = "log_days: a retention that CloudWatch Logs offers, such as 7, 14, 30, 60, 90, 180 or 365."
+  }
+}
+
+variable "deletion_protection" {
+  description = <<-EOT
+    Whether AWS refuses to delete the database. Turned off and applied, destroy removes it with its
+    backups and leaves no snapshot behind.
+  EOT
+  type        = bool
+  default     = true
+}
+
+variable "multi_az" {
+  description = "Whether a second database stands by in another zone, at twice the price."
+  type        = bool
+  default     = false
+}
+
+variable "tags" {
+  description = "Tags of every resource."
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition     = alltrue([for key in keys(var.tags) : key != "Name" && !startswith(lower(key), "aws:")])
+    error_message = "tags: Name is set here, and keys that begin with aws: belong to AWS."
+  }
+}

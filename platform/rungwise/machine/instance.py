@@ -1,0 +1,59 @@
+"""What EC2 says of this machine: the instance metadata service, version 2.
+
+Every request carries a session token, which a PUT gives; the service answers no other. Botocore
+reads credentials from the same place and honours the same variable for another address of it.
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-service.html
+"""
+
+from __future__ import annotations
+
+import os
+import urllib.error
+import urllib.request
+
+ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
+_ENDPOINT = "http://169.254.169.254"
+_SESSION_SECONDS = 6 * 3600
+_TIMEOUT_SECONDS = 5.0
+# Never through a proxy: the service answers the machine itself only.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class InstanceMetadata:
+    """Reads entries below /latest/meta-data/, with one session token as long as it is valid."""
+
+    def __init__(self) -> None:
+        self._endpoint = os.environ.get(ENDPOINT_VARIABLE, _ENDPOINT).rstrip("/")
+        self._session: str | None = None
+
+    def get(self, path: str) -> str | None:
+        """The entry, None if there is none. Raises OSError if the service does not answer."""
+        try:
+            return self._request(path)
+        except urllib.error.HTTPError as error:
+            if error.code == 401:  # the session has ended
+                self._session = None
+                return self._request(path)
+            if error.code == 404:
+                return None
+            raise
+
+    def _request(self, path: str) -> str:
+        if self._session is None:
+            name = "X-aws-ec2-metadata-token-ttl-seconds"
+            request = urllib.request.Request(
+                f"{self._endpoint}/latest/api/token",
+                method="PUT",
+                headers={name: str(_SESSION_SECONDS)},
+            )
+            self._session = _text(request)
+        request = urllib.request.Request(
+            f"{self._endpoint}/latest/meta-data/{path}",
+            headers={"X-aws-ec2-metadata-token": self._session},
+        )
+        return _text(request)
+
+
+def _text(request: urllib.request.Request) -> str:
+    with _OPENER.open(request, timeout=_TIMEOUT_SECONDS) as answer:
+        return answer.read().decode()
