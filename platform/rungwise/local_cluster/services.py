@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from rungwise.cluster.prometheus import configuration
 from rungwise.cluster.ray_start import Node
 from rungwise.local_cluster.ports import Ports
 from rungwise.storage import Folder
@@ -77,18 +78,10 @@ def prometheus(folder: Path, dashboard: str, token: Path, port: int) -> list[str
     binary = shutil.which("prometheus")
     if binary is None:
         return None
-    discovery = {
-        "url": f"{dashboard}/api/prometheus/sd",
-        "refresh_interval": _SCRAPE,
-        "authorization": {"type": "Bearer", "credentials_file": str(token)},
-    }
-    settings = {
-        "global": {"scrape_interval": _SCRAPE, "scrape_timeout": "5s"},
-        "scrape_configs": [{"job_name": "ray", "http_sd_configs": [discovery]}],
-    }
-    configuration = folder / "prometheus.yml"
-    configuration.write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
-    command = [binary, f"--config.file={configuration}", f"--storage.tsdb.path={folder / 'data'}"]
+    settings = configuration(dashboard, token, _SCRAPE)
+    file = folder / "prometheus.yml"
+    file.write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
+    command = [binary, f"--config.file={file}", f"--storage.tsdb.path={folder / 'data'}"]
     return [*command, f"--web.listen-address=127.0.0.1:{port}"]
 
 

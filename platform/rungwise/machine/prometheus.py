@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from rungwise.cluster.prometheus import configuration
 from rungwise.cluster.ray_start import DASHBOARD_PORT
 from rungwise.machine.scratch import scratch_folder
 from rungwise.machine.token import TOKEN_FILE
@@ -16,19 +16,6 @@ BINARY = "/usr/bin/prometheus"
 PORT = 9090
 _RETENTION = "15d"
 _INTERVAL = "15s"
-
-
-def configuration(token_file: Path) -> dict[str, Any]:
-    """Scrape every node that Ray's dashboard names; it answers with the token only."""
-    discovery = {
-        "url": f"http://127.0.0.1:{DASHBOARD_PORT}/api/prometheus/sd",
-        "refresh_interval": _INTERVAL,
-        "authorization": {"type": "Bearer", "credentials_file": str(token_file)},
-    }
-    return {
-        "global": {"scrape_interval": _INTERVAL},
-        "scrape_configs": [{"job_name": "ray", "http_sd_configs": [discovery]}],
-    }
 
 
 def command(config: Path, storage: Path) -> list[str]:
@@ -45,5 +32,7 @@ def command(config: Path, storage: Path) -> list[str]:
 def become_prometheus() -> None:
     """Write the configuration and replace this process by Prometheus."""
     config = Path(os.environ["RUNTIME_DIRECTORY"]) / "prometheus.yml"
-    config.write_text(yaml.safe_dump(configuration(TOKEN_FILE)), "utf-8")
+    dashboard = f"http://127.0.0.1:{DASHBOARD_PORT}"
+    settings = configuration(dashboard, TOKEN_FILE, _INTERVAL)
+    config.write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
     os.execv(BINARY, command(config, scratch_folder() / "prometheus"))

@@ -1,0 +1,19 @@
+"""What Prometheus is told of a cluster: Ray's dashboard names the nodes, and wants the token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def configuration(dashboard: str, token_file: Path, interval: str) -> dict[str, Any]:
+    """Scrape every node that the dashboard (http://HOST:PORT) lists, each `interval` ("15s")."""
+    discovery = {
+        "url": f"{dashboard}/api/prometheus/sd",
+        "refresh_interval": interval,
+        "authorization": {"type": "Bearer", "credentials_file": str(token_file)},
+    }
+    return {
+        "global": {"scrape_interval": interval, "scrape_timeout": "5s"},
+        "scrape_configs": [{"job_name": "ray", "http_sd_configs": [discovery]}],
+    }
