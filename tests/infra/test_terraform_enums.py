@@ -64,5 +64,5 @@ def test_the_database_class_is_a_machine_that_exists_and_its_family_fits_its_ver
     [group] = [each for each in applied(everything=False) if each.type == "aws_db_parameter_group"]
     # RDS has no list of classes; what follows `db.` is named as EC2 names its types.
     assert accepted("ec2", "InstanceType", database.values["instance_class"].removeprefix("db."))
-    assert re.fullmatch(r"1[4-8]", database.values["engine_version"])
+    assert re.fullmatch(r"1[5-7]", database.values["engine_version"])
     assert group.values["family"] == f"postgres{database.values['engine_version']}"
