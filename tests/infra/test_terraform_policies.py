@@ -165,7 +165,7 @@ def test_a_second_plan_changes_nothing_and_destroy_leaves_nothing(
 
 @pytest.mark.slow
 def test_no_password_is_in_the_state() -> None:
-    [database] = [each for each in applied(everything=True) if each.type == "aws_db_instance"]
+    [database] = [each for each in applied(True) if each.type == "aws_db_instance"]
     assert database.values["manage_master_user_password"] is True
     for name in ("password", "password_wo"):
         assert not database.values[name]

@@ -65,7 +65,7 @@ variable "alert_emails" {
 }
 
 variable "autoscaling_groups" {
-  description = "Worker groups: name => {name of the autoscaling group, minimum, maximum} (ray_cluster.autoscaling_groups)."
+  description = "Worker groups: name => {name of the autoscaling group, minimum, maximum} (ray_cluster.autoscaling_groups). They publish GroupDesiredCapacity, or the idle alarm stays silent."
   type        = map(object({ name = string, minimum = number, maximum = number }))
 
   validation {
