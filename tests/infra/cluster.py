@@ -1,4 +1,4 @@
-"""A cluster of tests/infra/machines.py, made by what infra/ makes: the package and the user data."""
+"""A cluster of tests/infra/machines.py, from what infra/ makes: the package, the user data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import botocore.session
 import psutil
 
 from tests.conftest import REPOSITORY
-from tests.infra.machines import NETWORK, SERVICES, Machine, Network
+from tests.infra.machines import NETWORK, SERVICES, Machine, Network, reason_to_skip
 from tests.infra.services import AWS
 
 REGION = "eu-central-1"
@@ -38,6 +38,19 @@ _MODULE = REPOSITORY / "infra/terraform/modules/bootstrap"
 _POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 # What a machine's services are told here and not on EC2.
 ENVIRONMENT = {"AWS_ENDPOINT_URL": AWS, "RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION": "0.005"}
+
+
+# Instead of curl on a machine: the journal has the arguments of each call.
+_CURL = '#!/bin/bash\necho "curl $*" >&2\nexec /usr/bin/curl "$@"\n'
+
+
+def missing() -> str | None:
+    """Why there can be no cluster here, None if there can."""
+    if reason := reason_to_skip():
+        return reason
+    if tools := [tool for tool in ("terraform", "openssl", "runuser") if not shutil.which(tool)]:
+        return f"the cluster needs {', '.join(tools)}"
+    return None if _POSTGRES else "the cluster needs PostgreSQL below /usr/lib/postgresql"
 
 
 def wait_until(what: str, done: Callable[[], Any], seconds: float = 180) -> Any:
@@ -178,8 +191,14 @@ class Cluster:
         folder = self.folder / f"render-{name}"
         self.user_data[name] = rendered(machine, self.package | package, folder)
         self.machines[name] = Machine(name, address, self.network, self.folder, HOSTS)
+        curl = self.machines[name].root / "usr/local/sbin/curl"
+        curl.write_text(_CURL)
+        curl.chmod(0o755)
         self.machines[name].start_user_data(self.user_data[name])
         return self.machines[name]
+
+    def journal(self, name: str) -> str:
+        return self.machines[name].journal()
 
     def announce(self, address: str, path: str, text: str) -> None:
         """Have the metadata service say `text` to the machine with this address."""

@@ -222,6 +222,10 @@ class Machine:
         raise AssertionError(f"{self.name} does not boot: {self._log.read_text()}")
 
     @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
     def root(self) -> Path:
         """Its file system, seen from here."""
         return Path(f"/proc/{self.first}/root")
@@ -273,7 +277,7 @@ class Machine:
         self._process.wait(60)
 
     def close(self) -> None:
-        if self._process.poll() is None:
+        if self.running:
             self.kill()
         for folder in sorted(self._cgroup.rglob("*"), reverse=True):
             if folder.is_dir():
