@@ -22,7 +22,14 @@ import botocore.session
 import psutil
 
 from tests.conftest import REPOSITORY
-from tests.infra.machines import NETWORK, SERVICES, Machine, Network, reason_to_skip
+from tests.infra.machines import (
+    NETWORK,
+    SERVICES,
+    Machine,
+    Network,
+    end_with_parent,
+    reason_to_skip,
+)
 from tests.infra.services import AWS
 
 REGION = "eu-central-1"
@@ -280,6 +287,7 @@ class Cluster:
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdout=stream,
                 stderr=stream,
+                preexec_fn=end_with_parent,
                 start_new_session=True,
             )
         self._processes.append(started)

@@ -33,6 +33,7 @@ _TOOLS = ("ip", "unshare", "nsenter", "mount", "useradd", "curl", "systemctl", "
 _SYSTEMD = Path("/lib/systemd/systemd")
 _CGROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 _CLONE_NEWNET = 0x40000000
+_PR_SET_PDEATHSIG = 1
 T = TypeVar("T")
 
 # Run as root in new namespaces: builds the machine's file system, and becomes its systemd.
@@ -208,6 +209,7 @@ class Machine:
 
     def _enter_cgroup(self) -> None:
         (self._cgroup / "cgroup.procs").write_text("0")
+        end_with_parent()
 
     def _wait_for_systemd(self) -> int:
         deadline = time.monotonic() + 60
@@ -301,6 +303,11 @@ class Machine:
             timeout=timeout,
             check=False,
         )
+
+
+def end_with_parent() -> None:
+    """Have the kernel end this process when the thread that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _enter(pid: int) -> list[str]:
