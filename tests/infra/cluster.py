@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import hashlib
 import io
@@ -60,7 +61,7 @@ def missing() -> str | None:
     return None if _POSTGRES else "the cluster needs PostgreSQL below /usr/lib/postgresql"
 
 
-def wait_until(what: str, done: Callable[[], Any], seconds: float = 180) -> Any:
+def wait_until(what: str, done: Callable[[], Any], seconds: float = 300) -> Any:
     """The first true answer of `done`."""
     deadline = time.monotonic() + seconds
     while not (found := done()):
@@ -215,19 +216,6 @@ class Cluster:
         part.write_text(text)
         part.replace(place)
 
-    def head_python(self, code: str, *arguments: str) -> str:
-        """What a Python program on the head prints; it has the rights of the services' user."""
-        done = self.on_head("/opt/rungwise/bin/python", "-c", code, *arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def on_head(self, *command: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        prefix = ("runuser", "--user", "rungwise", "--")
-        environment = self.user_environment()
-        return self.machines["head"].run(
-            *prefix, *command, environment=environment, timeout=timeout
-        )
-
     @staticmethod
     def user_environment() -> dict[str, str]:
         """What a person on the head sets to talk to Ray."""
@@ -238,10 +226,12 @@ class Cluster:
         }
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Ray's nodes, dead ones too."""
-        code = "import json, ray; ray.init('10.77.0.2:6379', log_to_driver=False, "
+        """Ray's nodes, dead ones too; none as long as the head does not answer."""
+        code = f"import json, ray; ray.init('{HEAD}:6379', log_to_driver=False, "
         code += "logging_level='ERROR'); print(json.dumps(ray.nodes()))"
-        return json.loads(self.head_python(code).splitlines()[-1])
+        python = ("runuser", "--user", "rungwise", "--", "/opt/rungwise/bin/python", "-c", code)
+        asked = self.machines["head"].run(*python, environment=self.user_environment())
+        return [] if asked.returncode else json.loads(asked.stdout.splitlines()[-1])
 
     def start_database(self) -> str:
         """PostgreSQL with TLS and a password, as RDS has them; the ARN of its secret."""
@@ -297,8 +287,9 @@ class Cluster:
         for machine in self.machines.values():
             machine.close()
         for process in self._processes:
-            for member in [*process.children(recursive=True), process]:
-                member.terminate()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for member in [*process.children(recursive=True), process]:
+                    member.terminate()
             process.wait(30)
         self.network.close()
         shutil.rmtree(self.folder, ignore_errors=True)

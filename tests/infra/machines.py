@@ -265,6 +265,10 @@ class Machine:
     def journal(self, *options: str) -> str:
         return self.run("journalctl", "--no-pager", "--output=cat", *options).stdout
 
+    def tail(self) -> str:
+        """The end of its journal, to explain a failure."""
+        return self.journal("--lines=60", "--output=short") if self.running else "off"
+
     def processes(self) -> Iterator[psutil.Process]:
         """All processes of the machine."""
         with contextlib.suppress(psutil.NoSuchProcess):

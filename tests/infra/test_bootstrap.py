@@ -62,10 +62,10 @@ def cluster() -> Iterator[Cluster]:
         for (name, address), instance_id in zip(WORKERS.items(), ids, strict=True):
             spot = name == "worker-2"
             made.add(name, address, worker(made) | {"spot": spot}, instance_id)
-        wait_until("the head", lambda: "Ray runtime started" in made.journal("head"))
-        wait_until("the workers", lambda: len(alive(made)) == 3)
+        wait_until("the nodes", lambda: len(alive(made)) == 3, 450)
         yield made
     finally:
+        print(*(f"{name}:\n{machine.tail()}" for name, machine in made.machines.items()))
         made.close()
 
 
