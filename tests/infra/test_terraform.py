@@ -262,6 +262,36 @@ def test_aws_knows_every_fixed_value_of_the_examples(applied: Applied) -> None:
 
 
 @pytest.mark.slow
+def test_the_connect_commands_run_and_put_the_token_into_a_private_file(
+    applied: Applied, tmp_path: Path
+) -> None:
+    commands = json.loads(terraform.run(applied.folder, "output", "-json", "connect").stdout)
+    # Stand-ins that write down how they were called.
+    for name, answer in (("aws", "the-token"), ("rungwise", "$RAY_AUTH_MODE $RAY_AUTH_TOKEN_PATH")):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >>"$HOME/called"\necho "{answer}"\n')
+        program.chmod(0o755)
+    environment = {"HOME": str(tmp_path), "PATH": f"{program.parent}:/usr/bin:/bin"}
+
+    def paste(command: str) -> str:
+        ran = subprocess.run(
+            ["bash", "-c", command], env=environment, capture_output=True, text=True, check=True
+        )
+        return ran.stdout
+
+    assert paste(commands["token"]) == ""
+    [token] = (tmp_path / ".ray").iterdir()
+    assert token.read_text() == "the-token\n"
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert paste(commands["submit"]) == f"token {token}\n"
+    for name, port in (("ray", "8265"), ("mlflow", "5000"), ("prometheus", "9090")):
+        paste(commands[name])
+        forwarded = json.loads((tmp_path / "called").read_text().splitlines()[-1])
+        assert forwarded == {"portNumber": [port], "localPortNumber": [port]}
+
+
+@pytest.mark.slow
 def test_checkov_finds_nothing_that_is_not_explained() -> None:
     checkov = shutil.which("checkov") or shutil.which(
         "checkov", path=str(REPOSITORY / ".venv-checkov" / "bin")
