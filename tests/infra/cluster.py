@@ -1,8 +1,9 @@
-"""A cluster of tests/infra/machines.py, made by what infra/ makes: the package and the user data."""
+"""A cluster of tests/infra/machines.py, from what infra/ makes: the package, the user data."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import hashlib
 import io
@@ -22,7 +23,14 @@ import botocore.session
 import psutil
 
 from tests.conftest import REPOSITORY
-from tests.infra.machines import NETWORK, SERVICES, Machine, Network
+from tests.infra.machines import (
+    NETWORK,
+    SERVICES,
+    Machine,
+    Network,
+    end_with_parent,
+    reason_to_skip,
+)
 from tests.infra.services import AWS
 
 REGION = "eu-central-1"
@@ -40,7 +48,20 @@ _POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 ENVIRONMENT = {"AWS_ENDPOINT_URL": AWS, "RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION": "0.005"}
 
 
-def wait_until(what: str, done: Callable[[], Any], seconds: float = 180) -> Any:
+# Instead of curl on a machine: the journal has the arguments of each call.
+_CURL = '#!/bin/bash\necho "curl $*" >&2\nexec /usr/bin/curl "$@"\n'
+
+
+def missing() -> str | None:
+    """Why there can be no cluster here, None if there can."""
+    if reason := reason_to_skip():
+        return reason
+    if tools := [tool for tool in ("terraform", "openssl", "runuser") if not shutil.which(tool)]:
+        return f"the cluster needs {', '.join(tools)}"
+    return None if _POSTGRES else "the cluster needs PostgreSQL below /usr/lib/postgresql"
+
+
+def wait_until(what: str, done: Callable[[], Any], seconds: float = 300) -> Any:
     """The first true answer of `done`."""
     deadline = time.monotonic() + seconds
     while not (found := done()):
@@ -178,8 +199,14 @@ class Cluster:
         folder = self.folder / f"render-{name}"
         self.user_data[name] = rendered(machine, self.package | package, folder)
         self.machines[name] = Machine(name, address, self.network, self.folder, HOSTS)
+        curl = self.machines[name].root / "usr/local/sbin/curl"
+        curl.write_text(_CURL)
+        curl.chmod(0o755)
         self.machines[name].start_user_data(self.user_data[name])
         return self.machines[name]
+
+    def journal(self, name: str) -> str:
+        return self.machines[name].journal()
 
     def announce(self, address: str, path: str, text: str) -> None:
         """Have the metadata service say `text` to the machine with this address."""
@@ -188,19 +215,6 @@ class Cluster:
         part = place.with_name(f".{place.name}")
         part.write_text(text)
         part.replace(place)
-
-    def head_python(self, code: str, *arguments: str) -> str:
-        """What a Python program on the head prints; it has the rights of the services' user."""
-        done = self.on_head("/opt/rungwise/bin/python", "-c", code, *arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def on_head(self, *command: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        prefix = ("runuser", "--user", "rungwise", "--")
-        environment = self.user_environment()
-        return self.machines["head"].run(
-            *prefix, *command, environment=environment, timeout=timeout
-        )
 
     @staticmethod
     def user_environment() -> dict[str, str]:
@@ -212,10 +226,12 @@ class Cluster:
         }
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Ray's nodes, dead ones too."""
-        code = "import json, ray; ray.init('10.77.0.2:6379', log_to_driver=False, "
+        """Ray's nodes, dead ones too; none as long as the head does not answer."""
+        code = f"import json, ray; ray.init('{HEAD}:6379', log_to_driver=False, "
         code += "logging_level='ERROR'); print(json.dumps(ray.nodes()))"
-        return json.loads(self.head_python(code).splitlines()[-1])
+        python = ("runuser", "--user", "rungwise", "--", "/opt/rungwise/bin/python", "-c", code)
+        asked = self.machines["head"].run(*python, environment=self.user_environment())
+        return [] if asked.returncode else json.loads(asked.stdout.splitlines()[-1])
 
     def start_database(self) -> str:
         """PostgreSQL with TLS and a password, as RDS has them; the ARN of its secret."""
@@ -261,6 +277,7 @@ class Cluster:
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdout=stream,
                 stderr=stream,
+                preexec_fn=end_with_parent,
                 start_new_session=True,
             )
         self._processes.append(started)
@@ -270,8 +287,9 @@ class Cluster:
         for machine in self.machines.values():
             machine.close()
         for process in self._processes:
-            for member in [*process.children(recursive=True), process]:
-                member.terminate()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for member in [*process.children(recursive=True), process]:
+                    member.terminate()
             process.wait(30)
         self.network.close()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -33,6 +33,7 @@ _TOOLS = ("ip", "unshare", "nsenter", "mount", "useradd", "curl", "systemctl", "
 _SYSTEMD = Path("/lib/systemd/systemd")
 _CGROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 _CLONE_NEWNET = 0x40000000
+_PR_SET_PDEATHSIG = 1
 T = TypeVar("T")
 
 # Run as root in new namespaces: builds the machine's file system, and becomes its systemd.
@@ -208,6 +209,7 @@ class Machine:
 
     def _enter_cgroup(self) -> None:
         (self._cgroup / "cgroup.procs").write_text("0")
+        end_with_parent()
 
     def _wait_for_systemd(self) -> int:
         deadline = time.monotonic() + 60
@@ -220,6 +222,10 @@ class Machine:
                         return child.pid
             time.sleep(0.2)
         raise AssertionError(f"{self.name} does not boot: {self._log.read_text()}")
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
 
     @property
     def root(self) -> Path:
@@ -259,6 +265,10 @@ class Machine:
     def journal(self, *options: str) -> str:
         return self.run("journalctl", "--no-pager", "--output=cat", *options).stdout
 
+    def tail(self) -> str:
+        """The end of its journal, to explain a failure."""
+        return self.journal("--lines=60", "--output=short") if self.running else "off"
+
     def processes(self) -> Iterator[psutil.Process]:
         """All processes of the machine."""
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -273,7 +283,7 @@ class Machine:
         self._process.wait(60)
 
     def close(self) -> None:
-        if self._process.poll() is None:
+        if self.running:
             self.kill()
         for folder in sorted(self._cgroup.rglob("*"), reverse=True):
             if folder.is_dir():
@@ -297,6 +307,11 @@ class Machine:
             timeout=timeout,
             check=False,
         )
+
+
+def end_with_parent() -> None:
+    """Have the kernel end this process when the thread that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _enter(pid: int) -> list[str]:

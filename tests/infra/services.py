@@ -14,8 +14,6 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from moto.server import ThreadedMotoServer
-
 from tests.infra.machines import METADATA, SERVICES
 
 AWS_PORT = 4566
@@ -61,6 +59,8 @@ def metadata_server(folder: Path, address: str, port: int) -> ThreadingHTTPServe
 
 
 if __name__ == "__main__":
+    from moto.server import ThreadedMotoServer
+
     server = metadata_server(Path(sys.argv[1]), METADATA, 80)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     aws = ThreadedMotoServer(ip_address=SERVICES, port=AWS_PORT, verbose=False)

@@ -7,7 +7,6 @@ takes the values is compared with AWS's published service models where they list
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import re
 import shutil
@@ -17,14 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import botocore.session
 import pytest
 
 from rungwise.cluster.description import Machine
 from tests.conftest import REPOSITORY
-from tests.infra import aws_values, clusters, terraform
+from tests.infra import aws_values, clusters, policies, terraform
 
 MODULES = sorted(path.parent.name for path in terraform.INFRA.glob("modules/*/versions.tf"))
+# test_terraform_policies.py runs the tests of the modules below these.
+CASES = sorted(
+    (module, path.name)
+    for module in ("bootstrap", "ray_cluster")
+    for path in terraform.INFRA.glob(f"modules/{module}/tests/*.tftest.hcl")
+)
 USER_DATA_LIMIT = 16 * 1024  # bytes, before base64; EC2's own
 
 
@@ -64,12 +68,48 @@ def test_every_module_has_tests_of_its_own() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODULES)
-def test_the_module_is_valid_and_passes_its_tests(name: str, tmp_path: Path) -> None:
-    folder = terraform.copy(tmp_path) / "modules" / name
+@pytest.mark.parametrize("example", clusters.EXAMPLES)
+def test_the_example_and_all_its_modules_are_valid(example: str, tmp_path: Path) -> None:
+    terraform.run(clusters.prepare(example, tmp_path), "validate")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)  # each case starts the stand-in anew
+@pytest.mark.parametrize(("module", "name"), CASES)
+def test_the_module_passes_its_tests(module: str, name: str, tmp_path: Path) -> None:
+    folder = terraform.copy(tmp_path) / "modules" / module
     terraform.run(folder, "init")
-    terraform.run(folder, "validate")
-    terraform.run(folder, "test")
+    said = terraform.run(folder, "test", f"-filter=tests/{name}").stdout
+    assert re.search(r"Success! [1-9]\d* passed, 0 failed", said), said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"efa_cards": 4}, "a group with EFA cannot be spot"),
+        (
+            {"capacity_reservation_id": "cr-0123456789abcdef0"},
+            "a group in a reservation cannot be spot",
+        ),
+    ],
+)
+def test_what_breaks_two_rules_at_once_hears_of_the_one_that_matters(
+    more: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    folder = terraform.copy(tmp_path) / "modules" / "ray_cluster"
+    group = {"instance_types": ["p4d.24xlarge"], "ami_id": "ami-0123456789abcdef0", "maximum": 2}
+    group |= {"cpus": 96, "gpus": 8, "spot": True, "availability_zone": "us-east-1a", **more}
+    terraform.run(folder, "init")
+    planned = terraform.run(
+        folder,
+        "plan",
+        "-var-file=tests/terraform.tfvars",
+        f"-var=worker_groups={json.dumps({'gpu': group})}",
+        check=False,
+    )
+    assert planned.returncode == 1
+    assert said in " ".join(planned.stderr.split())
 
 
 @pytest.mark.slow
@@ -177,14 +217,6 @@ def _configured(module: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _configured(call["module"])
 
 
-# Actions that AWS limits to no resource (Service Authorization Reference).
-ON_EVERY_RESOURCE = {
-    "autoscaling:DescribeAutoScalingGroups",
-    "ssmmessages:CreateControlChannel",
-    "ssmmessages:CreateDataChannel",
-    "ssmmessages:OpenControlChannel",
-    "ssmmessages:OpenDataChannel",
-}
 # Things with no other name: objects of a folder, log groups and their streams, and instances that
 # an autoscaling group has yet to start.
 MANY = (
@@ -192,76 +224,18 @@ MANY = (
     r"arn:[^*]+:logs:[^*]+:log-group:[^*]*\*",
     r"arn:[^*]+:ec2:[^*]+:instance/\*",
 )
-# Permissions with no operation of their name in AWS's API.
-NOT_OPERATIONS = {"s3:ListBucket", "s3:ListMultipartUploadParts", "ssm:UpdateInstanceInformation"}
-
-
-def _statements(resource: terraform.Resource) -> list[dict[str, Any]]:
-    return json.loads(resource.values["policy"])["Statement"]
-
-
-def _listed(value: str | list[str] | None) -> list[str]:
-    """One or many, as IAM takes them; None is the database's secret, which the stand-in lacks."""
-    if value is None:
-        return []
-    return [value] if isinstance(value, str) else value
 
 
 @pytest.mark.slow
-def test_roles_name_their_actions_and_resources(applied: Applied) -> None:
-    policies = applied.of("aws_iam_role_policy") + applied.of("aws_iam_policy")
-    assert len(policies) >= 3
-    for policy in policies:
-        for statement in _statements(policy):
-            assert statement["Effect"] == "Allow"
-            actions = set(_listed(statement["Action"]))
-            for action in actions:
-                assert re.fullmatch(r"[a-z0-9-]+:[A-Za-z]+", action), (policy.address, action)
-            for resource in _listed(statement["Resource"]):
-                if resource == "*":
-                    assert actions <= ON_EVERY_RESOURCE, (policy.address, actions)
-                else:
-                    patterns = (pattern for pattern in MANY if re.fullmatch(pattern, resource))
-                    assert "*" not in resource or any(patterns), (policy.address, resource)
-
-
-@pytest.mark.slow
-def test_no_policy_of_any_kind_allows_an_action_by_pattern(applied: Applied) -> None:
-    seen = 0
-    for resource in applied.resources:
-        for document in _documents(resource):
-            for statement in document["Statement"]:
-                seen += 1
-                if statement["Effect"] == "Allow" and not _is_account_root(statement):
-                    for action in _listed(statement["Action"]):
-                        assert "*" not in action, (resource.address, action)
-    assert seen > 10
-
-
-def _is_account_root(statement: dict[str, Any]) -> bool:
-    """Whether a key's policy hands the account's own IAM the say, as AWS asks of every key."""
-    principal = statement.get("Principal")
-    return isinstance(principal, dict) and str(principal.get("AWS", "")).endswith(":root")
-
-
-def _documents(resource: terraform.Resource) -> Iterator[dict[str, Any]]:
-    for name in ("policy", "assume_role_policy"):
-        value = resource.values.get(name)
-        if isinstance(value, str) and value.startswith("{"):
-            yield json.loads(value)
-
-
-@pytest.mark.slow
-def test_every_action_of_a_role_exists_in_the_api(applied: Applied) -> None:
-    known = set(NOT_OPERATIONS)
-    for policy in applied.of("aws_iam_role_policy"):
-        for statement in _statements(policy):
-            for action in set(_listed(statement["Action"])) - known:
-                service, _, operation = action.partition(":")
-                if service == "ssmmessages":  # the agent's own protocol, in no published model
-                    continue
-                model = _model(service)
-                assert operation in model.operation_names, (policy.address, action)
+def test_policies_name_whole_actions_and_the_resources_they_are_for(applied: Applied) -> None:
+    assert policies.faults(applied.resources) == []
+    roles = policies.documents(applied.of("aws_iam_role_policy"))
+    assert len(roles) >= 3
+    for document in roles:
+        for statement in document.statements:
+            for resource in statement["Resource"] or []:  # the stand-in has no database secret
+                named = "*" not in resource or any(re.fullmatch(many, resource) for many in MANY)
+                assert named or resource == "*", (document.resource.address, resource)
 
 
 # What only a cluster's machines have, beside what the other modules use.
@@ -287,9 +261,34 @@ def test_aws_knows_every_fixed_value_of_the_examples(applied: Applied) -> None:
     assert len(aws_values.refused([wrong], MACHINES)) == 1
 
 
-@functools.cache
-def _model(service: str) -> Any:
-    return botocore.session.get_session().get_service_model(service)
+@pytest.mark.slow
+def test_the_connect_commands_run_and_put_the_token_into_a_private_file(
+    applied: Applied, tmp_path: Path
+) -> None:
+    commands = json.loads(terraform.run(applied.folder, "output", "-json", "connect").stdout)
+    # Stand-ins that write down how they were called.
+    for name, answer in (("aws", "the-token"), ("rungwise", "$RAY_AUTH_MODE $RAY_AUTH_TOKEN_PATH")):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >>"$HOME/called"\necho "{answer}"\n')
+        program.chmod(0o755)
+    environment = {"HOME": str(tmp_path), "PATH": f"{program.parent}:/usr/bin:/bin"}
+
+    def paste(command: str) -> str:
+        ran = subprocess.run(
+            ["bash", "-c", command], env=environment, capture_output=True, text=True, check=True
+        )
+        return ran.stdout
+
+    assert paste(commands["token"]) == ""
+    [token] = (tmp_path / ".ray").iterdir()
+    assert token.read_text() == "the-token\n"
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert paste(commands["submit"]) == f"token {token}\n"
+    for name, port in (("ray", "8265"), ("mlflow", "5000"), ("prometheus", "9090")):
+        paste(commands[name])
+        forwarded = json.loads((tmp_path / "called").read_text().splitlines()[-1])
+        assert forwarded == {"portNumber": [port], "localPortNumber": [port]}
 
 
 @pytest.mark.slow

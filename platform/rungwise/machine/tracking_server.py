@@ -55,7 +55,7 @@ def command(machine: Machine, user: str) -> list[str]:
     database = machine.database
     place = f"{quote(user, safe='')}@{database.host}:{database.port}/{database.name}"
     arguments = [sys.executable, "-m", "mlflow", "server"]
-    arguments += ["--backend-store-uri", f"postgresql://{place}?sslmode=require"]
+    arguments += ["--backend-store-uri", f"postgresql+psycopg2://{place}?sslmode=require"]
     arguments += ["--artifacts-destination", f"{machine.artifact_uri.rstrip('/')}/mlflow"]
     arguments += ["--host", "0.0.0.0", "--port", str(PORT), "--workers", str(_WORKERS)]
     if machine.allowed_hosts:

@@ -11,7 +11,9 @@ module "network" {
   region             = var.region
   availability_zones = var.availability_zones
   flow_log_days      = 7
-  tags               = local.tags
+  # Each endpoint is paid by the hour; these four a cluster cannot do without.
+  interface_endpoints = ["autoscaling", "secretsmanager", "ssm", "ssmmessages"]
+  tags                = local.tags
 }
 
 module "storage" {

@@ -20,6 +20,7 @@ module "storage" {
   region         = var.region
   vpc_id         = module.network.vpc_id
   s3_endpoint_id = module.network.s3_endpoint_id
+  force_destroy  = var.disposable
   package_path   = var.package_path
   package_sha256 = var.package_sha256
   tags           = local.tags
@@ -42,6 +43,7 @@ module "tracking" {
   kms_key_arn                = module.storage.kms_key_arn
   package                    = module.storage.package
   ami_id                     = var.ami_id
+  deletion_protection        = !var.disposable
   tags                       = local.tags
 }
 

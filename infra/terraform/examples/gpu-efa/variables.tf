@@ -73,3 +73,9 @@ variable "alert_emails" {
   description = "Who gets those mails."
   type        = list(string)
 }
+
+variable "disposable" {
+  description = "Whether destroy may delete the database and a bucket that holds artifacts. Apply with it before a destroy."
+  type        = bool
+  default     = false
+}

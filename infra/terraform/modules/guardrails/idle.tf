@@ -1,11 +1,11 @@
-# A head without workers and without load. EC2 reports CPUUtilization of an autoscaling group only
-# while it has machines, so the number of samples says whether there are any, and needs no metric
-# that must be turned on. With workers the value is 100, whatever the head does: a head that only
-# watches a long training run looks idle by its CPU alone.
+# A head without workers and without load. With any worker there, or wanted and not yet there, the
+# value is 100, whatever the head does: a head that only watches a long training run looks idle by
+# its CPU alone. A group that does not publish GroupDesiredCapacity leaves the value unknown, and an
+# unknown value is no alarm.
 locals {
-  period   = 300 # seconds; EC2's metrics without a price
-  watched  = var.idle == null ? {} : { for index, group in keys(var.autoscaling_groups) : "workers${index}" => group }
-  machines = join(" + ", concat(["0"], [for id in keys(local.watched) : "FILL(${id}, 0)"]))
+  period  = 300 # seconds; EC2's metrics without a price
+  watched = var.idle == null ? {} : { for index, group in keys(var.autoscaling_groups) : "workers${index}" => group }
+  workers = length(local.watched) == 0 ? "0" : join(" + ", keys(local.watched))
 }
 
 resource "aws_cloudwatch_metric_alarm" "idle" {
@@ -22,8 +22,8 @@ resource "aws_cloudwatch_metric_alarm" "idle" {
 
   metric_query {
     id          = "idle"
-    label       = "CPU of the head, 100 with workers"
-    expression  = "IF((${local.machines}) > 0, 100, head)"
+    label       = "CPU of the head, 100 while there are workers"
+    expression  = "IF((${local.workers}) > 0, 100, head)"
     return_data = true
   }
 
@@ -48,10 +48,10 @@ resource "aws_cloudwatch_metric_alarm" "idle" {
       return_data = false
 
       metric {
-        namespace   = "AWS/EC2"
-        metric_name = "CPUUtilization"
+        namespace   = "AWS/AutoScaling"
+        metric_name = "GroupDesiredCapacity"
         dimensions  = { AutoScalingGroupName = var.autoscaling_groups[metric_query.value].name }
-        stat        = "SampleCount"
+        stat        = "Maximum"
         period      = local.period
       }
     }

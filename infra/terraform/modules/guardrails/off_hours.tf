@@ -1,10 +1,11 @@
 # Off hours. A maximum of 0 ends every worker of a group and keeps new ones from starting; a desired
 # capacity of 0 alone would not do, because Ray's autoscaler would raise it again within seconds. Its
-# node provider reads the maximum from AWS and asks for no more than that, so in off hours it asks
-# for nothing: placement groups wait, jobs that hold the head stay, and after the start they go on.
-# What ran loses the steps since its last checkpoint. Machines that are protected from scale-in would
-# stay, so the groups must not protect theirs. An apply during off hours opens the groups again,
-# because Terraform sets the maximum that it knows.
+# node provider reads the maximum from AWS and never asks for more: in off hours what Ray wants waits,
+# and goes to AWS when the group opens. What ran loses the steps since its last checkpoint. With
+# idle.stop_head an off-time that is long enough stops the head too, and jobs that wait are lost.
+#
+# Machines that are protected from scale-in would stay, so the groups must not protect theirs. An
+# apply during off hours opens the groups again, because Terraform sets the maximum that it knows.
 
 resource "aws_autoscaling_schedule" "stop" {
   for_each = var.off_hours == null ? {} : var.autoscaling_groups

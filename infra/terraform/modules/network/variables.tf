@@ -6,6 +6,12 @@ variable "name" {
     condition     = can(regex("^[a-z][a-z0-9-]{1,20}$", var.name))
     error_message = "name: 2 to 21 lower-case letters, digits and hyphens, a letter first."
   }
+
+  validation {
+    # Of RDS, DNS, and security groups, in this order.
+    condition     = !can(regex("--|-$|^sg-", var.name))
+    error_message = "name: no two hyphens in a row, none at the end, and not sg- in front; AWS refuses such names of databases and security groups."
+  }
 }
 
 variable "region" {
@@ -71,21 +77,18 @@ variable "nat" {
 
 variable "interface_endpoints" {
   description = <<-EOT
-    AWS services that machines reach without the internet. Each costs an hourly price in each zone
-    it is in, so leave out what an account does not need.
+    AWS services that machines reach without the internet. Each is paid by the hour in each zone it
+    is in. Four a cluster cannot do without:
     ssm, ssmmessages    Session Manager, the only way in.
-    ec2messages         Session Manager of SSM agents before 3.3.40; regions opened lately lack it.
     secretsmanager      the cluster's token and the database's password.
     autoscaling         the head reads and sets the capacity of the worker groups.
-    ec2                 the head asks EC2 about its workers.
+    The others serve what an account may add, with rights that it adds to the machines' roles:
+    ec2messages         Run Command of SSM agents before 3.3.40.
     kms, logs           Session Manager, where the account encrypts or records its sessions.
-    monitoring          machines that send metrics of their own to CloudWatch.
+    ec2, monitoring     jobs that ask EC2, or send metrics of their own to CloudWatch.
   EOT
   type        = set(string)
-  default = [
-    "autoscaling", "ec2", "ec2messages", "kms", "logs", "monitoring", "secretsmanager", "ssm",
-    "ssmmessages",
-  ]
+  default     = ["autoscaling", "secretsmanager", "ssm", "ssmmessages"]
 
   validation {
     condition = length(setsubtract(var.interface_endpoints, [

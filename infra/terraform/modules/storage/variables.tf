@@ -6,6 +6,12 @@ variable "name" {
     condition     = can(regex("^[a-z][a-z0-9-]{1,20}$", var.name))
     error_message = "name: 2 to 21 lower-case letters, digits and hyphens, a letter first."
   }
+
+  validation {
+    # Of RDS, DNS, and security groups, in this order.
+    condition     = !can(regex("--|-$|^sg-", var.name))
+    error_message = "name: no two hyphens in a row, none at the end, and not sg- in front; AWS refuses such names of databases and security groups."
+  }
 }
 
 variable "region" {

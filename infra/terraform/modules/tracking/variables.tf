@@ -6,6 +6,12 @@ variable "name" {
     condition     = can(regex("^[a-z][a-z0-9-]{1,20}$", var.name))
     error_message = "name: 2 to 21 lower-case letters, digits and hyphens, a letter first."
   }
+
+  validation {
+    # Of RDS, DNS, and security groups, in this order.
+    condition     = !can(regex("--|-$|^sg-", var.name))
+    error_message = "name: no two hyphens in a row, none at the end, and not sg- in front; AWS refuses such names of databases and security groups."
+  }
 }
 
 variable "region" {
@@ -146,8 +152,8 @@ variable "db_engine_version" {
   default     = "17"
 
   validation {
-    condition     = can(regex("^1[4-8]$", var.db_engine_version))
-    error_message = "db_engine_version: a major version alone, 14 to 18; a minor version named here would be undone by the next upgrade."
+    condition     = can(regex("^1[5-7]$", var.db_engine_version))
+    error_message = "db_engine_version: a major version alone, 15 to 17; a minor version named here would be undone by the next upgrade."
   }
 }
 

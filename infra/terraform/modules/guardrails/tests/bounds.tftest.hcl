@@ -142,7 +142,7 @@ run "a_head_with_workers_is_never_idle" {
   assert {
     condition = {
       for each in aws_cloudwatch_metric_alarm.idle[0].metric_query : each.id => each.expression if each.return_data == true
-    } == { idle = "IF((0 + FILL(workers0, 0) + FILL(workers1, 0)) > 0, 100, head)" }
+    } == { idle = "IF((workers0 + workers1) > 0, 100, head)" }
     error_message = "With any worker the value is 100, else the head's load."
   }
 
@@ -152,10 +152,23 @@ run "a_head_with_workers_is_never_idle" {
       each.id => [each.metric[0].metric_name, each.metric[0].stat, values(each.metric[0].dimensions)[0]] if each.return_data != true
       } == {
       head     = ["CPUUtilization", "Maximum", "i-0123456789abcdef0"]
-      workers0 = ["CPUUtilization", "SampleCount", "research-cpu"]
-      workers1 = ["CPUUtilization", "SampleCount", "research-gpu"]
+      workers0 = ["GroupDesiredCapacity", "Maximum", "research-cpu"]
+      workers1 = ["GroupDesiredCapacity", "Maximum", "research-gpu"]
     }
-    error_message = "Every group is counted by its samples."
+    error_message = "Every group is counted by the machines it wants."
+  }
+}
+
+run "a_head_without_groups_is_judged_by_its_load_alone" {
+  command = plan
+
+  variables {
+    autoscaling_groups = {}
+  }
+
+  assert {
+    condition     = contains([for each in aws_cloudwatch_metric_alarm.idle[0].metric_query : each.expression], "IF((0) > 0, 100, head)")
+    error_message = "The expression is one without groups too."
   }
 }
 

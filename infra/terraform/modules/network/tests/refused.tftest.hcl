@@ -17,6 +17,36 @@ run "a_name_in_capitals_is_refused" {
   expect_failures = [var.name]
 }
 
+run "two_hyphens_in_a_row_are_refused" {
+  command = plan
+
+  variables {
+    name = "a--b"
+  }
+
+  expect_failures = [var.name]
+}
+
+run "a_hyphen_at_the_end_is_refused" {
+  command = plan
+
+  variables {
+    name = "research-"
+  }
+
+  expect_failures = [var.name]
+}
+
+run "a_name_like_the_id_of_a_security_group_is_refused" {
+  command = plan
+
+  variables {
+    name = "sg-research"
+  }
+
+  expect_failures = [var.name]
+}
+
 run "a_name_longer_than_21_characters_is_refused" {
   command = plan
 

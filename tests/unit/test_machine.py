@@ -1,0 +1,424 @@
+"""What a machine does, piece by piece; tests/infra runs the whole of it under systemd."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+import pytest
+import yaml
+from moto import mock_aws
+
+from rungwise.cluster import ray_start
+from rungwise.cluster.description import Database, Machine
+from rungwise.errors import UserError
+from rungwise.machine import notice, prometheus, ray_node, scratch, token, tracking_server
+from rungwise.machine.__main__ import VERBS, main
+from rungwise.machine.instance import ENDPOINT_VARIABLE, InstanceMetadata
+from rungwise.machine.secret_store import read_secret, write_private
+from tests.conftest import REPOSITORY
+from tests.infra.services import metadata_server
+
+REGION = "eu-central-1"
+BOOTSTRAP = REPOSITORY / "infra/terraform/modules/bootstrap"
+USER = "root" if os.geteuid() == 0 else os.environ.get("USER", "nobody")
+PASSWORD = "a:b\\c"
+
+
+def described(role: str, **changes: Any) -> Machine:
+    """The machine of that role in the golden files of the Terraform module."""
+    data = json.loads((BOOTSTRAP / f"tests/golden/{role}.json").read_text())
+    return Machine.model_validate(data | changes)
+
+
+@pytest.fixture
+def secrets_manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    with mock_aws():
+        yield botocore.session.get_session().create_client("secretsmanager", region_name=REGION)
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of what a metadata service on loopback says to this machine."""
+    server = metadata_server(tmp_path, "127.0.0.1", 0)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv(ENDPOINT_VARIABLE, f"http://127.0.0.1:{server.server_port}/")
+    folder = tmp_path / "127.0.0.1"
+    folder.mkdir()
+    yield folder
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_each_unit_starts_a_verb_that_there_is() -> None:
+    started = set()
+    for unit in (BOOTSTRAP / "templates").glob("*.service.tftpl"):
+        (command,) = [
+            line.removeprefix("ExecStart=")
+            for line in unit.read_text().splitlines()
+            if line.startswith("ExecStart=")
+        ]
+        if not command.startswith("/usr/local/sbin/rungwise-install"):
+            assert command.startswith("${python} -m rungwise.machine ")
+            started.add(command.split()[-1])
+    assert started == set(VERBS)
+
+
+def test_an_unknown_verb_and_a_machine_without_description_end_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    assert main(["dance"]) == 2
+    assert capsys.readouterr().err.startswith("usage: python -m rungwise.machine token|")
+    monkeypatch.setattr("rungwise.machine.__main__.MACHINE_FILE", tmp_path / "machine.json")
+    assert main(["token"]) == 2
+    assert "cannot read the config" in caplog.text
+
+
+@pytest.mark.parametrize("verb", ["token", "scratch", "tracking_server", "notice", "ray_node"])
+def test_a_verb_starts_without_what_it_does_not_need(verb: str) -> None:
+    heavy = {"torch", "mlflow", "pandas"}
+    if verb in ("token", "scratch", "tracking_server"):
+        heavy |= {"ray", "botocore"}
+    code = f"import sys, rungwise.machine.__main__, rungwise.machine.{verb}; "
+    code += f"found = {heavy!r} & set(sys.modules); assert not found, found"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_metadata_service_is_asked_within_a_session(said: Path) -> None:
+    (said / "placement").mkdir()
+    (said / "placement/availability-zone").write_text("eu-central-1a")
+    metadata = InstanceMetadata()
+    assert metadata.get("placement/availability-zone") == "eu-central-1a"
+    assert metadata.get("spot/instance-action") is None
+    metadata._session = "ended"
+    assert metadata.get("placement/availability-zone") == "eu-central-1a"
+
+
+def test_a_machine_without_an_identity_says_what_is_missing(said: Path) -> None:
+    (said / "instance-id").write_text("i-1")
+    with pytest.raises(UserError, match="has no local-ipv4"):
+        ray_node.identity(InstanceMetadata())
+
+
+def test_the_head_makes_the_token_once_and_every_machine_writes_the_same(
+    secrets_manager: Any, tmp_path: Path
+) -> None:
+    arn = secrets_manager.create_secret(Name="token")["ARN"]
+    head, worker = described("head", token_secret=arn), described("worker", token_secret=arn)
+    for machine, name in ((head, "head"), (head, "again"), (worker, "worker")):
+        token.provide_token(machine, tmp_path / name, USER)
+    (made,) = {(tmp_path / name).read_text() for name in ("head", "again", "worker")}
+    assert len(made) == 64
+    assert made == secrets_manager.get_secret_value(SecretId=arn)["SecretString"]
+    assert stat.S_IMODE((tmp_path / "head").stat().st_mode) == 0o600
+
+
+def test_a_worker_waits_until_the_head_has_made_the_token(
+    secrets_manager: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arn = secrets_manager.create_secret(Name="token")["ARN"]
+    slept = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            secrets_manager.put_secret_value(SecretId=arn, SecretString="made")
+
+    monkeypatch.setattr("rungwise.machine.token.time.sleep", sleep)
+    token.provide_token(described("worker", token_secret=arn), tmp_path / "token", USER)
+    assert len(slept) == 3
+    assert (tmp_path / "token").read_text() == "made"
+
+
+def test_a_secret_that_is_refused_is_an_error_and_not_an_empty_secret(secrets_manager: Any) -> None:
+    made = secrets_manager.create_secret(Name="token", SecretString="x")
+    secrets_manager.delete_secret(SecretId="token")
+    with pytest.raises(UserError, match="cannot read the secret"):
+        read_secret(made["ARN"], REGION)
+
+
+def test_a_private_file_is_never_readable_by_others_not_even_over_an_older_one(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "token"
+    path.write_text("old")
+    path.chmod(0o644)
+    write_private(path, "new")
+    assert path.read_text() == "new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["token"]
+
+
+def test_a_worker_joins_by_its_description_and_its_identity() -> None:
+    machine = described("worker")
+    this = ray_node.Identity("i-1", "10.0.0.7", "eu-central-1a")
+    node = ray_node.node_of(machine, this, Path("/scratch"), "10.0.0.2:6379")
+    command = " ".join(ray_start.command(node))
+    for part in (
+        "--address 10.0.0.2:6379",
+        "--node-ip-address 10.0.0.7",
+        "--temp-dir /scratch/ray",
+        "--num-cpus 8 --num-gpus 1",
+        "--labels disk=nvme",
+    ):
+        assert part in command
+    variables = ray_node.variables_of(machine, this)
+    assert variables["RAY_CLOUD_INSTANCE_ID"] == "i-1"
+    assert variables["RAY_NODE_TYPE_NAME"] == "gpu"
+    assert variables["RAY_NODE_MARKET_TYPE"] == "spot"
+    assert variables["MLFLOW_TRACKING_URI"] == "http://tracking.demo.internal:5000"
+    assert variables["RUNGWISE_ROOT"] == "s3://demo-bucket/rungwise"
+    assert "RAY_enable_autoscaler_v2" not in variables
+
+
+def test_the_head_starts_the_cluster_with_the_autoscaler() -> None:
+    machine = described("head")
+    this = ray_node.Identity("i-1", "10.0.0.2", "eu-central-1a")
+    node = ray_node.node_of(machine, this, Path("/scratch"), None, Path("/run/a.yaml"))
+    command = " ".join(ray_start.command(node))
+    assert "--head" in command
+    assert "--autoscaling-config /run/a.yaml" in command
+    assert "--num-cpus 0" in command
+    assert ray_node.variables_of(machine, this)["RAY_enable_autoscaler_v2"] == "1"
+
+
+def test_the_server_finds_the_password_in_a_file_alone(
+    secrets_manager: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = json.dumps({"username": "mlflow", "password": PASSWORD, "engine": "postgres"})
+    arn = secrets_manager.create_secret(Name="database", SecretString=value)["ARN"]
+    database = Database(host="db.internal", port=5433, name="runs", secret=arn)
+    machine = described("tracking", database=database.model_dump())
+    started: list[Any] = []
+    monkeypatch.setattr(
+        "rungwise.machine.tracking_server.os.execve", lambda *called: started.extend(called)
+    )
+    tracking_server.become_server(machine, tmp_path)
+    _, command, variables = started
+    assert PASSWORD not in " ".join(command)
+    assert PASSWORD not in "".join(variables.values())
+    assert Path(variables["PGPASSFILE"]).read_text() == "db.internal:5433:runs:mlflow:a\\:b\\\\c\n"
+    uri = "postgresql+psycopg2://mlflow@db.internal:5433/runs?sslmode=require"
+    assert command[command.index("--backend-store-uri") + 1] == uri
+    assert command[command.index("--allowed-hosts") + 1].split(",") == machine.allowed_hosts
+    destination = command[command.index("--artifacts-destination") + 1]
+    assert destination == "s3://demo-bucket/rungwise/mlflow"
+
+
+@pytest.mark.parametrize("value", ["planted-secret", '["planted-secret"]', '{"password": "x"}'])
+def test_a_database_secret_of_another_form_is_refused_without_showing_it(
+    secrets_manager: Any, tmp_path: Path, value: str
+) -> None:
+    arn = secrets_manager.create_secret(Name="database", SecretString=value)["ARN"]
+    machine = described("tracking", database={"host": "db", "secret": arn})
+    with pytest.raises(UserError, match="must hold JSON with username and password") as raised:
+        tracking_server.write_password(machine, tmp_path)
+    assert "planted" not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
+def test_prometheus_finds_nodes_with_the_token_file_and_stays_on_loopback(tmp_path: Path) -> None:
+    config = prometheus.configuration(tmp_path / "token")
+    (job,) = config["scrape_configs"]
+    (discovery,) = job["http_sd_configs"]
+    assert discovery["url"] == "http://127.0.0.1:8265/api/prometheus/sd"
+    assert discovery["authorization"]["credentials_file"] == str(tmp_path / "token")
+    command = prometheus.command(tmp_path / "prometheus.yml", tmp_path / "data")
+    assert "--web.listen-address=127.0.0.1:9090" in command
+    if (promtool := shutil.which("promtool")) is not None:
+        (tmp_path / "token").write_text("x")
+        (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+        checked = [promtool, "check", "config", str(tmp_path / "prometheus.yml")]
+        subprocess.run(checked, check=True, capture_output=True)
+
+
+def disk(path: str, model: str | None, **changes: Any) -> dict[str, Any]:
+    """An entry of `lsblk --json`."""
+    entry = {"path": path, "model": model, "type": "disk", "fstype": None, "label": None}
+    return entry | {"mountpoints": [None]} | changes
+
+
+STORE = "Amazon EC2 NVMe Instance Storage        "
+ROOT = disk(
+    "/dev/nvme0n1",
+    "Amazon Elastic Block Store",
+    children=[disk("/dev/nvme0n1p1", None, type="part", fstype="ext4", mountpoints=["/"])],
+)
+
+
+@pytest.mark.parametrize(
+    ("disks", "has_mdadm", "expected"),
+    [
+        ([ROOT], True, []),
+        (
+            [ROOT, disk("/dev/nvme1n1", STORE)],
+            True,
+            ["mkfs.ext4 .* /dev/nvme1n1$", "mount .* /dev/nvme1n1 /scratch$"],
+        ),
+        (
+            [ROOT, disk("/dev/nvme1n1", STORE), disk("/dev/nvme2n1", STORE)],
+            True,
+            [
+                "mdadm --create /dev/md/rungwise .*=0 --raid-devices=2 /dev/nvme1n1 /dev/nvme2n1$",
+                "mkfs.ext4 .* /dev/md/rungwise$",
+                "mount .* /dev/md/rungwise /scratch$",
+            ],
+        ),
+        (
+            [disk("/dev/nvme1n1", STORE), disk("/dev/nvme2n1", STORE)],
+            False,
+            ["mkfs.ext4 .* /dev/nvme1n1$", "mount .* /dev/nvme1n1 /scratch$"],
+        ),
+        (  # after a reboot: the array is there by another name
+            [
+                disk(
+                    f"/dev/nvme{number}n1",
+                    STORE,
+                    fstype="linux_raid_member",
+                    children=[
+                        disk("/dev/md127", None, type="raid0", fstype="ext4", label="rungwise")
+                    ],
+                )
+                for number in (1, 2)
+            ],
+            True,
+            ["mount .* /dev/md127 /scratch$"],
+        ),
+        (  # the Deep Learning AMI has mounted it
+            [
+                disk(
+                    "/dev/nvme1n1",
+                    STORE,
+                    fstype="LVM2_member",
+                    children=[
+                        disk("/dev/dm-0", None, fstype="ext4", mountpoints=["/opt/dlami/nvme"])
+                    ],
+                )
+            ],
+            True,
+            [
+                "mkdir --parents /opt/dlami/nvme/rungwise$",
+                "mount --bind /opt/dlami/nvme/rungwise /scratch$",
+            ],
+        ),
+        # Somebody's data is never formatted.
+        ([disk("/dev/nvme1n1", STORE, fstype="xfs", label="data")], True, []),
+        ([disk("/dev/nvme1n1", "Amazon Elastic Block Store")], True, []),
+    ],
+)
+def test_scratch_lies_on_the_instance_store_that_is_empty_or_ours(
+    disks: list[dict[str, Any]], has_mdadm: bool, expected: list[str]
+) -> None:
+    found = scratch.find_disks(json.dumps({"blockdevices": disks}))
+    commands = [" ".join(command) for command in scratch.plan(found, Path("/scratch"), has_mdadm)]
+    assert len(commands) == len(expected), commands
+    for command, pattern in zip(commands, expected, strict=True):
+        assert re.match(pattern, command), command
+
+
+def test_lsblk_of_this_machine_can_be_read() -> None:
+    if shutil.which("lsblk") is None:
+        pytest.skip("there is no lsblk here")
+    scratch.find_disks(scratch._run("lsblk", "--json", "--output", scratch._COLUMNS))
+
+
+def test_a_formatted_disk_is_found_again_by_its_label(tmp_path: Path) -> None:
+    """The real mkfs, on a file; blkid reads as lsblk does."""
+    if shutil.which("mkfs.ext4") is None or shutil.which("blkid") is None:
+        pytest.skip("needs mkfs.ext4 and blkid")
+    image = tmp_path / "disk"
+    with image.open("wb") as stream:
+        stream.truncate(16 << 20)
+    make, _mount = scratch.plan(scratch.Disks((str(image),), None, None), tmp_path, False)
+    subprocess.run(make, check=True, capture_output=True)
+    command = ["blkid", "--probe", "--output", "export", str(image)]
+    read = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert "LABEL=rungwise" in read
+    assert "TYPE=ext4" in read
+
+
+@dataclass
+class FakeCluster:
+    """Ray's nodes of this machine, and what was drained."""
+
+    nodes: list[str]
+    drained: list[tuple[str, notice.Notice]] = field(default_factory=list)
+    fails: int = 0
+
+    def nodes_here(self) -> list[str]:
+        return self.nodes
+
+    def drain(self, node: str, notice: notice.Notice) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise RuntimeError("no answer")
+        self.drained.append((node, notice))
+
+
+ACTION = '{"action": "terminate", "time": "2017-09-18T08:22:00Z"}'  # AWS's own example
+
+
+def watched(said: Path, cluster: FakeCluster) -> notice.Watch:
+    (said / "spot").mkdir()
+    return notice.Watch(InstanceMetadata(), cluster)
+
+
+def test_a_notice_is_read_as_aws_writes_it() -> None:
+    assert notice.parse(ACTION) == notice.Notice("terminate", 1505722920.0)
+
+
+def test_a_notice_drains_each_node_once_also_one_that_came_after_it(said: Path) -> None:
+    cluster = FakeCluster(["a"])
+    watch = watched(said, cluster)
+    watch.look()
+    assert cluster.drained == []
+    (said / "spot/instance-action").write_text(ACTION)
+    watch.look()
+    watch.look()
+    assert cluster.drained == [("a", notice.Notice("terminate", 1505722920.0))]
+    cluster.nodes = ["b"]
+    watch.look()
+    assert [node for node, _ in cluster.drained] == ["a", "b"]
+
+
+def test_a_drain_that_failed_is_tried_again(said: Path) -> None:
+    cluster = FakeCluster(["a"], fails=1)
+    watch = watched(said, cluster)
+    (said / "spot/instance-action").write_text(ACTION)
+    with pytest.raises(RuntimeError):
+        watch.look()
+    watch.look()
+    assert [node for node, _ in cluster.drained] == ["a"]
+
+
+def test_a_recommendation_to_rebalance_is_told_once_and_drains_nothing(
+    said: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "rungwise")
+    cluster = FakeCluster(["a"])
+    watch = watched(said, cluster)
+    (said / "events/recommendations").mkdir(parents=True)
+    (said / "events/recommendations/rebalance").write_text('{"noticeTime": "2026-01-01T00:00:00Z"}')
+    watch.look()
+    watch.look()
+    assert caplog.text.count("raised risk") == 1
+    assert cluster.drained == []
