@@ -122,7 +122,7 @@ def check(demand: Demand, there: Sequence[Machines]) -> Room:
     in_all = {name: value * demand.fewest for name, value in demand.each.items()}
     grown = sum(each.more for each in there)
     later = (
-        f"room for {found.at_most} once all {grown} machines that may come are there"
+        f"room for {found.at_most} once all that may come ({grown}) are there"
         if grown
         else "no machine may be added"
     )

@@ -1,0 +1,363 @@
+"""Jobs on a real head with token auth, reached over a line that is cut; `ray job submit` too."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rungwise.__main__ import main
+from rungwise.cluster import ray_start
+from rungwise.submission.connection import Client, connect, server
+from rungwise.submission.probe import MACHINE_VARIABLE
+from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+
+TOKEN = "planted-token-" + "5e1d" * 8
+_HOST = "127.0.0.2"  # 127.0.0.1 Ray replaces by the machine's outer address
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where it answers, the file with its token, and what its processes and jobs have set."""
+
+    port: int
+    token_path: Path
+    environment: dict[str, str]
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+class Line:
+    """A TCP line to a port of loopback that can be cut and joined again."""
+
+    def __init__(self, to: int) -> None:
+        self._to = to
+        self._ends: list[socket.socket] = []
+        self._listener = self._listen(0)
+        self.port = int(self._listener.getsockname()[1])
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def cut(self) -> None:
+        """End every connection, and take no more."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for end in self._ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._ends.clear()
+
+    def join(self) -> None:
+        """Take connections again, at the same port."""
+        self._listener = self._listen(self.port)
+
+    def _listen(self, port: int) -> socket.socket:
+        listener = socket.create_server(("127.0.0.1", port))
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        return listener
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._to))
+                self._ends += [near, far]
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=self._carry, args=ends, daemon=True).start()
+
+    @staticmethod
+    def _carry(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Head]:
+    """A Ray head on ports of its own, ended by its process id."""
+    scratch = Path(tempfile.mkdtemp(prefix="rw", dir="/tmp"))  # short: it holds Unix sockets
+    token_path = scratch / "token"
+    token_path.touch(mode=0o600)
+    token_path.write_text(TOKEN)
+    # One group that the autoscaler could start, if there were one.
+    gpu = {"autoscaling_group": "asg-gpu", "maximum": 1, "resources": {"CPU": 8, "GPU": 4}}
+    (scratch / "machine.json").write_text(json.dumps({"scaling": {"groups": {"gpu": gpu}}}))
+    with contextlib.ExitStack() as probes:
+        ports = []
+        for _ in range(6):
+            probe = probes.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            ports.append(str(probe.getsockname()[1]))
+    node = ray_start.Node(
+        address=_HOST,
+        temp_dir=scratch / "ray",
+        resources={"CPU": 2},
+        gcs_port=int(ports[0]),
+        dashboard_port=int(ports[1]),
+        metrics_port=int(ports[2]),
+        object_store_bytes=200_000_000,
+        more=(
+            *("--dashboard-agent-listen-port", ports[3]),
+            *("--dashboard-agent-grpc-port", ports[4]),
+            *("--ray-client-server-port", ports[5]),
+        ),
+    )
+    environment = ray_start.environment(token_path, HOME=str(scratch))
+    environment[MACHINE_VARIABLE] = str(scratch / "machine.json")
+    environment.pop("PYTHONPATH", None)
+    process = psutil.Popen(
+        ray_start.command(node),
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    made = Head(int(ports[1]), token_path, environment)
+    try:
+        deadline = time.monotonic() + 90
+        while not _answers(made):
+            assert process.poll() is None, "ray start ended"
+            assert time.monotonic() < deadline, "the dashboard does not answer"
+            time.sleep(0.2)
+        yield made
+    finally:
+        # `ray start --block` sits out a SIGTERM; what it started is below it in the process tree.
+        for member in [*process.children(recursive=True), process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+        process.wait(30)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _answers(head: Head) -> bool:
+    request = urllib.request.Request(
+        f"{head.address}/api/version", headers={"Authorization": f"Bearer {TOKEN}"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=2):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a user has in the folder, without environments and artifacts; these go beside it."""
+    folder = tmp_path_factory.mktemp("submit") / "project"
+    for name in ("platform", "workflows"):
+        shutil.copytree(
+            REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    # Marks by which to tell the code that came with the job from the code that is installed here.
+    for name, text in (
+        ("corpus/summary.py", ':,} documents"'),
+        ("command_line.py", ' stages built"'),
+    ):
+        module = folder / "platform" / "rungwise" / name
+        marked = module.read_text().replace(text, text.replace('"', ' of the job"'))
+        assert marked != module.read_text()
+        module.write_text(marked)
+    write_corpus(folder / "text", documents=60)
+    write_recipe(folder / "small.yaml", small_recipe(folder.parent / "root", Path("text")))
+    return folder
+
+
+@pytest.fixture
+def client(head: Head, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Client:
+    """Commands of this process go to the head, with the project; and Ray's client of it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", head.address)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(head.token_path))
+    for name in ("RAY_AUTH_TOKEN", "RAY_ADDRESS", "RUNGWISE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(project)
+    return connect(server(None, None))
+
+
+def test_a_submitted_workflow_is_followed_over_a_line_that_breaks(
+    client: Client, project: Path, tmp_path: Path
+) -> None:
+    line = Line(int(client.server.address.rpartition(":")[2]))
+    command = [sys.executable, "-m", "rungwise", "submit", "workflows/instances.py", "small.yaml"]
+    command += ["--address", line.address]
+    errors = tmp_path / "errors"
+    with errors.open("w") as stderr:
+        process = subprocess.Popen(
+            command,
+            cwd=project,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY / "platform")},
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+        assert process.stdout is not None
+        printed = [process.stdout.readline()]
+        while not printed[-1].startswith("corpus"):
+            assert printed[-1], "".join(printed) + errors.read_text()
+            printed.append(process.stdout.readline())
+        line.cut()
+        while "the connection is lost" not in errors.read_text():
+            assert process.poll() is None
+            time.sleep(0.1)
+        line.join()
+        printed += process.stdout.readlines()
+        assert process.wait(120) == 0, errors.read_text()
+    line.cut()
+    text = "".join(printed)
+    (job,) = re.findall(r"^submitted (\S+)$", text, re.MULTILINE)
+    assert client.get_job_logs(job) in text  # all of it, each line once
+    assert "connected again" in errors.read_text()
+    assert "3 of 3 stages built" in text
+    assert TOKEN not in text + errors.read_text()
+    assert TOKEN not in str(client.details(job))
+    (corpus,) = (project.parent / "root").glob("corpus/*/artifact.json")
+    assert "documents of the job" in json.loads(corpus.read_text())["summary"]["headline"]
+
+
+def test_ray_s_own_command_submits_the_same_workflow_file(head: Head, project: Path) -> None:
+    command = [str(Path(sys.executable).with_name("ray")), "job", "submit"]
+    command += ["--address", head.address, "--working-dir", str(project), "--"]
+    command += ["python", "workflows/instances.py", "small.yaml"]
+    done = subprocess.run(
+        command, env=head.environment, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "of 3 stages built of the job" in done.stdout
+
+
+def test_a_job_is_stopped_in_peace_and_resumed_and_its_end_is_the_command_s(
+    client: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_recipe(tmp_path / "small.yaml", small_recipe(tmp_path / "root", Path("text")))
+    Path("slow.py").write_text(_SLOW.format(state=str(tmp_path / "state")))
+    assert main(["submit", "slow.py", "small.yaml", "name=slow", "--no-wait"]) == 0
+    (job,) = re.findall(r"^submitted (\S+)$", capfd.readouterr().out, re.MULTILINE)
+    while "\nready" not in client.get_job_logs(job):
+        assert not client.details(job).status.is_terminal(), client.get_job_logs(job)
+        time.sleep(0.1)
+    assert main(["resume", "slow"]) == 2
+    assert main(["stop", "slow"]) == 0
+    assert f"{job} has been stopped" in capfd.readouterr().out
+    assert "closed" in client.get_job_logs(job)
+    assert main(["resume", job]) == 1
+    printed = capfd.readouterr().out
+    assert "\nerror: it broke\n" in printed
+    (broken,) = re.findall(r"^(\S+) has failed", printed, re.MULTILINE)
+    assert main(["resume", broken]) == 0
+    assert "\nwent on\n" in capfd.readouterr().out
+    assert main(["jobs"]) == 0
+    printed = capfd.readouterr().out
+    assert re.search(rf"{job} +slow +stopped", printed)
+    assert re.search(rf"{broken} +slow +failed", printed)
+
+
+# Takes longer to close than Ray waits by itself, fails when it is started again, then goes on.
+_SLOW = """
+import signal, sys, time
+from pathlib import Path
+
+STATE = Path({state!r})
+
+def stages(recipe):
+    return []
+
+def end(*_):
+    time.sleep(4)
+    STATE.write_text("saved")
+    print("closed", flush=True)
+    sys.exit(1)
+
+if __name__ == "__main__":
+    if STATE.exists() and STATE.read_text() == "saved":
+        STATE.write_text("broken")
+        sys.exit("error: it broke")
+    if STATE.exists():
+        print("went on")
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, end)
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_cannot_work_is_refused_before_a_job_is_made(
+    client: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    unused_port: int,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    before = len(client.list_jobs())
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(REPOSITORY / "workflows" / "pretrain.py", tmp_path)
+    corpus = write_corpus(tmp_path / "text", documents=6)
+    write_recipe(tmp_path / "small.yaml", small_recipe(tmp_path / "root", corpus))
+
+    def refused(*more: str) -> str:
+        assert main(["submit", "pretrain.py", "small.yaml", *more]) == 2
+        message = capfd.readouterr().err
+        assert len(message.strip().splitlines()) == 1
+        return message
+
+    # A job of ours asks the head what may come, and is gone again.
+    message = refused("compute.num_workers=5", "compute.gpus_per_worker=1")
+    assert "there is room for 0, and room for 4 once all that may come (1) are there" in message
+    assert "lower compute.num_workers to 4" in message
+    with (tmp_path / "data.bin").open("wb") as file:
+        file.truncate(500_000_000)
+    assert "the largest: data.bin 500.0 MB" in refused()
+    (tmp_path / ".rayignore").write_text("data.bin\n")
+    assert "start the port forwarding" in refused("--address", f"127.0.0.1:{unused_port}")
+    wrong = tmp_path / "wrong"
+    wrong.write_text("of-another-cluster")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(wrong))
+    assert f"refuses the token from RAY_AUTH_TOKEN_PATH ({wrong})" in refused()
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")
+    assert "wants a token and none is set" in refused()
+    assert len(client.list_jobs()) == before
+
+
+@pytest.mark.slow
+def test_a_training_that_is_stopped_goes_on_from_its_checkpoint(
+    client: Client, project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    submitted = ["submit", "workflows/pretrain.py", "small.yaml", "name=long", "--no-wait"]
+    assert main([*submitted, "pretrain.steps=3000"]) == 0
+    (job,) = re.findall(r"^submitted (\S+)$", capfd.readouterr().out, re.MULTILINE)
+    root = project.parent / "root"
+    while not list(root.glob("pretrain/long-*/checkpoints/*")):
+        assert not client.details(job).status.is_terminal(), client.get_job_logs(job)
+        time.sleep(0.5)
+    assert main(["stop", job]) == 0
+    assert not list(root.glob("pretrain/long-*/artifact.json"))
+    assert main(["resume", job]) == 0
+    (record,) = root.glob("pretrain/long-*/artifact.json")
+    summary = json.loads(record.read_text())["summary"]
+    assert summary["steps"] == 3000
+    print(json.dumps(summary)[:3000])
