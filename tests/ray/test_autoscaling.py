@@ -42,11 +42,13 @@ GROUPS = {
     "cpu": WorkerGroup(autoscaling_group="c-cpu", maximum=3, resources={"CPU": 1}),
     "gpu": WorkerGroup(autoscaling_group="c-gpu", maximum=2, resources={"CPU": 1, "GPU": 1}),
 }
-REQUEST_SECONDS = 10
+REQUEST_SECONDS = 20  # Ray asks again; a tenth of it is what a busy machine may be late
 WAIT_SECONDS = 120
 
 DRIVER = """
-import json, sys, ray
+import json, os, sys, ray
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # what Ray prints is no answer
 from ray.util.placement_group import placement_group, remove_placement_group
 ray.init(logging_level="ERROR", log_to_driver=False)
 work = ray.remote(num_cpus=0, num_gpus=1)(lambda: 1)
@@ -66,7 +68,7 @@ for line in sys.stdin:
         answer = sum(ray.get(tasks, timeout=order["seconds"]))
     elif order["do"] == "cancel":
         answer = [ray.cancel(task) for task in tasks]
-    print(json.dumps(answer), flush=True)
+    print(json.dumps(answer), file=answers, flush=True)
 """
 
 
