@@ -42,11 +42,13 @@ GROUPS = {
     "cpu": WorkerGroup(autoscaling_group="c-cpu", maximum=3, resources={"CPU": 1}),
     "gpu": WorkerGroup(autoscaling_group="c-gpu", maximum=2, resources={"CPU": 1, "GPU": 1}),
 }
-REQUEST_SECONDS = 10
+REQUEST_SECONDS = 20  # Ray asks again; a tenth of it is what a busy machine may be late
 WAIT_SECONDS = 120
 
 DRIVER = """
-import json, sys, ray
+import json, os, sys, ray
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # what Ray prints is no answer
 from ray.util.placement_group import placement_group, remove_placement_group
 ray.init(logging_level="ERROR", log_to_driver=False)
 work = ray.remote(num_cpus=0, num_gpus=1)(lambda: 1)
@@ -66,7 +68,7 @@ for line in sys.stdin:
         answer = sum(ray.get(tasks, timeout=order["seconds"]))
     elif order["do"] == "cancel":
         answer = [ray.cancel(task) for task in tasks]
-    print(json.dumps(answer), flush=True)
+    print(json.dumps(answer), file=answers, flush=True)
 """
 
 
@@ -75,8 +77,9 @@ class Cluster:
 
     def __init__(self, folder: Path, endpoint: str) -> None:
         self._folder = folder
-        self._nodes: dict[str, psutil.Popen] = {}
+        self._nodes: dict[str, psutil.Popen] = {}  # the machines that are started, and the head
         self._started = 0
+        self._driver: subprocess.Popen[str] | None = None
         self._stop = threading.Event()
         self.seen: list[tuple[str, int, int]] = []  # group, capacity, machines
         self.client = botocore.session.get_session().create_client(
@@ -102,7 +105,10 @@ class Cluster:
             RAY_enable_autoscaler_v2="1",
         )
         self.address = f"{HEAD_ADDRESS}:{free_port()}"
-        config = folder / "autoscaling.yaml"
+        self._thread = threading.Thread(target=self._play)
+
+    def start(self) -> None:
+        config = self._folder / "autoscaling.yaml"
         machine = Machine(
             role="head",
             cluster="c",
@@ -112,8 +118,10 @@ class Cluster:
             scaling=Scaling(groups=GROUPS, idle_timeout_minutes=0.1),
         )
         autoscaling.write(machine, HEAD, config)
-        self._head = self._start(HEAD, "head", {"CPU": 0}, config)
-        self._thread = threading.Thread(target=self._play)
+        self._start(HEAD, "head", {"CPU": 0}, config)
+        log = (self._folder / "0.log").read_text
+        wait_until(lambda: "Ray runtime started" in log() or self._nodes[HEAD].poll(), log)
+        assert self._nodes[HEAD].poll() is None, log()
         self._thread.start()
         self._driver = subprocess.Popen(
             [sys.executable, "-c", DRIVER],
@@ -125,7 +133,7 @@ class Cluster:
 
     def _start(
         self, machine: str, group: str, resources: dict[str, float], config: Path | None
-    ) -> psutil.Popen:
+    ) -> None:
         place = self._folder / str(self._started)
         node = Node(
             address=HEAD_ADDRESS if config else f"127.0.0.{10 + self._started}",
@@ -145,18 +153,14 @@ class Cluster:
         )
         self._started += 1
         identity = {"RAY_CLOUD_INSTANCE_ID": machine, "RAY_NODE_TYPE_NAME": group}
-        log = place.with_suffix(".log")
-        with log.open("w") as stream:
-            process = psutil.Popen(
+        with place.with_suffix(".log").open("w") as log:
+            self._nodes[machine] = psutil.Popen(
                 command(node),
                 env={**self._environment, **identity},
                 start_new_session=True,
-                stdout=stream,
-                stderr=stream,
+                stdout=log,
+                stderr=log,
             )
-        if config:
-            wait_until(lambda: "Ray runtime started" in log.read_text(), log.read_text)
-        return process
 
     def _play(self) -> None:
         while not self._stop.wait(0.1):
@@ -165,13 +169,11 @@ class Cluster:
                 machines = [machine["InstanceId"] for machine in group["Instances"]]
                 self.seen.append((name, group["DesiredCapacity"], len(machines)))
                 there |= dict.fromkeys(machines, name)
-            for machine in self._nodes.keys() - there.keys():
-                node = self._nodes.pop(machine)
-                kill_with_children(node.pid)
-                node.wait()
+            for machine in self._nodes.keys() - there.keys() - {HEAD}:
+                end(self._nodes.pop(machine))
             for machine in there.keys() - self._nodes.keys():
                 group = there[machine]
-                self._nodes[machine] = self._start(machine, group, GROUPS[group].resources, None)
+                self._start(machine, group, GROUPS[group].resources, None)
 
     def groups(self) -> dict[str, dict[str, Any]]:
         """The groups as the mock has them."""
@@ -187,6 +189,7 @@ class Cluster:
         return max(entry[1] for entry in seen), max(entry[2] for entry in seen)
 
     def do(self, what: str, **order: Any) -> Any:
+        assert self._driver is not None
         assert self._driver.stdin
         assert self._driver.stdout
         self._driver.stdin.write(json.dumps({"do": what, **order}) + "\n")
@@ -205,13 +208,18 @@ class Cluster:
         return not any(g["Instances"] or g["DesiredCapacity"] for g in self.groups().values())
 
     def close(self) -> None:
-        kill_with_children(self._driver.pid)
-        self._driver.wait()
         self._stop.set()
-        self._thread.join()
-        for node in (*self._nodes.values(), self._head):
-            kill_with_children(node.pid)
-            node.wait()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._driver is not None:
+            end(self._driver)
+        for machine in sorted(self._nodes, key=HEAD.__eq__):  # the head last
+            end(self._nodes[machine])
+
+
+def end(process: subprocess.Popen[Any] | psutil.Popen) -> None:
+    kill_with_children(process.pid)
+    process.wait()
 
 
 def wait_until(holds: Callable[[], bool], report: Callable[[], str]) -> None:
@@ -264,6 +272,7 @@ def cluster() -> Iterator[Cluster]:
     with aws() as endpoint:
         cluster = Cluster(folder, endpoint)
         try:
+            cluster.start()
             yield cluster
         finally:
             cluster.close()

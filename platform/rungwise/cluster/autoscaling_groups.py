@@ -139,10 +139,6 @@ class AutoScalingGroups(NodeProvider):
         """Whether AWS has it in service, at the last listing."""
         return self._listed[node_id][1]
 
-    def is_terminated(self, node_id: str) -> bool:
-        """Whether it was no longer among the live at the last listing."""
-        return node_id not in self._listed
-
     def node_tags(self, node_id: str) -> dict[str, str]:
         """Ray's tags: head or worker, and the group. AWS does not say which request it came of."""
         kind = NODE_KIND_HEAD if node_id == self._head_id else NODE_KIND_WORKER
