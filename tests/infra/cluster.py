@@ -56,7 +56,9 @@ def missing() -> str | None:
     """Why there can be no cluster here, None if there can."""
     if reason := reason_to_skip():
         return reason
-    if tools := [tool for tool in ("terraform", "openssl", "runuser") if not shutil.which(tool)]:
+    if tools := [
+        tool for tool in ("terraform", "openssl", "runuser", "setpriv") if not shutil.which(tool)
+    ]:
         return f"the cluster needs {', '.join(tools)}"
     return None if _POSTGRES else "the cluster needs PostgreSQL below /usr/lib/postgresql"
 
@@ -257,7 +259,8 @@ class Cluster:
             f"ssl_cert_file={place}/server.crt",
         ):
             server += ["-c", setting]
-        self._start_inside("database", [*as_postgres, *server])
+        user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+        self._start_inside("database", [*user, "--pdeathsig=KILL", *server])
         value = json.dumps({"username": "mlflow", "password": PASSWORD})
         made = self.aws("secretsmanager", "create_secret", Name="database", SecretString=value)
         return made["ARN"]
