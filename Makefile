@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help quickstart test test-all check format bench bench-instances bench-training clean
+.PHONY: help quickstart test test-all check check-infra format bench bench-instances bench-training clean
 help: ## print this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -23,6 +23,10 @@ check: $(VENV)/.dev ## format, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 
+check-infra: $(VENV)-checkov/.ready ## format and security of infra/terraform
+	terraform fmt -check -recursive infra/terraform
+	$(VENV)-checkov/bin/checkov --directory infra/terraform --framework terraform --skip-download --compact --quiet
+
 format: $(VENV)/.dev ## mend what check would complain about, where a tool can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -37,7 +41,7 @@ bench-training: $(VENV)/.bench ## training steps and runs, beside the rivals, as
 	$(BIN)/python -m benchmarks.training
 
 clean: ## remove what was built: artifacts, the MLflow store in them, the environment
-	rm -rf artifacts $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf artifacts $(VENV) $(VENV)-checkov .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/.run: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "rungwise needs Python 3.11 or newer; none was found"; exit 2; }
@@ -47,6 +51,12 @@ $(VENV)/.run: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.run
 	$(PIP) -e '.[test,check]'
+	@touch $@
+
+# Apart, because checkov pins packages that others need newer.
+$(VENV)-checkov/.ready:
+	$(PYTHON) -m venv $(VENV)-checkov
+	$(VENV)-checkov/bin/pip install --quiet --disable-pip-version-check checkov==3.3.30
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
