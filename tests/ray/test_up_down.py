@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import psutil
 import pytest
 
@@ -260,6 +262,45 @@ def test_without_the_right_token_nothing_is_answered_and_nobody_joins(
     assert "2 nodes" in done.stdout, done.stderr
 
 
+# One call of each of Ray's services, by the name of who answers it.
+CALLS = {
+    "gcs": "NodeInfoGcsService/GetAllNodeInfo",
+    "raylet": "NodeManagerService/GetNodeStats",
+    "objects": "ObjectManagerService/Pull",
+    "agent": "ReporterService/GetTraceback",
+    "worker": "CoreWorkerService/GetCoreWorkerStats",
+}
+
+
+def test_a_port_that_others_reach_wants_the_token_or_gives_measurements_only(cluster: Up) -> None:
+    pids = {process.pid for process in cluster.family()}
+    wide = {
+        connection.laddr.port
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+        and connection.pid in pids
+        and connection.laddr.ip in ("0.0.0.0", "::")
+    }
+    assert int(cluster.record.ray_address.rpartition(":")[2]) in wide
+    assert int(cluster.record.job_address.rpartition(":")[2]) not in wide
+    measurements = set()
+    for port in wide:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as answer:
+                assert answer.read().startswith(b"# HELP"), port
+            measurements.add(port)
+    said = set()
+    for port in wide - measurements:
+        for name, call in CALLS.items():
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                with pytest.raises(grpc.RpcError) as refused:
+                    channel.unary_unary(f"/ray.rpc.{call}")(b"", timeout=30)
+                said.add((name, refused.value.code().name))
+    assert {answer for _, answer in said} == {"UNAUTHENTICATED", "UNIMPLEMENTED"}
+    wanting = {name for name, answer in said if answer == "UNAUTHENTICATED"}
+    assert wanting >= {"gcs", "raylet", "objects", "agent"}
+
+
 def test_prometheus_measures_every_node(cluster: Up) -> None:
     if shutil.which("prometheus") is None:
         assert cluster.record.prometheus_uri is None
@@ -295,6 +336,16 @@ def artifacts(root: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def sums(record: dict[str, Any]) -> dict[str, str]:
+    """The sha256 of each file. A checkpoint's parts have a mark of the save in their names, and its
+    record says how long the save took."""
+    return {
+        re.sub(r"-[0-9a-f]{10}(?=\.safetensors$)", "", name): file["sha256"]
+        for name, file in record["files"].items()
+        if not name.endswith("/checkpoint.json")
+    }
+
+
 def test_a_job_on_two_nodes_leaves_the_bytes_that_a_run_here_leaves(
     cluster: Up, corpus: Path, tmp_path: Path
 ) -> None:
@@ -321,8 +372,8 @@ def test_a_job_on_two_nodes_leaves_the_bytes_that_a_run_here_leaves(
     laptop, two_nodes = artifacts(tmp_path / "artifacts"), artifacts(cluster.folder / "artifacts")
     for stage in STAGES:
         assert two_nodes[stage]["fingerprint"] == laptop[stage]["fingerprint"]
-        assert two_nodes[stage]["files"] == laptop[stage]["files"], stage
-    assert "model.safetensors" in two_nodes["pretrain"]["files"]
+        assert sums(two_nodes[stage]) == sums(laptop[stage]), stage
+    assert "model.safetensors" in sums(two_nodes["pretrain"])
     for key in ("history", "validation", "data_hash"):
         assert two_nodes["pretrain"]["summary"][key] == laptop["pretrain"]["summary"][key]
     # The run is in the store that `rungwise ui` and a run in this folder use.

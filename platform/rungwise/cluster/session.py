@@ -34,6 +34,8 @@ ENVIRONMENT = {
     "AIR_VERBOSITY": "0",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # It prints the address of each run that ends, with the password if there is one in it.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     # tracking.py tries again by itself, and must not sit out minutes of MLflow's own patience.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
