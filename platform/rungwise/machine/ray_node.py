@@ -20,6 +20,7 @@ _LOGGER = logging.getLogger(__name__)
 
 # systemd makes it for the unit (RuntimeDirectory=) and names it in RUNTIME_DIRECTORY.
 _AUTOSCALING_FILE = "autoscaling.yaml"
+_JOIN_SECONDS = 30 * 60  # to boot, install gigabytes of wheels, and start
 _POLL_SECONDS = 2.0
 _POLLS_A_MESSAGE = 30
 
@@ -77,6 +78,8 @@ def variables_of(machine: Machine, this: Identity) -> dict[str, str]:
     }
     if machine.role == "head":
         variables["RAY_enable_autoscaler_v2"] = "1"
+        # A machine that has not joined by then never will; Ray would pay for it an hour.
+        variables["RAY_AUTOSCALER_RECONCILE_ALLOCATE_STATUS_TIMEOUT_S"] = str(_JOIN_SECONDS)
     if machine.tracking_uri is not None:
         variables["MLFLOW_TRACKING_URI"] = machine.tracking_uri
     if machine.artifact_uri is not None:
