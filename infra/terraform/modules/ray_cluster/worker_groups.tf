@@ -148,9 +148,9 @@ resource "aws_autoscaling_group" "worker" {
   # Only Ray ends machines at work. What is idle may be ended from outside: off-hours must be able to.
   protect_from_scale_in = false
   # Moving machines to even out the zones would end ones at work.
+  suspended_processes = ["AZRebalance"]
   # Where AWS does choose (off hours, a lower maximum), the newest machine has done the least.
   termination_policies = ["NewestInstance"]
-  suspended_processes = ["AZRebalance"]
   # No refresh on a new template: machines at work stay on the old one, new machines take the new one.
 
   enabled_metrics = ["GroupDesiredCapacity", "GroupInServiceInstances", "GroupMaxSize"]
