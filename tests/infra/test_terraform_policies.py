@@ -183,6 +183,7 @@ def test_modules_are_formatted_and_use_the_one_provider(module: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # half a minute on an idle machine, minutes on a busy one
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_is_valid_and_passes_its_own_tests(module: str, tmp_path: Path) -> None:
     folder = terraform.copy(tmp_path) / "modules" / module
