@@ -24,6 +24,9 @@ from rungwise.config import load
 from rungwise.errors import UserError
 
 _LOGGER = logging.getLogger("rungwise.machine")
+# botocore asks for the role's credentials once, for a second; a busy machine then has none. What a
+# verb becomes, and Ray's jobs, have these too.
+_PATIENCE = {"AWS_METADATA_SERVICE_TIMEOUT": "5", "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "5"}
 VERBS = ("token", "scratch", "ray", "notice", "mlflow", "password", "prometheus")
 
 
@@ -34,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     try:
         machine = load(Machine, MACHINE_FILE)
-        os.environ.update(machine.environment)
+        os.environ.update(_PATIENCE | machine.environment)
         _run(arguments[0], machine)
     except UserError as error:
         _LOGGER.error("error: %s", error)

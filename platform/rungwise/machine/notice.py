@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import socket
 import time
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from rungwise.cluster.description import Machine
 from rungwise.cluster.ray_start import GCS_PORT
 from rungwise.errors import UserError
 from rungwise.machine.instance import InstanceMetadata
-from rungwise.machine.token import TOKEN_FILE
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -92,14 +90,13 @@ class Watch:
 
 
 def watch(machine: Machine) -> None:
-    """Look every two seconds, for ever."""
+    """Look every two seconds, for ever. Ray's token comes by the variables of the unit."""
     from ray.exceptions import RayError
 
     assert machine.head_address is not None
     address = InstanceMetadata().get("local-ipv4")
     if address is None:
         raise UserError("the instance metadata service has no local-ipv4")
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(TOKEN_FILE)}
     watched = Watch(InstanceMetadata(), RayCluster(machine.head_address, address))
     while True:
         try:

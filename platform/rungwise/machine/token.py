@@ -26,45 +26,28 @@ _POLLS_A_MESSAGE = 12
 
 
 def provide_token(machine: Machine, path: Path = TOKEN_FILE, user: str = SERVICE_USER) -> None:
-    """Write the token where Ray reads it, for its user alone; a worker waits until there is one."""
-    assert machine.token_secret is not None
-    token = _head_token(machine) if machine.role == "head" else _wait_for_token(machine)
-    entry = pwd.getpwnam(user)
-    write_private(path, token, (entry.pw_uid, entry.pw_gid))
-    _LOGGER.info(f"the token of cluster {machine.cluster} is in {path}")
-
-
-def _head_token(machine: Machine) -> str:
-    assert machine.token_secret is not None
-    found = read_secret(machine.token_secret, machine.region)
-    if found is None:
-        put_secret(machine.token_secret, machine.region, secrets.token_hex(_TOKEN_BYTES))
-        # What is there counts: workers read it too.
-        found = read_secret(machine.token_secret, machine.region)
-        _LOGGER.info("a token was made")
-    if not found:
-        raise UserError(
-            f"the secret {machine.token_secret} has no value after it was given one; "
-            "is it about to be deleted?"
-        )
-    return found
-
-
-def _wait_for_token(machine: Machine) -> str:
-    assert machine.token_secret is not None
+    """Write the token where Ray reads it, for its user alone; wait until there is one."""
     polls = 0
     while not (found := _if_readable(machine)):
         if polls % _POLLS_A_MESSAGE == 0:
-            _LOGGER.info("waiting for the head to make the token")
+            _LOGGER.info("waiting for the token, which the head makes")
         polls += 1
         time.sleep(_POLL_SECONDS)
-    return found
+    entry = pwd.getpwnam(user)
+    write_private(path, found, (entry.pw_uid, entry.pw_gid))
+    _LOGGER.info(f"the token of cluster {machine.cluster} is in {path}")
 
 
 def _if_readable(machine: Machine) -> str | None:
     assert machine.token_secret is not None
     try:
-        return read_secret(machine.token_secret, machine.region)
+        found = read_secret(machine.token_secret, machine.region)
+        if found is None and machine.role == "head":
+            put_secret(machine.token_secret, machine.region, secrets.token_hex(_TOKEN_BYTES))
+            _LOGGER.info("a token was made")
+            # What is there counts: workers read it too.
+            found = read_secret(machine.token_secret, machine.region)
     except UserError as error:  # a new role is not known everywhere at once
         _LOGGER.info("%s", error)
         return None
+    return found

@@ -243,7 +243,7 @@ After=network-online.target rungwise-install.service
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=/opt/rungwise/bin/python -m rungwise.machine token
-# A worker waits for the head.
+# A worker waits for the head, and the head for its rights.
 TimeoutStartSec=infinity
 NoNewPrivileges=yes
 ProtectSystem=strict

@@ -142,6 +142,8 @@ StartLimitIntervalSec=0
 
 [Service]
 User=rungwise
+# Ray reads them when it is imported.
+Environment=RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=/etc/rungwise/token
 ExecStart=/opt/rungwise/bin/python -m rungwise.machine notice
 Restart=on-failure
 RestartSec=2
@@ -237,7 +239,7 @@ After=network-online.target rungwise-install.service
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=/opt/rungwise/bin/python -m rungwise.machine token
-# A worker waits for the head.
+# A worker waits for the head, and the head for its rights.
 TimeoutStartSec=infinity
 NoNewPrivileges=yes
 ProtectSystem=strict
