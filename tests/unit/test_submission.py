@@ -498,7 +498,7 @@ def test_resuming_brings_the_same_package_or_says_why_not(
     cluster: JobServer, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     name = package_uri(project).removeprefix("gcs://")
-    env = {"working_dir": f"gcs://{name}"}
+    env = {"working_dir": f"gcs://{name}", "env_vars": {"THEIRS": "1"}}
     told = {"job_name": "small", "workflow": "workflows/pretrain.py", "config": "small.yaml"}
     cluster.job("small-1", "STOPPED", runtime_env=env, metadata=told)
     assert main(["resume", "small-1"]) == 0
@@ -506,6 +506,7 @@ def test_resuming_brings_the_same_package_or_says_why_not(
     (sent,) = cluster.submitted
     assert sent["metadata"] == {**told, "resumes": "small-1"}
     assert sent["runtime_env"]["working_dir"] == f"gcs://{name}"
+    assert sent["runtime_env"]["env_vars"]["THEIRS"] == "1"
     assert sent["entrypoint"] == cluster.jobs["small-1"]["entrypoint"]
     (project / "new.py").write_text("")
     assert main(["resume", "small-1"]) == 0  # the package is there, so the folder does not matter

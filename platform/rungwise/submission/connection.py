@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import requests
@@ -85,6 +85,12 @@ class Client(JobSubmissionClient):
         except (requests.ConnectionError, requests.Timeout) as error:
             raise UnreachableError(_unreachable(self.server)) from error
 
+    def _raise_error(self, r: requests.Response) -> NoReturn:
+        last = (r.text.strip().splitlines() or ["nothing"])[-1]
+        raise UserError(
+            f"{self.server.address} answered {r.status_code}: {last}; the head's logs say more"
+        )
+
     def get(self, route: str) -> dict[str, Any]:
         """The `data` of a route of the dashboard. UserError if it has no such route."""
         answer = self._do_request("GET", route)
@@ -109,7 +115,7 @@ class Client(JobSubmissionClient):
             )
         if answer.status_code != 200:
             raise UnreachableError(
-                f"{self.server.address} answered {answer.status_code}; see the logs of the head"
+                f"{self.server.address} answered {answer.status_code}; the head's logs say more"
             )
         return JobDetails(**answer.json())
 
