@@ -27,6 +27,7 @@ class JobServer:
     python_version: str = platform.python_version()
     nodes: list[dict[str, Any]] = field(default_factory=list)
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    broken: bool = False  # whether all about jobs ends in an error of the server
     output: str = ""
     cuts: list[int] = field(default_factory=list)
     packages: dict[str, bytes] = field(default_factory=dict)
@@ -60,6 +61,8 @@ class JobServer:
             return web.json_response({"data": {"result": {"result": self.nodes}}})
         if parts[0] == "packages":
             return await self._package(request, parts[2])
+        if parts[0] == "jobs" and self.broken:
+            return web.Response(status=500, text="Traceback ...\nit broke\n")
         if parts == ["jobs"] and request.method == "POST":
             return await self._submit(request)
         if parts == ["jobs"]:

@@ -520,6 +520,23 @@ def test_resuming_brings_the_same_package_or_says_why_not(
     assert "rungwise logs --follow small-4" in capfd.readouterr().err
 
 
+def test_a_job_that_is_unknown_or_a_server_that_breaks_is_one_line(
+    cluster: JobServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client = connect(server(None, None))
+    with pytest.raises(UserError, match="does not know the job gone-1"):
+        client.details("gone-1")
+    cluster.job("small-1", "RUNNING")
+    cluster.broken = True
+    with pytest.raises(follow.UnreachableError, match="answered 500"):
+        client.details("small-1")
+    for command in (["jobs"], ["logs", "small-1"], ["stop", "small-1"]):
+        assert main(command) == 2
+        message = capfd.readouterr().err
+        assert "answered 500: it broke; the head's logs say more" in message
+        assert len(message.strip().splitlines()) == 1
+
+
 def test_the_status_of_following_is_the_job_s(
     cluster: JobServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -533,3 +550,5 @@ def test_the_status_of_following_is_the_job_s(
     assert capfd.readouterr().out == "error: it broke\n"
     assert main(["jobs"]) == 0
     assert "failed" in capfd.readouterr().out
+    assert main(["stop", "small-1"]) == 0
+    assert capfd.readouterr().out == "small-1 has failed already\n"
