@@ -198,6 +198,18 @@ def test_a_job_takes_the_folder_along_and_no_secret(
     assert "has succeeded" in printed.out
 
 
+def test_a_head_that_has_just_started_is_given_time(
+    cluster: JobServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    cluster.not_yet = 2
+    assert _submit("--no-wait") == 0
+    assert len(cluster.submitted) == 1
+    monkeypatch.setattr("rungwise.submission.connection._START_SECONDS", 0.0)
+    cluster.not_yet = 2
+    assert _submit("--no-wait") == 2
+
+
 def test_overrides_reach_the_command_as_they_were_given(cluster: JobServer) -> None:
     assert _submit("corpus.sources.0.label=a 'quoted' $HOME name", "--no-wait") == 0
     (sent,) = cluster.submitted
