@@ -27,6 +27,8 @@ class JobServer:
     python_version: str = platform.python_version()
     nodes: list[dict[str, Any]] = field(default_factory=list)
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    broken: bool = False  # whether all about jobs ends in an error of the server
+    not_yet: int = 0  # so many submissions are turned away, as by a head that has just started
     output: str = ""
     cuts: list[int] = field(default_factory=list)
     packages: dict[str, bytes] = field(default_factory=dict)
@@ -60,6 +62,8 @@ class JobServer:
             return web.json_response({"data": {"result": {"result": self.nodes}}})
         if parts[0] == "packages":
             return await self._package(request, parts[2])
+        if parts[0] == "jobs" and self.broken:
+            return web.Response(status=500, text="Traceback ...\nit broke\n")
         if parts == ["jobs"] and request.method == "POST":
             return await self._submit(request)
         if parts == ["jobs"]:
@@ -78,6 +82,10 @@ class JobServer:
         return web.Response(status=200 if name in self.packages else 404)
 
     async def _submit(self, request: web.Request) -> web.Response:
+        if self.not_yet:
+            self.not_yet -= 1
+            text = "No available agent to submit job, please try again later."
+            return web.Response(status=500, text=text)
         sent = await request.json()
         self.submitted.append(sent)
         more = {name: sent[name] for name in ("entrypoint", "metadata", "runtime_env")}

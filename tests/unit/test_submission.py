@@ -198,6 +198,18 @@ def test_a_job_takes_the_folder_along_and_no_secret(
     assert "has succeeded" in printed.out
 
 
+def test_a_head_that_has_just_started_is_given_time(
+    cluster: JobServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    cluster.not_yet = 2
+    assert _submit("--no-wait") == 0
+    assert len(cluster.submitted) == 1
+    monkeypatch.setattr("rungwise.submission.connection._START_SECONDS", 0.0)
+    cluster.not_yet = 2
+    assert _submit("--no-wait") == 2
+
+
 def test_overrides_reach_the_command_as_they_were_given(cluster: JobServer) -> None:
     assert _submit("corpus.sources.0.label=a 'quoted' $HOME name", "--no-wait") == 0
     (sent,) = cluster.submitted
@@ -498,7 +510,7 @@ def test_resuming_brings_the_same_package_or_says_why_not(
     cluster: JobServer, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     name = package_uri(project).removeprefix("gcs://")
-    env = {"working_dir": f"gcs://{name}"}
+    env = {"working_dir": f"gcs://{name}", "env_vars": {"THEIRS": "1"}}
     told = {"job_name": "small", "workflow": "workflows/pretrain.py", "config": "small.yaml"}
     cluster.job("small-1", "STOPPED", runtime_env=env, metadata=told)
     assert main(["resume", "small-1"]) == 0
@@ -506,6 +518,7 @@ def test_resuming_brings_the_same_package_or_says_why_not(
     (sent,) = cluster.submitted
     assert sent["metadata"] == {**told, "resumes": "small-1"}
     assert sent["runtime_env"]["working_dir"] == f"gcs://{name}"
+    assert sent["runtime_env"]["env_vars"]["THEIRS"] == "1"
     assert sent["entrypoint"] == cluster.jobs["small-1"]["entrypoint"]
     (project / "new.py").write_text("")
     assert main(["resume", "small-1"]) == 0  # the package is there, so the folder does not matter
@@ -517,6 +530,23 @@ def test_resuming_brings_the_same_package_or_says_why_not(
     cluster.job("small-4", "RUNNING")
     assert main(["resume", "small-4"]) == 2
     assert "rungwise logs --follow small-4" in capfd.readouterr().err
+
+
+def test_a_job_that_is_unknown_or_a_server_that_breaks_is_one_line(
+    cluster: JobServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client = connect(server(None, None))
+    with pytest.raises(UserError, match="does not know the job gone-1"):
+        client.details("gone-1")
+    cluster.job("small-1", "RUNNING")
+    cluster.broken = True
+    with pytest.raises(follow.UnreachableError, match="answered 500"):
+        client.details("small-1")
+    for command in (["jobs"], ["logs", "small-1"], ["stop", "small-1"]):
+        assert main(command) == 2
+        message = capfd.readouterr().err
+        assert "answered 500: it broke; the head's logs say more" in message
+        assert len(message.strip().splitlines()) == 1
 
 
 def test_the_status_of_following_is_the_job_s(
@@ -532,3 +562,5 @@ def test_the_status_of_following_is_the_job_s(
     assert capfd.readouterr().out == "error: it broke\n"
     assert main(["jobs"]) == 0
     assert "failed" in capfd.readouterr().out
+    assert main(["stop", "small-1"]) == 0
+    assert capfd.readouterr().out == "small-1 has failed already\n"

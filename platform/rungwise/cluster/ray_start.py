@@ -19,6 +19,9 @@ GCS_PORT = 6379
 DASHBOARD_PORT = 8265
 METRICS_PORT = 8080
 TOKEN_BYTES = 32
+# How long the head keeps an uploaded folder that no job uses, so that one that was stopped can be
+# resumed; Ray's ten minutes are over when somebody comes back to look.
+_PACKAGE_SECONDS = {"RAY_RUNTIME_ENV_TEMPORARY_REFERENCE_EXPIRATION_S": str(7 * 86_400)}
 # Where a relative `root` of a recipe lies when a job runs on the cluster.
 ROOT_VARIABLE = "RUNGWISE_ROOT"
 
@@ -77,4 +80,4 @@ def environment(token_path: Path, **more: str) -> dict[str, str]:
     binaries = str(Path(sys.executable).parent)  # a job's `python` is the first one on PATH
     path = os.pathsep.join([binaries, kept.get("PATH", os.defpath)])
     auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_path)}
-    return {**kept, **ENVIRONMENT, "PATH": path, **auth, **more}
+    return {**kept, **ENVIRONMENT, **_PACKAGE_SECONDS, "PATH": path, **auth, **more}

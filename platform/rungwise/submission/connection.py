@@ -9,10 +9,11 @@ import contextlib
 import ipaddress
 import logging
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import requests
@@ -34,6 +35,8 @@ _LOGGERS = (
 )
 # To connect, and between two pieces of an answer.
 _TIMEOUT_SECONDS = (10.0, 60.0)
+_NOT_YET = "No available agent"
+_START_SECONDS = 60.0
 _WHERE_TOKENS_COME_FROM = (
     "put the cluster's token in a file and name the file in RAY_AUTH_TOKEN_PATH (the output "
     "`connect` of infra/terraform has the command that fetches it)"
@@ -85,6 +88,23 @@ class Client(JobSubmissionClient):
         except (requests.ConnectionError, requests.Timeout) as error:
             raise UnreachableError(_unreachable(self.server)) from error
 
+    def _raise_error(self, r: requests.Response) -> NoReturn:
+        last = (r.text.strip().splitlines() or ["nothing"])[-1]
+        raise UserError(
+            f"{self.server.address} answered {r.status_code}: {last}; the head's logs say more"
+        )
+
+    def submit_job(self, **job: Any) -> str:
+        """The id of the new job. A head that has just started answers before it can take one."""
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                return super().submit_job(**job)
+            except UserError as error:
+                if _NOT_YET not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
+
     def get(self, route: str) -> dict[str, Any]:
         """The `data` of a route of the dashboard. UserError if it has no such route."""
         answer = self._do_request("GET", route)
@@ -109,7 +129,7 @@ class Client(JobSubmissionClient):
             )
         if answer.status_code != 200:
             raise UnreachableError(
-                f"{self.server.address} answered {answer.status_code}; see the logs of the head"
+                f"{self.server.address} answered {answer.status_code}; the head's logs say more"
             )
         return JobDetails(**answer.json())
 

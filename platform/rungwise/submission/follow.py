@@ -14,6 +14,7 @@ from collections.abc import Callable
 import aiohttp
 from ray.job_submission import JobDetails
 
+from rungwise.errors import UserError
 from rungwise.submission.connection import Client, UnreachableError
 
 # A connection over which nothing comes for so long, not even the answer to a ping, is dead.
@@ -85,7 +86,9 @@ class Follower:
         """What the last connection did not bring, if it broke as the job ended."""
         try:
             text = self._client.get_job_logs(self._job)
-        except RuntimeError:
+        except UnreachableError:
+            raise
+        except UserError:
             self._say("the rest of the output cannot be read")
             return
         self._take(text, 0)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ray.job_submission import JobDetails, JobStatus, JobType
 from rich.console import Console
@@ -37,7 +38,7 @@ _POLL_SECONDS = 0.5
 # How long a job may take to close its runs and connections after SIGTERM, before Ray kills it. Ray
 # reads it where the job runs; its own 3 s are too short for a tracking server that is slow.
 _STOP_SECONDS = 60
-_ENVIRONMENT = {"RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_SECONDS)}
+_VARIABLES = {"RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_SECONDS)}
 
 
 def submit_command(
@@ -65,7 +66,8 @@ def submit_command(
         "overrides": " ".join(job.overrides),
         "commit": commit(job.folder) or "",
     }
-    made = _submit(client, job.recipe.name, job.entrypoint, str(job.folder), metadata)
+    environment = {"working_dir": str(job.folder)}
+    made = _submit(client, job.recipe.name, job.entrypoint, environment, metadata)
     return _after(client, made, console, wait)
 
 
@@ -141,7 +143,8 @@ def resume_command(job: str, at: Server, folder: str, *, wait: bool) -> int:
     if made.status is JobStatus.SUCCEEDED:
         raise UserError(f"{_id(made)} has succeeded: there is nothing left to go on with")
     metadata = {**(made.metadata or {}), "resumes": _id(made)}
-    package = str((made.runtime_env or {}).get("working_dir", ""))
+    environment = made.runtime_env or {}
+    package = str(environment.get("working_dir", ""))
     if not package:
         raise UserError(f"{_id(made)} brought no folder along, so it cannot be brought again")
     if package.startswith("gcs://") and not client.has_package(package):
@@ -153,27 +156,25 @@ def resume_command(job: str, at: Server, folder: str, *, wait: bool) -> int:
                 f"{metadata.get('workflow', 'WORKFLOW')} {metadata.get('config', 'CONFIG')} "
                 f"{metadata.get('overrides', '')}".rstrip()
             )
-        package = str(top)
-    name = metadata.get("job_name", "job")
-    again = _submit(client, name, made.entrypoint, package, metadata)
+        environment = {**environment, "working_dir": str(top)}
+    again = _submit(client, metadata.get("job_name", "job"), made.entrypoint, environment, metadata)
     return _after(client, again, console, wait)
 
 
 def _submit(
-    client: Client, name: str, entrypoint: str, working_dir: str, metadata: dict[str, str]
+    client: Client,
+    name: str,
+    entrypoint: str,
+    environment: dict[str, Any],
+    metadata: dict[str, str],
 ) -> str:
-    try:
-        return client.submit_job(
-            entrypoint=entrypoint,
-            submission_id=f"{name[:_LONGEST_NAME]}-{secrets.token_hex(3)}",
-            runtime_env={"working_dir": working_dir, "env_vars": _ENVIRONMENT},
-            metadata=metadata,
-        )
-    except RuntimeError as error:
-        lines = str(error).strip().splitlines()
-        raise UserError(
-            f"the cluster at {client.server.address} does not take the job: {lines[0]} {lines[-1]}"
-        ) from error
+    variables = {**(environment.get("env_vars") or {}), **_VARIABLES}
+    return client.submit_job(
+        entrypoint=entrypoint,
+        submission_id=f"{name[:_LONGEST_NAME]}-{secrets.token_hex(3)}",
+        runtime_env={**environment, "env_vars": variables},
+        metadata=metadata,
+    )
 
 
 def _after(client: Client, job: str, console: Console, wait: bool) -> int:

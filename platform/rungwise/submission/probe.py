@@ -62,7 +62,7 @@ def ask(client: Client) -> Head:
         return _understood(client.get_job_logs(job))
     finally:
         # One that does not end cannot be deleted.
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(UserError):
             client.delete_job(job)
 
 
