@@ -166,11 +166,14 @@ class _Job:
 
     def _in_task(self, key: str) -> dict[str, Any]:
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         from rungwise.progress import Board, BoardReporter
 
         stage = self.row.stage
-        board = Board.remote()  # pyright: ignore[reportAttributeAccessIssue]
+        # With the driver, so that the loss of another node does not take it away.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        board = Board.options(scheduling_strategy=here).remote()  # pyright: ignore[reportAttributeAccessIssue]
         context = Context(self.compute, BoardReporter(board, stage.shown))
         # A killed node's stage starts again by itself; an exception of the stage does not.
         task = ray.remote(num_cpus=_STAGE_CPUS, max_retries=2, retry_exceptions=False)(_call)
