@@ -484,7 +484,8 @@ def test_a_server_that_comes_back_is_followed_on(
     monkeypatch.setattr(client, "details", details)
     follow.Follower(client, "small-1", written.append, said.append).follow()
     assert "".join(written) == "all of it\n"
-    assert said == ["the connection is lost, the job goes on; trying again"]
+    lost = "the connection is lost, the job goes on; trying again"
+    assert said == [lost, "connected again", lost, "connected again"]
     monkeypatch.setattr(follow, "PATIENCE_SECONDS", 0.0)
     away = iter([True])
     with pytest.raises(UserError, match="away"):

@@ -36,6 +36,7 @@ class Follower:
         self._write = write
         self._say = say  # what is about the connection, not from the job
         self._printed = 0
+        self._lost = False
 
     def follow(self) -> JobDetails:
         """Return when the job has ended and all of its output is written.
@@ -43,26 +44,24 @@ class Follower:
         Raises UnreachableError after PATIENCE_SECONDS without an answer, UserError if the cluster
         no longer knows the job or takes the token. KeyboardInterrupt leaves the job alone.
         """
-        wait, heard, lost = _FIRST_WAIT_SECONDS, time.monotonic(), False
+        wait, heard = _FIRST_WAIT_SECONDS, time.monotonic()
         while True:
             before = self._printed
             with contextlib.suppress(aiohttp.ClientError, OSError):
                 asyncio.run(self._stream())
             try:
                 details = self._client.details(self._job)
+                self._found_again()
                 if details.status.is_terminal():
                     self._finish()
                     return details
                 heard = time.monotonic()
-                if lost:
-                    self._say("connected again")
-                lost = False
             except UnreachableError:
                 if time.monotonic() - heard > PATIENCE_SECONDS:
                     raise
-                if not lost:
+                if not self._lost:
                     self._say("the connection is lost, the job goes on; trying again")
-                lost = True
+                self._lost = True
             wait = _FIRST_WAIT_SECONDS if self._printed > before else wait
             time.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
@@ -76,11 +75,17 @@ class Follower:
             aiohttp.ClientSession(headers=server.headers, timeout=timeout) as session,
             session.ws_connect(url, heartbeat=_HEARTBEAT_SECONDS, max_msg_size=0) as socket,
         ):
+            self._found_again()
             async for message in socket:
                 if message.type != aiohttp.WSMsgType.TEXT:
                     return
                 self._take(message.data, seen)
                 seen += len(message.data)
+
+    def _found_again(self) -> None:
+        if self._lost:
+            self._say("connected again")
+        self._lost = False
 
     def _finish(self) -> None:
         """What the last connection did not bring, if it broke as the job ended."""
