@@ -24,8 +24,8 @@ import pytest
 
 from rungwise.__main__ import main
 from rungwise.cluster import ray_start
+from rungwise.cluster.growth import MACHINE_VARIABLE
 from rungwise.submission.connection import Client, connect, server
-from rungwise.submission.probe import MACHINE_VARIABLE
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 TOKEN = "planted-token-" + "5e1d" * 8

@@ -12,6 +12,7 @@ from types import FrameType
 
 import ray
 
+from rungwise.cluster import growth
 from rungwise.context import ComputeConfig
 from rungwise.storage import Folder
 
@@ -65,6 +66,7 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
         return
     _quiet_loggers()
     variables = {name: os.environ[name] for name in ENVIRONMENT} | _source_path(address)
+    variables |= growth.variables()
     if address:
         ray.init(
             address=address,

@@ -17,12 +17,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from rungwise.cluster.description import MACHINE_FILE, Scaling
+from rungwise.cluster.growth import MACHINE_VARIABLE
 from rungwise.cluster.ray_start import ROOT_VARIABLE
 from rungwise.errors import UserError
 from rungwise.submission.connection import Client
 
-# Names another file than /etc/rungwise/machine.json, for tests.
-MACHINE_VARIABLE = "RUNGWISE_MACHINE"
 METADATA = "rungwise_probe"
 _MARK = "rungwise-head:"
 _PATIENCE_SECONDS = 120.0

@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 from rungwise.artifact import Artifact
+from rungwise.cluster import growth
 from rungwise.cluster.session import shared_scratch
 from rungwise.context import Context
 from rungwise.errors import UserError
@@ -38,8 +39,6 @@ def run(
     Raises UserError if every trial failed, if a trial asks for more than a node has, or if a value
     was not in force.
     """
-    import ray
-
     from rungwise.sweep import tune
 
     tried = variants(config.sweep)
@@ -47,11 +46,10 @@ def run(
     metrics = {TaskInfo.of(one).metric for name, one in inputs.items() if _is_task(name)}
     assert len(metrics) == 1, f"expected one metric, found {sorted(metrics)}"
     job = Job(config, inputs, output, metrics.pop(), context.report, train)
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     # What a killed attempt left of Tune's own is of no use.
     (output / ".ray-tune").remove()
     with shared_scratch(output, "ray-tune") as scratch:
-        tune.run(job, context.compute, nodes, scratch)
+        tune.run(job, context.compute, growth.nodes(), scratch)
     (output / STATES).remove()
     return _summary(job, tried)
 
