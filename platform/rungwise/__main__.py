@@ -10,7 +10,7 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse and run one command; the process's exit status (0, 1 a failed stage, 2 a mistake)."""
     options = _parsed(_parser(), arguments)
-    from rungwise.command_line import guarded
+    from rungwise.exits import guarded
 
     return guarded(lambda: options.command(options))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,14 +17,13 @@ from rich.table import Table
 from rungwise.cluster.ray_start import ROOT_VARIABLE
 from rungwise.cluster.session import set_environment
 from rungwise.config import load
-from rungwise.errors import ConfigError, StageFailed, UserError
+from rungwise.errors import ConfigError
+from rungwise.exits import OK, USER_ERROR, guarded
 from rungwise.recipe import Recipe
 from rungwise.runner import Outcome, run
 from rungwise.stage import Stage, plan
 from rungwise.storage import Folder, is_remote
 from rungwise.tracking import Tracker, default_uri, without_password
-
-OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
 
 
 def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
@@ -34,26 +32,6 @@ def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
         Console(stderr=True).print(f"usage: {workflow} CONFIG [key.path=value ...]", markup=False)
         return OK if arguments else USER_ERROR
     return guarded(lambda: run_command(workflow, arguments[0], arguments[1:]))
-
-
-def guarded(command: Callable[[], int]) -> int:
-    """Run `command`; what the user can mend ends in one line and status 2, without a traceback."""
-    errors = Console(stderr=True, soft_wrap=True)
-    try:
-        return command()
-    except UserError as error:
-        errors.print(f"error: {error}", style="bold red", markup=False, highlight=False)
-        return USER_ERROR
-    except StageFailed as error:
-        if error.__cause__ is not None:
-            errors.print(str(error.__cause__).rstrip(), markup=False, highlight=False)
-        errors.print(f"error: {error}", style="bold red", markup=False, highlight=False)
-        errors.print("What was finished stays; the same command goes on from there.")
-        return FAILED
-    except KeyboardInterrupt:
-        errors.print("interrupted; the same command goes on from the last checkpoint:")
-        errors.print(f"  {' '.join(sys.orig_argv)}", markup=False, highlight=False)
-        return INTERRUPTED
 
 
 def run_command(workflow: str, config: str, overrides: Sequence[str]) -> int:

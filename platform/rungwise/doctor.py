@@ -19,9 +19,10 @@ from packaging.requirements import Requirement
 from rich.console import Console
 from rich.table import Table
 
-from rungwise.command_line import FAILED, OK, root_folder, tracking_uri
+from rungwise.command_line import root_folder, tracking_uri
 from rungwise.config import load
 from rungwise.errors import UserError
+from rungwise.exits import FAILED, OK
 from rungwise.recipe import Recipe
 from rungwise.storage import Folder
 from rungwise.tracking import default_uri, without_password

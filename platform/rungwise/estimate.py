@@ -11,9 +11,10 @@ from rich.table import Table
 
 from rungwise import artifact as artifacts
 from rungwise.artifact import Artifact
-from rungwise.command_line import OK, root_folder
+from rungwise.command_line import root_folder
 from rungwise.config import load
 from rungwise.errors import UserError
+from rungwise.exits import OK
 from rungwise.recipe import Recipe, check_training, planned_vocab_size, pretrain_stages
 from rungwise.stage import Stage
 from rungwise.training.dry_run import Measures, dry_run

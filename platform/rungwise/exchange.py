@@ -17,9 +17,10 @@ from rich.console import Console
 from rungwise import artifact as artifacts
 from rungwise import tokenizer as tokenizers
 from rungwise.artifact import Artifact, find_input
-from rungwise.command_line import OK, root_folder
+from rungwise.command_line import root_folder
 from rungwise.config import load
 from rungwise.errors import ConfigError, UserError
+from rungwise.exits import OK
 from rungwise.hugging_face import export
 from rungwise.hugging_face.names import AUTO_CLASSES, CONFIG, FILES
 from rungwise.pretrained import config_of, load_model

@@ -11,9 +11,10 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from rungwise.command_line import OK, root_folder, spool_folder, tracking_uri
+from rungwise.command_line import root_folder, spool_folder, tracking_uri
 from rungwise.config import load
 from rungwise.errors import UserError
+from rungwise.exits import OK
 from rungwise.recipe import Recipe
 from rungwise.storage import Folder
 from rungwise.tracking import artifact_location, default_uri, sync, without_password

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TextIO
 
 from rungwise import artifact as artifacts
-from rungwise.command_line import OK, root_folder
+from rungwise.command_line import root_folder
 from rungwise.errors import DataError, UserError
+from rungwise.exits import OK
 from rungwise.predictor import DESCRIPTION, Predictor
 from rungwise.storage import Folder
 from rungwise.tasks.examples import Example

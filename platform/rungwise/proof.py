@@ -35,10 +35,11 @@ from rungwise import artifact as artifacts
 from rungwise import runner
 from rungwise.artifact import Artifact
 from rungwise.cluster.session import session, set_environment
-from rungwise.command_line import OK, root_folder, spool_folder, tracking_uri
+from rungwise.command_line import root_folder, spool_folder, tracking_uri
 from rungwise.config import fingerprint, load
 from rungwise.context import ComputeConfig, Context, SilentReporter
 from rungwise.errors import ConfigError, UserError
+from rungwise.exits import OK
 from rungwise.provenance import provenance
 from rungwise.recipe import Recipe, instances_stages
 from rungwise.storage import Folder

@@ -46,7 +46,7 @@ def test_the_loop_and_the_models_import_neither_ray_nor_mlflow() -> None:
 
 # Lower layers first; a module may import from its own layer and those below.
 LAYERS = (
-    ("errors", "config", "provenance"),
+    ("errors", "exits", "config", "provenance"),
     ("storage",),
     ("artifact", "context"),
     ("stage", "tracking", "cluster", "progress", "display"),

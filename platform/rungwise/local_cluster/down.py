@@ -10,7 +10,7 @@ from rich.console import Console
 
 from rungwise.cluster import known
 from rungwise.cluster.known import KnownCluster
-from rungwise.command_line import OK
+from rungwise.exits import OK
 from rungwise.local_cluster import services
 from rungwise.local_cluster.folder import ClusterFolder
 from rungwise.local_cluster.processes import end, running

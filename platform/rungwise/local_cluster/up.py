@@ -18,8 +18,8 @@ from rich.status import Status
 
 from rungwise.cluster import known, ray_start
 from rungwise.cluster.known import KnownCluster
-from rungwise.command_line import INTERRUPTED, OK
 from rungwise.errors import UserError
+from rungwise.exits import INTERRUPTED, OK
 from rungwise.local_cluster import services
 from rungwise.local_cluster.checks import check_nodes, check_room, local_root
 from rungwise.local_cluster.folder import ClusterFolder

@@ -17,10 +17,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from rungwise.command_line import FAILED, INTERRUPTED, OK
 from rungwise.errors import UserError
+from rungwise.exits import FAILED, INTERRUPTED, OK
 from rungwise.provenance import commit
-from rungwise.submission import local, preflight
 from rungwise.submission.connection import Client, Server, UnreachableError, connect
 from rungwise.submission.follow import Follower
 from rungwise.submission.packing import package_uri
@@ -55,6 +54,9 @@ def submit_command(
 
     Raises UserError, before anything is uploaded, if the job could not run.
     """
+    # A recipe imports all there is to train; the other commands need none of it.
+    from rungwise.submission import local, preflight
+
     console = Console()
     job = local.read(folder, workflow, config, overrides)
     client, report = preflight.examine(job, at, any_version)
