@@ -234,10 +234,20 @@ class Cluster:
     def nodes(self) -> list[dict[str, Any]]:
         """Ray's nodes, dead ones too; none as long as the head does not answer."""
         code = f"import json, ray; ray.init('{HEAD}:6379', log_to_driver=False, "
-        code += "logging_level='ERROR'); print(json.dumps(ray.nodes()))"
+        return self._on_head(code + "logging_level='ERROR'); print(json.dumps(ray.nodes()))") or []
+
+    def draining(self) -> dict[str, int]:
+        """When each draining node will be gone, in milliseconds of the epoch, by its id."""
+        code = f"import json; from ray._raylet import GcsClient; c = GcsClient('{HEAD}:6379'); "
+        code += "found = c.get_draining_nodes().items(); "
+        code += "print(json.dumps({node.hex(): at for node, at in found}))"
+        return self._on_head(code) or {}
+
+    def _on_head(self, code: str) -> Any:
+        """The JSON that a Python program of the services' user prints last, None if it failed."""
         python = ("runuser", "--user", "rungwise", "--", "/opt/rungwise/bin/python", "-c", code)
         asked = self.machines["head"].run(*python, environment=self.user_environment())
-        return [] if asked.returncode else json.loads(asked.stdout.splitlines()[-1])
+        return None if asked.returncode else json.loads(asked.stdout.splitlines()[-1])
 
     def start_database(self) -> str:
         """PostgreSQL with TLS and a password, as RDS has them; the ARN of its secret."""
