@@ -104,7 +104,14 @@ def head() -> Iterator[Head]:
     token_path.write_text(TOKEN)
     # One group that the autoscaler could start, if there were one.
     gpu = {"autoscaling_group": "asg-gpu", "maximum": 1, "resources": {"CPU": 8, "GPU": 4}}
-    (scratch / "machine.json").write_text(json.dumps({"scaling": {"groups": {"gpu": gpu}}}))
+    machine = {
+        "role": "head",
+        "cluster": "test",
+        "region": "eu-central-1",
+        "token_secret": "arn:aws:secretsmanager:eu-central-1:0:secret:token",
+        "scaling": {"groups": {"gpu": gpu}},
+    }
+    (scratch / "machine.json").write_text(json.dumps(machine))
     with contextlib.ExitStack() as probes:
         ports = []
         for _ in range(6):
