@@ -22,6 +22,7 @@ from moto import mock_aws
 
 from rungwise.cluster import ray_start
 from rungwise.cluster.description import Database, Machine
+from rungwise.cluster.prometheus import configuration
 from rungwise.errors import UserError
 from rungwise.machine import notice, prometheus, ray_node, scratch, token, tracking_server
 from rungwise.machine.__main__ import VERBS, main
@@ -237,7 +238,7 @@ def test_a_database_secret_of_another_form_is_refused_without_showing_it(
 
 
 def test_prometheus_finds_nodes_with_the_token_file_and_stays_on_loopback(tmp_path: Path) -> None:
-    config = prometheus.configuration(tmp_path / "token")
+    config = configuration("http://127.0.0.1:8265", tmp_path / "token", "15s")
     (job,) = config["scrape_configs"]
     (discovery,) = job["http_sd_configs"]
     assert discovery["url"] == "http://127.0.0.1:8265/api/prometheus/sd"
