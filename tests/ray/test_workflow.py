@@ -305,6 +305,7 @@ def test_predict_answers_lines_and_refuses_what_does_not_fit(
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(
     tmp_path: Path,
 ) -> None:
