@@ -239,8 +239,7 @@ class Cluster:
     def draining(self) -> dict[str, int]:
         """When each draining node will be gone, in milliseconds of the epoch, by its id."""
         code = f"import json; from ray._raylet import GcsClient; c = GcsClient('{HEAD}:6379'); "
-        code += "found = c.get_draining_nodes().items(); "
-        code += "print(json.dumps({node.hex(): at for node, at in found}))"
+        code += "print(json.dumps(c.get_draining_nodes()))"
         return self._on_head(code) or {}
 
     def _on_head(self, code: str) -> Any:
