@@ -311,7 +311,7 @@ def test_a_job_goes_on_when_a_machine_is_lost_in_the_middle(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     """Three workers of a training on two machines of two CPUs, and one loses its power."""
-    steps = 1500
+    steps = 600
     folder = cluster.machines["head"].root / "var/lib/rungwise/job"
     folder.mkdir()
     for name in ("platform", "workflows"):
