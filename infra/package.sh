@@ -2,13 +2,12 @@
 # Makes the package that machines of a cluster install: every wheel that rungwise needs, with pip,
 # in one file. Prints its SHA-256, which `terraform apply -var package_sha256=` wants.
 #
-#   infra/package.sh package.tar.gz                                        # .[server] and all it needs
-#   infra/package.sh package.tar.gz '.[server]' \
-#     --extra-index-url https://download.pytorch.org/whl/cpu               # without CUDA
+#   infra/package.sh package.tar.gz
 #
-# What follows the file is given to `pip wheel` in place of '.[server]'. Run it with the Python of
-# the AMI and on the same kind of machine (PYTHON=python3.12; a container of Ubuntu 24.04 will do):
-# a machine refuses a package made for another. The same wheels make the same file.
+# What follows the file is given to `pip wheel` in place of '.[server]', such as an index that has
+# PyTorch without CUDA. Run it with the Python of the AMI and on the same kind of machine
+# (PYTHON=python3.12; a container of Ubuntu 24.04 will do): a machine refuses a package made for
+# another. The same wheels make the same file.
 set -euo pipefail
 
 [[ $# -ge 1 && $1 == *.tar.gz ]] || { echo "usage: $0 PACKAGE.tar.gz [ARGUMENT OF pip wheel]..." >&2; exit 2; }
