@@ -240,7 +240,9 @@ class Cluster:
         """When each draining node will be gone, in milliseconds of the epoch, by its id."""
         code = f"import json; from ray._raylet import GcsClient; c = GcsClient('{HEAD}:6379'); "
         code += "print(json.dumps(c.get_draining_nodes()))"
-        return self._on_head(code) or {}
+        found = self._on_head(code)
+        assert found is not None, "the head does not say which nodes drain"
+        return found
 
     def _on_head(self, code: str) -> Any:
         """The JSON that a Python program of the services' user prints last, None if it failed."""

@@ -394,9 +394,13 @@ def test_a_notice_of_interruption_drains_the_node(cluster: Cluster) -> None:
     wait_until("the drain", lambda: f"node {node} drains" in cluster.journal("worker-2"), 30)
     expected = {node: round(deadline.timestamp()) * 1000}
     # It drains until the deadline, or goes at once if nothing is left on it.
-    wait_until(
-        "Ray's word", lambda: cluster.draining() == expected or address not in alive(cluster), 60
-    )
+
+    def drains_or_is_gone() -> bool:
+        there = alive(cluster)
+        assert HEAD in there, "the head does not answer"
+        return cluster.draining() == expected or address not in there
+
+    wait_until("Ray's word", drains_or_is_gone, 60)
     time.sleep(5)  # two looks more
     assert machine.journal("--unit=rungwise-notice").count(" drains") == 1
 
