@@ -33,8 +33,8 @@ from benchmarks.measuring import (
     texts_of,
 )
 from benchmarks.reading_workers import READ_ROWS, build_instances, masks, reader
-from rungwise.artifact import Artifact
-from rungwise.storage import Folder
+from rungwise.core.artifact import Artifact
+from rungwise.core.storage import Folder
 
 _BATCH = 1000  # texts in a call of a tokenizer
 
@@ -181,7 +181,7 @@ def stage(setup: Setup) -> dict[str, Any]:
     import ray
 
     from rungwise.cluster.session import set_environment
-    from rungwise.context import ComputeConfig, Context
+    from rungwise.core.context import ComputeConfig, Context
     from rungwise.instances.kinds import KINDS
     from rungwise.instances.stage import run
     from rungwise.tokenizer import load, special_ids

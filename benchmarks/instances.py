@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks import texts
 from benchmarks.turns import Bench, Row, prepare, rates_of, ratio, shards_of
-from rungwise.provenance import provenance
+from rungwise.core.provenance import provenance
 
 PEERS = ("tokenizers", "datasets", "transformers", "gigatoken")
 

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rungwise import artifact
-from rungwise.artifact import Artifact
-from rungwise.storage import Folder
+from rungwise.core import artifact
+from rungwise.core.artifact import Artifact
+from rungwise.core.storage import Folder
 
 END = "<|endoftext|>"
 BERT_ROLES = {

@@ -36,15 +36,16 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.texts import real_data
-from rungwise.artifact import Artifact
-from rungwise.context import ComputeConfig, SilentReporter
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import ComputeConfig, SilentReporter
+from rungwise.core.storage import Folder
 from rungwise.instances import causal, shards
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.stage import entropy
 from rungwise.instances.text import TokenisedText
 from rungwise.models.gpt import GptConfig
-from rungwise.objectives import ObjectiveConfig, build_objective
-from rungwise.storage import Folder
+from rungwise.models.objectives import ObjectiveConfig, build_objective
+from rungwise.pretraining.gradient import MODEL_FILE, PretrainStageConfig, build, pretrain
 from rungwise.tokenizer import SpecialIds
 from rungwise.training.checkpoint import load_tensors
 from rungwise.training.loop import PretrainConfig, validate
@@ -56,7 +57,6 @@ from rungwise.training.optimizer import (
 )
 from rungwise.training.parallel import Group
 from rungwise.training.reading import phases_of
-from rungwise.training.trainer import MODEL_FILE, PretrainStageConfig, build, pretrain
 
 RESULTS = Path(__file__).parent / "results"
 PUBLISHED = {

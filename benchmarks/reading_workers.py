@@ -19,8 +19,8 @@ from benchmarks.measuring import (
     shard_task,
     texts_of,
 )
-from rungwise import artifact
-from rungwise.storage import Folder
+from rungwise.core import artifact
+from rungwise.core.storage import Folder
 
 READ_ROWS = 256
 

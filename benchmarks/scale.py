@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from rungwise import artifact
+from rungwise.core import artifact
+from rungwise.core.storage import Folder
 from rungwise.instances.order import OrderConfig, ReadOrder
-from rungwise.storage import Folder
 
 RESULTS = Path(__file__).parent / "results"
 

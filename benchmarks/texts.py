@@ -24,12 +24,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rungwise import artifact
-from rungwise.artifact import Artifact
+from rungwise.core import artifact
+from rungwise.core.artifact import Artifact
+from rungwise.core.storage import Folder
 from rungwise.corpus import build, pydocs, readers, shards
 from rungwise.corpus.document import Draft, read_documents
 from rungwise.corpus.sources import FileSource, TextSource, WikiTextSource, files_of
-from rungwise.storage import Folder
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 HELD_OUT = 1 / 3

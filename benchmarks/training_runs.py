@@ -2,7 +2,7 @@
 
     python -m benchmarks.training_runs JOB.json
 
-Both call the same `rungwise.training.trainer.pretrain` on the same instances, with one thread a
+Both call the same `rungwise.pretraining.gradient.pretrain` on the same instances, with one thread a
 worker and gloo between them; what differs is who starts and watches the workers. A run is a process
 of its own, and prints as JSON what the loop itself recorded: seconds a step, tokens a second, the
 share of waiting for data, and the peak memory of each worker.
@@ -28,20 +28,20 @@ import torch
 from torch import distributed as dist
 from torch import multiprocessing
 
-from rungwise.artifact import Artifact
 from rungwise.cluster.session import session, set_environment
-from rungwise.config import validate
-from rungwise.context import ComputeConfig, Context, SilentReporter
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import validate
+from rungwise.core.context import ComputeConfig, Context, SilentReporter
+from rungwise.core.storage import Folder
 from rungwise.instances import masked_pairs
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.shards import digest, write
 from rungwise.instances.text import TokenisedText
-from rungwise.storage import Folder
+from rungwise.pretraining import gradient as trainer
+from rungwise.pretraining.gradient import PretrainStageConfig
 from rungwise.tokenizer import SpecialIds
-from rungwise.training import trainer
 from rungwise.training.parallel import Group
 from rungwise.training.throughput import totals
-from rungwise.training.trainer import PretrainStageConfig
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LENGTH = 128

@@ -46,14 +46,14 @@ from torch import Tensor, nn
 
 from benchmarks.training_cases import CASES, Case, Rows, draw, tensor
 from rungwise.models.config import build_model, flops_per_token
-from rungwise.models.transformer import padded_size, parameter_count
-from rungwise.objectives import (
+from rungwise.models.objectives import (
     Batch,
     CausalBatch,
     ObjectiveConfig,
     PretrainingBatch,
     build_objective,
 )
+from rungwise.models.transformer import padded_size, parameter_count
 from rungwise.training.optimizer import OptimizerConfig, build_optimizers, clip_gradients, update
 from rungwise.training.throughput import COUNTING_RULE, matmul_rate
 

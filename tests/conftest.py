@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from rungwise.cluster.session import session, set_environment
-from rungwise.context import ComputeConfig
+from rungwise.core.context import ComputeConfig
 from rungwise.instances.shards import Shard, digest, write
 from rungwise.tokenizer import SpecialIds
 

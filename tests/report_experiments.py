@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rungwise.artifact import Artifact
+from rungwise.core.artifact import Artifact
+from rungwise.core.storage import Folder
 from rungwise.evaluation.statistics import estimate, paired_difference
 from rungwise.report import style, sweep_plots, tables
-from rungwise.storage import Folder
 
 METRICS = {
     "classification": ("accuracy", "macro_f1", "f1", "matthews"),

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from rungwise import artifact as artifacts
-from rungwise.artifact import Artifact
+from rungwise.core import artifact as artifacts
+from rungwise.core.artifact import Artifact
+from rungwise.core.storage import Folder
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.kinds import KINDS
 from rungwise.instances.masked_blocks import MaskedBlocksConfig
@@ -22,8 +23,7 @@ from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.text import TokenisedText
 from rungwise.models.config import ObjectiveKind
-from rungwise.objectives import ObjectiveConfig, build_objective
-from rungwise.storage import Folder
+from rungwise.models.objectives import ObjectiveConfig, build_objective
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, train
 from rungwise.training.checkpoint import save_tensors
 from rungwise.training.loop import PretrainConfig

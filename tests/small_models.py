@@ -12,20 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from rungwise.models.bert import BertConfig
-from rungwise.models.config import (
-    AnyModelConfig,
-    ObjectiveKind,
-    PretrainingModel,
-    build_model,
-)
+from rungwise.models.bidirectional import TwoWayConfig
+from rungwise.models.config import AnyModelConfig, ObjectiveKind, PretrainingModel, build_model
 from rungwise.models.gpt import GptConfig
-from rungwise.models.two_way import TwoWayConfig
-from rungwise.objectives import (
-    Batch,
-    CausalBatch,
-    ObjectiveConfig,
-    PretrainingBatch,
-)
+from rungwise.models.objectives import Batch, CausalBatch, ObjectiveConfig, PretrainingBatch
 
 VOCAB_SIZE = 50
 LENGTH = 16

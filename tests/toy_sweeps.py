@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rungwise.artifact import Artifact
+from rungwise.core.artifact import Artifact
+from rungwise.core.storage import Folder
 from rungwise.finetune import FinetuneConfig, Split, finetune
-from rungwise.storage import Folder
 from rungwise.sweep import SweepStageConfig
 from rungwise.sweep.draws import grid_epochs, points, settings_of
 from rungwise.sweep.record import TrialRecord, name_of

@@ -19,18 +19,18 @@ from torch import distributed as dist
 from torch import multiprocessing
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
-from rungwise.artifact import Artifact
-from rungwise.config import validate, with_overrides
-from rungwise.context import ComputeConfig, SilentReporter
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import validate, with_overrides
+from rungwise.core.context import ComputeConfig, SilentReporter
+from rungwise.core.storage import Folder
 from rungwise.instances import causal, masked_pairs
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.text import TokenisedText
-from rungwise.storage import Folder
+from rungwise.pretraining.gradient import PretrainStageConfig, pretrain
 from rungwise.training.checkpoint import MODEL, load_tensors
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
-from rungwise.training.trainer import PretrainStageConfig, pretrain
 from tests.conftest import SPECIAL_IDS, write_shards
 
 VOCAB = 60

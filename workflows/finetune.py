@@ -10,10 +10,10 @@ from pathlib import Path
 # A job's folder holds the package but has not installed it.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
-from rungwise.command_line import run_workflow
-from rungwise.experiment import experiment_stages
-from rungwise.recipe import Recipe, report_stage
-from rungwise.stage import Stage
+from rungwise.commands.run import run_workflow
+from rungwise.core.stage import Stage
+from rungwise.pipeline.experiment import experiment_stages
+from rungwise.pipeline.recipe import Recipe, report_stage
 
 
 def stages(recipe: Recipe) -> list[Stage]:

@@ -9,9 +9,9 @@ from pathlib import Path
 # A job's folder holds the package but has not installed it.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
-from rungwise.command_line import run_workflow
-from rungwise.recipe import Recipe, instances_stages
-from rungwise.stage import Stage
+from rungwise.commands.run import run_workflow
+from rungwise.core.stage import Stage
+from rungwise.pipeline.recipe import Recipe, instances_stages
 
 
 def stages(recipe: Recipe) -> list[Stage]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse and run one command; the process's exit status (0, 1 a failed stage, 2 a mistake)."""
     options = _parsed(_parser(), arguments)
-    from rungwise.exits import guarded
+    from rungwise.core.exit_codes import guarded
 
     return guarded(lambda: options.command(options))
 
@@ -151,19 +151,19 @@ def _at_least_one(text: str) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from rungwise.command_line import plan_command
+    from rungwise.commands.run import plan_command
 
     return plan_command(options.workflow, options.config, options.overrides)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from rungwise.command_line import run_command
+    from rungwise.commands.run import run_command
 
     return run_command(options.workflow, options.config, options.overrides)
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from rungwise.doctor import doctor
+    from rungwise.commands.doctor import doctor
 
     return doctor(options.config, options.overrides)
 
@@ -185,25 +185,25 @@ def _inspect(options: argparse.Namespace) -> int:
 
 
 def _dry_run(options: argparse.Namespace) -> int:
-    from rungwise.estimate import dry_run_command
+    from rungwise.commands.dry_run import dry_run_command
 
     return dry_run_command(options.config, options.overrides, options.tokens_per_second)
 
 
 def _prove_resume(options: argparse.Namespace) -> int:
-    from rungwise.proof import prove_resume_command
+    from rungwise.commands.prove_resume import prove_resume_command
 
     return prove_resume_command(options.config, options.overrides, options.workers_after)
 
 
 def _export(options: argparse.Namespace) -> int:
-    from rungwise.exchange import export_command
+    from rungwise.commands.export import export_command
 
     return export_command(options.model, options.overrides, options.to)
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from rungwise.predict import predict_command
+    from rungwise.commands.predict import predict_command
 
     return predict_command(
         options.model,
@@ -264,19 +264,19 @@ def _resume(options: argparse.Namespace) -> int:
 
 
 def _ui(options: argparse.Namespace) -> int:
-    from rungwise.maintenance import serve_ui
+    from rungwise.commands.maintenance import serve_ui
 
     serve_ui(options.config, options.overrides, options.port)
 
 
 def _sync(options: argparse.Namespace) -> int:
-    from rungwise.maintenance import sync_spool
+    from rungwise.commands.maintenance import sync_spool
 
     return sync_spool(options.config, options.overrides)
 
 
 def _up(options: argparse.Namespace) -> int:
-    from rungwise.local_cluster.up import Wanted, up_command
+    from rungwise.cluster.local.up import Wanted, up_command
 
     return up_command(
         Wanted(
@@ -292,7 +292,7 @@ def _up(options: argparse.Namespace) -> int:
 
 
 def _down(options: argparse.Namespace) -> int:
-    from rungwise.local_cluster.down import down_command
+    from rungwise.cluster.local.down import down_command
 
     return down_command(options.name)
 

@@ -18,11 +18,11 @@ import botocore.retries.standard
 import pytest
 import s3fs
 
-from rungwise import storage
-from rungwise.config import validate
+from rungwise.core import storage
+from rungwise.core.config import validate
+from rungwise.core.errors import DataError, UserError
+from rungwise.core.storage import Folder, find_files
 from rungwise.corpus import CorpusConfig, outside
-from rungwise.errors import DataError, UserError
-from rungwise.storage import Folder, find_files
 from tests.conftest import REPOSITORY
 from tests.faults.s3_faults import OF_BODIES, OF_EVERY_REQUEST, OF_UPLOADS, FaultyS3, faulty_moto
 

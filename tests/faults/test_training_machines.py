@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from rungwise.artifact import Artifact, finish
-from rungwise.storage import Folder
+from rungwise.core.artifact import Artifact, finish
+from rungwise.core.storage import Folder
 from rungwise.training.progress import Progress
 from tests.faults.raylets import Raylets, raylets
 from tests.faults.training_job import job

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from torch import multiprocessing
 
-from rungwise.artifact import Artifact
-from rungwise.context import SilentReporter
-from rungwise.errors import DataError, UserError
-from rungwise.storage import Folder
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import SilentReporter
+from rungwise.core.errors import DataError, UserError
+from rungwise.core.storage import Folder
+from rungwise.pretraining.gradient import PretrainStageConfig
 from rungwise.training import checkpoint, loop
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
-from rungwise.training.trainer import PretrainStageConfig
 from tests.conftest import mounted_disk, s3_bucket
 from tests.faults.s3_faults import FaultyS3, faulty_moto
 from tests.small_models import small_model

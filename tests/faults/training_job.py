@@ -24,14 +24,14 @@ import psutil
 import ray
 from torch import distributed as dist
 
-from rungwise import artifact as artifacts
-from rungwise.artifact import Artifact
 from rungwise.cluster.session import ENVIRONMENT, session, set_environment
-from rungwise.context import ComputeConfig, Context, SilentReporter
-from rungwise.proof import kill_with_children
-from rungwise.storage import Folder
-from rungwise.training import trainer
-from rungwise.training.trainer import PretrainStageConfig
+from rungwise.commands.prove_resume import kill_with_children
+from rungwise.core import artifact as artifacts
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import ComputeConfig, Context, SilentReporter
+from rungwise.core.storage import Folder
+from rungwise.pretraining import gradient as trainer
+from rungwise.pretraining.gradient import PretrainStageConfig
 from tests.conftest import REPOSITORY
 
 

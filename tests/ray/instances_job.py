@@ -9,12 +9,12 @@ import json
 import sys
 from pathlib import Path
 
-from rungwise import artifact
 from rungwise.cluster.session import session, set_environment
-from rungwise.context import ComputeConfig, Context
+from rungwise.core import artifact
+from rungwise.core.context import ComputeConfig, Context
+from rungwise.core.storage import Folder
 from rungwise.instances import stage
 from rungwise.instances.kinds import config_of
-from rungwise.storage import Folder
 
 if __name__ == "__main__":
     wanted = json.loads(Path(sys.argv[1]).read_text())

@@ -14,14 +14,15 @@ from typing import Any
 
 from rich.console import Console
 
-from rungwise import runner, sweep
-from rungwise.artifact import Artifact
+from rungwise import sweep
 from rungwise.cluster.session import session, set_environment
-from rungwise.config import Config
-from rungwise.context import ComputeConfig, Context
-from rungwise.stage import Stage
-from rungwise.storage import Folder
-from rungwise.tracking import Tracker
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import Config
+from rungwise.core.context import ComputeConfig, Context
+from rungwise.core.stage import Stage
+from rungwise.core.storage import Folder
+from rungwise.core.tracking import Tracker
+from rungwise.pipeline import runner
 from tests.toy_sweeps import inputs, stage_config, toy
 
 EPOCH_SECONDS = 0.15

@@ -28,10 +28,10 @@ import pytest
 from moto.autoscaling.models import FakeAutoScalingGroup
 from moto.server import ThreadedMotoServer
 
-from rungwise.cluster import autoscaling
+from rungwise.cluster.aws import autoscaling
 from rungwise.cluster.description import Machine, Scaling, WorkerGroup
 from rungwise.cluster.ray_start import Node, command, environment
-from rungwise.proof import kill_with_children
+from rungwise.commands.prove_resume import kill_with_children
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

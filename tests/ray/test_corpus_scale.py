@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from rungwise.config import validate
-from rungwise.context import Context, SilentReporter
+from rungwise.core.config import validate
+from rungwise.core.context import Context, SilentReporter
+from rungwise.core.storage import Folder
 from rungwise.corpus import CorpusConfig, read_documents, stage
-from rungwise.storage import Folder
 from tests.conftest import REPOSITORY
 
 

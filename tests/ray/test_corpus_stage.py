@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rungwise.config import validate
-from rungwise.context import Context
+from rungwise.core.config import validate
+from rungwise.core.context import Context
+from rungwise.core.errors import ConfigError, DataError, UserError
+from rungwise.core.storage import Folder
 from rungwise.corpus import CorpusConfig, read_documents, stage
-from rungwise.errors import ConfigError, DataError, UserError
-from rungwise.storage import Folder
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import pytest
 
-from rungwise.artifact import Artifact, finish
-from rungwise.context import ComputeConfig
-from rungwise.errors import UserError
-from rungwise.proof import prove_resume, second_epoch
-from rungwise.storage import Folder
+from rungwise.commands.prove_resume import prove_resume, second_epoch
+from rungwise.core.artifact import Artifact, finish
+from rungwise.core.context import ComputeConfig
+from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder
 from rungwise.training.progress import Progress
 from tests.faults.raylets import Raylets, own_interfaces, raylets
 from tests.faults.training_job import job
@@ -108,7 +108,7 @@ def test_what_only_the_user_can_mend_is_not_tried_again(
     with job(tmp_path / "broken", config(**changes), instances) as started:
         assert started.process.wait(280) == 1
         last = started.errors().strip().splitlines()[-1]
-    assert last.startswith("rungwise.errors.UserError: the ")
+    assert last.startswith("rungwise.core.errors.UserError: the ")
     assert "not finite at step" in last
     assert not (tmp_path / "broken" / "summary.json").exists()
 

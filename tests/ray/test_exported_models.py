@@ -13,10 +13,10 @@ import pytest
 import torch
 import transformers
 
-from rungwise.artifact import find_input
-from rungwise.exchange import find_pretrain
+from rungwise.commands.export import find_pretrain
+from rungwise.core.artifact import find_input
 from rungwise.models.bert import BertForPretraining
-from rungwise.pretrained import load_model
+from rungwise.pretraining.pretrained import load_model
 from rungwise.tokenizer import cached_encoder
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from rungwise import artifact as artifacts
-from rungwise.artifact import Artifact
-from rungwise.config import load, validate
-from rungwise.context import ComputeConfig, Context
-from rungwise.further import FurtherConfig, further_stages
-from rungwise.objectives import build_objective
-from rungwise.pretrained import config_of, load_model
-from rungwise.recipe import Recipe, pretrain_stages
-from rungwise.stage import Stage
-from rungwise.storage import Folder
+from rungwise.core import artifact as artifacts
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import load, validate
+from rungwise.core.context import ComputeConfig, Context
+from rungwise.core.stage import Stage
+from rungwise.core.storage import Folder
+from rungwise.models.objectives import build_objective
+from rungwise.pipeline.continued import FurtherConfig, further_stages
+from rungwise.pipeline.recipe import Recipe, pretrain_stages
+from rungwise.pretraining.pretrained import config_of, load_model
 from rungwise.tasks.examples import SPLITS, Example, Text, write
 from rungwise.tasks.task_text import TaskTextConfig
 from rungwise.training.feed import held_out_batches, open_source

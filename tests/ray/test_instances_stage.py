@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rungwise import artifact
-from rungwise.artifact import Artifact
-from rungwise.context import Context
+from rungwise.core import artifact
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
+from rungwise.core.errors import DataError
+from rungwise.core.storage import Folder
 from rungwise.corpus import shards as corpus_shards
 from rungwise.corpus.build import tables
 from rungwise.corpus.document import Draft, read_documents
-from rungwise.errors import DataError
 from rungwise.instances import masked_pairs, stage
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shard_task import ShardTask
-from rungwise.storage import Folder
 from rungwise.tokenizer import WordPieceConfig, special_ids, train
 from tests.conftest import REPOSITORY, SPECIAL_IDS, made_up_sentences, s3_bucket
 

@@ -24,7 +24,7 @@ import pytest
 
 from rungwise.__main__ import main
 from rungwise.cluster import ray_start
-from rungwise.cluster.growth import MACHINE_VARIABLE
+from rungwise.cluster.expected_nodes import MACHINE_VARIABLE
 from rungwise.submission.connection import Client, connect, server
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from rungwise.storage import Folder
+from rungwise.core.storage import Folder
+from rungwise.core.tracking import KEY_TAG
 from rungwise.sweep import record as records
-from rungwise.tracking import KEY_TAG
 from tests.conftest import REPOSITORY, s3_bucket
 from tests.toy_sweeps import marks
 

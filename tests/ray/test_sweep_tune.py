@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from rungwise.artifact import Artifact
-from rungwise.context import ComputeConfig, Context
-from rungwise.errors import UserError
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import ComputeConfig, Context
+from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder
 from rungwise.finetune import FinetuneConfig
-from rungwise.storage import Folder
 from rungwise.sweep import run
 from rungwise.sweep.trial import OnEpoch, Train
 from tests.toy_sweeps import (

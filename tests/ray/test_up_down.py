@@ -25,12 +25,12 @@ import grpc
 import psutil
 import pytest
 
-from rungwise.cluster import known
-from rungwise.cluster.known import HOME_VARIABLE, KnownCluster
+from rungwise.cluster import registry as known
+from rungwise.cluster.local import processes
+from rungwise.cluster.local.folder import ClusterFolder
 from rungwise.cluster.ray_start import environment
-from rungwise.local_cluster import processes
-from rungwise.local_cluster.folder import ClusterFolder
-from rungwise.proof import kill_with_children
+from rungwise.cluster.registry import HOME_VARIABLE, KnownCluster
+from rungwise.commands.prove_resume import kill_with_children
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

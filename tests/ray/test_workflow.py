@@ -18,14 +18,14 @@ import pytest
 from mlflow import MlflowClient
 
 from rungwise.__main__ import main
-from rungwise.artifact import all_of, folder_of, load
-from rungwise.config import fingerprint, with_overrides
-from rungwise.context import Context
+from rungwise.core.artifact import all_of, folder_of, load
+from rungwise.core.config import fingerprint, with_overrides
+from rungwise.core.context import Context
+from rungwise.core.storage import Folder
+from rungwise.core.tracking import KEY_TAG, PARENT_TAG
 from rungwise.evaluation import compare
 from rungwise.evaluation.compare import CompareConfig
 from rungwise.finetune import FinetuneConfig
-from rungwise.storage import Folder
-from rungwise.tracking import KEY_TAG, PARENT_TAG
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 STAGES = ("corpus", "tokenizer", "instances", "pretrain")
@@ -384,7 +384,7 @@ def test_a_server_that_is_gone_for_the_whole_run_stops_nothing(
         [
             sys.executable,
             "-c",
-            "import sys; from pathlib import Path; from rungwise.tracking import sync;"
+            "import sys; from pathlib import Path; from rungwise.core.tracking import sync;"
             "print(sync(sys.argv[1], 'rungwise', Path(sys.argv[2])))",
             store,
             str(tmp_path / "root" / "tracking"),

@@ -12,8 +12,8 @@ import torch
 import transformers
 
 from rungwise.models.bert import IS_NEXT, NOT_NEXT, BertConfig, BertForPretraining
+from rungwise.models.objectives import ObjectiveConfig, PretrainingBatch, build_objective
 from rungwise.models.transformer import parameter_count
-from rungwise.objectives import ObjectiveConfig, PretrainingBatch, build_objective
 
 TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
 VOCAB_SIZE = 97

@@ -1,7 +1,7 @@
 """Same weights, same numbers as transformers' GPT-2 and GPT-1, float32, to 1e-5.
 
 Every weight is random, biases and LayerNorm too, so that none can sit in the wrong place unseen.
-Weights go over by rungwise.hugging_face, whose own tests are beside this file.
+Weights go over by rungwise.serving.hugging_face, whose own tests are beside this file.
 
 Shapes: B batch, T sequence, V vocabulary.
 """
@@ -10,11 +10,11 @@ import pytest
 import torch
 import transformers
 
-from rungwise.hugging_face import load
 from rungwise.models.config import build_model
 from rungwise.models.gpt import GptConfig
+from rungwise.models.objectives import CausalBatch, ObjectiveConfig, build_objective
 from rungwise.models.transformer import parameter_count
-from rungwise.objectives import CausalBatch, ObjectiveConfig, build_objective
+from rungwise.serving.hugging_face import load
 
 TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
 VOCAB_SIZE = 97

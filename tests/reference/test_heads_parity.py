@@ -10,10 +10,7 @@ import pytest
 import torch
 import transformers
 
-from rungwise.finetune.scoring import loss_sums
-from rungwise.hugging_face import load
-from rungwise.models.encoders import build_encoder, load_encoder
-from rungwise.models.heads import (
+from rungwise.finetune.heads import (
     ChoiceHead,
     HeadedEncoder,
     Rows,
@@ -21,6 +18,9 @@ from rungwise.models.heads import (
     SpanHead,
     TokenHead,
 )
+from rungwise.finetune.scoring import loss_sums
+from rungwise.models.encoders import build_encoder, load_encoder
+from rungwise.serving.hugging_face import load
 from tests.small_models import shaken
 
 TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}

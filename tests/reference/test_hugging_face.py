@@ -11,15 +11,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from rungwise.errors import ConfigError, DataError
-from rungwise.hugging_face import export, load
-from rungwise.hugging_face.names import headed_names
-from rungwise.models.bert import IS_NEXT, NOT_NEXT, Bert, BertConfig, BertForPretraining
-from rungwise.models.bilstm import BiLstm
-from rungwise.models.config import build_model
-from rungwise.models.encoders import BertEncoder, build_encoder
-from rungwise.models.gpt import GptConfig, GptForPretraining
-from rungwise.models.heads import (
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.finetune.bilstm import BiLstm
+from rungwise.finetune.heads import (
     ChoiceHead,
     HeadedEncoder,
     Rows,
@@ -27,6 +21,12 @@ from rungwise.models.heads import (
     SpanHead,
     TokenHead,
 )
+from rungwise.models.bert import IS_NEXT, NOT_NEXT, Bert, BertConfig, BertForPretraining
+from rungwise.models.config import build_model
+from rungwise.models.encoders import BertEncoder, build_encoder
+from rungwise.models.gpt import GptConfig, GptForPretraining
+from rungwise.serving.hugging_face import export, load
+from rungwise.serving.hugging_face.names import headed_names
 from tests.small_models import shaken, small_model
 
 TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}

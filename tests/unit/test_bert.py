@@ -12,14 +12,9 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from rungwise.config import validate
-from rungwise.errors import ConfigError
-from rungwise.models.bert import (
-    Bert,
-    BertConfig,
-    BertForPretraining,
-    flops_per_token,
-)
+from rungwise.core.config import validate
+from rungwise.core.errors import ConfigError
+from rungwise.models.bert import Bert, BertConfig, BertForPretraining, flops_per_token
 from rungwise.models.transformer import (
     Transformer,
     gather_positions,

@@ -20,12 +20,12 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from rungwise.errors import DataError, UserError
+from rungwise.core.errors import DataError, UserError
+from rungwise.core.storage import Folder
 from rungwise.instances import cache, shards
 from rungwise.instances.cache import ShardStore
 from rungwise.instances.cache_folder import CacheFolder
 from rungwise.instances.shards import Shard
-from rungwise.storage import Folder
 from tests.conftest import mounted_disk, s3_bucket
 
 ROWS, LENGTH = 100, 60

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rungwise.errors import DataError
+from rungwise.core.errors import DataError
 from rungwise.instances import causal
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.contract import Facts

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rungwise.__main__ import main
-from rungwise.command_line import root_folder
+from rungwise.pipeline.workflow import root_folder
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from rungwise.config import (
+from rungwise.core.config import (
     Config,
     canonical_json,
     fingerprint,
@@ -21,7 +21,7 @@ from rungwise.config import (
     validate,
     with_overrides,
 )
-from rungwise.errors import ConfigError
+from rungwise.core.errors import ConfigError
 
 
 class Files(Config):

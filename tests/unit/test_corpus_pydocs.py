@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rungwise.core.errors import ConfigError
 from rungwise.corpus import pydocs
-from rungwise.errors import ConfigError
 
 KEY = "corpus.sources.0.packages"
 

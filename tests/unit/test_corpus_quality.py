@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from rungwise.core.storage import find_files
 from rungwise.corpus.build import tables
 from rungwise.corpus.document import Draft
 from rungwise.corpus.quality import QualityConfig, fault
 from rungwise.corpus.readers import read_file
 from rungwise.corpus.sources import Source
-from rungwise.storage import find_files
 
 ENGLISH = ["The committee met on Monday.", "It decided, after some hours, to wait for the report."]
 CHINESE = [

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from rungwise.core.errors import DataError
+from rungwise.core.storage import find_files
 from rungwise.corpus.document import Draft
 from rungwise.corpus.readers import read_file
 from rungwise.corpus.sources import Source
 from rungwise.corpus.streams import Checked, Content, check, lines
-from rungwise.errors import DataError
-from rungwise.storage import find_files
 
 
 def read(path: Path, maximum_bytes: int = 32_000_000, **source: Any) -> list[Draft]:

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.storage import Folder
 from rungwise.corpus import Document, build, read_documents, shards
 from rungwise.corpus.document import Draft, digest_of
-from rungwise.errors import ConfigError, DataError
-from rungwise.storage import Folder
 
 
 def rows(drafts: list[Draft], minimum_characters: int = 1) -> pa.Table:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rungwise.config import fingerprint, validate
+from rungwise.core.config import fingerprint, validate
+from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.corpus import CorpusConfig, PydocsSource, identity, outside
-from rungwise.errors import ConfigError, DataError, UserError
 
 
 def corpus(*sources: dict[str, Any], **keys: Any) -> CorpusConfig:

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from rungwise.errors import ConfigError, UserError
-from rungwise.storage import Folder
+from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.storage import Folder
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,

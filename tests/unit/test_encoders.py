@@ -6,13 +6,8 @@ Shapes: B batch, T sequence, D hidden, E width, V vocabulary.
 import pytest
 import torch
 
-from rungwise.errors import ConfigError, DataError
-from rungwise.models.encoders import (
-    NUM_MARKS,
-    build_encoder,
-    load_encoder,
-    new_tokens_of,
-)
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.models.encoders import NUM_MARKS, build_encoder, load_encoder, new_tokens_of
 from tests.small_models import (
     CAUSAL_KINDS,
     KINDS,

@@ -12,12 +12,12 @@ import torch
 import transformers
 
 from rungwise.__main__ import main
-from rungwise.errors import ConfigError, DataError, UserError
-from rungwise.exchange import export_command, find_pretrain, write
-from rungwise.hugging_face.names import FILES
+from rungwise.commands.export import export_command, find_pretrain, write
+from rungwise.core.errors import ConfigError, DataError, UserError
+from rungwise.core.storage import Folder
 from rungwise.models.bert import BertForPretraining
-from rungwise.pretrained import load_model
-from rungwise.storage import Folder
+from rungwise.pretraining.pretrained import load_model
+from rungwise.serving.hugging_face.names import FILES
 from rungwise.tokenizer import cached_encoder
 from tests.conftest import s3_bucket, small_recipe, write_corpus, write_recipe
 from tests.report_pages import LENGTH, built

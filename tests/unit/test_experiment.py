@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rungwise.config import validate, with_overrides
-from rungwise.errors import ConfigError
+from rungwise.core.config import validate, with_overrides
+from rungwise.core.errors import ConfigError
+from rungwise.core.stage import Stage
 from rungwise.evaluation.compare import CompareConfig
-from rungwise.experiment import experiment_stages
-from rungwise.recipe import Recipe
-from rungwise.stage import Stage
+from rungwise.pipeline.experiment import experiment_stages
+from rungwise.pipeline.recipe import Recipe
 from tests.conftest import small_recipe, write_corpus
 
 PARAGRAPHS = {"data": {"kind": "paragraph_label", "num_labels": 3}}

@@ -17,9 +17,10 @@ import torch
 from tokenizers import Tokenizer, models
 from torch.nn import functional
 
-from rungwise.artifact import Artifact
-from rungwise.config import validate
-from rungwise.errors import ConfigError, DataError, UserError
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import validate
+from rungwise.core.errors import ConfigError, DataError, UserError
+from rungwise.core.storage import Folder
 from rungwise.finetune import (
     FinetuneConfig,
     Split,
@@ -39,7 +40,6 @@ from rungwise.finetune.learning import learning_rate_shares
 from rungwise.finetune.loop import batches_of, build
 from rungwise.finetune.scoring import loss_sums
 from rungwise.models.config import ObjectiveKind
-from rungwise.storage import Folder
 from rungwise.tasks.examples import Kind, TaskInfo, Text, write
 from rungwise.tasks.items import Item, Row
 from rungwise.training.checkpoint import save_tensors

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from rungwise.artifact import Artifact
-from rungwise.config import load, validate
-from rungwise.context import Context
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import load, validate
+from rungwise.core.context import Context
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.stage import Stage
+from rungwise.core.storage import Folder
 from rungwise.corpus.document import Document, read_documents
-from rungwise.errors import ConfigError, DataError
-from rungwise.further import FurtherConfig, further_stages
-from rungwise.recipe import Recipe, pretrain_stages
-from rungwise.stage import Stage
-from rungwise.storage import Folder
+from rungwise.pipeline.continued import FurtherConfig, further_stages
+from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.tasks.examples import Answer, Choice, Example, Question, Tagged, Text, write
 from rungwise.tasks.task_text import TaskTextConfig, run
 from tests.conftest import small_recipe, write_corpus, write_recipe

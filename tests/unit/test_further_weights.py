@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from rungwise import artifact as artifacts
-from rungwise.artifact import Artifact
-from rungwise.context import ComputeConfig
-from rungwise.errors import ConfigError, DataError
+from rungwise.core import artifact as artifacts
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import ComputeConfig
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.storage import Folder
 from rungwise.finetune import FinetuneConfig, TaskModel
-from rungwise.pretrained import load_model
-from rungwise.storage import Folder
+from rungwise.pretraining.gradient import PretrainStageConfig, build, check_fit, identity_of
+from rungwise.pretraining.initial import began_with
+from rungwise.pretraining.pretrained import load_model
 from rungwise.tasks.examples import TaskInfo
 from rungwise.training.checkpoint import MODEL, load_tensors, save_tensors
-from rungwise.training.initial import began_with
-from rungwise.training.trainer import PretrainStageConfig, build, check_fit, identity_of
 from tests.training_runs import (
     VOCAB,
     Killed,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from rungwise.config import Config, validate
-from rungwise.errors import ConfigError
+from rungwise.core.config import Config, validate
+from rungwise.core.errors import ConfigError
 from rungwise.models import attention
 from rungwise.models.attention import block_mask, visible_keys
 from rungwise.models.bert import Bert, BertConfig

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rungwise.models import cross_entropy
 from rungwise.models.cross_entropy import MOST_LOGITS, token_sums
+from rungwise.models.objectives import ObjectiveConfig, build_objective
 from rungwise.models.transformer import recompute_activations
-from rungwise.objectives import ObjectiveConfig, build_objective
 from tests.small_models import (
     CAUSAL_KINDS,
     KINDS,

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import ray
 
-from rungwise.cluster import growth
-from rungwise.context import ComputeConfig
-from rungwise.errors import UserError
+from rungwise.cluster import expected_nodes as growth
+from rungwise.core.context import ComputeConfig
+from rungwise.core.errors import UserError
 from rungwise.sweep.tune import room
 
 GPU = {"CPU": 8, "GPU": 4}

@@ -10,10 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rungwise.finetune.scoring import loss_sums
-from rungwise.models.bilstm import BiLstm
-from rungwise.models.encoders import build_encoder
-from rungwise.models.heads import (
+from rungwise.finetune.bilstm import BiLstm
+from rungwise.finetune.heads import (
     ChoiceHead,
     HeadedEncoder,
     Rows,
@@ -23,7 +21,9 @@ from rungwise.models.heads import (
     last_token,
     mean_over_tokens,
 )
-from rungwise.models.mixing import ScalarMix
+from rungwise.finetune.mixing import ScalarMix
+from rungwise.finetune.scoring import loss_sums
+from rungwise.models.encoders import build_encoder
 from tests.small_models import VOCAB_SIZE, shaken, small_config
 
 KINDS = ("mlm_nsp", "left_to_right", "causal", "bidirectional")

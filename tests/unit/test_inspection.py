@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rungwise import artifact
 from rungwise.__main__ import main
-from rungwise.artifact import Artifact
+from rungwise.core import artifact
+from rungwise.core.artifact import Artifact
+from rungwise.core.storage import Folder
 from rungwise.corpus import shards as corpus_shards
 from rungwise.corpus.build import tables
 from rungwise.corpus.document import Draft
@@ -27,7 +28,6 @@ from rungwise.instances.masked_reader import MaskedReader
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.windows import WindowsConfig
-from rungwise.storage import Folder
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load, special_ids, train
 from tests.conftest import made_up_sentences
 

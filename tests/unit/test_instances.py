@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rungwise.artifact import Artifact
-from rungwise.config import validate
-from rungwise.context import Context
-from rungwise.errors import ConfigError, DataError
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import validate
+from rungwise.core.context import Context
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.storage import Folder
 from rungwise.instances import frame, masked_blocks, masked_pairs, sentence_order, shards
 from rungwise.instances.contract import Facts
 from rungwise.instances.masked_blocks import MaskedBlocksConfig
@@ -23,7 +24,6 @@ from rungwise.instances.rows import joined, padded
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.stage import entropy, run
 from rungwise.instances.text import Built, Draws, TokenisedText, ranges
-from rungwise.storage import Folder
 from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds
 
 VOCAB = 1000

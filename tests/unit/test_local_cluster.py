@@ -18,18 +18,18 @@ import pytest
 from rich.console import Console
 
 from rungwise.__main__ import main
-from rungwise.cluster import known
-from rungwise.cluster.known import HOME_VARIABLE, KnownCluster, Process
-from rungwise.errors import UserError
-from rungwise.local_cluster import processes, services
-from rungwise.local_cluster.checks import check_nodes, check_room, local_root
-from rungwise.local_cluster.down import down
-from rungwise.local_cluster.folder import ClusterFolder
-from rungwise.local_cluster.machine_share import divide
-from rungwise.local_cluster.ports import Ports, can_bind, is_free
-from rungwise.local_cluster.up import Wanted, up
-from rungwise.storage import Folder
-from rungwise.tracking import default_uri
+from rungwise.cluster import registry as known
+from rungwise.cluster.local import processes, services
+from rungwise.cluster.local.checks import check_nodes, check_room, local_root
+from rungwise.cluster.local.down import down
+from rungwise.cluster.local.folder import ClusterFolder
+from rungwise.cluster.local.machine_share import divide
+from rungwise.cluster.local.ports import Ports, can_bind, is_free
+from rungwise.cluster.local.up import Wanted, up
+from rungwise.cluster.registry import HOME_VARIABLE, KnownCluster, Process
+from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder
+from rungwise.core.tracking import default_uri
 
 QUIET = Console(quiet=True)
 SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]

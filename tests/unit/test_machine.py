@@ -21,13 +21,13 @@ import yaml
 from moto import mock_aws
 
 from rungwise.cluster import ray_start
+from rungwise.cluster.aws import notice, prometheus, ray_node, scratch, token, tracking_server
+from rungwise.cluster.aws.__main__ import VERBS, main
+from rungwise.cluster.aws.instance import ENDPOINT_VARIABLE, InstanceMetadata
+from rungwise.cluster.aws.secret_store import read_secret, write_private
 from rungwise.cluster.description import Database, Machine
 from rungwise.cluster.prometheus import configuration
-from rungwise.errors import UserError
-from rungwise.machine import notice, prometheus, ray_node, scratch, token, tracking_server
-from rungwise.machine.__main__ import VERBS, main
-from rungwise.machine.instance import ENDPOINT_VARIABLE, InstanceMetadata
-from rungwise.machine.secret_store import read_secret, write_private
+from rungwise.core.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.infra.services import metadata_server
 
@@ -76,7 +76,7 @@ def test_each_unit_starts_a_verb_that_there_is() -> None:
             if line.startswith("ExecStart=")
         ]
         if not command.startswith("/usr/local/sbin/rungwise-install"):
-            assert command.startswith("${python} -m rungwise.machine ")
+            assert command.startswith("${python} -m rungwise.cluster.aws ")
             started.add(command.split()[-1])
     assert started == set(VERBS)
 
@@ -88,18 +88,18 @@ def test_an_unknown_verb_and_a_machine_without_description_end_in_one_line(
     tmp_path: Path,
 ) -> None:
     assert main(["dance"]) == 2
-    assert capsys.readouterr().err.startswith("usage: python -m rungwise.machine token|")
-    monkeypatch.setattr("rungwise.machine.__main__.MACHINE_FILE", tmp_path / "machine.json")
+    assert capsys.readouterr().err.startswith("usage: python -m rungwise.cluster.aws token|")
+    monkeypatch.setattr("rungwise.cluster.aws.__main__.MACHINE_FILE", tmp_path / "machine.json")
     assert main(["token"]) == 2
     assert "cannot read the config" in caplog.text
 
 
 def test_verbs_start_without_what_they_do_not_need() -> None:
     """Of all, in one process: first those without Ray, then with it."""
-    modules = [f"rungwise.machine.{name}" for name in ("token", "scratch", "tracking_server")]
-    code = f"import sys, rungwise.machine.__main__, {', '.join(modules)}; "
+    modules = [f"rungwise.cluster.aws.{name}" for name in ("token", "scratch", "tracking_server")]
+    code = f"import sys, rungwise.cluster.aws.__main__, {', '.join(modules)}; "
     code += "assert not {'ray', 'botocore'} & set(sys.modules); "
-    code += "import rungwise.machine.notice, rungwise.machine.ray_node; "
+    code += "import rungwise.cluster.aws.notice, rungwise.cluster.aws.ray_node; "
     code += "assert not {'torch', 'mlflow', 'pandas'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -144,7 +144,7 @@ def test_a_worker_waits_until_the_head_has_made_the_token(
         if len(slept) == 3:
             secrets_manager.put_secret_value(SecretId=arn, SecretString="made")
 
-    monkeypatch.setattr("rungwise.machine.token.time.sleep", sleep)
+    monkeypatch.setattr("rungwise.cluster.aws.token.time.sleep", sleep)
     token.provide_token(described("worker", token_secret=arn), tmp_path / "token", USER)
     assert len(slept) == 3
     assert (tmp_path / "token").read_text() == "made"
@@ -211,7 +211,7 @@ def test_the_server_finds_the_password_in_a_file_alone(
     machine = described("tracking", database=database.model_dump())
     started: list[Any] = []
     monkeypatch.setattr(
-        "rungwise.machine.tracking_server.os.execve", lambda *called: started.extend(called)
+        "rungwise.cluster.aws.tracking_server.os.execve", lambda *called: started.extend(called)
     )
     tracking_server.become_server(machine, tmp_path)
     _, command, variables = started

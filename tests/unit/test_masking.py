@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rungwise.config import validate
-from rungwise.errors import ConfigError, DataError
+from rungwise.core.config import validate
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.randomness import bits, extend, uniform
 from rungwise.instances.masking import Masked, MaskingConfig, Vocabulary, _span_shares, mask
-from rungwise.instances.randomness import bits, extend, uniform
 from rungwise.instances.selection import span_lengths
 
 PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID = range(5)

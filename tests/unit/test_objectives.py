@@ -13,7 +13,7 @@ import torch
 
 from rungwise.models.bert import BertConfig, BertForPretraining
 from rungwise.models.cross_entropy import weighted_sums
-from rungwise.objectives import (
+from rungwise.models.objectives import (
     CausalBatch,
     LossSum,
     ObjectiveConfig,

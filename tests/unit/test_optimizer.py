@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from rungwise.config import validate
-from rungwise.errors import ConfigError
+from rungwise.core.config import validate
+from rungwise.core.errors import ConfigError
 from rungwise.models.bert import BertConfig, BertForPretraining
 from rungwise.training.optimizer import (
     OptimizerConfig,

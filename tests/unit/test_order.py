@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rungwise.config import validate
-from rungwise.errors import ConfigError
+from rungwise.core.config import validate
+from rungwise.core.errors import ConfigError
+from rungwise.core.randomness import bits
 from rungwise.instances import order
 from rungwise.instances.order import OrderConfig, ReadOrder
-from rungwise.instances.randomness import bits
 
 ROWS = st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(lambda rows: sum(rows) > 0)
 CONFIGS = st.builds(OrderConfig, window_instances=st.integers(1, 80), lanes=st.integers(1, 9))

@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rungwise.config import validate
-from rungwise.errors import DataError
+from rungwise.commands.predict import answers
+from rungwise.core.config import validate
+from rungwise.core.errors import DataError
+from rungwise.core.storage import Folder
 from rungwise.finetune import FinetuneConfig, TaskModel, describe
 from rungwise.models.config import ObjectiveKind
-from rungwise.predict import answers
-from rungwise.predictor import DESCRIPTION, FILES, Predictor
-from rungwise.storage import Folder
+from rungwise.serving.predictor import DESCRIPTION, FILES, Predictor
 from rungwise.tasks.examples import Kind, TaskInfo
 from rungwise.tasks.unlabelled import example_of
 from tests.small_models import VOCAB_SIZE, small_config
@@ -95,7 +95,7 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
                 expected = whole[name]
                 assert value == (pytest.approx(expected, abs=1e-5) if numeric(value) else expected)
 
-    from rungwise.served_model import FineTuned
+    from rungwise.serving.served_model import FineTuned
 
     served = FineTuned()
     paths = dict(zip(("description", "weights", "tokenizer"), FILES, strict=True))

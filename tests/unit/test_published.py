@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from rungwise.artifact import Artifact
-from rungwise.context import Context
-from rungwise.errors import ConfigError
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
+from rungwise.core.errors import ConfigError
+from rungwise.core.storage import Folder
 from rungwise.evaluation import table
 from rungwise.evaluation.published import TABLES, PublishedConfig, glue_average
 from rungwise.evaluation.table import TableConfig
-from rungwise.storage import Folder
 
 
 def test_glue_averages_are_those_of_the_paper() -> None:

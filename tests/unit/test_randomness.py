@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from rungwise.instances.randomness import bits, uniform
+from rungwise.core.randomness import bits, uniform
 
 
 def test_the_generator_is_uniform_and_its_streams_are_unrelated() -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 import yaml
 
-from rungwise.config import load
+from rungwise.core.config import load
 from rungwise.models.bert import BertForPretraining
-from rungwise.recipe import Recipe
+from rungwise.pipeline.recipe import Recipe
 from tests.conftest import REPOSITORY
 
 CONFIGS = sorted((REPOSITORY / "workflows" / "configs").glob("*.yaml"))

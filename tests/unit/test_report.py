@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rungwise.artifact import Artifact
-from rungwise.context import Context
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
+from rungwise.core.storage import Folder
+from rungwise.evaluation import fill_in, held_out, spelling
 from rungwise.instances import shards
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.models.bert import BertConfig, BertForPretraining
-from rungwise.pretrained import load_model
-from rungwise.report import fill_in, held_out, spelling
+from rungwise.pretraining.pretrained import load_model
 from rungwise.report.page import ReportConfig, run
 from rungwise.report.specimen import specimen
-from rungwise.storage import Folder
 from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, WordPieceConfig, load, train
 from rungwise.training.checkpoint import save_tensors
 from rungwise.training.loop import PretrainConfig

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from rungwise.artifact import Artifact
-from rungwise.context import Context
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
+from rungwise.core.storage import Folder
 from rungwise.report import (
     budget_plots,
     comparison,
@@ -23,7 +24,6 @@ from rungwise.report import (
 from rungwise.report.compared import Compared, gather
 from rungwise.report.page import ReportConfig, run
 from rungwise.report.terms import terms_of
-from rungwise.storage import Folder
 from tests.report_experiments import (
     METRICS,
     Experiment,

@@ -14,28 +14,22 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models
 
-from rungwise.artifact import Artifact
-from rungwise.context import Context
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
+from rungwise.core.storage import Folder
+from rungwise.evaluation import fill_in, held_out, surprise
+from rungwise.evaluation import generation as continuations
+from rungwise.evaluation.generation import Prompt
+from rungwise.evaluation.spelling import Spelling
 from rungwise.instances.reader import InstanceReader
+from rungwise.models.bidirectional import TwoWayForPretraining
 from rungwise.models.config import ObjectiveKind
 from rungwise.models.gpt import GptForPretraining
-from rungwise.models.two_way import TwoWayForPretraining
-from rungwise.objectives import ObjectiveConfig
-from rungwise.pretrained import load_model
-from rungwise.report import (
-    continuations,
-    fill_in,
-    held_out,
-    pretraining_plots,
-    speed,
-    speed_plots,
-    surprise,
-)
-from rungwise.report.continuations import Prompt
+from rungwise.models.objectives import ObjectiveConfig
+from rungwise.pretraining.pretrained import load_model
+from rungwise.report import pretraining_plots, speed, speed_plots
 from rungwise.report.page import ReportConfig, run
-from rungwise.report.spelling import Spelling
 from rungwise.report.terms import terms_of
-from rungwise.storage import Folder
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,

@@ -7,13 +7,13 @@ from typing import Any
 
 import yaml
 
-from rungwise.artifact import Artifact
-from rungwise.config import load
-from rungwise.experiment import experiment_stages
-from rungwise.recipe import Recipe, report_stage
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import load
+from rungwise.core.stage import Stage
+from rungwise.core.storage import Folder
+from rungwise.pipeline.experiment import experiment_stages
+from rungwise.pipeline.recipe import Recipe, report_stage
 from rungwise.report import origin, rebuild
-from rungwise.stage import Stage
-from rungwise.storage import Folder
 
 
 def test_the_recipe_left_behind_builds_the_same_fingerprints(tmp_path: Path) -> None:

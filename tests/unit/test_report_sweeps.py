@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rungwise.artifact import Artifact
+from rungwise.core.artifact import Artifact
 from rungwise.report import sweep_plots, tables
 from rungwise.report.sweep_axes import most_telling, rungs
 from tests.toy_sweeps import swept

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rungwise import artifact as artifacts
-from rungwise.config import Config
-from rungwise.errors import DataError
-from rungwise.stage import Stage, plan
-from rungwise.storage import Folder
+from rungwise.core import artifact as artifacts
+from rungwise.core.config import Config
+from rungwise.core.errors import DataError
+from rungwise.core.stage import Stage, plan
+from rungwise.core.storage import Folder
 
 
 class Settings(Config):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rungwise.errors import UserError
-from rungwise.storage import Folder, explained, find_files
+from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder, explained, find_files
 from tests.conftest import s3_bucket
 
 

@@ -18,10 +18,10 @@ from ray._private.ray_constants import get_runtime_env_default_excludes
 from ray._private.runtime_env.packaging import create_package
 
 from rungwise.__main__ import main
-from rungwise.cluster import known
+from rungwise.cluster import registry as known
 from rungwise.cluster.description import Scaling
-from rungwise.context import ComputeConfig
-from rungwise.errors import UserError
+from rungwise.core.context import ComputeConfig
+from rungwise.core.errors import UserError
 from rungwise.submission import follow, jobs, resources
 from rungwise.submission.connection import Server, connect, server
 from rungwise.submission.packing import MOST_BYTES, package_bytes, package_uri, packed

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rungwise.context import ComputeConfig
-from rungwise.errors import UserError
+from rungwise.core.context import ComputeConfig
+from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder
 from rungwise.finetune import FinetuneConfig
-from rungwise.storage import Folder
 from rungwise.sweep import record as records
 from rungwise.sweep.effective import check_inputs, difference, inputs_of, split_metrics
 from rungwise.sweep.record import Saved, TrialRecord

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from scipy import stats
 
-from rungwise.config import Config, validate
-from rungwise.errors import ConfigError
+from rungwise.core.config import Config, validate
+from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig
 from rungwise.sweep import SweepConfig, SweepStageConfig, check_space, variants
 from rungwise.sweep.config import most_epochs

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rungwise.config import Config, fingerprint, validate
-from rungwise.errors import ConfigError, DataError
+from rungwise.core.config import Config, fingerprint, validate
+from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks.config import (
     FilesTaskConfig,
     ParagraphTaskConfig,

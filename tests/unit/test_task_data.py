@@ -14,10 +14,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from rungwise.artifact import Artifact
-from rungwise.config import Config, validate
-from rungwise.context import Context
-from rungwise.storage import Folder
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import Config, validate
+from rungwise.core.context import Context
+from rungwise.core.storage import Folder
 from rungwise.tasks import files
 from rungwise.tasks.config import FilesTaskConfig, TaskConfig
 from rungwise.tasks.examples import read

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rungwise.config import Config, validate
-from rungwise.errors import ConfigError, DataError
-from rungwise.storage import find_files
+from rungwise.core.config import Config, validate
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.storage import find_files
 from rungwise.tasks.examples import Answer, Choice, Question, Tagged, Text
 from rungwise.tasks.formats import TaggedFormat, read
 from rungwise.tasks.formats.columns import is_iob, to_iob2

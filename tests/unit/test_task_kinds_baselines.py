@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rungwise.errors import DataError
+from rungwise.core.errors import DataError
 from rungwise.tasks.baselines import baselines
 from rungwise.tasks.examples import Answer, Choice, Question, Tagged, TaskInfo, Text
 

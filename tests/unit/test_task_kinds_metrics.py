@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rungwise.errors import ConfigError, DataError
+from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks import kinds, metrics
 from rungwise.tasks.examples import Answer, Choice, Question, Tagged, TaskInfo, Text
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rungwise.errors import ConfigError, DataError
+from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks import kinds
 from rungwise.tasks.examples import Choice, TaskInfo, Text
 from rungwise.tasks.items import Frame, Item

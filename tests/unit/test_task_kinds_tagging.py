@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from rungwise.errors import DataError
+from rungwise.core.errors import DataError
 from rungwise.tasks import kinds
 from rungwise.tasks.examples import Tagged, TaskInfo
 from rungwise.tasks.items import Frame

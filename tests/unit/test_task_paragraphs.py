@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rungwise.artifact import Artifact
-from rungwise.context import Context
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
+from rungwise.core.errors import DataError
+from rungwise.core.storage import Folder
 from rungwise.corpus.document import SCHEMA, digest_of
-from rungwise.errors import DataError
-from rungwise.storage import Folder
 from rungwise.tasks.config import ParagraphTaskConfig
 from rungwise.tasks.examples import SPLITS, TaskInfo, read
 from rungwise.tasks.paragraphs import hide_name

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from rungwise.artifact import Artifact
-from rungwise.config import Config, validate
-from rungwise.context import Context, SilentReporter
-from rungwise.errors import DataError
-from rungwise.storage import Folder
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import Config, validate
+from rungwise.core.context import Context, SilentReporter
+from rungwise.core.errors import DataError
+from rungwise.core.storage import Folder
 from rungwise.tasks.config import TaskConfig, outside
 from rungwise.tasks.examples import TaskInfo, read
 from rungwise.tasks.stage import run

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rungwise.artifact import Artifact
-from rungwise.config import Config, validate
-from rungwise.context import Context
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import Config, validate
+from rungwise.core.context import Context
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.storage import Folder
 from rungwise.corpus import shards
 from rungwise.corpus.document import SCHEMA, digest_of
-from rungwise.errors import ConfigError, DataError
-from rungwise.storage import Folder
 from rungwise.tokenizer import (
     CLS_ID,
     MASK_ID,

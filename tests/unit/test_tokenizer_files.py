@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
-from rungwise.artifact import Artifact
-from rungwise.context import Context
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
+from rungwise.core.errors import DataError
+from rungwise.core.storage import Folder
 from rungwise.corpus import shards
 from rungwise.corpus.document import SCHEMA
-from rungwise.errors import DataError
-from rungwise.storage import Folder
 from rungwise.tokenizer import (
     SpecialIds,
     TokenizerFileConfig,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from rungwise.storage import Folder
-from rungwise.tracking import KEY_TAG, PARENT_TAG, Tracker, default_uri, sync, without_password
+from rungwise.core.storage import Folder
+from rungwise.core.tracking import KEY_TAG, PARENT_TAG, Tracker, default_uri, sync, without_password
 
 
 @pytest.fixture

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from rungwise.artifact import Artifact
-from rungwise.context import ComputeConfig
-from rungwise.errors import DataError, UserError
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import ComputeConfig
+from rungwise.core.errors import DataError, UserError
+from rungwise.core.storage import Folder
 from rungwise.instances.order import OrderConfig
-from rungwise.objectives import CausalBatch, PretrainingBatch
-from rungwise.storage import Folder
+from rungwise.models.objectives import CausalBatch, PretrainingBatch
+from rungwise.pretraining.gradient import check_fit
 from rungwise.training.checkpoint import RECORD, Checkpoints
 from rungwise.training.feed import open_source, step_batch
-from rungwise.training.trainer import check_fit
 from tests.training_runs import VOCAB, Killed, KilledAt, Notes, config, make_instances, run, weights
 
 

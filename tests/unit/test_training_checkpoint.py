@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from rungwise.artifact import Artifact
-from rungwise.errors import UserError
-from rungwise.storage import Folder
+from rungwise.core.artifact import Artifact
+from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder
 from rungwise.training import checkpoint
 from rungwise.training.checkpoint import RECORD, Checkpoints
 from rungwise.training.optimizer import OptimizerConfig, build_optimizers

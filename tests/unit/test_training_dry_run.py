@@ -8,13 +8,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from rungwise import estimate
-from rungwise.config import load
-from rungwise.context import ComputeConfig
-from rungwise.recipe import Recipe
-from rungwise.training.dry_run import Measures, dry_run, memory_estimate
+from rungwise.commands import dry_run as estimate
+from rungwise.core.config import load
+from rungwise.core.context import ComputeConfig
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pretraining.estimate import Measures, dry_run, memory_estimate
+from rungwise.pretraining.gradient import PretrainStageConfig, build
 from rungwise.training.optimizer import build_optimizers
-from rungwise.training.trainer import PretrainStageConfig, build
 from tests.conftest import REPOSITORY, small_recipe, write_recipe
 from tests.training_runs import config, make_instances
 

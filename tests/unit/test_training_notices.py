@@ -13,9 +13,9 @@ from ray.train.v2._internal.execution.controller.state import ResizingState, Run
 from ray.train.v2._internal.execution.scaling_policy import ResizeDecision
 
 from rungwise.cluster.interface import interface_of
-from rungwise.storage import Folder
-from rungwise.training import notices
-from rungwise.training.notices import Notices, SaveBeforeResize
+from rungwise.core.storage import Folder
+from rungwise.pretraining import preemption as notices
+from rungwise.pretraining.preemption import Notices, SaveBeforeResize
 
 RESIZING = ResizingState(scaling_decision=ResizeDecision(2, {"CPU": 1}))
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from rungwise.artifact import Artifact
-from rungwise.context import ComputeConfig
-from rungwise.errors import UserError
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import ComputeConfig
+from rungwise.core.errors import UserError
+from rungwise.pretraining.gradient import check_fit
 from rungwise.training import parallel
 from rungwise.training.feed import bins_of, data_hash
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
-from rungwise.training.trainer import check_fit
 from tests.small_models import small_model
 from tests.training_runs import config, make_instances, run, together, weights
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from rungwise.artifact import Artifact
-from rungwise.config import validate, with_overrides
-from rungwise.context import ComputeConfig
-from rungwise.errors import ConfigError
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import validate, with_overrides
+from rungwise.core.context import ComputeConfig
+from rungwise.core.errors import ConfigError
 from rungwise.models.config import flops_per_token
-from rungwise.recipe import Recipe, pretrain_stages
+from rungwise.pipeline.recipe import Recipe, pretrain_stages
+from rungwise.training.curriculum import first_longer_step
 from rungwise.training.loop import PretrainConfig
 from rungwise.training.parallel import Group
-from rungwise.training.phases import first_longer_step
 from rungwise.training.reading import epochs_read, phases_of
 from tests.conftest import small_recipe
 from tests.training_runs import (

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from rungwise.artifact import Artifact
-from rungwise.config import validate
-from rungwise.errors import ConfigError, UserError
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import validate
+from rungwise.core.errors import ConfigError, UserError
 from rungwise.training import loop
 from rungwise.training.loop import is_finished, spent_steps
 from rungwise.training.optimizer import (

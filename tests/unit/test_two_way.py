@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.models.bert import BertConfig, BertForPretraining
+from rungwise.models.bidirectional import TwoWayConfig, TwoWayForPretraining
 from rungwise.models.config import flops_per_token
+from rungwise.models.objectives import CausalBatch
 from rungwise.models.transformer import parameter_count
-from rungwise.models.two_way import TwoWayConfig, TwoWayForPretraining
-from rungwise.objectives import CausalBatch
 from tests.small_models import (
     VOCAB_SIZE,
     documents_of,

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from rungwise.config import validate
-from rungwise.errors import ConfigError, DataError, UserError
+from rungwise.core.config import validate
+from rungwise.core.errors import ConfigError, DataError, UserError
+from rungwise.instances.mask_units import UnitsConfig, encode, identity, outside
 from rungwise.instances.segmenters import Entries, jieba_words, word_list_words
-from rungwise.instances.units import UnitsConfig, encode, identity, outside
 from rungwise.tokenizer import encoder_of
 
 PIECES = [

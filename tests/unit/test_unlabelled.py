@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rungwise.errors import DataError
+from rungwise.core.errors import DataError
 from rungwise.tasks.examples import Choice, Kind, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.unlabelled import read_lines
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rungwise.errors import DataError
+from rungwise.core.errors import DataError
 from rungwise.instances import contexts, shards, windows
 from rungwise.instances.contexts import ContextsConfig
 from rungwise.instances.contract import Facts

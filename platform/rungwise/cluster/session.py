@@ -12,9 +12,9 @@ from types import FrameType
 
 import ray
 
-from rungwise.cluster import growth
-from rungwise.context import ComputeConfig
-from rungwise.storage import Folder
+from rungwise.cluster import expected_nodes as growth
+from rungwise.core.context import ComputeConfig
+from rungwise.core.storage import Folder
 
 # What every process of ours wants set before Ray is imported by it. A value the user set wins.
 ENVIRONMENT = {

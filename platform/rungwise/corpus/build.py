@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.corpus import signatures
 from rungwise.corpus.clean import clean
 from rungwise.corpus.document import SCHEMA, Draft, digest_of
@@ -24,7 +25,6 @@ from rungwise.corpus.quality import QualityConfig, fault
 from rungwise.corpus.segment import segment
 from rungwise.corpus.signatures import NearDuplicateConfig
 from rungwise.corpus.spans import located
-from rungwise.errors import ConfigError, DataError, UserError
 
 ROW_SCHEMA = pa.schema(
     [

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rungwise.errors import DataError
-from rungwise.storage import Folder
+from rungwise.core.errors import DataError
+from rungwise.core.storage import Folder
 
 SCHEMA = pa.schema(
     [

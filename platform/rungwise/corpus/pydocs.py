@@ -21,9 +21,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rungwise.core.errors import ConfigError
 from rungwise.corpus.docstrings import prose
 from rungwise.corpus.document import Draft
-from rungwise.errors import ConfigError
 
 STDLIB = "stdlib"
 STDLIB_LABEL = "python"

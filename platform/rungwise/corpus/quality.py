@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from rungwise.config import Config
+from rungwise.core.config import Config
 
 # Scripts that are written without blanks: Thai, Lao, Tibetan, Myanmar, Khmer, kana, and Han.
 _NO_BLANKS = re.compile(

@@ -21,6 +21,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rungwise.core.errors import DataError
+from rungwise.core.storage import SourceFile, reached
 from rungwise.corpus.document import Draft
 from rungwise.corpus.sources import (
     FileSource,
@@ -41,8 +43,6 @@ from rungwise.corpus.streams import (
     lines,
     utf8_length,
 )
-from rungwise.errors import DataError
-from rungwise.storage import SourceFile, reached
 
 _PARAGRAPH_BREAK = re.compile(r"\n(?:[ \t]*\n)+")
 _WIKITEXT_HEADING = re.compile(r"\s*(=(?: =)*) (.+?) \1\s*$")

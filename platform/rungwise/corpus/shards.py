@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc  # makes most of its functions at run time: no checker knows them
 import pyarrow.parquet as pq
 
+from rungwise.core.storage import Folder
 from rungwise.corpus.build import sample_of
 from rungwise.corpus.document import SCHEMA
-from rungwise.storage import Folder
 
 SPLITS = ("train", "validation")
 _EXAMPLES = 3

@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rungwise.config import Config
+from rungwise.core.config import Config
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.storage import SourceFile, find_files, reached
 from rungwise.corpus import pydocs
 from rungwise.corpus.quality import QualityConfig
 from rungwise.corpus.signatures import NearDuplicateConfig
-from rungwise.errors import ConfigError, DataError
-from rungwise.storage import SourceFile, find_files, reached
 
 # What becomes of a file that is not UTF-8: it is left out and named, or stops the stage; or its odd
 # bytes become replacement characters; or it is read as latin-1.

@@ -29,14 +29,14 @@ from ray.data.context import ShuffleStrategy
 from ray.types import ObjectRef
 
 from rungwise.cluster.session import quiet_ray_data
-from rungwise.context import Context
+from rungwise.core.context import Context
+from rungwise.core.errors import DataError, UserError
+from rungwise.core.storage import Folder, SourceFile
 from rungwise.corpus import build, near_duplicates, pydocs, readers, shards, signatures
 from rungwise.corpus.document import Draft
 from rungwise.corpus.signatures import NearDuplicateConfig
 from rungwise.corpus.sources import CorpusConfig, PydocsSource, files_of, key_of
 from rungwise.corpus.summary import summary_of, totals_of
-from rungwise.errors import DataError, UserError
-from rungwise.storage import Folder, SourceFile
 
 # Work is measured in bytes of plain text: what else takes as long as so many of them.
 _WORK_OF_PYDOCS_BYTE = 2.5

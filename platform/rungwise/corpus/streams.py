@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from rungwise.storage import SourceFile
+from rungwise.core.storage import SourceFile
 
 TOO_LONG = "too long"
 CUT_OFF = "cut-off .gz"

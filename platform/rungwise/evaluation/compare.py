@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from rungwise.artifact import Artifact
-from rungwise.config import Config, fingerprint
-from rungwise.context import Context, Reporter
-from rungwise.errors import UserError, user_error_in
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import Config, fingerprint
+from rungwise.core.context import Context, Reporter
+from rungwise.core.errors import UserError, user_error_in
+from rungwise.core.storage import Folder
 from rungwise.evaluation.published import PublishedConfig
 from rungwise.evaluation.statistics import (
     Estimate,
@@ -34,9 +35,7 @@ from rungwise.evaluation.statistics import (
     paired_bootstrap,
     paired_difference,
 )
-from rungwise.finetune import FinetuneConfig, describe, evaluate, finetune, load_data
-from rungwise.predictor import DESCRIPTION
-from rungwise.storage import Folder
+from rungwise.finetune import DESCRIPTION, FinetuneConfig, describe, evaluate, finetune, load_data
 from rungwise.tasks import metrics
 from rungwise.tasks.examples import TaskInfo, read
 from rungwise.tokenizer import FILE as TOKENIZER_FILE

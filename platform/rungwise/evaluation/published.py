@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rungwise.config import Config
+from rungwise.core.config import Config
 
 TableName = Literal["T6", "T7", "T8", "T9", "T10"]
 

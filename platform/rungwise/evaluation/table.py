@@ -15,13 +15,13 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from rungwise.artifact import Artifact
-from rungwise.config import Config
-from rungwise.context import Context
-from rungwise.errors import ConfigError
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import Config
+from rungwise.core.context import Context
+from rungwise.core.errors import ConfigError
+from rungwise.core.storage import Folder
 from rungwise.evaluation.published import TABLES, PublishedConfig
 from rungwise.evaluation.statistics import Estimate, paired_difference, sign_agreement
-from rungwise.storage import Folder
 
 
 class TableConfig(Config):

@@ -12,10 +12,11 @@ the evaluation call the same functions.
 from rungwise.finetune.config import FinetuneConfig
 from rungwise.finetune.data import Split, TaskData, check, frame_of, load_data
 from rungwise.finetune.loop import OnEpoch, finetune
-from rungwise.finetune.model import TaskModel, describe, restore
+from rungwise.finetune.model import DESCRIPTION, TaskModel, describe, restore
 from rungwise.finetune.scoring import Scores, evaluate, outputs
 
 __all__ = [
+    "DESCRIPTION",
     "FinetuneConfig",
     "OnEpoch",
     "Scores",

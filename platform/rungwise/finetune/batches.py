@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rungwise.models.heads import Rows
+from rungwise.finetune.heads import Rows
 from rungwise.tasks.examples import Kind
 from rungwise.tasks.items import Item
 

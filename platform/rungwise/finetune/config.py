@@ -15,8 +15,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rungwise.config import Config
-from rungwise.models.heads import Pooling
+from rungwise.core.config import Config
+from rungwise.finetune.heads import Pooling
 
 Initialisation = Literal["pretrained", "random"]
 

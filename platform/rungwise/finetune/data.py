@@ -9,8 +9,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from rungwise.artifact import Artifact
-from rungwise.errors import ConfigError, DataError
+from rungwise.core.artifact import Artifact
+from rungwise.core.errors import ConfigError, DataError
 from rungwise.finetune.config import FeaturesUse, FinetuneConfig
 from rungwise.finetune.model import model_config
 from rungwise.models.config import AnyModelConfig, ObjectiveKind

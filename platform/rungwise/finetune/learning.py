@@ -11,7 +11,7 @@ from __future__ import annotations
 import safetensors.torch
 import torch
 
-from rungwise.errors import UserError
+from rungwise.core.errors import UserError
 from rungwise.finetune.config import DiscriminativeUse, FinetuneConfig
 from rungwise.finetune.model import TaskModel
 from rungwise.training.state import named_state

@@ -20,20 +20,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rungwise.errors import UserError
+from rungwise.core.errors import UserError
+from rungwise.core.randomness import bits
 from rungwise.finetune.batches import collate
 from rungwise.finetune.config import FinetuneConfig
 from rungwise.finetune.data import TaskData, check
-from rungwise.finetune.learning import (
-    effective,
-    learning_rate_shares,
-    put_state,
-    take_state,
-    thaw,
-)
+from rungwise.finetune.learning import effective, learning_rate_shares, put_state, take_state, thaw
 from rungwise.finetune.model import TaskModel
 from rungwise.finetune.scoring import calibrate_and_score, loss_sums
-from rungwise.instances.randomness import bits
 from rungwise.tasks.items import Item
 from rungwise.training.optimizer import (
     OptimizerConfig,

@@ -13,16 +13,24 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from rungwise.config import validate
-from rungwise.errors import DataError
+from rungwise.core.config import validate
+from rungwise.core.errors import DataError
+from rungwise.finetune.bilstm import BiLstm
 from rungwise.finetune.config import BilstmTop, FeaturesUse, FinetuneConfig
-from rungwise.models.bilstm import BiLstm
+from rungwise.finetune.heads import (
+    ChoiceHead,
+    Head,
+    HeadedEncoder,
+    SequenceHead,
+    SpanHead,
+    TokenHead,
+)
+from rungwise.finetune.mixing import ScalarMix
 from rungwise.models.config import AnyModelConfig, ModelConfig, ObjectiveKind
 from rungwise.models.encoders import BertEncoder, build_encoder, load_encoder, new_tokens_of
-from rungwise.models.heads import ChoiceHead, Head, HeadedEncoder, SequenceHead, SpanHead, TokenHead
-from rungwise.models.mixing import ScalarMix
 from rungwise.tasks.examples import TaskInfo
 
+DESCRIPTION = "model.json"  # the file of `describe` beside the weights
 _POOLER = "bert.pooler."
 
 

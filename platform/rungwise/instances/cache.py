@@ -20,11 +20,11 @@ from typing import Any, BinaryIO
 import fsspec
 import fsspec.asyn
 
-from rungwise.errors import DataError, UserError
+from rungwise.core.errors import DataError, UserError
+from rungwise.core.storage import Folder
 from rungwise.instances import shards
 from rungwise.instances.cache_folder import DISK_IS_FULL, CacheFolder, default_folder
 from rungwise.instances.shards import Shard
-from rungwise.storage import Folder
 
 _OPEN_SHARDS = 128  # mappings, each with a file descriptor and its offsets in memory
 _PARALLEL_DOWNLOADS = 4

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from rungwise.errors import UserError
+from rungwise.core.errors import UserError
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 _WAIT_SECONDS = 0.05

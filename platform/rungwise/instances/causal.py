@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rungwise.config import Config
+from rungwise.core.config import Config
 from rungwise.instances.contract import Facts, check_rows, must
 from rungwise.instances.rows import Rows
 from rungwise.instances.shards import Shard

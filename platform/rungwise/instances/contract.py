@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.errors import DataError
+from rungwise.core.errors import DataError
 from rungwise.instances.shards import Shard
 from rungwise.tokenizer import SpecialIds
 

@@ -11,18 +11,18 @@ from rich.console import Console
 from rich.text import Text
 from tokenizers import Tokenizer, decoders
 
-from rungwise import artifact as artifacts
 from rungwise import tokenizer as tokenizers
-from rungwise.artifact import Artifact
-from rungwise.errors import UserError
+from rungwise.core import artifact as artifacts
+from rungwise.core.artifact import Artifact
+from rungwise.core.errors import UserError
+from rungwise.core.randomness import bits
+from rungwise.core.storage import Folder
 from rungwise.instances import causal, contexts, windows
 from rungwise.instances.kinds import config_of
 from rungwise.instances.masked import MaskedBatch, MaskedConfig
 from rungwise.instances.masked_reader import MaskedReader
-from rungwise.instances.randomness import bits
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.stage import TOKEN_COUNTS
-from rungwise.storage import Folder
 
 _SHOWN = 3
 _DRAW = 21  # stream of the generator

@@ -8,16 +8,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from rungwise.artifact import Artifact
+from rungwise.core.artifact import Artifact
 from rungwise.instances import (
     causal,
     contexts,
     masked_blocks,
     masked_pairs,
     sentence_order,
-    units,
     windows,
 )
+from rungwise.instances import mask_units as units
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.contexts import ContextsConfig
 from rungwise.instances.masked import MaskedConfig

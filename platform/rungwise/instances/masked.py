@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from rungwise.config import Config
+from rungwise.core.config import Config
 from rungwise.instances.contract import Facts, check_rows, must, near
+from rungwise.instances.mask_units import UnitsConfig
 from rungwise.instances.masking import Masked, MaskingConfig, Vocabulary, mask
 from rungwise.instances.rows import Rows, padded
 from rungwise.instances.shards import Shard
-from rungwise.instances.units import UnitsConfig
 from rungwise.tokenizer import SpecialIds
 
 _ROWS_AT_ONCE = 1024

@@ -25,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from rungwise.errors import DataError
+from rungwise.core.errors import DataError
 from rungwise.instances import frame
 from rungwise.instances.contract import Facts, must, near
 from rungwise.instances.masked import MaskedConfig, check_masked, masked_statistics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.artifact import Artifact
+from rungwise.core.artifact import Artifact
 from rungwise.instances.kinds import masked_config_of
 from rungwise.instances.masked import MaskedBatch, masked_batch, vocabulary_of
 from rungwise.instances.order import OrderConfig, ReadOrder

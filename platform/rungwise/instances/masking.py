@@ -28,16 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from rungwise.config import Config
-from rungwise.errors import DataError
-from rungwise.instances.randomness import extend
-from rungwise.instances.selection import (
-    RANDOM_BITS,
-    Draws,
-    fraction,
-    select_tokens,
-    select_units,
-)
+from rungwise.core.config import Config
+from rungwise.core.errors import DataError
+from rungwise.core.randomness import extend
+from rungwise.instances.selection import RANDOM_BITS, Draws, fraction, select_tokens, select_units
 
 
 class MaskingConfig(Config):

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rungwise.config import Config
-from rungwise.instances.randomness import bits
+from rungwise.core.config import Config
+from rungwise.core.randomness import bits
 
 _ROUNDS = 4
 # What keeps the numbers of shards and windows apart from each other and from those of masking.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.instances.randomness import bits, extend
+from rungwise.core.randomness import bits, extend
 
 RANDOM_BITS = 53  # of the 64 that order candidates; the position has the others
 _NEVER = np.uint64(2**64 - 1)  # sorts behind every candidate

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.errors import DataError
+from rungwise.core.errors import DataError
+from rungwise.core.storage import Folder
 from rungwise.instances import shards
 from rungwise.instances.contract import Facts
 from rungwise.instances.kinds import KINDS, AnyInstancesConfig
 from rungwise.instances.masked import MaskedConfig
 from rungwise.instances.tokenised import UnitsOf, sections
-from rungwise.storage import Folder
 from rungwise.tokenizer import SpecialIds, cached_encoder, load
 from rungwise.tokenizer.encoder import Backend
 

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rungwise.errors import DataError
+from rungwise.core.errors import DataError
 
 
 @dataclass(frozen=True)

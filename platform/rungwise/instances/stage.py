@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rungwise.artifact import Artifact
-from rungwise.context import Context
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
+from rungwise.core.errors import DataError, UserError
+from rungwise.core.storage import Folder
 from rungwise.corpus.build import failure_text, raise_failure
-from rungwise.errors import DataError, UserError
 from rungwise.instances.contexts import ContextsConfig
 from rungwise.instances.kinds import KINDS, AnyInstancesConfig
 from rungwise.instances.masked import MaskedConfig, masked_headline
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.shard_task import MARKERS, ShardSpec, ShardTask
-from rungwise.storage import Folder
 from rungwise.tokenizer import SpecialIds
 
 MANIFEST = "manifest.json"

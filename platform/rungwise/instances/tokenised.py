@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.errors import DataError
-from rungwise.instances import units
+from rungwise.core.errors import DataError
+from rungwise.core.storage import Folder
+from rungwise.instances import mask_units as units
+from rungwise.instances.mask_units import UnitsConfig
 from rungwise.instances.text import TokenisedText
-from rungwise.instances.units import UnitsConfig
-from rungwise.storage import Folder
 from rungwise.tokenizer import Encoded, Encoder
 from rungwise.tokenizer.memo import int32_of
 

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rungwise.config import Config
+from rungwise.core.config import Config
+from rungwise.core.randomness import bits, uniform
 from rungwise.instances.contract import Facts, check_rows
-from rungwise.instances.randomness import bits, uniform
 from rungwise.instances.rows import Rows
 from rungwise.instances.shards import Shard
 from rungwise.instances.text import Built, TokenisedText, ranges

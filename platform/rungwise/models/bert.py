@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.config import Config
+from rungwise.core.config import Config
 from rungwise.models.transformer import (
     Norm,
     Transformer,

@@ -14,12 +14,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rungwise.errors import ConfigError
-from rungwise.models import bert, gpt, two_way
+from rungwise.core.errors import ConfigError
+from rungwise.models import bert, gpt
+from rungwise.models import bidirectional as two_way
 from rungwise.models.bert import BertConfig, BertForPretraining
+from rungwise.models.bidirectional import TwoWayConfig, TwoWayForPretraining
 from rungwise.models.gpt import GptConfig, GptForPretraining
 from rungwise.models.left_to_right import BertLeftToRight
-from rungwise.models.two_way import TwoWayConfig, TwoWayForPretraining
 
 AnyModelConfig = BertConfig | GptConfig | TwoWayConfig
 ModelConfig = Annotated[AnyModelConfig, Field(discriminator="kind")]

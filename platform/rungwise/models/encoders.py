@@ -28,12 +28,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from rungwise.errors import DataError
+from rungwise.core.errors import DataError
 from rungwise.models.bert import Bert, BertConfig
+from rungwise.models.bidirectional import TwoWay, TwoWayConfig
 from rungwise.models.config import AnyModelConfig, ObjectiveKind, check_objective
 from rungwise.models.gpt import Gpt, GptConfig
 from rungwise.models.transformer import Transformer
-from rungwise.models.two_way import TwoWay, TwoWayConfig
 
 NUM_MARKS = 3  # start, delimiter, extract
 _OF_BLOCKS: tuple[ObjectiveKind, ...] = ("causal", "left_to_right", "bidirectional")

@@ -23,7 +23,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from rungwise.config import Config
+from rungwise.core.config import Config
 from rungwise.models.cross_entropy import MOST_LOGITS, TokenSums, output_logits, token_sums
 from rungwise.models.transformer import (
     Norm,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rungwise.artifact import Artifact
+from rungwise.core.artifact import Artifact
 
 Summary = Mapping[str, Any]
 

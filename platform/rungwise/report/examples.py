@@ -12,17 +12,19 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-from rungwise.artifact import Artifact
+from rungwise.core.artifact import Artifact
+from rungwise.evaluation import fill_in, held_out, surprise
+from rungwise.evaluation import generation as continuations
+from rungwise.evaluation.fill_in import Filled
+from rungwise.evaluation.generation import Continued
+from rungwise.evaluation.spelling import token_text
+from rungwise.evaluation.surprise import Passage, Reach
 from rungwise.instances.masked_reader import MaskedReader
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.bert import BertForPretraining
-from rungwise.models.two_way import TwoWayForPretraining
-from rungwise.pretrained import load_model
-from rungwise.report import continuations, fill_in, held_out, surprise
-from rungwise.report.continuations import Continued
-from rungwise.report.fill_in import Filled
-from rungwise.report.specimen import Specimen, specimen, token_text
-from rungwise.report.surprise import Passage, Reach
+from rungwise.models.bidirectional import TwoWayForPretraining
+from rungwise.pretraining.pretrained import load_model
+from rungwise.report.specimen import Specimen, specimen
 from rungwise.training.loop import PretrainConfig
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rungwise.artifact import Artifact
+from rungwise.core.artifact import Artifact
 from rungwise.report.compared import Compared
 from rungwise.report.formats import (
     compact,

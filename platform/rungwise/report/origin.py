@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from rungwise.artifact import Artifact
+from rungwise.core.artifact import Artifact
 from rungwise.report.compared import of_stage
 
 RECIPE = "recipe.yaml"

@@ -21,18 +21,19 @@ import jinja2
 from markupsafe import Markup, escape
 from pydantic import Field
 
-from rungwise.artifact import Artifact
-from rungwise.config import Config
-from rungwise.context import Context
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import Config
+from rungwise.core.context import Context
+from rungwise.core.storage import Folder
+from rungwise.evaluation import fill_in, spelling, surprise
+from rungwise.evaluation import generation as continuations
 from rungwise.instances.kinds import config_of
 from rungwise.instances.masked import MaskedConfig
 from rungwise.report import (
     budget_plots,
     comparison,
     comparison_plots,
-    continuations,
     examples,
-    fill_in,
     findings,
     formats,
     origin,
@@ -41,16 +42,13 @@ from rungwise.report import (
     rebuild,
     speed,
     speed_plots,
-    spelling,
     style,
-    surprise,
     sweep_plots,
     tables,
 )
 from rungwise.report.compared import Compared, gather, input_of, of_stage
 from rungwise.report.examples import Examples
 from rungwise.report.terms import Terms, terms_of
-from rungwise.storage import Folder
 from rungwise.tokenizer import load as load_tokenizer
 from rungwise.training.loop import PretrainConfig
 

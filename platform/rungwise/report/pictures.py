@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from matplotlib.patches import FancyBboxPatch
 
+from rungwise.evaluation.fill_in import TOP, Filled
+from rungwise.evaluation.surprise import LEVELS, Passage
 from rungwise.report import style
-from rungwise.report.fill_in import TOP, Filled
 from rungwise.report.formats import percent, small_percent
 from rungwise.report.specimen import Specimen
-from rungwise.report.surprise import LEVELS, Passage
 
 _LETTERS_A_LINE = 92
 _LONGEST_TOKEN = 24

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.artifact import Artifact
+from rungwise.core.artifact import Artifact
+from rungwise.evaluation.surprise import Reach
 from rungwise.report import style
 from rungwise.report.formats import duration, percent
-from rungwise.report.surprise import Reach
 from rungwise.report.terms import Pair, Terms
 
 

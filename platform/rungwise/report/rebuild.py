@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rungwise.artifact import Artifact
+from rungwise.core.artifact import Artifact
 from rungwise.report.compared import input_of, of_stage
 from rungwise.report.origin import root_of
 

@@ -12,17 +12,15 @@ from typing import Literal
 import numpy as np
 from tokenizers import Tokenizer
 
+from rungwise.evaluation.held_out import originals, rows
+from rungwise.evaluation.spelling import token_text
 from rungwise.instances.masked import MaskedBatch, MaskedConfig
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.masked_reader import MaskedReader
 from rungwise.instances.sentence_order import SentenceOrderConfig
-from rungwise.report.held_out import originals, rows
 
 Kind = Literal["special", "plain", "masked", "random", "kept"]
 _LOOKED_AT = 256
-# Byte-level BPE writes a space and a line break as letters.
-_BLANKS = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "Ġ": "␣", "Ċ": "⏎"})
-_HALF_A_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True)
@@ -77,19 +75,6 @@ def _answer(config: MaskedConfig, label: bool) -> str:
             return "A and B are in order" if label else "A and B are swapped"
         case _:
             return ""
-
-
-def token_text(tokenizer: Tokenizer, token: int) -> str:
-    """A token as the vocabulary spells it, with blanks made visible.
-
-    Tokens of bytes are shown as the characters that they are, if they are whole ones.
-    """
-    text = tokenizer.id_to_token(token)
-    assert text is not None, f"no token {token}"
-    if type(tokenizer.decoder).__name__ == "ByteLevel":
-        decoded = tokenizer.decode([token], skip_special_tokens=False)
-        text = text if _HALF_A_CHARACTER in decoded else decoded
-    return text.translate(_BLANKS)
 
 
 def _pieces(

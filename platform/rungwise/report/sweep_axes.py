@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from rungwise.artifact import Artifact
+from rungwise.core.artifact import Artifact
 from rungwise.report import style
 from rungwise.report.formats import setting
 

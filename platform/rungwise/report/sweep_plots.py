@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from rungwise.artifact import Artifact
+from rungwise.core.artifact import Artifact
 from rungwise.report import style
 from rungwise.report.formats import metric_axis, score, setting
 from rungwise.report.sweep_axes import (

@@ -7,10 +7,10 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rungwise.artifact import Artifact
+from rungwise.core.artifact import Artifact
+from rungwise.evaluation.fill_in import Filled
+from rungwise.evaluation.generation import Continued
 from rungwise.report.compared import Compared, TaskResult
-from rungwise.report.continuations import Continued
-from rungwise.report.fill_in import Filled
 from rungwise.sweep.record import table
 
 Row = dict[str, Any]

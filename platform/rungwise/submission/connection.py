@@ -20,9 +20,9 @@ import requests
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobSubmissionClient
 
-from rungwise.cluster import known
+from rungwise.cluster import registry as known
 from rungwise.cluster.ray_start import DASHBOARD_PORT
-from rungwise.errors import UserError
+from rungwise.core.errors import UserError
 
 ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"
 _ADDRESS_VARIABLES = (ADDRESS_VARIABLE, "RAY_ADDRESS")

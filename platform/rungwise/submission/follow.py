@@ -14,7 +14,7 @@ from collections.abc import Callable
 import aiohttp
 from ray.job_submission import JobDetails
 
-from rungwise.errors import UserError
+from rungwise.core.errors import UserError
 from rungwise.submission.connection import Client, UnreachableError
 
 # A connection over which nothing comes for so long, not even the answer to a ping, is dead.

@@ -17,9 +17,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from rungwise.errors import UserError
-from rungwise.exits import FAILED, INTERRUPTED, OK
-from rungwise.provenance import commit
+from rungwise.core.errors import UserError
+from rungwise.core.exit_codes import FAILED, INTERRUPTED, OK
+from rungwise.core.provenance import commit
 from rungwise.submission.connection import Client, Server, UnreachableError, connect
 from rungwise.submission.follow import Follower
 from rungwise.submission.packing import package_uri

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rungwise.command_line import prepare
-from rungwise.config import load, parse_overrides
-from rungwise.errors import ConfigError, UserError
-from rungwise.recipe import Recipe
-from rungwise.storage import find_files, is_remote
+from rungwise.core.config import load, parse_overrides
+from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.storage import find_files, is_remote
+from rungwise.core.tracking import without_password
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.workflow import prepare
 from rungwise.submission.upload import Upload
-from rungwise.tracking import without_password
 
 # Keys of a recipe whose values are files, folders and globs.
 _PATH_KEYS = ("paths", "path", "word_list", "phrases", "train", "validation", "test")

@@ -22,7 +22,7 @@ from ray._private.runtime_env.packaging import (
     get_uri_for_directory,
 )
 
-from rungwise.errors import UserError
+from rungwise.core.errors import UserError
 
 # The job server takes no larger body, and the head's store no larger value.
 MOST_BYTES = min(DASHBOARD_CLIENT_MAX_SIZE, GCS_STORAGE_MAX_SIZE)

@@ -13,9 +13,9 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from rungwise.errors import UserError
-from rungwise.recipe import Recipe
-from rungwise.storage import is_remote
+from rungwise.core.errors import UserError
+from rungwise.core.storage import is_remote
+from rungwise.pipeline.recipe import Recipe
 from rungwise.submission import local, probe, resources, upload
 from rungwise.submission.connection import Client, Server, connect
 from rungwise.submission.packing import MOST_BYTES

@@ -17,9 +17,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from rungwise.cluster.description import MACHINE_FILE, Scaling
-from rungwise.cluster.growth import MACHINE_VARIABLE
+from rungwise.cluster.expected_nodes import MACHINE_VARIABLE
 from rungwise.cluster.ray_start import ROOT_VARIABLE
-from rungwise.errors import UserError
+from rungwise.core.errors import UserError
 from rungwise.submission.connection import Client
 
 METADATA = "rungwise_probe"

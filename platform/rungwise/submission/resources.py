@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rungwise.cluster.description import Scaling
-from rungwise.context import ComputeConfig
-from rungwise.errors import UserError
+from rungwise.core.context import ComputeConfig
+from rungwise.core.errors import UserError
 
 _GROUP_LABEL = "ray.io/node-group"
 _TRAINING = ("pretrain",)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from rungwise.errors import UserError
+from rungwise.core.errors import UserError
 from rungwise.submission.packing import MOST_BYTES, Packed, package_bytes, packed
 
 _SHOWN = 5

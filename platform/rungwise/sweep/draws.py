@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.config import canonical_json, validate, with_overrides
-from rungwise.errors import ConfigError
+from rungwise.core.config import canonical_json, validate, with_overrides
+from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig
 from rungwise.sweep.config import (
     EPOCHS,

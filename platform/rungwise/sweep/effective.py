@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rungwise.artifact import Artifact
-from rungwise.errors import UserError
+from rungwise.core.artifact import Artifact
+from rungwise.core.errors import UserError
 from rungwise.sweep.config import FINETUNE
 from rungwise.sweep.space import holds, value_at
 

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rungwise.config import flatten
-from rungwise.storage import Folder
+from rungwise.core.config import flatten
+from rungwise.core.storage import Folder
 
 FOLDER = "trials"
 State = Literal["running", "finished", "stopped_early", "failed"]

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from rungwise.config import Config, ConfigT, validate, with_overrides
-from rungwise.errors import ConfigError
+from rungwise.core.config import Config, ConfigT, validate, with_overrides
+from rungwise.core.errors import ConfigError
 
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 # Where between its bounds a range is tried as well: 9.7 of 8 to 12 is what betrays that a key

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rungwise.artifact import Artifact
-from rungwise.cluster import growth
+from rungwise.cluster import expected_nodes as growth
 from rungwise.cluster.session import shared_scratch
-from rungwise.context import Context
-from rungwise.errors import UserError
-from rungwise.storage import Folder
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
+from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder
 from rungwise.sweep import record as records
 from rungwise.sweep.config import SweepStageConfig
 from rungwise.sweep.draws import grid_epochs, variants

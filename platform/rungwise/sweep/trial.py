@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rungwise.artifact import Artifact
-from rungwise.context import Reporter
-from rungwise.errors import UserError
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Reporter
+from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder
 from rungwise.finetune import FinetuneConfig, finetune, load_data
-from rungwise.storage import Folder
 from rungwise.sweep import record as records
 from rungwise.sweep.config import PbtScheduler, SweepStageConfig
 from rungwise.sweep.draws import Values, settings_of, variant_of

@@ -27,8 +27,8 @@ from ray.tune.schedulers import (
 )
 from ray.tune.search import BasicVariantGenerator
 
-from rungwise.context import ComputeConfig
-from rungwise.errors import UserError
+from rungwise.core.context import ComputeConfig
+from rungwise.core.errors import UserError
 from rungwise.sweep import record as records
 from rungwise.sweep.config import (
     AshaScheduler,

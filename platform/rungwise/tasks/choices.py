@@ -16,7 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.errors import DataError
+from rungwise.core.errors import DataError
 from rungwise.tasks.examples import Choice
 from rungwise.tasks.items import Frame, Item
 from rungwise.tasks.pieces import ids_of

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from rungwise.config import Config
-from rungwise.errors import ConfigError, DataError
-from rungwise.storage import SourceFile, find_files, reached
+from rungwise.core.config import Config
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.storage import SourceFile, find_files, reached
 from rungwise.tasks.examples import SPLITS, Kind
 from rungwise.tasks.formats import TaggedFormat
 

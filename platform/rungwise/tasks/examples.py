@@ -21,8 +21,8 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rungwise.artifact import Artifact
-from rungwise.storage import Folder
+from rungwise.core.artifact import Artifact
+from rungwise.core.storage import Folder
 
 Kind = Literal["classification", "regression", "tagging", "span", "choice"]
 SPLITS = ("train", "validation", "test")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.errors import ConfigError, DataError
+from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks import squad_rules
 from rungwise.tasks.examples import Choice, Example, Kind, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.tagging import marks_spans

@@ -13,10 +13,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from rungwise.artifact import Artifact
+from rungwise.core.artifact import Artifact
+from rungwise.core.errors import DataError
+from rungwise.core.randomness import uniform
 from rungwise.corpus.document import Document, read_documents
-from rungwise.errors import DataError
-from rungwise.instances.randomness import uniform
 from rungwise.instances.shards import document_hash
 from rungwise.tasks.config import ParagraphTaskConfig
 from rungwise.tasks.examples import SPLITS, TaskInfo, Text

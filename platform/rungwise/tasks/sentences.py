@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.errors import ConfigError, DataError
+from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks.examples import TaskInfo, Text
 from rungwise.tasks.items import Frame, Item, Row
 from rungwise.tasks.pieces import ids_of, longest_first

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.instances.randomness import uniform
+from rungwise.core.randomness import uniform
 from rungwise.instances.shards import document_hash
 from rungwise.tasks.examples import Choice, Example, Question, Tagged, Text
 

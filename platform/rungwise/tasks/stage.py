@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rungwise.artifact import Artifact
-from rungwise.context import Context
-from rungwise.storage import Folder
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
+from rungwise.core.storage import Folder
 from rungwise.tasks import files, paragraphs
 from rungwise.tasks.config import FilesTaskConfig, ParagraphTaskConfig
 from rungwise.tasks.examples import write

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.errors import DataError
+from rungwise.core.errors import DataError
 from rungwise.instances.segmenters import HAN
 from rungwise.tasks.examples import Tagged, TaskInfo
 from rungwise.tasks.items import Frame, Item

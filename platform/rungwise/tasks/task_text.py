@@ -25,14 +25,14 @@ from typing import Any, assert_never
 import pyarrow as pa
 from pydantic import Field
 
-from rungwise.artifact import Artifact
-from rungwise.config import Config
-from rungwise.context import Context
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import Config
+from rungwise.core.context import Context
+from rungwise.core.errors import DataError
+from rungwise.core.storage import Folder
 from rungwise.corpus import build, shards
 from rungwise.corpus.document import Draft
 from rungwise.corpus.summary import summary_of
-from rungwise.errors import DataError
-from rungwise.storage import Folder
 from rungwise.tasks.examples import Choice, Example, Question, Tagged, Text, read
 
 _SPLIT = "train"

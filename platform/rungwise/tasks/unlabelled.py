@@ -18,7 +18,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from rungwise.errors import DataError
+from rungwise.core.errors import DataError
 from rungwise.tasks.examples import Choice, Example, Question, Tagged, TaskInfo, Text
 
 Format = Literal["text", "tsv", "jsonl"]

@@ -13,7 +13,7 @@ from typing import Literal
 
 from tokenizers import Tokenizer
 
-from rungwise.storage import Folder
+from rungwise.core.storage import Folder
 from rungwise.tokenizer.cutting import rules_of
 from rungwise.tokenizer.files import FILE
 from rungwise.tokenizer.memo import MemoEncoder

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from rungwise.errors import ConfigError, UserError
+from rungwise.core.errors import ConfigError, UserError
 from rungwise.tokenizer.cutting import rules_of
 from rungwise.tokenizer.memo import MemoEncoder, bytes_of
 from rungwise.tokenizer.rust import Encoded, id_type

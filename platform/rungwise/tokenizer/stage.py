@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from rungwise.artifact import Artifact
-from rungwise.context import Context
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
+from rungwise.core.errors import DataError
+from rungwise.core.storage import Folder
 from rungwise.corpus.document import read_documents
-from rungwise.errors import DataError
-from rungwise.storage import Folder
 from rungwise.tokenizer.config import (
     CharacterConfig,
     CountedConfig,

@@ -19,7 +19,7 @@ from tokenizers import (
     trainers,
 )
 
-from rungwise.errors import DataError
+from rungwise.core.errors import DataError
 from rungwise.tokenizer.config import (
     ByteBpeConfig,
     CharacterConfig,

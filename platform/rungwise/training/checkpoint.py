@@ -40,8 +40,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from rungwise.errors import DataError, UserError
-from rungwise.storage import Folder, flush_to_disk
+from rungwise.core.errors import DataError, UserError
+from rungwise.core.storage import Folder, flush_to_disk
 from rungwise.training.optimizer import Optimizers
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress

@@ -23,16 +23,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rungwise.artifact import Artifact
+from rungwise.core.artifact import Artifact
+from rungwise.core.randomness import bits
 from rungwise.instances import causal
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.kinds import config_of
 from rungwise.instances.masked import MaskedBatch
 from rungwise.instances.masked_reader import MaskedReader
 from rungwise.instances.order import OrderConfig, ReadOrder
-from rungwise.instances.randomness import bits
 from rungwise.instances.reader import InstanceReader
-from rungwise.objectives import Batch, CausalBatch, PretrainingBatch
+from rungwise.models.objectives import Batch, CausalBatch, PretrainingBatch
 
 _AHEAD = 2
 _LENGTH_MULTIPLE = 8

@@ -24,16 +24,16 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from rungwise.config import Config
-from rungwise.context import Reporter
+from rungwise.core.config import Config
+from rungwise.core.context import Reporter
+from rungwise.core.randomness import bits
 from rungwise.instances.order import OrderConfig
-from rungwise.instances.randomness import bits
+from rungwise.models.objectives import Objective, ObjectiveConfig
 from rungwise.models.transformer import recompute_activations
-from rungwise.objectives import Objective, ObjectiveConfig
 from rungwise.training import stability
 from rungwise.training.checkpoint import Checkpoints
+from rungwise.training.curriculum import Phase, phase_at
 from rungwise.training.feed import Prefetched
-from rungwise.training.ledger import Ledger, StepTotals
 from rungwise.training.optimizer import (
     AnyOptimizerConfig,
     OptimizerConfig,
@@ -44,7 +44,6 @@ from rungwise.training.optimizer import (
     update,
 )
 from rungwise.training.parallel import Group, Parallel, compile_model, distribute
-from rungwise.training.phases import Phase, phase_at
 from rungwise.training.progress import Progress
 from rungwise.training.reporting import (
     check_start,
@@ -54,6 +53,7 @@ from rungwise.training.reporting import (
     report_saves,
 )
 from rungwise.training.stability import EarlyStopConfig
+from rungwise.training.step_metrics import Ledger, StepTotals
 from rungwise.training.throughput import Clock, Costs, group_matmul_rate
 
 # "auto" is bfloat16 where the processor multiplies it natively, else float32. Weights, moments and

@@ -36,7 +36,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from rungwise.config import Config
+from rungwise.core.config import Config
 from rungwise.models.transformer import Block
 
 _SHARE = "learning_rate_share"  # of a group, a key of its own

@@ -6,15 +6,15 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from rungwise.artifact import Artifact
-from rungwise.context import ComputeConfig
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import ComputeConfig
 from rungwise.instances.kinds import AnyInstancesConfig, config_of
 from rungwise.instances.masked import MaskedConfig
 from rungwise.models.config import AnyModelConfig, flops_per_token
+from rungwise.training.curriculum import Phase, first_longer_step
 from rungwise.training.feed import StepBatch, held_out_batches, open_source, step_batch
 from rungwise.training.loop import PretrainConfig
 from rungwise.training.parallel import Group
-from rungwise.training.phases import Phase, first_longer_step
 
 READ_BY_NAME = ("instances", "longer_instances")  # the inputs of the stage
 # Objectives whose loss is minus the log of the probability of the text.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rungwise.context import Reporter
-from rungwise.errors import UserError
-from rungwise.objectives import Objective
+from rungwise.core.context import Reporter
+from rungwise.core.errors import UserError
+from rungwise.models.objectives import Objective
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from rungwise.config import Config
-from rungwise.errors import UserError
+from rungwise.core.config import Config
+from rungwise.core.errors import UserError
 
 _WINDOW = 100
 _ENOUGH = 20  # losses, before one can stand out

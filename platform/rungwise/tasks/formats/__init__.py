@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rungwise.storage import SourceFile
+from rungwise.core.storage import SourceFile
 from rungwise.tasks.examples import Example
 from rungwise.tasks.formats import choice, columns, squad, table
 from rungwise.tasks.formats.choice import CodahFormat, DreamFormat, SwagFormat

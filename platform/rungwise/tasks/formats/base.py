@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from rungwise.config import Config
+from rungwise.core.config import Config
+from rungwise.core.errors import DataError
+from rungwise.core.storage import SourceFile
 from rungwise.corpus.streams import Content, UnsoundGzipError
-from rungwise.errors import DataError
-from rungwise.storage import SourceFile
 from rungwise.tasks.examples import Kind
 
 _SHOWN = 60

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from rungwise.errors import DataError
-from rungwise.storage import SourceFile
+from rungwise.core.errors import DataError
+from rungwise.core.storage import SourceFile
 from rungwise.tasks.examples import Choice, Kind
 from rungwise.tasks.formats.base import FormatConfig, listed, nearest, shown, words
 from rungwise.tasks.formats.rows import delimited, index_of

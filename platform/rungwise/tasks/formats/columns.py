@@ -15,8 +15,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from rungwise.errors import DataError
-from rungwise.storage import SourceFile
+from rungwise.core.errors import DataError
+from rungwise.core.storage import SourceFile
 from rungwise.tasks.examples import Kind, Tagged
 from rungwise.tasks.formats.base import FormatConfig, lines_of, name_of, shown, text_of
 

@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rungwise.errors import DataError
-from rungwise.storage import SourceFile
+from rungwise.core.errors import DataError
+from rungwise.core.storage import SourceFile
 from rungwise.tasks.formats.base import lines_of, listed, nearest, text_of
 
 # The csv module's own limit is 131,072 characters; passages for reading are longer.

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from rungwise.errors import DataError
-from rungwise.storage import SourceFile
+from rungwise.core.errors import DataError
+from rungwise.core.storage import SourceFile
 from rungwise.tasks.examples import Answer, Kind, Question
 from rungwise.tasks.formats.base import FormatConfig, shown, text_of, words
 

@@ -12,18 +12,11 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from rungwise.config import Config
-from rungwise.errors import DataError
-from rungwise.storage import SourceFile
+from rungwise.core.config import Config
+from rungwise.core.errors import DataError
+from rungwise.core.storage import SourceFile
 from rungwise.tasks.examples import Kind, Text
-from rungwise.tasks.formats.base import (
-    FormatConfig,
-    Labels,
-    name_of,
-    names_of,
-    shown,
-    words,
-)
+from rungwise.tasks.formats.base import FormatConfig, Labels, name_of, names_of, shown, words
 from rungwise.tasks.formats.rows import Column, delimited, index_of, json_lines, missing
 
 

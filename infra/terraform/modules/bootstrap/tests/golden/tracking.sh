@@ -148,7 +148,7 @@ RuntimeDirectory=rungwise-mlflow
 RuntimeDirectoryMode=0700
 WorkingDirectory=/var/lib/rungwise
 Environment=HOME=/var/lib/rungwise
-ExecStart=/opt/rungwise/bin/python -m rungwise.machine mlflow
+ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws mlflow
 # The database may come up after this machine.
 Restart=on-failure
 RestartSec=10
@@ -179,7 +179,7 @@ After=rungwise-mlflow.service
 [Service]
 Type=oneshot
 User=rungwise
-ExecStart=/opt/rungwise/bin/python -m rungwise.machine password
+ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws password
 NoNewPrivileges=yes
 ProtectSystem=strict
 ProtectHome=yes

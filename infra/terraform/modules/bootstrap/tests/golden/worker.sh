@@ -144,7 +144,7 @@ StartLimitIntervalSec=0
 User=rungwise
 # Ray reads them when it is imported.
 Environment=RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=/etc/rungwise/token
-ExecStart=/opt/rungwise/bin/python -m rungwise.machine notice
+ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws notice
 Restart=on-failure
 RestartSec=2
 NoNewPrivileges=yes
@@ -177,7 +177,7 @@ StateDirectory=rungwise
 RuntimeDirectory=rungwise-ray
 WorkingDirectory=/var/lib/rungwise
 Environment=HOME=/var/lib/rungwise RUNGWISE_SCRATCH=/scratch
-ExecStart=/opt/rungwise/bin/python -m rungwise.machine ray
+ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws ray
 Restart=on-failure
 RestartSec=5
 # On SIGTERM, as when the machine is shut down, `ray start` drains the node for 30 s, so that
@@ -218,7 +218,7 @@ After=rungwise-install.service dlami-nvme.service
 Type=oneshot
 RemainAfterExit=yes
 Environment=RUNGWISE_SCRATCH=/scratch
-ExecStart=/opt/rungwise/bin/python -m rungwise.machine scratch
+ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws scratch
 NoNewPrivileges=yes
 RestrictSUIDSGID=yes
 LockPersonality=yes
@@ -238,7 +238,7 @@ After=network-online.target rungwise-install.service
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart=/opt/rungwise/bin/python -m rungwise.machine token
+ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws token
 # A worker waits for the head, and the head for its rights.
 TimeoutStartSec=infinity
 NoNewPrivileges=yes

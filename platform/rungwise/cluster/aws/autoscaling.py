@@ -1,0 +1,97 @@
+"""What Ray's autoscaler on the head is told: machine.json's groups as Ray's node types.
+
+Ray reads the file anew every round (autoscaler/v2/instance_manager/config.py), so it is replaced as
+a whole. The provider block is what AutoScalingGroups is made from.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rungwise.cluster.description import Machine, Scaling
+from rungwise.core.errors import ConfigError
+
+PROVIDER = "rungwise.cluster.aws.autoscaling_groups.AutoScalingGroups"
+# Keys that Ray looks up without a default; all are for machines that Ray reaches by SSH.
+_UNUSED: dict[str, Any] = {
+    "auth": {},
+    "cluster_synced_files": [],
+    "file_mounts": {},
+    "initialization_commands": [],
+    "setup_commands": [],
+    "head_setup_commands": [],
+    "worker_setup_commands": [],
+    "head_start_ray_commands": [],
+    "worker_start_ray_commands": [],
+}
+
+
+def write(machine: Machine, head_instance_id: str, path: Path) -> None:
+    """Write the file for `ray start --head --autoscaling-config`, whole or not at all.
+
+    `machine` is the head's description; `head_instance_id` is its RAY_CLOUD_INSTANCE_ID. Raises
+    ConfigError for resources that are no whole numbers and for a group named as the head's.
+    """
+    assert machine.role == "head"
+    assert machine.scaling is not None
+    text = yaml.safe_dump(_config(machine, machine.scaling, head_instance_id), sort_keys=False)
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, "utf-8")
+    part.replace(path)
+
+
+def _config(machine: Machine, scaling: Scaling, head_instance_id: str) -> dict[str, Any]:
+    if machine.group in scaling.groups:
+        raise ConfigError(
+            f"scaling.groups: {machine.group!r} is the name of the head's own group; "
+            "give the worker group another"
+        )
+    most = sum(group.maximum for group in scaling.groups.values())
+    types = {machine.group: _node_type("", machine.resources, machine.labels, 0, 0)}
+    for name, group in scaling.groups.items():
+        place = f"scaling.groups.{name}."
+        types[name] = _node_type(place, group.resources, group.labels, group.minimum, group.maximum)
+    return {
+        "cluster_name": machine.cluster,
+        "max_workers": most,
+        # Times the running machines of a type is how many more Ray asks for at once. A gang needs
+        # all of its machines; the groups' maxima are the bound.
+        "upscaling_speed": most,
+        "idle_timeout_minutes": scaling.idle_timeout_minutes,
+        "head_node_type": machine.group,
+        "available_node_types": types,
+        "provider": {
+            "type": "external",
+            "module": PROVIDER,
+            "region": machine.region,
+            "head": {"instance_id": head_instance_id, "group": machine.group},
+            "groups": {
+                name: {"autoscaling_group": group.autoscaling_group, "maximum": group.maximum}
+                for name, group in scaling.groups.items()
+            },
+            # A machine starts Ray by itself, and Terraform decides what a group's machines are.
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+        },
+        **_UNUSED,
+    }
+
+
+def _node_type(
+    place: str, resources: dict[str, float], labels: dict[str, str], minimum: int, maximum: int
+) -> dict[str, Any]:
+    for name, amount in resources.items():
+        if amount < 0 or not float(amount).is_integer():
+            raise ConfigError(
+                f"{place}resources.{name}: Ray's autoscaler takes whole numbers, found {amount:g}"
+            )
+    return {
+        "resources": {name: int(amount) for name, amount in resources.items()},
+        "labels": dict(labels),
+        "min_workers": minimum,
+        "max_workers": maximum,
+        "node_config": {},
+    }

@@ -1,0 +1,153 @@
+"""Tells Ray that AWS takes this spot instance back, so that what runs here is saved and moved.
+
+AWS announces an interruption about two minutes ahead and advises to look every five seconds; a
+recommendation to rebalance only says that one has become likely, and drains nothing.
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from rungwise.cluster.aws.instance import InstanceMetadata
+from rungwise.cluster.description import Machine
+from rungwise.cluster.ray_start import GCS_PORT
+from rungwise.core.errors import UserError
+
+_LOGGER = logging.getLogger(__name__)
+
+_INTERRUPTION = "spot/instance-action"
+_REBALANCE = "events/recommendations/rebalance"
+_POLL_SECONDS = 2.0
+_CALL_SECONDS = 10.0
+
+
+class Entries(Protocol):
+    """Where notices are looked for."""
+
+    def get(self, path: str) -> str | None: ...
+
+
+class Cluster(Protocol):
+    """What a notice needs of Ray."""
+
+    def nodes_here(self) -> list[str]: ...
+
+    def drain(self, node: str, notice: Notice) -> None: ...
+
+
+@dataclass(frozen=True)
+class Notice:
+    """AWS will `action` (terminate, stop, hibernate) at `deadline`, in seconds of the epoch."""
+
+    action: str
+    deadline: float
+
+
+def parse(text: str) -> Notice:
+    """`{"action": "terminate", "time": "2026-03-01T08:22:00Z"}`, as AWS writes it."""
+    found = json.loads(text)
+    return Notice(found["action"], datetime.fromisoformat(found["time"]).timestamp())
+
+
+class Watch:
+    """Looks for a notice and drains each node of this machine once."""
+
+    def __init__(self, entries: Entries, cluster: Cluster) -> None:
+        self._entries = entries
+        self._cluster = cluster
+        self._drained: set[str] = set()
+        self._rebalance: str | None = None
+
+    def look(self) -> None:
+        """One look. Raises OSError if AWS does not answer, RayError or RuntimeError if Ray does not
+        or refuses."""
+        rebalance = self._entries.get(_REBALANCE)
+        if rebalance is not None and rebalance != self._rebalance:
+            _LOGGER.info(
+                "AWS sees a raised risk that it takes this machine back; nothing is drained yet"
+            )
+        self._rebalance = rebalance
+        text = self._entries.get(_INTERRUPTION)
+        if text is None:
+            return
+        notice = parse(text)
+        # A raylet that was started again meanwhile is another node.
+        for node in self._cluster.nodes_here():
+            if node not in self._drained:
+                self._cluster.drain(node, notice)
+                self._drained.add(node)
+                left = notice.deadline - time.time()
+                _LOGGER.info(
+                    f"AWS will {notice.action} this machine in {left:.0f} s; node {node} drains"
+                )
+
+
+def watch(machine: Machine) -> None:
+    """Look every two seconds, for ever. Ray's token comes by the variables of the unit."""
+    from ray.exceptions import RayError
+
+    assert machine.head_address is not None
+    address = InstanceMetadata().get("local-ipv4")
+    if address is None:
+        raise UserError("the instance metadata service has no local-ipv4")
+    watched = Watch(InstanceMetadata(), RayCluster(machine.head_address, address))
+    while True:
+        try:
+            watched.look()
+        except (OSError, RuntimeError, RayError) as error:
+            _LOGGER.info(f"looking for a notice failed and is tried again: {error}")
+        time.sleep(_POLL_SECONDS)
+
+
+class RayCluster:
+    """The cluster at `head`, as `ray drain-node` sees it; a command of its own takes seconds to
+    start, which are missing at the end of a short notice."""
+
+    def __init__(self, head: str, address: str) -> None:
+        self._head = head
+        self._address = address
+        self._client: Any = None
+
+    def nodes_here(self) -> list[str]:
+        """The ids, in hexadecimal, of the living nodes with this machine's address."""
+        from ray.core.generated.gcs_pb2 import (
+            GcsNodeInfo,  # pyright: ignore[reportAttributeAccessIssue]
+        )
+
+        found = self._connected().get_all_node_info(
+            timeout=_CALL_SECONDS, state_filter=GcsNodeInfo.GcsNodeState.ALIVE
+        )
+        return [
+            node.hex() for node, info in found.items() if info.node_manager_address == self._address
+        ]
+
+    def drain(self, node: str, notice: Notice) -> None:
+        """Raises RuntimeError if Ray refuses."""
+        from ray.core.generated.autoscaler_pb2 import (
+            DrainNodeReason,  # pyright: ignore[reportAttributeAccessIssue]
+        )
+
+        accepted, why = self._connected().drain_node(
+            node,
+            DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION"),
+            f"AWS announced to {notice.action} the spot instance",
+            round(notice.deadline * 1000),
+            timeout=_CALL_SECONDS,
+        )
+        if not accepted:
+            raise RuntimeError(f"Ray refused to drain node {node}: {why}")
+
+    def _connected(self) -> Any:
+        from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]
+
+        if self._client is None:
+            # Ray 2.60 does not find every name that the machine finds.
+            self._client = GcsClient(address=f"{socket.gethostbyname(self._head)}:{GCS_PORT}")
+        return self._client

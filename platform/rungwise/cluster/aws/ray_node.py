@@ -1,0 +1,119 @@
+"""Becomes the Ray node of a machine: `ray start`, with what the description and EC2 say of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rungwise.cluster.aws.instance import InstanceMetadata
+from rungwise.cluster.aws.scratch import scratch_folder
+from rungwise.cluster.aws.token import TOKEN_FILE
+from rungwise.cluster.description import Machine
+from rungwise.cluster.ray_start import GCS_PORT, ROOT_VARIABLE, Node, command, environment
+from rungwise.core.errors import UserError
+
+_LOGGER = logging.getLogger(__name__)
+
+# systemd makes it for the unit (RuntimeDirectory=) and names it in RUNTIME_DIRECTORY.
+_AUTOSCALING_FILE = "autoscaling.yaml"
+_JOIN_SECONDS = 30 * 60  # to boot, install gigabytes of wheels, and start
+_POLL_SECONDS = 2.0
+_POLLS_A_MESSAGE = 30
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What EC2 says of this machine."""
+
+    instance_id: str
+    address: str
+    zone: str
+
+
+def identity(metadata: InstanceMetadata) -> Identity:
+    """Ask the metadata service. Raises UserError if it does not answer or an entry is missing."""
+    found = []
+    for path in ("instance-id", "local-ipv4", "placement/availability-zone"):
+        try:
+            value = metadata.get(path)
+        except OSError as error:
+            raise UserError(f"the instance metadata service does not answer: {error}") from error
+        if value is None:
+            raise UserError(f"the instance metadata service has no {path}")
+        found.append(value)
+    return Identity(*found)
+
+
+def node_of(
+    machine: Machine,
+    this: Identity,
+    scratch: Path,
+    head: str | None = None,
+    autoscaling_config: Path | None = None,
+) -> Node:
+    """The Ray node that this machine is; `head` is the address to join, None on the head."""
+    return Node(
+        address=this.address,
+        temp_dir=scratch / "ray",
+        head=head,
+        resources=machine.resources,
+        labels=machine.labels,
+        autoscaling_config=autoscaling_config,
+    )
+
+
+def variables_of(machine: Machine, this: Identity) -> dict[str, str]:
+    """By which Ray's autoscaler knows the machine, and what jobs find set."""
+    variables = {
+        "RAY_CLOUD_INSTANCE_ID": this.instance_id,
+        "RAY_NODE_TYPE_NAME": machine.group,  # also the label ray.io/node-group, and so on
+        "RAY_NODE_MARKET_TYPE": "spot" if machine.spot else "on-demand",
+        "RAY_NODE_REGION": machine.region,
+        "RAY_NODE_ZONE": this.zone,
+        "AWS_DEFAULT_REGION": machine.region,
+    }
+    if machine.role == "head":
+        variables["RAY_enable_autoscaler_v2"] = "1"
+        # A machine that has not joined by then never will; Ray would pay for it an hour.
+        variables["RAY_AUTOSCALER_RECONCILE_ALLOCATE_STATUS_TIMEOUT_S"] = str(_JOIN_SECONDS)
+    if machine.tracking_uri is not None:
+        variables["MLFLOW_TRACKING_URI"] = machine.tracking_uri
+    if machine.artifact_uri is not None:
+        variables[ROOT_VARIABLE] = machine.artifact_uri
+    return variables
+
+
+def become_node(machine: Machine) -> None:
+    """Replace this process by `ray start --block`."""
+    this = identity(InstanceMetadata())
+    head, autoscaling_config = None, None
+    if machine.role == "head":
+        from rungwise.cluster.aws import autoscaling
+
+        autoscaling_config = Path(os.environ["RUNTIME_DIRECTORY"]) / _AUTOSCALING_FILE
+        autoscaling.write(machine, this.instance_id, autoscaling_config)
+    else:
+        assert machine.head_address is not None
+        head = f"{_wait_for(machine.head_address)}:{GCS_PORT}"
+    started = command(node_of(machine, this, scratch_folder(), head, autoscaling_config))
+    variables = environment(TOKEN_FILE, **machine.environment, **variables_of(machine, this))
+    os.execve(started[0], started, variables)
+
+
+def _wait_for(head: str) -> str:
+    """The numbers of the head's address, when it takes connections; it may start later, or be
+    replaced. Ray 2.60 does not find every name that the machine finds (/etc/hosts for one)."""
+    polls = 0
+    while True:
+        try:
+            with socket.create_connection((head, GCS_PORT), timeout=_POLL_SECONDS) as found:
+                return found.getpeername()[0]
+        except OSError as error:
+            if polls % _POLLS_A_MESSAGE == 0:
+                _LOGGER.info(f"waiting for the head at {head}:{GCS_PORT} ({error})")
+        polls += 1
+        time.sleep(_POLL_SECONDS)

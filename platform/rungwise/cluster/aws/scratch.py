@@ -1,0 +1,110 @@
+"""The folder where Ray spills: on the disks that an instance brings, or else on its root disk.
+
+Instance-store disks are empty when an instance starts and keep their content over a reboot; so
+what this made is found again by its label. Several become one RAID 0, for their throughput adds
+up and nothing on them is to be kept. The Deep Learning AMI mounts them itself: then the folder lies
+there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rungwise.cluster.aws.token import SERVICE_USER
+from rungwise.core.errors import UserError
+
+_LOGGER = logging.getLogger(__name__)
+
+VARIABLE = "RUNGWISE_SCRATCH"
+_MODEL = "Amazon EC2 NVMe Instance Storage"
+_LABEL = "rungwise"
+_ARRAY = "/dev/md/rungwise"
+_COLUMNS = "PATH,MODEL,TYPE,FSTYPE,LABEL,MOUNTPOINTS"
+
+
+@dataclass(frozen=True)
+class Disks:
+    """The instance store as it was found."""
+
+    empty: tuple[str, ...]  # devices that hold nothing
+    labelled: str | None  # a file system that an earlier boot made
+    mounted: str | None  # where something else has mounted one
+
+
+def scratch_folder() -> Path:
+    """Where the unit says that the folder is."""
+    return Path(os.environ[VARIABLE])
+
+
+def provide_scratch() -> None:
+    """Have the folder, on the best disk there is, for the user of the services alone."""
+    folder = scratch_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.is_mount():
+        where = "what is mounted already"
+    else:
+        disks = find_disks(_run("lsblk", "--json", "--output", _COLUMNS))
+        for command in plan(disks, folder, bool(shutil.which("mdadm"))):
+            _run(*command)
+        where = disks.mounted or disks.labelled or ", ".join(disks.empty) or "the root disk"
+    user = pwd.getpwnam(SERVICE_USER)
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    folder.chmod(0o750)
+    _LOGGER.info(f"{folder} is on {where}")
+
+
+def find_disks(lsblk: str) -> Disks:
+    """Read `lsblk --json`: instance-store disks and what lies on them."""
+    disks = [
+        disk
+        for disk in json.loads(lsblk)["blockdevices"]
+        if disk["type"] == "disk" and (disk["model"] or "").strip() == _MODEL
+    ]
+    below = [part for disk in disks for part in _family(disk)]
+    mounts = [point for part in below for point in part["mountpoints"] if point]
+    labelled = [
+        part["path"] for part in below if part["label"] == _LABEL and part["fstype"] == "ext4"
+    ]
+    empty = [disk["path"] for disk in disks if not disk["fstype"] and not disk.get("children")]
+    return Disks(tuple(empty), labelled[0] if labelled else None, mounts[0] if mounts else None)
+
+
+def plan(disks: Disks, folder: Path, has_mdadm: bool) -> Iterator[Sequence[str]]:
+    """The commands that put `folder` on them; none if it is to lie on the root disk."""
+    if disks.mounted is not None:
+        place = f"{disks.mounted.rstrip('/')}/{_LABEL}"
+        yield ["mkdir", "--parents", place]
+        yield ["mount", "--bind", place, str(folder)]
+        return
+    device = disks.labelled
+    if device is None and disks.empty:
+        device = disks.empty[0]
+        if len(disks.empty) > 1 and has_mdadm:
+            device = _ARRAY
+            count = f"--raid-devices={len(disks.empty)}"
+            yield ["mdadm", "--create", device, "--run", "--level=0", count, *disks.empty]
+        yield ["mkfs.ext4", "-q", "-F", "-L", _LABEL, "-m", "0", "-E", "nodiscard", device]
+    if device is not None:
+        yield ["mount", "--options", "noatime,nodev,nosuid", device, str(folder)]
+
+
+def _family(disk: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    yield disk
+    for child in disk.get("children", []):
+        yield from _family(child)
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"{command[0]} failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout

@@ -1,0 +1,60 @@
+"""Secrets Manager, with the rights of the machine's role."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from rungwise.core.errors import UserError
+
+
+def read_secret(arn: str, region: str) -> str | None:
+    """The value of a secret, None as long as it has none.
+
+    Raises UserError if AWS refuses or does not answer.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        return _client(region).get_secret_value(SecretId=arn)["SecretString"]
+    except ClientError as error:
+        # A secret that was made and not yet filled answers so.
+        if error.response["Error"]["Code"] == "ResourceNotFoundException":
+            return None
+        raise UserError(f"cannot read the secret {arn}: {error}") from error
+    except BotoCoreError as error:
+        raise UserError(f"cannot read the secret {arn}: {error}") from error
+
+
+def put_secret(arn: str, region: str, value: str) -> None:
+    """Give the secret a value. Raises UserError if AWS refuses or does not answer."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        _client(region).put_secret_value(SecretId=arn, SecretString=value)
+    except (BotoCoreError, ClientError) as error:
+        raise UserError(f"cannot write the secret {arn}: {error}") from error
+
+
+def write_private(path: Path, text: str, owner: tuple[int, int] | None = None) -> None:
+    """Write a file that its owner alone may read, whole or not at all; `owner` is (uid, gid)."""
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+        if owner is not None:
+            os.fchown(stream.fileno(), *owner)
+        stream.write(text)
+    part.replace(path)
+
+
+def _client(region: str) -> Any:
+    import botocore.session
+    from botocore.config import Config
+
+    patience = Config(
+        connect_timeout=5, read_timeout=20, retries={"mode": "standard", "max_attempts": 8}
+    )
+    return botocore.session.get_session().create_client(
+        "secretsmanager", region_name=region, config=patience
+    )

@@ -1,0 +1,53 @@
+"""The token of the Ray cluster: made on the head, kept in Secrets Manager, a file on each machine.
+
+Terraform makes the secret empty, so that its state never holds the token.
+"""
+
+from __future__ import annotations
+
+import logging
+import pwd
+import secrets
+import time
+from pathlib import Path
+
+from rungwise.cluster.aws.secret_store import put_secret, read_secret, write_private
+from rungwise.cluster.description import Machine
+from rungwise.core.errors import UserError
+
+_LOGGER = logging.getLogger(__name__)
+
+TOKEN_FILE = Path("/etc/rungwise/token")
+SERVICE_USER = "rungwise"
+# As many as `ray get-auth-token --generate` takes.
+_TOKEN_BYTES = 32
+_POLL_SECONDS = 5.0
+_POLLS_A_MESSAGE = 12
+
+
+def provide_token(machine: Machine, path: Path = TOKEN_FILE, user: str = SERVICE_USER) -> None:
+    """Write the token where Ray reads it, for its user alone; wait until there is one."""
+    polls = 0
+    while not (found := _if_readable(machine)):
+        if polls % _POLLS_A_MESSAGE == 0:
+            _LOGGER.info("waiting for the token, which the head makes")
+        polls += 1
+        time.sleep(_POLL_SECONDS)
+    entry = pwd.getpwnam(user)
+    write_private(path, found, (entry.pw_uid, entry.pw_gid))
+    _LOGGER.info(f"the token of cluster {machine.cluster} is in {path}")
+
+
+def _if_readable(machine: Machine) -> str | None:
+    assert machine.token_secret is not None
+    try:
+        found = read_secret(machine.token_secret, machine.region)
+        if found is None and machine.role == "head":
+            put_secret(machine.token_secret, machine.region, secrets.token_hex(_TOKEN_BYTES))
+            _LOGGER.info("a token was made")
+            # What is there counts: workers read it too.
+            found = read_secret(machine.token_secret, machine.region)
+    except UserError as error:  # a new role is not known everywhere at once
+        _LOGGER.info("%s", error)
+        return None
+    return found

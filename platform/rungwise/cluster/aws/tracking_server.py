@@ -1,0 +1,85 @@
+"""Becomes the MLflow server of a cluster: PostgreSQL for what is logged, the bucket for files.
+
+libpq reads the password from a file at every new connection, so it stands neither among arguments
+nor in variables, and a rotated one counts as soon as the file is written again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from rungwise.cluster.aws.secret_store import read_secret, write_private
+from rungwise.cluster.description import Database, Machine
+from rungwise.core.errors import UserError
+
+PORT = 5000
+RUNTIME_FOLDER = Path("/run/rungwise-mlflow")  # RuntimeDirectory= of the unit
+_PASSWORD_FILE = "pgpass"
+_WORKERS = 2
+
+
+def become_server(machine: Machine, folder: Path = RUNTIME_FOLDER) -> None:
+    """Fetch the password and replace this process by the server."""
+    user = write_password(machine, folder)
+    variables = environment(machine, folder / _PASSWORD_FILE)
+    os.execve(sys.executable, command(machine, user), {**os.environ, **variables})
+
+
+def write_password(machine: Machine, folder: Path = RUNTIME_FOLDER) -> str:
+    """Write libpq's password file; the user's name. Raises UserError if the secret is no good."""
+    assert machine.database is not None
+    user, password = _credentials(machine.database, machine.region)
+    write_private(folder / _PASSWORD_FILE, password_line(machine.database, user, password))
+    return user
+
+
+def password_line(database: Database, user: str, password: str) -> str:
+    """A line of libpq's password file, in which colons and backslashes are escaped.
+
+    https://www.postgresql.org/docs/current/libpq-pgpass.html
+    """
+    fields = (database.host, str(database.port), database.name, user, password)
+    escaped = [field.replace("\\", "\\\\").replace(":", "\\:") for field in fields]
+    return ":".join(escaped) + "\n"
+
+
+def command(machine: Machine, user: str) -> list[str]:
+    """The server on all addresses; the subnet is private and the security group chooses."""
+    assert machine.database is not None
+    assert machine.artifact_uri is not None
+    database = machine.database
+    place = f"{quote(user, safe='')}@{database.host}:{database.port}/{database.name}"
+    arguments = [sys.executable, "-m", "mlflow", "server"]
+    arguments += ["--backend-store-uri", f"postgresql+psycopg2://{place}?sslmode=require"]
+    arguments += ["--artifacts-destination", f"{machine.artifact_uri.rstrip('/')}/mlflow"]
+    arguments += ["--host", "0.0.0.0", "--port", str(PORT), "--workers", str(_WORKERS)]
+    if machine.allowed_hosts:
+        arguments += ["--allowed-hosts", ",".join(machine.allowed_hosts)]
+    return arguments
+
+
+def environment(machine: Machine, password_file: Path) -> Mapping[str, str]:
+    """Where the password is; no calls home, and no runner of jobs that nobody gives."""
+    return {
+        "PGPASSFILE": str(password_file),
+        "AWS_DEFAULT_REGION": machine.region,
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
+
+
+def _credentials(database: Database, region: str) -> tuple[str, str]:
+    text = read_secret(database.secret, region)
+    try:
+        found = json.loads(text or "")
+        return str(found["username"]), str(found["password"])
+    except (ValueError, KeyError, TypeError):
+        # Without the cause: its message could hold the secret.
+        raise UserError(
+            f"the secret {database.secret} must hold JSON with username and password"
+        ) from None

@@ -1,0 +1,65 @@
+"""`rungwise down`: end what `rungwise up` started, and nothing else on the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from rungwise.cluster import registry as known
+from rungwise.cluster.local import services
+from rungwise.cluster.local.folder import ClusterFolder
+from rungwise.cluster.local.processes import end, running
+from rungwise.cluster.registry import KnownCluster
+from rungwise.core.exit_codes import OK
+
+_JOBS_SECONDS = 15.0
+_POLL_SECONDS = 0.5
+
+
+def down_command(name: str | None) -> int:
+    """End the cluster of that name, or the only one; the process's exit status."""
+    down(name, Console())
+    return OK
+
+
+def down(name: str | None, console: Console) -> None:
+    """Stop its jobs, end its processes, remove its token and record; logs stay.
+
+    Raises UserError if there is none of that name, or several and no name.
+    """
+    cluster = known.find(name)
+    if cluster is None:
+        console.print("no cluster was started here")
+        return
+    folder = ClusterFolder(cluster.name)
+    with folder.locked(), console.status(f"ending {cluster.name}"):
+        ended_before = [entry.what for entry in cluster.processes if running(entry) is None]
+        stopped = _stop_jobs(cluster)
+        count = end(cluster.processes, folder.scratch)
+        folder.clear()
+    if ended_before:
+        console.print(f"had ended by itself: {', '.join(ended_before)}", highlight=False)
+    if stopped:
+        console.print(
+            f"stopped {stopped} running jobs; submitted again they go on", highlight=False
+        )
+    console.print(f"ended {count} processes of the cluster {cluster.name}", highlight=False)
+    console.print(f"logs stay in {folder.logs}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _stop_jobs(cluster: KnownCluster) -> int:
+    """Let running jobs close their runs; how many there were. A cluster that is silent has none."""
+    token = Path(cluster.token_path)
+    count = 0
+    with contextlib.suppress(OSError, ValueError):
+        left = services.jobs(cluster.job_address, token)
+        count = len(left)
+        for job in left:
+            services.stop_job(cluster.job_address, token, job["submission_id"])
+        deadline = time.monotonic() + _JOBS_SECONDS
+        while services.jobs(cluster.job_address, token) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+    return count

@@ -1,0 +1,95 @@
+"""What lies in the folder of a cluster of this machine, besides the record (cluster/known.py).
+
+token         readable by its owner alone; gone when the cluster has ended
+ray ->        scratch of Ray's nodes, a short path elsewhere: Ray puts Unix sockets below it
+ready         there once everything has answered
+logs/         a file a process, and Ray's own of each node once it has ended
+prometheus/   configuration and what was measured; stays for the next cluster of that name
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from rungwise.cluster.ray_start import TOKEN_BYTES
+from rungwise.cluster.registry import clusters_folder, forget
+from rungwise.core.errors import UserError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+
+
+class ClusterFolder:
+    """The places of one cluster. Raises UserError if the name cannot be a folder's."""
+
+    def __init__(self, name: str) -> None:
+        if not _NAME.fullmatch(name):
+            raise UserError(
+                f"--name is {name!r}; expected at most 40 letters, digits, dots, dashes and "
+                "underscores, a letter or digit first"
+            )
+        self.name = name
+        self.path = clusters_folder().absolute() / name
+        self.token = self.path / "token"
+        self.ready = self.path / "ready"
+        self.logs = self.path / "logs"
+        self.prometheus = self.path / "prometheus"
+        self._link = self.path / "ray"
+
+    @property
+    def scratch(self) -> Path | None:
+        """The folder of Ray's nodes, while there is one."""
+        return self._link.readlink() if self._link.is_symlink() else None
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Alone at work on this cluster; the lock goes with the process, however that ends.
+
+        Raises UserError if another command is at work on it.
+        """
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (self.path / "lock").open("w") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UserError(
+                    f"another rungwise up or down is at work on the cluster {self.name}; wait for "
+                    "it, or end it with Ctrl-C"
+                ) from error
+            yield
+
+    def make(self) -> Path:
+        """A new token and new scratch, empty logs; the scratch."""
+        shutil.rmtree(self.logs, ignore_errors=True)
+        self.logs.mkdir(mode=0o700)
+        self.prometheus.mkdir(mode=0o700, exist_ok=True)
+        self.token.unlink(missing_ok=True)
+        opened = os.open(self.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(opened, "w") as stream:
+            stream.write(secrets.token_hex(TOKEN_BYTES))
+        # The usual folder for temporary files may have a path too long for a socket below it.
+        short = "/tmp" if os.access("/tmp", os.W_OK) else None
+        scratch = Path(tempfile.mkdtemp(prefix="rungwise-", dir=short))
+        self._link.symlink_to(scratch)
+        return scratch
+
+    def clear(self) -> None:
+        """Remove all but logs and measurements; the record last, so that this can be repeated."""
+        if scratch := self.scratch:
+            for logs in sorted(scratch.glob("*/session_[0-9]*/logs")):
+                kept = self.logs / "ray" / logs.parents[1].name
+                shutil.rmtree(kept, ignore_errors=True)
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(logs, kept)
+            shutil.rmtree(scratch, ignore_errors=True)
+            self._link.unlink()
+        self.token.unlink(missing_ok=True)
+        self.ready.unlink(missing_ok=True)
+        forget(self.name)

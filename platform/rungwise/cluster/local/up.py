@@ -1,0 +1,260 @@
+"""`rungwise up`: start Ray's nodes, MLflow and Prometheus, wait until all answer, say where.
+
+All of it goes on when the command has ended. Each process is written down as it starts, so that
+`rungwise down` can end what a killed `up` left; an `up` that fails or is interrupted ends what it
+started itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.status import Status
+
+from rungwise.cluster import ray_start
+from rungwise.cluster import registry as known
+from rungwise.cluster.local import services
+from rungwise.cluster.local.checks import check_nodes, check_room, local_root
+from rungwise.cluster.local.folder import ClusterFolder
+from rungwise.cluster.local.machine_share import Share, cores, devices, divide
+from rungwise.cluster.local.ports import Ports
+from rungwise.cluster.local.processes import end, family, marked, running, start
+from rungwise.cluster.registry import KnownCluster
+from rungwise.core.errors import UserError
+from rungwise.core.exit_codes import INTERRUPTED, OK
+
+_MLFLOW_PORT, _PROMETHEUS_PORT = 5000, 9090
+_START_SECONDS = 180.0
+_POLL_SECONDS = 0.2
+_LOG_CHARACTERS = 400
+_OLD_MLFLOW = "out-of-date database schema"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asked for. None is for the platform to choose."""
+
+    name: str = "local"
+    nodes: int = 2
+    cpus: int | None = None  # a node; the machine's cores are divided if left out
+    root: str = "artifacts"
+    port: int | None = None  # of the job API and the dashboard
+    mlflow_port: int | None = None
+    prometheus_port: int | None = None
+
+
+def up_command(wanted: Wanted) -> int:
+    """Start the cluster, or say that it runs; the process's exit status."""
+    console = Console()
+    try:
+        show(up(wanted, console), console)
+    except KeyboardInterrupt:
+        console.print("interrupted; what had been started has been ended")
+        return INTERRUPTED
+    return OK
+
+
+def up(wanted: Wanted, console: Console) -> KnownCluster:
+    """The running cluster of that name, started if there is none.
+
+    Raises UserError if it cannot be started here, or one of that name is broken.
+    """
+    folder = ClusterFolder(wanted.name)
+    with folder.locked():
+        there = _there(folder, console)
+        if there is not None:
+            console.print(f"the cluster {there.name} runs already")
+            return there
+        check_nodes(wanted.nodes, wanted.cpus)
+        root = local_root(wanted.root)
+        check_room(wanted.nodes, root)
+        shares = _shares(wanted)
+        ports = Ports()
+        api_port = _port(ports, wanted.port, ray_start.DASHBOARD_PORT, "--port")
+        mlflow_port = _port(ports, wanted.mlflow_port, _MLFLOW_PORT, "--mlflow-port")
+        prometheus_port = _port(
+            ports, wanted.prometheus_port, _PROMETHEUS_PORT, "--prometheus-port"
+        )
+        ray_address = f"{services.address_of(0)}:{ports.near(ray_start.GCS_PORT)}"
+        cluster = KnownCluster(
+            name=wanted.name,
+            job_address=f"http://127.0.0.1:{api_port}",
+            ray_address=ray_address,
+            token_path=str(folder.token),
+            tracking_uri=f"http://127.0.0.1:{mlflow_port}",
+            prometheus_uri=None,
+            root=str(root.parent),
+            processes=(),
+        )
+        # Before anything else exists, so that whatever exists is found by it.
+        known.save(cluster)
+        try:
+            starting = _Starting(cluster, folder, folder.make(), ports)
+            with console.status("starting") as status:
+                starting.run(shares, root, prometheus_port, status)
+        except BaseException:
+            recorded = known.find(wanted.name)
+            assert recorded is not None, "it was saved above"
+            end(recorded.processes, folder.scratch)
+            folder.clear()
+            raise
+        folder.ready.touch()
+        return starting.cluster
+
+
+class _Starting:
+    """The cluster while it is being started."""
+
+    def __init__(
+        self, cluster: KnownCluster, folder: ClusterFolder, scratch: Path, ports: Ports
+    ) -> None:
+        self.cluster = cluster
+        self._folder = folder
+        self._scratch = scratch
+        self._ports = ports
+        self._started: dict[str, psutil.Popen] = {}
+        assert cluster.tracking_uri is not None
+        variables = ray_start.environment(
+            folder.token,
+            **{ray_start.ROOT_VARIABLE: cluster.root},
+            MLFLOW_TRACKING_URI=cluster.tracking_uri,
+            # Seven processes for jobs of its own that nobody here submits.
+            MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false",
+            # Of these Ray has one for the whole machine.
+            AUTOSCALER_METRIC_PORT=str(ports.any()),
+            DASHBOARD_METRIC_PORT=str(ports.any()),
+        )
+        self._environment = marked(variables, scratch)
+
+    def run(self, shares: list[Share], root: Path, prometheus_port: int, status: Status) -> None:
+        """Start everything and wait for it. Raises UserError if something ends or stays silent."""
+        api, token = self.cluster.job_address, self._folder.token
+        tracking = self.cluster.tracking_uri
+        assert tracking is not None
+        self._start("mlflow", services.mlflow(root, int(tracking.rpartition(":")[2])))
+        self._start_node(0, shares[0])
+        status.update("waiting for Ray's head")
+        first = {services.address_of(0)}
+        self._wait("head", lambda: services.nodes(api, token) >= first)
+        for number, share in enumerate(shares[1:], start=1):
+            self._start_node(number, share)
+        command = services.prometheus(self._folder.prometheus, api, token, prometheus_port)
+        if command is not None:
+            uri = f"http://127.0.0.1:{prometheus_port}"
+            self.cluster = replace(self.cluster, prometheus_uri=uri)
+            self._start("prometheus", command)
+            status.update("waiting for Prometheus")
+            self._wait("prometheus", lambda: services.answers(f"{uri}/-/ready"))
+        for number in range(1, len(shares)):
+            name, address = services.name_of(number), services.address_of(number)
+            status.update(f"waiting for {name}")
+            self._wait(name, lambda address=address: address in services.nodes(api, token))
+        status.update("waiting for MLflow")
+        self._wait("mlflow", lambda: services.answers(f"{tracking}/health"))
+        status.update("waiting for the job API")
+        self._wait("head", lambda: services.takes_jobs(api, token))
+
+    def _start_node(self, number: int, share: Share) -> None:
+        node = services.ray_node(
+            number,
+            self.cluster.ray_address,
+            int(self.cluster.job_address.rpartition(":")[2]),
+            share.resources,
+            self._scratch,
+            self._ports,
+        )
+        self._start(services.name_of(number), ray_start.command(node), share.environment)
+
+    def _start(self, what: str, command: list[str], more: dict[str, str] | None = None) -> None:
+        log = self._log(what)
+        process, entry = start(what, command, self._environment | (more or {}), log)
+        self._started[what] = process
+        self.cluster = replace(self.cluster, processes=(*self.cluster.processes, entry))
+        known.save(self.cluster)
+
+    def _wait(self, what: str, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while not ready():
+            for name, process in self._started.items():
+                if process.poll() is not None:
+                    raise UserError(f"{name} has ended: {self._reason(name)}")
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"{what} does not answer after {_START_SECONDS:.0f} s: {self._reason(what)}"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def _log(self, what: str) -> Path:
+        return self._folder.logs / f"{what}.log"
+
+    def _reason(self, what: str) -> str:
+        """The line of a log that says most, and where the log is; the remedy if it is known."""
+        lines = self._log(what).read_text(errors="replace").splitlines()
+        lines = [line.strip() for line in lines if line.strip()]
+        errors = [line for line in lines if "Error" in line or "Exception" in line]
+        line = (errors or lines or ["it said nothing"])[-1][:_LOG_CHARACTERS]
+        place = f"{line} (all of it: {self._log(what)})"
+        if what == "mlflow" and _OLD_MLFLOW in line:
+            return f"{place}; the store is another version's: choose another folder with --root"
+        return place
+
+
+def _there(folder: ClusterFolder, console: Console) -> KnownCluster | None:
+    """The cluster that runs already; None, and nothing left of it, if it has ended by itself."""
+    recorded = [cluster for cluster in known.known() if cluster.name == folder.name]
+    if not recorded:
+        return None
+    cluster = recorded[0]
+    if not family(cluster.processes, folder.scratch):
+        folder.clear()
+        console.print(f"the last cluster {cluster.name} had ended by itself; its record is gone")
+        return None
+    ended = [entry.what for entry in cluster.processes if running(entry) is None]
+    if ended or not folder.ready.exists():
+        why = f"{', '.join(ended)} ended by itself" if ended else "it was never ready"
+        raise UserError(
+            f"a cluster {cluster.name} runs in part ({why}); end it with: "
+            f"rungwise down --name {cluster.name}"
+        )
+    return cluster
+
+
+def _shares(wanted: Wanted) -> list[Share]:
+    shares = divide(wanted.nodes, cores(), devices())
+    if wanted.cpus is None:
+        return shares
+    return [replace(share, cpus=wanted.cpus) for share in shares]
+
+
+def _port(ports: Ports, wanted: int | None, usual: int, option: str) -> int:
+    return ports.near(usual) if wanted is None else ports.wanted(wanted, option)
+
+
+def show(cluster: KnownCluster, console: Console) -> None:
+    """Where everything is, and what to do next."""
+    root = Path(cluster.root)
+    count = sum(
+        entry.what == "head" or entry.what.startswith("node-") for entry in cluster.processes
+    )
+    name = "" if cluster.name == "local" else f" --name {cluster.name}"
+    folder = ClusterFolder(cluster.name)
+    rows = [
+        (f"cluster {cluster.name}", f"{count} nodes, token required"),
+        ("job address", cluster.job_address),
+        ("Ray dashboard", f"{cluster.job_address}  (asks for the token)"),
+        ("MLflow", cluster.tracking_uri or ""),
+        ("Prometheus", cluster.prometheus_uri or "not installed"),
+        ("token", cluster.token_path),
+        ("artifacts", f"a recipe's `root: artifacts` is {root / 'artifacts'}"),
+        ("logs", str(folder.logs)),
+        ("", ""),
+        ("next", f"rungwise submit workflows/pretrain.py workflows/configs/quickstart.yaml{name}"),
+        ("", f"rungwise down{name}"),
+    ]
+    for what, where in rows:
+        console.print(f"{what:<15}{where}".rstrip(), markup=False, highlight=False, soft_wrap=True)

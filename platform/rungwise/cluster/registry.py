@@ -1,0 +1,97 @@
+"""Clusters that `rungwise up` started here: where each is reached, and which processes it has.
+
+One folder a cluster below ~/.rungwise/clusters (RUNGWISE_HOME names another place than
+~/.rungwise). The token lies beside the record, readable by its owner alone; the record holds no
+secret.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rungwise.core.errors import UserError
+
+_RECORD = "cluster.json"
+HOME_VARIABLE = "RUNGWISE_HOME"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of a cluster. Ids are used again; together with its start it is one process's."""
+
+    what: str  # head, node-2, mlflow, prometheus
+    pid: int
+    started: float  # seconds since the epoch, as psutil's create_time has it
+
+
+@dataclass(frozen=True)
+class KnownCluster:
+    """How a cluster is reached, and what `rungwise down` is to end."""
+
+    name: str
+    job_address: str  # http://127.0.0.1:8265
+    ray_address: str  # 127.0.0.2:6379
+    token_path: str
+    tracking_uri: str | None
+    prometheus_uri: str | None
+    root: str  # where a relative `root` of a recipe lies
+    processes: tuple[Process, ...]
+
+
+def clusters_folder() -> Path:
+    """The folder that holds one folder a cluster."""
+    home = os.environ.get(HOME_VARIABLE)
+    return (Path(home) if home else Path.home() / ".rungwise") / "clusters"
+
+
+def save(cluster: KnownCluster) -> None:
+    """Write the record, whole or not at all."""
+    folder = clusters_folder() / cluster.name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = folder / f"{_RECORD}.part"
+    part.write_text(json.dumps(dataclasses.asdict(cluster), indent=2) + "\n", "utf-8")
+    part.replace(folder / _RECORD)
+
+
+def known() -> list[KnownCluster]:
+    """All clusters with a record, by name; their processes may have ended since."""
+    records = sorted(clusters_folder().glob(f"*/{_RECORD}"))
+    return [_read(record) for record in records]
+
+
+def find(name: str | None) -> KnownCluster | None:
+    """The cluster of that name, or the only one if no name is given; None if there is none.
+
+    Raises UserError if there is none of that name, or several and no name.
+    """
+    found = known()
+    if name is None:
+        if len(found) > 1:
+            names = ", ".join(cluster.name for cluster in found)
+            raise UserError(f"several clusters run here ({names}); choose one with --name")
+        return found[0] if found else None
+    for cluster in found:
+        if cluster.name == name:
+            return cluster
+    names = ", ".join(cluster.name for cluster in found) or "none"
+    raise UserError(f"no cluster named {name} was started here; there is: {names}")
+
+
+def forget(name: str) -> None:
+    """Remove the record; what else lies in the folder stays."""
+    (clusters_folder() / name / _RECORD).unlink(missing_ok=True)
+
+
+def _read(record: Path) -> KnownCluster:
+    try:
+        data = json.loads(record.read_text("utf-8"))
+        processes = tuple(Process(**process) for process in data.pop("processes"))
+        return KnownCluster(**data, processes=processes)
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"{record} is no record of a cluster ({error}); end its processes by hand and remove it"
+        ) from error

@@ -1,0 +1,178 @@
+"""`rungwise doctor`: what a run would find here, in one table, and what is wrong with it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+from packaging.requirements import Requirement
+from rich.console import Console
+from rich.table import Table
+
+from rungwise.core.config import load
+from rungwise.core.errors import UserError
+from rungwise.core.exit_codes import FAILED, OK
+from rungwise.core.storage import Folder
+from rungwise.core.tracking import default_uri, without_password
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.workflow import root_folder, tracking_uri
+
+_SHOWN = ("ray", "torch", "mlflow", "tokenizers", "pyarrow", "numpy", "s3fs")
+_MEMORY_GIB = 6.0
+_DISK_GIB = 2.0
+_SERVER_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row: what was looked at, what was found, and what to do if it is not well."""
+
+    what: str
+    found: str
+    state: Literal["ok", "look", "wrong"] = "ok"
+    remedy: str = ""
+
+
+def doctor(config: str | None, overrides: Sequence[str]) -> int:
+    """Print the table; status 1 if something is wrong that a run would fail on."""
+    findings = list(examine(config, overrides))
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "what", "found", "what to do"):
+        table.add_column(heading, overflow="fold")
+    marks = {"ok": "[green]ok[/]", "look": "[yellow]look[/]", "wrong": "[bold red]wrong[/]"}
+    for finding in findings:
+        table.add_row(marks[finding.state], finding.what, finding.found, finding.remedy)
+    console = Console()
+    console.print(table)
+    wrong = sum(finding.state == "wrong" for finding in findings)
+    console.print(f"\n{wrong} wrong" if wrong else "\nnothing wrong", highlight=False)
+    return FAILED if wrong else OK
+
+
+def examine(config: str | None, overrides: Sequence[str]) -> Iterator[Finding]:
+    """Every finding, in the order of the table."""
+    yield _python()
+    yield from _packages()
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    yield Finding(
+        "CPUs",
+        str(cpus),
+        "ok" if cpus >= 2 else "look",
+        "" if cpus >= 2 else "set compute.num_workers=1",
+    )
+    yield _memory()
+    yield _gpu()
+    root, uri = _places(config, overrides)
+    yield _disk(root)
+    yield _tracking(uri)
+    yield _cluster()
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    fits = sys.version_info >= (3, 11)
+    return Finding(
+        "Python",
+        version,
+        "ok" if fits else "wrong",
+        "" if fits else "install Python 3.11 or newer, then remove .venv",
+    )
+
+
+def _packages() -> Iterator[Finding]:
+    required = {
+        requirement.name: requirement
+        for text in importlib.metadata.requires("rungwise") or []
+        if "extra ==" not in text
+        for requirement in [Requirement(text)]
+    }
+    for name, requirement in sorted(required.items()):
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(name, "missing", "wrong", f"pip install '{requirement}'")
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            yield Finding(name, version, "wrong", f"pip install '{requirement}'")
+        elif name in _SHOWN:
+            yield Finding(name, version)
+
+
+def _memory() -> Finding:
+    memory = psutil.virtual_memory()
+    available = memory.available / 2**30
+    found = f"{available:.1f} GiB available of {memory.total / 2**30:.1f}"
+    if available >= _MEMORY_GIB:
+        return Finding("memory", found)
+    return Finding("memory", found, "look", f"the quickstart may take {_MEMORY_GIB:.0f} GiB")
+
+
+def _gpu() -> Finding:
+    import torch
+
+    if not torch.cuda.is_available():
+        return Finding("GPU", "none; training runs on CPUs")
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return Finding("GPU", ", ".join(names), remedy="set compute.gpus_per_worker=1 to use them")
+
+
+def _places(config: str | None, overrides: Sequence[str]) -> tuple[Folder, str]:
+    if config is None:
+        root = Folder.at("artifacts")
+        return root, default_uri(root, os.environ.get("MLFLOW_TRACKING_URI"))
+    recipe = load(Recipe, config, overrides)
+    root = root_folder(recipe.root)
+    return root, tracking_uri(recipe, root)
+
+
+def _disk(root: Folder) -> Finding:
+    if root.remote:
+        try:
+            root.check_writable("root")
+        except UserError as error:
+            return Finding("root", root.uri, "wrong", str(error))
+        return Finding("root", root.uri)
+    place = Path(root.uri)
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free / 2**30
+    found = f"{root.uri}, {free:.1f} GiB free"
+    if not os.access(place, os.W_OK):
+        return Finding("root", found, "wrong", "not writable; set another root")
+    if free < _DISK_GIB:
+        return Finding("root", found, "look", f"less than {_DISK_GIB:.0f} GiB; free some space")
+    return Finding("root", found)
+
+
+def _tracking(uri: str) -> Finding:
+    shown = without_password(uri)
+    if not uri.startswith("http"):
+        return Finding("MLflow", shown)
+    try:
+        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_SERVER_SECONDS) as answer:
+            answer.read()
+        return Finding("MLflow", f"{shown} answers")
+    except (urllib.error.URLError, OSError) as error:
+        return Finding(
+            "MLflow",
+            f"{shown} does not answer ({error})",
+            "wrong",
+            "start the server, or unset MLFLOW_TRACKING_URI to use SQLite",
+        )
+
+
+def _cluster() -> Finding:
+    address = os.environ.get("RAY_ADDRESS")
+    if address:
+        return Finding("Ray", f"joins {address} (RAY_ADDRESS)")
+    return Finding("Ray", "starts on this machine, closed by a token")

@@ -1,0 +1,1 @@
+"""Configuration, storage, artifacts, stages and tracking: what every other package rests on."""

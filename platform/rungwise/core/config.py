@@ -1,0 +1,250 @@
+"""Configuration is data: frozen pydantic models, one YAML file, dotted overrides, canonical JSON.
+
+    recipe = load(Recipe, "workflows/configs/quickstart.yaml", ["pretrain.steps=100"])
+
+A YAML file is complete: no includes, no interpolation. A key that no model knows is refused with
+its path and the nearest key there is. Nothing derived is ever a key; it is a property or a
+function.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+import types
+import typing
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rungwise.core.errors import ConfigError
+
+
+class Config(BaseModel):
+    """Base of every configuration block: frozen, unknown keys refused, no NaN."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True
+    )
+
+
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+def load(model: type[ConfigT], path: str | Path, overrides: Iterable[str] = ()) -> ConfigT:
+    """Read the YAML file at `path`, apply `key.path=value` overrides, validate.
+
+    Raises ConfigError naming the file, the key, what was expected and the nearest known key.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the config {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the config {path} is not UTF-8: {error}") from error
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"the config {path} is not YAML: {_one_line(error)}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"the config {path} must be a mapping of blocks, found {_kind(data)}")
+    return validate(model, with_overrides(data, parse_overrides(overrides)), source=str(path))
+
+
+def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
+    """`["a.b=1", "c=[x, y]"]` -> `{"a.b": 1, "c": ["x", "y"]}`; each value is read as YAML."""
+    parsed: dict[str, Any] = {}
+    for item in overrides:
+        key, equals, value = item.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"expected key.path=value on the command line, found {item!r}")
+        try:
+            parsed[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"the value of {key} is not YAML: {_one_line(error)}") from error
+    return parsed
+
+
+def with_overrides(data: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """A copy of `data` with dotted keys replaced. A number in a path is an index into a list."""
+    result = json.loads(json.dumps(data, default=str))
+    for dotted, value in overrides.items():
+        parts = dotted.split(".")
+        node = result
+        for depth in range(len(parts)):
+            key = _key_in(node, parts, depth)
+            if depth == len(parts) - 1:
+                node[key] = value
+            else:
+                if isinstance(node, dict) and not isinstance(node.get(key), dict | list):
+                    node[key] = {}
+                node = node[key]
+    return result
+
+
+def _key_in(node: Any, parts: list[str], depth: int) -> Any:
+    """What `parts[depth]` of a dotted key is in `node`: a key of a block, an index into a list."""
+    part = parts[depth]
+    if isinstance(node, list):
+        if not part.isdigit() or int(part) >= len(node):
+            here = ".".join(parts[: depth + 1])
+            raise ConfigError(f"{here}: expected an index below {len(node)}, found {part!r}")
+        return int(part)
+    if not isinstance(node, dict):
+        above = ".".join(parts[:depth])
+        raise ConfigError(f"{'.'.join(parts)}: {above} is a value, not a block")
+    return part
+
+
+def validate(model: type[ConfigT], data: dict[str, Any], source: str = "config") -> ConfigT:
+    """`data` as `model`; a ConfigError with one line for each problem if it does not fit."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problems = [_describe(model, item) for item in error.errors()]
+        raise ConfigError(f"{source}: " + "; ".join(problems)) from None
+
+
+def canonical_json(value: Any) -> str:
+    """The one text of `value`: sorted keys, no blanks. Refuses what JSON cannot hold exactly.
+
+    Raises TypeError for a value that is neither a Config nor plain JSON data, and ValueError for
+    NaN and infinities, so that a fingerprint never rests on somebody's `repr`.
+    """
+    return json.dumps(
+        _plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def fingerprint(value: Any, length: int = 12) -> str:
+    """The first `length` hexadecimal digits of the SHA-256 of the canonical JSON of `value`."""
+    return hashlib.sha256(canonical_json(value).encode("utf-8")).hexdigest()[:length]
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested blocks as `{"a.b": leaf}`: what MLflow calls parameters and `plan` compares."""
+    plain = _plain(value)
+    if isinstance(plain, dict) and plain:
+        flat: dict[str, Any] = {}
+        for key, item in plain.items():
+            flat.update(flatten(item, f"{prefix}.{key}" if prefix else key))
+        return flat
+    return {prefix: plain} if prefix else {}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return _plain(value.model_dump(mode="json"))
+    if value is None or isinstance(value, bool | str | int):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value} has no exact JSON text")
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        if bad := [key for key in value if not isinstance(key, str)]:
+            raise TypeError(f"keys must be strings, found {bad[0]!r}")
+        return {key: _plain(item) for key, item in value.items()}
+    raise TypeError(f"{type(value).__name__} cannot be written exactly as JSON")
+
+
+def _describe(model: type[Config], item: Any) -> str:
+    # Pydantic puts the tag of a union in the path; a reader looks for the key as it is in YAML.
+    location = _yaml_path(model, item["loc"])
+    key = ".".join(str(part) for part in location) or "the file"
+    if item["type"] == "extra_forbidden":
+        known = sorted(_fields_at(model, item["loc"][:-1]))
+        near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+        return f"{key}: unknown key; {hint}"
+    if item["type"] == "missing":
+        return f"{key}: this key is missing"
+    if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        kinds = [str(_tag(node)) for node in _nodes_at(model, item["loc"])]
+        tag = item.get("ctx", {}).get("tag")
+        near = difflib.get_close_matches(str(tag), kinds, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        found = f"found {tag!r}{hint}" if tag is not None else "this key is missing"
+        return f"{key}.kind: expected one of {', '.join(kinds)}; {found}"
+    message = item["msg"].removeprefix("Value error, ")
+    found = "" if item["type"] == "value_error" else f", found {_shorten(item.get('input'))}"
+    return f"{key}: {message[0].lower() + message[1:]}{found}"
+
+
+def _yaml_path(model: Any, location: tuple[int | str, ...]) -> list[int | str]:
+    path: list[int | str] = []
+    nodes: list[Any] = [model]
+    for part in location:
+        if any(_is_model(node) for node in nodes) and all(
+            part not in node.model_fields for node in nodes if _is_model(node)
+        ):
+            tagged = [node for node in nodes if _is_model(node) and _tag(node) == part]
+            if tagged:
+                nodes = tagged
+                continue
+        path.append(part)
+        nodes = _children(nodes, part)
+    return path
+
+
+def _fields_at(model: type[Config], location: tuple[int | str, ...]) -> set[str]:
+    return {name for node in _nodes_at(model, location) for name in node.model_fields}
+
+
+def _nodes_at(model: type[Config], location: tuple[int | str, ...]) -> list[type[Config]]:
+    nodes: list[Any] = [model]
+    for part in location:
+        tagged = [node for node in nodes if _is_model(node) and _tag(node) == part]
+        nodes = tagged or _children(nodes, part)
+    return [node for node in nodes if _is_model(node)]
+
+
+def _children(nodes: list[Any], part: int | str) -> list[Any]:
+    found: list[Any] = []
+    for node in nodes:
+        if _is_model(node) and part in node.model_fields:
+            found.extend(_models_in(node.model_fields[part].annotation))
+        elif not _is_model(node) or isinstance(part, int):
+            found.append(node)
+    return found
+
+
+def _models_in(annotation: Any) -> list[Any]:
+    """Every Config class that appears in a type: in unions, lists, dicts and Annotated."""
+    if _is_model(annotation):
+        return [annotation]
+    if typing.get_origin(annotation) in (None, typing.Literal) and not isinstance(
+        annotation, types.UnionType
+    ):
+        return []
+    return [model for part in typing.get_args(annotation) for model in _models_in(part)]
+
+
+def _is_model(node: Any) -> bool:
+    return isinstance(node, type) and issubclass(node, BaseModel)
+
+
+def _tag(node: Any) -> Any:
+    field = node.model_fields.get("kind")
+    return field.default if field is not None else None
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,35 @@
+"""How every command ends: an exit status, and one line where the user can mend what is wrong.
+
+Apart from the commands themselves, so that one that needs little is not kept waiting by imports.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from rich.console import Console
+
+from rungwise.core.errors import StageFailed, UserError
+
+OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Run `command`; what the user can mend ends in one line and status 2, without a traceback."""
+    errors = Console(stderr=True, soft_wrap=True)
+    try:
+        return command()
+    except UserError as error:
+        errors.print(f"error: {error}", style="bold red", markup=False, highlight=False)
+        return USER_ERROR
+    except StageFailed as error:
+        if error.__cause__ is not None:
+            errors.print(str(error.__cause__).rstrip(), markup=False, highlight=False)
+        errors.print(f"error: {error}", style="bold red", markup=False, highlight=False)
+        errors.print("What was finished stays; the same command goes on from there.")
+        return FAILED
+    except KeyboardInterrupt:
+        errors.print("interrupted; the same command goes on from the last checkpoint:")
+        errors.print(f"  {' '.join(sys.orig_argv)}", markup=False, highlight=False)
+        return INTERRUPTED

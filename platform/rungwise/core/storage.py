@@ -1,0 +1,465 @@
+"""The only file that knows a bucket from a folder.
+
+A `Folder` is a place for files: a local directory or a prefix of an object store
+(`s3://bucket/key`). Whatever is written appears whole or not at all: locally by a rename, on S3
+because one object is one write. Everything else in the package speaks of folders and names.
+
+A store that stumbles is asked again. botocore repeats a request that is refused, reset or not
+answered, s3fs does so for a body that breaks off, and what is read here is checked for its length
+and for its ETag. A store that stays away is one UserError after some two minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import hashlib
+import io
+import os
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import fsspec
+
+from rungwise.core.errors import DataError, UserError
+
+_CHUNK_BYTES = 1 << 20
+# What one request asks a store for: large enough that its latency does not count.
+_RANGE_BYTES = 8 << 20
+_RANGES_AT_ONCE = 8
+# s3fs repeats five times what botocore gives up, with growing pauses: 20 attempts a request.
+_ATTEMPTS = 4
+_CONNECT_SECONDS = 5
+_ANSWER_SECONDS = 30
+_SHORT_ANSWERS = 3
+
+
+def is_remote(uri: str) -> bool:
+    """True for `s3://...` and other URLs, False for paths of this machine."""
+    return "://" in uri and not uri.startswith("file://")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A local directory or an object-store prefix. `Folder.at` makes one; `/` goes deeper."""
+
+    uri: str
+
+    @classmethod
+    def at(cls, uri: str | Path) -> Folder:
+        """A folder for a path or URL; a local path becomes absolute, so workers agree on it."""
+        text = str(uri).removeprefix("file://")
+        if is_remote(text):
+            return cls(text.rstrip("/"))
+        return cls(str(Path(text).expanduser().absolute()))
+
+    def __truediv__(self, name: str) -> Folder:
+        return Folder(f"{self.uri}/{name}")
+
+    @property
+    def remote(self) -> bool:
+        return is_remote(self.uri)
+
+    def path(self, name: str) -> str:
+        return f"{self.uri}/{name}"
+
+    def exists(self, name: str = "") -> bool:
+        fs, root = self._filesystem()
+        with reached(self.uri):
+            return bool(fs.exists(f"{root}/{name}" if name else root))
+
+    def size(self, name: str) -> int:
+        """Bytes of one file."""
+        fs, root = self._filesystem()
+        with reached(self.uri):
+            return int(fs.size(f"{root}/{name}"))
+
+    def names(self) -> list[str]:
+        """Every file below this folder, relative, sorted. Empty if there is no such folder."""
+        return list(self.sizes())
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes of every file below this folder, by relative name, sorted; one listing."""
+        fs, root = self._filesystem()
+        with reached(self.uri):
+            if not fs.exists(root):
+                return {}
+            root = fs._strip_protocol(root)
+            found = fs.find(root, detail=True)
+        return {
+            str(path)[len(root) :].lstrip("/"): int(info["size"])
+            for path, info in sorted(found.items())
+        }
+
+    def subfolders(self) -> list[str]:
+        """The names of the folders directly in this one, sorted."""
+        fs, root = self._filesystem()
+        with reached(self.uri):
+            if not fs.exists(root):
+                return []
+            found = fs.ls(root, detail=True)
+        paths = [str(item["name"]) for item in found if item["type"] == "directory"]
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
+
+    def read_bytes(self, name: str) -> bytes:
+        with reached(self.uri), _open(self.path(name)) as stream:
+            return stream.read()
+
+    def open(self, name: str) -> BinaryIO:
+        """A stream of the bytes of one file, which can seek; nothing is kept on this machine."""
+        with reached(self.uri):
+            return _open(self.path(name))
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Write one file whole: a reader sees the old file, the new one, or none."""
+        with self.staged(name) as path:
+            path.write_bytes(data)
+
+    @contextlib.contextmanager
+    def staged(self, name: str) -> Iterator[Path]:
+        """A local path to write; on a clean exit it becomes the file `name`, otherwise nothing.
+
+        Raises UserError if the disk is full or the folder cannot be written.
+        """
+        if self.remote:
+            with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
+                path = Path(scratch) / Path(name).name
+                with explained(scratch):
+                    yield path
+                with explained(self.uri):
+                    self._upload(path, name)
+            return
+        with explained(self.uri):
+            target = Path(self.uri) / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.tmp"
+            try:
+                yield path
+                flush_to_disk(path)
+                os.replace(path, target)
+            finally:
+                path.unlink(missing_ok=True)
+
+    def _upload(self, path: Path, name: str) -> None:
+        fs, root = self._filesystem()
+        try:
+            fs.put_file(str(path), f"{root}/{name}")
+        except FileNotFoundError:
+            # An upload in parts whose completion was answered into a broken connection is not
+            # known any more when it is completed again.
+            fs.put_file(str(path), f"{root}/{name}")
+
+    def local(self, name: str, cache: Path | None = None) -> Path:
+        """A path on this machine with the bytes of `name`: itself, or a download in `cache`."""
+        if not self.remote:
+            return Path(self.uri) / name
+        cache = cache or Path(tempfile.gettempdir()) / f"rungwise-cache-{os.getuid()}"
+        fs, root = self._filesystem()
+        with reached(self.uri):
+            before = fs.info(f"{root}/{name}")
+        tag = before.get("ETag") or before["size"]
+        key = hashlib.sha256(f"{self.uri}/{name}#{tag}".encode()).hexdigest()[:32]
+        target = cache / key / Path(name).name
+        if not target.exists():
+            with Folder(str(target.parent)).staged(target.name) as path, reached(self.uri):
+                _download(fs, f"{root}/{name}", before, path)
+        return target
+
+    def copy_in(self, source: Path, name: str) -> None:
+        """Put a copy of the local file `source` here as `name`."""
+        with self.staged(name) as path:
+            shutil.copyfile(source, path)
+
+    def remove(self, name: str = "") -> None:
+        """Delete one file, or the whole folder. No error if it is not there."""
+        fs, root = self._filesystem()
+        path = f"{root}/{name}" if name else root
+        with explained(self.uri):
+            if fs.exists(path):
+                fs.rm(path, recursive=True)
+
+    def sha256(self, name: str) -> str:
+        """Hexadecimal SHA-256 of one file, read in pieces."""
+        with reached(self.uri), _open(self.path(name)) as stream:
+            return _sha256_of(stream)
+
+    def check_writable(self, key: str) -> None:
+        """Raise UserError, naming the config key `key`, unless a file can be written here."""
+        probe = f".rungwise-{uuid.uuid4().hex[:8]}"
+        try:
+            self.write_bytes(probe, b"")
+            self.remove(probe)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"{key}: cannot write to {self.uri} ({error}); choose another {key}"
+            ) from (error)
+
+    def free_bytes(self) -> int | None:
+        """Bytes left on the disk of a local folder, None for a remote one."""
+        if self.remote:
+            return None
+        path = Path(self.uri)
+        while not path.exists():
+            path = path.parent
+        return shutil.disk_usage(path).free
+
+    def _filesystem(self) -> tuple[Any, str]:
+        return _filesystem(self.uri)
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of somebody else's that is read: its URI, its name below the source, its bytes.
+
+    `tag` is the store's own, empty for a local file.
+    """
+
+    uri: str
+    name: str
+    size_bytes: int
+    tag: str = ""
+
+    def open(self) -> BinaryIO:
+        """A stream of the bytes, which can seek; a DataError if the file is not what was listed."""
+        return _open(self.uri, self.tag)
+
+    def digest(self) -> str:
+        """What changes when the bytes do: SHA-256 here, the store's own tag and size on S3."""
+        if self.tag:
+            return f"{self.tag}-{self.size_bytes}"
+        with self.open() as stream:
+            return _sha256_of(stream)
+
+
+def find_files(pattern: str) -> list[SourceFile]:
+    """The files of a file, a folder (all below it) or a glob, sorted by name; hidden ones left out.
+
+    Names are relative to the folder, or to the part of a glob before its first wildcard, so that a
+    corpus that moves keeps its document ids. Empty if nothing matches. A store is asked for one
+    listing, whatever the number of files.
+    """
+    fs, path = _filesystem(pattern)
+    path = fs._strip_protocol(path)
+    if any(letter in path for letter in "*?["):
+        found = fs.glob(path, detail=True)
+        fixed = path[: min(path.index(letter) for letter in "*?[" if letter in path)]
+        base = fixed.rpartition("/")[0]
+    elif fs.isdir(path):
+        found, base = fs.find(path, detail=True), path
+    elif fs.exists(path):
+        found, base = {path: fs.info(path)}, path.rpartition("/")[0]
+    else:
+        return []
+    files = []
+    for name, info in sorted(found.items()):
+        relative = str(name)[len(base) :].lstrip("/")
+        hidden = any(part.startswith(".") for part in relative.split("/"))
+        if info["type"] == "file" and not hidden:
+            uri = fs.unstrip_protocol(name) if is_remote(pattern) else str(name)
+            files.append(SourceFile(uri, relative, int(info["size"]), _tag_of(info)))
+    return files
+
+
+class _Ranges(io.RawIOBase):
+    """An object of a store, read by ranges that are as long as they were asked for."""
+
+    def __init__(self, opened: Any, uri: str) -> None:
+        self._opened = opened
+        self._uri = uri
+        self._position = 0
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._fetch(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
+
+    def readall(self) -> bytes:
+        # The one inherited asks for 8 kB at a time.
+        return b"".join(iter(lambda: self._fetch(_RANGE_BYTES), b""))
+
+    def _fetch(self, most: int) -> bytes:
+        wanted = max(0, min(most, self._opened.size - self._position))
+        found = b""
+        for _ in range(_SHORT_ANSWERS):
+            self._opened.seek(self._position)
+            found = self._opened.read(wanted)
+            if len(found) == wanted:
+                self._position += wanted
+                return found
+        raise _short(self._uri, wanted, len(found))
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._opened.size}
+        self._position = start[whence] + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._opened.close()
+        super().close()
+
+
+def _open(uri: str, tag: str = "") -> BinaryIO:
+    if not is_remote(uri):
+        return open(uri.removeprefix("file://"), "rb")
+    fs, path = _filesystem(uri)
+    # s3fs sends the tag it finds now with every range, so that no two versions are mixed.
+    opened = fs.open(path, "rb", cache_type="none")
+    found = _tag_of(opened.details)
+    if tag and found != tag:
+        raise DataError(f"{uri} has changed since it was listed; run again")
+    return io.BufferedReader(_Ranges(opened, uri), _RANGE_BYTES)
+
+
+def _download(fs: Any, path: str, before: dict[str, Any], target: Path) -> None:
+    """Write the object at `path` to `target`, a few ranges at once; all of one version."""
+    size = int(before["size"])
+
+    def fetch(start: int) -> None:
+        end = min(start + _RANGE_BYTES, size)
+        found = b""
+        for _ in range(_SHORT_ANSWERS):
+            found = fs.cat_file(path, start=start, end=end)
+            if len(found) == end - start:
+                break
+        else:
+            raise _short(path, end - start, len(found))
+        os.pwrite(descriptor, found, start)
+
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        with ThreadPoolExecutor(_RANGES_AT_ONCE) as pool:
+            list(pool.map(fetch, range(0, size, _RANGE_BYTES)))
+    finally:
+        os.close(descriptor)
+    if _tag_of(fs.info(path)) != _tag_of(before):
+        raise DataError(f"{path} was replaced while it was read; run again")
+
+
+def _short(uri: str, wanted: int, found: int) -> UserError:
+    return DataError(
+        f"{uri}: asked {_SHORT_ANSWERS} times for {wanted:,} bytes, the store sent {found:,}; "
+        "check the store and whatever stands before it"
+    )
+
+
+def _tag_of(info: dict[str, Any]) -> str:
+    return str(info.get("ETag") or "").strip('"')
+
+
+def _filesystem(uri: str) -> tuple[Any, str]:
+    if not is_remote(uri):
+        return fsspec.core.url_to_fs(uri)
+    # Worker processes may write what this one reads: no listing is remembered.
+    options: dict[str, Any] = {"use_listings_cache": False}
+    if uri.startswith(("s3://", "s3a://")):
+        _retry_checksums()
+        options["config_kwargs"] = {
+            "connect_timeout": _CONNECT_SECONDS,
+            "read_timeout": _ANSWER_SECONDS,
+            "retries": {
+                "mode": os.environ.get("AWS_RETRY_MODE", "standard"),
+                "total_max_attempts": int(os.environ.get("AWS_MAX_ATTEMPTS", _ATTEMPTS)),
+            },
+        }
+    return fsspec.core.url_to_fs(uri, **options)
+
+
+@functools.cache
+def _retry_checksums() -> None:
+    """Have s3fs ask again for a body that is not what its checksum says: it was cut on the way."""
+    from botocore.exceptions import FlexibleChecksumError
+    from s3fs.core import add_retryable_error
+
+    add_retryable_error(FlexibleChecksumError)
+
+
+@contextlib.contextmanager
+def explained(uri: str) -> Iterator[None]:
+    """Turn a full disk, a refused write and a store that is away into one sentence for the user."""
+    try:
+        with reached(uri):
+            yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"no room left on the disk of {uri}; free some space, or choose another root"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
+            raise UserError(
+                f"cannot write to {uri} ({error.strerror}); choose another root"
+            ) from error
+        raise
+
+
+@contextlib.contextmanager
+def reached(uri: str, key: str = "root") -> Iterator[None]:
+    """Turn what S3 answers, or that it does not, into a UserError; `key` is the config's for `uri`.
+
+    That a file is not there stays a FileNotFoundError, and what is no error of S3 is left alone.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if message := _of_a_store(error):
+            raise UserError(
+                f"cannot use bucket {_bucket(uri)} ({message}); check AWS_ENDPOINT_URL, the "
+                f"credentials and the network, or change {key} (now {uri})"
+            ) from error
+        raise
+
+
+def _of_a_store(error: Exception) -> str:
+    """What an error of S3 says, in one line; empty if it is none, or only of a missing object."""
+    # What has not been imported has raised nothing, and importing it takes a while.
+    botocore = sys.modules.get("botocore.exceptions")
+    if botocore is None:
+        return ""
+    ours = (botocore.BotoCoreError, botocore.ClientError)
+    cause = next((one for one in (error, error.__cause__) if isinstance(one, ours)), None)
+    if cause is None:
+        return ""
+    code = getattr(cause, "response", {}).get("Error", {}).get("Code")
+    if code == "NoSuchBucket":
+        return "there is no such bucket"
+    return "" if isinstance(error, FileNotFoundError) else " ".join(str(cause).split())
+
+
+def _bucket(uri: str) -> str:
+    return uri.partition("://")[2].partition("/")[0]
+
+
+def flush_to_disk(path: Path | str) -> None:
+    """Return when a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256_of(stream: Any) -> str:
+    digest = hashlib.sha256()
+    while chunk := stream.read(_CHUNK_BYTES):
+        digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,394 @@
+"""MLflow, spoken to by one thread of one process, so one logical run is one MLflow run.
+
+Stages and workers report events; the driver's `Tracker` writes each to a spool file first and a
+thread sends the file's events in order. A server that is away, slow or wrong never stops training:
+what it has not taken stays in the spool and is sent by the next run or by `rungwise sync`.
+
+Sending twice is harmless. A run is found again by the tag `rungwise.key`, and a point whose step
+the run already has is dropped, which is also what makes steps replayed after a crash appear once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import queue
+import re
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from rungwise.core.config import Config
+from rungwise.core.storage import Folder
+
+logger = logging.getLogger(__name__)
+
+KEY_TAG = "rungwise.key"
+PARENT_TAG = "mlflow.parentRunId"
+# So that the UI opens on training runs and not on traces.
+_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+_RETRY_SECONDS = 5.0
+_PARAM_CHARACTERS = 6000  # MLflow's own limit
+_TAG_CHARACTERS = 5000
+_BATCH_POINTS = 1000
+
+
+class TrackingConfig(Config):
+    """Which MLflow. Changing a value here rebuilds nothing."""
+
+    # None: MLFLOW_TRACKING_URI if it is set, else an SQLite file below `root`.
+    uri: str | None = None
+    experiment: str = "rungwise"
+
+
+def default_uri(root: Folder, environment_uri: str | None) -> str:
+    """The tracking URI when the recipe names none."""
+    if environment_uri:
+        return environment_uri
+    base = Path.cwd() if root.remote else Path(root.uri)
+    return f"sqlite:///{base}/mlflow.db"
+
+
+def artifact_location(uri: str) -> str | None:
+    """Where an SQLite store keeps its artifacts: beside the database. A server decides itself."""
+    if not uri.startswith("sqlite:///"):
+        return None
+    return (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
+
+
+def without_password(uri: str) -> str:
+    """`uri` as it may be shown and stored."""
+    return re.sub(r"(?<=://)[^/@]*@", "", uri)
+
+
+class Tracker:
+    """Sends events to MLflow from a thread of its own. Every method returns at once."""
+
+    def __init__(self, uri: str, experiment: str, spool: Path) -> None:
+        self.uri = uri
+        self.shown_uri = without_password(uri)
+        self._sender = _Sender(uri, experiment)
+        self._spool = spool
+        spool.mkdir(parents=True, exist_ok=True)
+        self._path = spool / f"{time.time_ns()}-{uuid.uuid4().hex[:6]}.jsonl"
+        file = _locked(self._path, "w")
+        assert file is not None, "its name is new, so no other process holds it"
+        self._file = file
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._sent = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._send_all, name="mlflow", daemon=True)
+        self._thread.start()
+
+    def open(
+        self,
+        key: str,
+        name: str,
+        parent: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Start the run called `key`, or go on with it if the server has it already."""
+        self._put(
+            op="open", key=key, name=name, parent=parent, tags=tags or {}, params=params or {}
+        )
+
+    def metrics(self, key: str, values: Mapping[str, float], step: int) -> None:
+        self._put(op="metrics", key=key, values=dict(values), step=step)
+
+    def tags(self, key: str, tags: Mapping[str, str]) -> None:
+        self._put(op="tags", key=key, tags=dict(tags))
+
+    def artifact(self, key: str, path: str, folder: str = "") -> None:
+        """A file of this machine to keep with the run, below `folder`."""
+        self._put(op="artifact", key=key, path=path, folder=folder)
+
+    def close(self, key: str, status: str) -> None:
+        """End a run: FINISHED, FAILED or KILLED."""
+        self._put(op="close", key=key, status=status)
+
+    def run_id(self, key: str, timeout_seconds: float) -> str | None:
+        """MLflow's id of the run `key`, once the server has it; None if that takes longer."""
+        deadline = time.monotonic() + timeout_seconds
+        while time.monotonic() < deadline:
+            if key in self._sender.runs:
+                return self._sender.runs[key]
+            time.sleep(0.05)
+        return None
+
+    def finish(self, timeout_seconds: float) -> int:
+        """Send what is left, at most so long; the number of events that stay in the spool."""
+        self._closing.set()
+        self._events.put(None)
+        self._sent.wait(timeout_seconds)
+        left = self._events.qsize()
+        if self._sent.is_set():
+            self._file.close()
+            self._path.unlink(missing_ok=True)
+            return len(list(self._spool.glob("*.jsonl")))
+        return max(left, 1)
+
+    def _put(self, **event: Any) -> None:
+        event["time"] = int(time.time() * 1000)
+        try:
+            self._file.write(json.dumps(event) + "\n")
+            self._file.flush()
+        except (OSError, TypeError) as error:
+            # A full disk must not end the training that fills it.
+            logger.warning("an event for MLflow was not spooled: %s", error)
+        self._events.put(event)
+
+    def _send_all(self) -> None:
+        waiting = _unsent(self._spool)
+        for path, lines in waiting:
+            for event in lines:
+                if not self._deliver(event):
+                    return
+            path.unlink(missing_ok=True)
+        while (event := self._events.get()) is not None:
+            for ready in self._merged(event):
+                if not self._deliver(ready):
+                    return
+        self._sent.set()
+
+    def _merged(self, event: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """`event`, with the points that wait behind it in the same request."""
+        while event["op"] == "metrics":
+            points = event.setdefault("points", _points(event))
+            try:
+                following = self._events.get_nowait()
+            except queue.Empty:
+                break
+            if following is None:
+                self._events.put(None)
+                break
+            same = following["op"] == "metrics" and following["key"] == event["key"]
+            if same and len(points) < _BATCH_POINTS:
+                points.extend(_points(following))
+                continue
+            yield event
+            event = following
+        yield event
+
+    def _deliver(self, event: dict[str, Any]) -> bool:
+        """Send one event, however long the server is away; False once the tracker is closing."""
+        while True:
+            try:
+                self._sender.send(event)
+                return True
+            except Exception as error:
+                if _refused(error):
+                    logger.warning("MLflow refused %s: %s", event["op"], _first_line(error))
+                    return True
+                logger.info("MLflow is away, will try again: %s", _first_line(error))
+                if self._closing.wait(_RETRY_SECONDS):
+                    return False
+
+
+def quieten_mlflow() -> None:
+    """Keep MLflow's and its migrations' log lines off the terminal; errors are raised all the same.
+
+    MLflow sets its loggers up when it is imported, so call this after.
+    """
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def sync(uri: str, experiment: str, spool: Path) -> tuple[int, int]:
+    """Send every spooled event; (files sent, files left). Raises what the server answers."""
+    sender = _Sender(uri, experiment)
+    waiting = _unsent(spool)
+    for sent, (path, events) in enumerate(waiting):
+        for event in events:
+            try:
+                sender.send(event)
+            except Exception as error:
+                if not _refused(error):
+                    raise ConnectionError(
+                        f"{sent} of {len(waiting)} spool files sent; then: {_first_line(error)}"
+                    ) from error
+                logger.warning("MLflow refused %s: %s", event["op"], _first_line(error))
+        path.unlink(missing_ok=True)
+    return len(waiting), len(list(spool.glob("*.jsonl")))
+
+
+class _Sender:
+    """Turns events into MLflow calls and remembers which run is which."""
+
+    def __init__(self, uri: str, experiment: str) -> None:
+        self.runs: dict[str, str] = {}
+        self._uri = uri
+        self._experiment = experiment
+        self._client: Any = None
+        self._experiment_id = ""
+        self._last_step: dict[tuple[str, str], int] = {}
+        self._found_again: set[str] = set()
+
+    def send(self, event: dict[str, Any]) -> None:
+        if self._client is None:
+            self._client = self._connect()
+        key = event["key"]
+        if event["op"] == "open":
+            self._open(event)
+            return
+        run_id = self.runs.get(key) or self._find(key)
+        if run_id is None:
+            raise KeyError(f"no MLflow run has the tag {KEY_TAG}={key}")
+        match event["op"]:
+            case "metrics":
+                self._metrics(run_id, event)
+            case "tags":
+                self._client.log_batch(run_id, tags=_mlflow_tags(event["tags"]))
+            case "artifact":
+                self._client.log_artifact(run_id, event["path"], event["folder"] or None)
+            case "close":
+                self._client.set_terminated(run_id, event["status"], event["time"])
+
+    def _connect(self) -> Any:
+        import mlflow
+        from mlflow import MlflowClient
+
+        quieten_mlflow()
+        if self._uri.startswith("sqlite:///"):
+            Path(self._uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        client = MlflowClient(tracking_uri=self._uri)
+        experiment = client.get_experiment_by_name(self._experiment)
+        if experiment is not None:
+            self._experiment_id = experiment.experiment_id
+        else:
+            try:
+                self._experiment_id = client.create_experiment(
+                    self._experiment,
+                    artifact_location=artifact_location(self._uri),
+                    tags=_EXPERIMENT_TAGS,
+                )
+            except mlflow.MlflowException:
+                # Another process made it between the two calls.
+                experiment = client.get_experiment_by_name(self._experiment)
+                if experiment is None:
+                    raise
+                self._experiment_id = experiment.experiment_id
+        return client
+
+    def _find(self, key: str) -> str | None:
+        found = self._client.search_runs(
+            [self._experiment_id], f"tags.`{KEY_TAG}` = '{key}'", max_results=1
+        )
+        if not found:
+            return None
+        self.runs[key] = found[0].info.run_id
+        self._found_again.add(found[0].info.run_id)
+        return found[0].info.run_id
+
+    def _open(self, event: dict[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        run_id = self._find(event["key"])
+        if run_id is None:
+            tags = {KEY_TAG: event["key"], **event["tags"]}
+            if event["parent"]:
+                parent = self.runs.get(event["parent"]) or self._find(event["parent"])
+                tags[PARENT_TAG] = parent or ""
+            run = self._client.create_run(
+                self._experiment_id,
+                start_time=event["time"],
+                tags={name: str(value)[:_TAG_CHARACTERS] for name, value in tags.items()},
+                run_name=event["name"],
+            )
+            run_id = run.info.run_id
+            self.runs[event["key"]] = run_id
+        else:
+            self._client.update_run(run_id, status="RUNNING")
+        params = [
+            Param(name, _shortened(str(value))) for name, value in sorted(event["params"].items())
+        ]
+        for first in range(0, len(params), 100):
+            self._client.log_batch(run_id, params=params[first : first + 100])
+
+    def _metrics(self, run_id: str, event: dict[str, Any]) -> None:
+        from mlflow.entities import Metric
+
+        points = []
+        for name, value, time_ms, step in event.get("points") or _points(event):
+            last = self._last_step.get((run_id, name))
+            if last is None:
+                last = -1
+                if run_id in self._found_again:
+                    history = self._client.get_metric_history(run_id, name)
+                    last = max((point.step for point in history), default=-1)
+            if step > last:
+                points.append(Metric(name, value, time_ms, step))
+                last = step
+            self._last_step[run_id, name] = last
+        if points:
+            self._client.log_batch(run_id, metrics=points)
+
+
+def _points(event: dict[str, Any]) -> list[tuple[str, float, int, int]]:
+    return [
+        (name, float(value), event["time"], event["step"])
+        for name, value in event["values"].items()
+    ]
+
+
+def _mlflow_tags(tags: Mapping[str, str]) -> list[Any]:
+    from mlflow.entities import RunTag
+
+    return [RunTag(name, str(value)[:_TAG_CHARACTERS]) for name, value in tags.items()]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _PARAM_CHARACTERS else text[: _PARAM_CHARACTERS - 1] + "…"
+
+
+def _refused(error: Exception) -> bool:
+    """True if the server will never take this event, so that keeping it would block the others."""
+    if isinstance(error, KeyError | FileNotFoundError):
+        return True
+    status = getattr(error, "get_http_status_code", None)
+    return status is not None and 400 <= status() < 500 and status() not in (401, 403, 408, 429)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300]
+
+
+def _unsent(spool: Path) -> list[tuple[Path, list[dict[str, Any]]]]:
+    """The spool files no living process is writing, oldest first. A torn last line is left out."""
+    files = []
+    for path in sorted(spool.glob("*.jsonl")):
+        with contextlib.suppress(FileNotFoundError):
+            stream = _locked(path, "r+")
+            if stream is None:
+                continue
+            with stream:
+                lines = stream.read().split("\n")[:-1]
+            files.append((path, [event for line in lines for event in _parsed(line, path)]))
+    return files
+
+
+def _parsed(line: str, path: Path) -> list[dict[str, Any]]:
+    """The event of a line; none, and a warning, if a full disk or a crash spoilt it."""
+    try:
+        return [json.loads(line)]
+    except ValueError:
+        logger.warning("a spoilt line of %s is left out: %.80s", path, line)
+        return []
+
+
+def _locked(path: Path, mode: str) -> IO[str] | None:
+    """`path` opened and locked until it is closed, or None if another process holds it."""
+    stream = path.open(mode, encoding="utf-8")
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        stream.close()
+        return None
+    os.set_inheritable(stream.fileno(), False)
+    return stream

@@ -1,0 +1,187 @@
+"""Fill in the blank: words of held-out text hidden from the pretrained model, and its guesses.
+
+Nothing is picked by hand or by how well the model does: a counter-based generator orders the first
+held-out instances and draws one whole word in each, of segment A where there are two; an instance
+without one is passed over. A masked model reads the whole instance with that one token replaced by
+[MASK]; a two-way model reads all of the block, for its guess at a place never sees that place.
+
+B blanks, T sequence, V vocabulary
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from rungwise.core.randomness import bits
+from rungwise.evaluation.held_out import drawn, end_of, originals, rows
+from rungwise.evaluation.spelling import Spelling, token_text
+from rungwise.evaluation.surprise import logits
+from rungwise.instances import causal
+from rungwise.instances.masked_reader import MaskedReader
+from rungwise.instances.reader import InstanceReader
+from rungwise.instances.rows import Rows
+from rungwise.models.bert import BertForPretraining
+from rungwise.models.bidirectional import TwoWayForPretraining
+
+TOP = 5
+_INSTANCE, _WORD = 11, 12  # streams of the generator
+_SHOWN_TOKENS = 16  # on either side of the blank
+
+
+@dataclass(frozen=True)
+class Blank:
+    """A hidden word: the ids the model reads (padded), and the text that is shown around it."""
+
+    instance: int
+    position: int
+    ids: tuple[int, ...]
+    segments: tuple[int, ...]
+    length: int
+    answer_id: int
+    answer: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Guess:
+    text: str
+    probability: float
+    right: bool
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A blank with the model's best guesses; `rank` of the right word counts from 1."""
+
+    blank: Blank
+    guesses: tuple[Guess, ...]
+    rank: int
+    probability: float
+
+
+def choose(
+    reader: MaskedReader | InstanceReader, tokenizer: Tokenizer, number: int, seed: int
+) -> list[Blank]:
+    """`number` blanks, or fewer if the text has not so many whole words."""
+    spelling = Spelling.of(tokenizer)
+    special = (reader.reader if isinstance(reader, MaskedReader) else reader).special
+    borders = (special.cls, special.sep, special.end)
+    blanks: list[Blank] = []
+    for instance in drawn(seed, _INSTANCE, len(reader)):
+        if len(blanks) == number:
+            break
+        if isinstance(reader, MaskedReader):
+            batch = rows(reader, np.array([instance]), seed)
+            ids, segments = originals(batch)[0].tolist(), batch.segments[0].tolist()
+            length = int(batch.lengths[0])
+            last = length - sum(segments[:length]) - 1  # the [SEP] behind A
+        else:
+            row = reader.rows(np.array([instance]))
+            ids, length = row.ids[0].tolist(), int(row.lengths[0])
+            segments, last = [0] * len(ids), length
+        words = [
+            position
+            for position in range(1, last)
+            if ids[position] not in special.ids
+            and spelling.is_word(ids[position])
+            and not (position + 1 < last and spelling.continues(ids[position + 1]))
+        ]
+        if not words:
+            continue
+        position = words[int(bits(seed, _WORD, instance) % np.uint64(len(words)))]
+        first, stop = _shown(ids, position, last, borders, spelling)
+        before, after = (
+            tokenizer.decode(part, skip_special_tokens=False).strip()
+            for part in (ids[first:position], ids[position + 1 : stop])
+        )
+        answer_id = ids[position]
+        if isinstance(reader, MaskedReader):
+            ids[position] = reader.vocabulary.mask
+        blanks.append(
+            Blank(
+                instance=instance,
+                position=position,
+                ids=tuple(ids),
+                segments=tuple(segments),
+                length=length,
+                answer_id=answer_id,
+                answer=tokenizer.decode([answer_id]).strip(),
+                before=before if ids[first - 1] in borders else f"… {before}",
+                after=after if stop == last or ids[stop] in borders else f"{after} …",
+            )
+        )
+    return blanks
+
+
+def fill(
+    model: BertForPretraining | TwoWayForPretraining,
+    reader: MaskedReader | InstanceReader,
+    tokenizer: Tokenizer,
+    blanks: Sequence[Blank],
+) -> list[Filled]:
+    """The model's best guesses for each blank, with their probabilities."""
+    if not blanks:
+        return []
+    with torch.no_grad():
+        if isinstance(model, BertForPretraining):
+            logits_BV = _masked_logits(model, blanks)
+        else:
+            assert isinstance(reader, InstanceReader)
+            logits_BV = torch.cat([_two_way_logits(model, reader, blank) for blank in blanks])
+    probability_BV = torch.softmax(logits_BV.float(), dim=-1)
+    found = []
+    for blank, probability_V in zip(blanks, probability_BV, strict=True):
+        right = float(probability_V[blank.answer_id])
+        best = torch.topk(probability_V, min(TOP, len(probability_V)))
+        guesses = tuple(
+            Guess(token_text(tokenizer, token), value, token == blank.answer_id)
+            for value, token in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        )
+        rank = 1 + int((probability_V > probability_V[blank.answer_id]).sum())
+        found.append(Filled(blank, guesses, rank, right))
+    return found
+
+
+def _masked_logits(model: BertForPretraining, blanks: Sequence[Blank]) -> Tensor:
+    return model(
+        torch.tensor([blank.ids for blank in blanks]),
+        torch.tensor([blank.segments for blank in blanks]),
+        torch.tensor([blank.length for blank in blanks]),
+        torch.tensor([[blank.position] for blank in blanks]),
+    ).mlm[:, 0]
+
+
+def _two_way_logits(model: TwoWayForPretraining, reader: InstanceReader, blank: Blank) -> Tensor:
+    """Of one blank, (1, V)."""
+    instance, length = np.array([blank.instance]), np.array([blank.length])
+    block = Rows(instance, np.array([blank.ids]), length, {}, None)
+    # What stands at a position is the target of the one before.
+    return logits(model, causal.batch(block, end_of(reader)))[:, blank.position - 1]
+
+
+def _shown(
+    ids: Sequence[int],
+    position: int,
+    last: int,
+    borders: tuple[int | None, ...],
+    spelling: Spelling,
+) -> tuple[int, int]:
+    """The tokens that are shown, from and up to: of one document, and whole words if they end."""
+    least, most = _SHOWN_TOKENS, 2 * _SHOWN_TOKENS
+    first, stop = position, position + 1
+    while first > 1 and ids[first - 1] not in borders and position - first < most:
+        if position - first >= least and not spelling.continues(ids[first]):
+            break
+        first -= 1
+    while stop < last and ids[stop] not in borders and stop - position <= most:
+        if stop - position > least and not spelling.continues(ids[stop]):
+            break
+        stop += 1
+    return first, stop

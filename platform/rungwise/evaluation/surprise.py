@@ -1,0 +1,151 @@
+"""How surprised a model is by held-out text, token by token: -ln of the probability it gave.
+
+A model that reads from left to right gives it after what came before in the document; a two-way
+model after all of the document but that token. Computed a few blocks at a time, over a bounded
+number of tokens.
+
+B batch, T sequence, V vocabulary
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from rungwise.evaluation import held_out
+from rungwise.evaluation.spelling import token_text
+from rungwise.instances.causal import CausalBatch
+from rungwise.instances.reader import InstanceReader
+from rungwise.models.bidirectional import TwoWayForPretraining
+from rungwise.models.gpt import GptForPretraining
+from rungwise.models.left_to_right import BertLeftToRight
+
+EveryTokenModel = GptForPretraining | BertLeftToRight | TwoWayForPretraining
+MOST_TOKENS = 1 << 14  # that a page reads
+_MOST_LOGITS = 1 << 26
+_PASSAGE = 21  # stream of the generator
+_SHOWN_TOKENS = 160
+# The least probability of each level; a token below the last is of the level after it.
+LEVELS = (0.5, 0.1, 0.01, 0.001)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One token of a passage. `first` is the model's best guess in its place."""
+
+    text: str
+    probability: float
+    first: str
+    ends_document: bool
+
+    @property
+    def level(self) -> int:
+        """0 for a token that was expected, up to len(LEVELS) for the greatest surprise."""
+        return sum(self.probability < least for least in LEVELS)
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A stretch of a held-out block, token by token."""
+
+    instance: int
+    tokens: tuple[Seen, ...]
+
+    @property
+    def mean_surprise(self) -> float:
+        """Nats a token."""
+        return float(-np.mean(np.log([max(seen.probability, 1e-30) for seen in self.tokens])))
+
+    @property
+    def first_right(self) -> int:
+        """Of how many tokens the first guess was right."""
+        return sum(seen.first == seen.text for seen in self.tokens)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Mean surprise of the tokens that the model gives after `low` to `high` tokens."""
+
+    low: int
+    high: int
+    tokens: int
+    nats: float
+
+
+def logits(model: EveryTokenModel, batch: CausalBatch) -> Tensor:
+    """Logits (B, T, V) of the targets of these blocks."""
+    ids_BT, targets_BT, document_BT, positions_BT = (
+        torch.from_numpy(np.ascontiguousarray(array))
+        for array in (batch.ids, batch.targets, batch.document, batch.positions)
+    )
+    if isinstance(model, TwoWayForPretraining):
+        lengths_B = torch.from_numpy((batch.weights > 0).sum(axis=1))
+        return model.logits(ids_BT, targets_BT, lengths_B, document_BT, positions_BT)
+    return model.logits(ids_BT, document_BT, positions_BT)
+
+
+def passage(
+    model: EveryTokenModel, reader: InstanceReader, tokenizer: Tokenizer, seed: int
+) -> Passage:
+    """The beginning of the block that the seed draws, which is picked by nothing else."""
+    instance = held_out.drawn(seed, _PASSAGE, len(reader))[0]
+    batch = held_out.blocks(reader, np.array([instance]))
+    count = min(int(batch.weights[0].sum()), _SHOWN_TOKENS)
+    with torch.no_grad():
+        probability_TV = torch.softmax(logits(model, batch)[0, :count].float(), dim=-1)
+    targets = batch.targets[0, :count]
+    right = probability_TV[torch.arange(count), torch.from_numpy(targets)].tolist()
+    end = held_out.end_of(reader)
+    shown = zip(targets.tolist(), right, probability_TV.argmax(dim=-1).tolist(), strict=True)
+    return Passage(
+        instance,
+        tuple(
+            Seen(token_text(tokenizer, token), share, token_text(tokenizer, first), token == end)
+            for token, share, first in shown
+        ),
+    )
+
+
+def by_context(model: EveryTokenModel, reader: InstanceReader) -> list[Reach]:
+    """Mean surprise by how many tokens of its document the model has read, the symbol that opens
+    it included. Ranges double in width: 1 token, 2 to 3, 4 to 7 and so on.
+    """
+    total: NDArray[np.float64] = np.zeros(64)
+    count = np.zeros(64, dtype=np.int64)
+    for batch, nats in _nats(model, reader):
+        used = batch.weights > 0
+        place = np.frexp(batch.positions[used] + 1)[1] - 1  # 0 of 1, 1 of 2 and 3, 2 of 4 to 7
+        total += np.bincount(place, nats[used], minlength=64)
+        count += np.bincount(place, minlength=64)
+    longest = reader.width - 1
+    return [
+        Reach(
+            1 << place,
+            min((2 << place) - 1, longest),
+            int(count[place]),
+            float(total[place] / count[place]),
+        )
+        for place in range(64)
+        if count[place]
+    ]
+
+
+@torch.no_grad()
+def _nats(
+    model: EveryTokenModel, reader: InstanceReader
+) -> Iterator[tuple[CausalBatch, NDArray[np.float32]]]:
+    """The first blocks, and the surprise (B, T) at each token."""
+    length = reader.width - 1
+    blocks = min(len(reader), max(1, MOST_TOKENS // length), held_out.MOST_INSTANCES)
+    at_once = max(1, _MOST_LOGITS // (length * reader.vocab_size))
+    for begin in range(0, blocks, at_once):
+        batch = held_out.blocks(reader, np.arange(begin, min(begin + at_once, blocks)))
+        log_BTV = torch.log_softmax(logits(model, batch).float(), dim=-1)
+        targets_BT1 = torch.from_numpy(batch.targets)[:, :, None]
+        yield batch, -log_BTV.gather(2, targets_BT1)[:, :, 0].numpy()

@@ -1,0 +1,228 @@
+"""Where the units begin that masking takes as one: a bit a token, found when shards are built.
+
+A unit is a word of the tokenizer, that is a pre-token; or, where a stretch of characters is known
+to belong together, that stretch:
+
+    Chinese words      a han character is a token and a word several, so a segmenter says where
+                       words are (whole-word masking of Cui et al. 2021, arXiv:1906.08101)
+    phrases, entities  spans that come with the corpus, or the phrases of a list (ERNIE,
+                       Sun et al. 2019, arXiv:1904.09223)
+
+A token begins a unit unless it lies inside a unit that began before it. So a token across the
+border of two units makes them one, and so do stretches that overlap. Texts in which nothing but the
+tokenizer's words is known go through the encoder, which is several times faster.
+
+P texts, N tokens, S stretches, C characters
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc  # makes most of its functions at run time: no checker knows them
+from numpy.typing import NDArray
+from pydantic import model_validator
+from tokenizers import Tokenizer
+
+from rungwise.core.config import Config
+from rungwise.core.errors import DataError
+from rungwise.instances.segmenters import (
+    HAN,
+    Segmenter,
+    entries_at,
+    jieba_words,
+    list_digest,
+    word_list_words,
+)
+from rungwise.tokenizer.rust import Encoded, Encoder, RustEncoder, id_type, word_starts
+
+_LISTS = ("word_list", "phrases")
+
+
+class UnitsConfig(Config):
+    """What besides the words of the tokenizer makes a unit.
+
+    `jieba` is the segmenter of that name, with its own dictionary and without its guesses at
+    unknown words, which lower its agreement with the gold segmentation of the second SIGHAN
+    bakeoff. `word_list` takes the longest word of a list from left to right. Lists are UTF-8 files,
+    a word or phrase a line; phrases are found whatever their case.
+    """
+
+    segmenter: Literal["none", "jieba", "word_list"] = "none"
+    word_list: str | None = None
+    phrases: str | None = None
+
+    @model_validator(mode="after")
+    def _list_for_segmenter(self) -> UnitsConfig:
+        if (self.segmenter == "word_list") != (self.word_list is not None):
+            raise ValueError(
+                "segmenter: word_list and the path word_list need each other, found "
+                f"segmenter {self.segmenter!r} and word_list {self.word_list!r}"
+            )
+        return self
+
+
+def identity(config: UnitsConfig) -> dict[str, Any]:
+    """The config as far as it decides what comes out: all but the paths."""
+    plain = config.model_dump(mode="json")
+    return {key: value for key, value in plain.items() if key not in _LISTS}
+
+
+def outside(config: UnitsConfig) -> dict[str, Any]:
+    """Digests of the lists; a DataError if one is missing."""
+    return {
+        name: {"sha256": list_digest(name, path)}
+        for name in _LISTS
+        if (path := getattr(config, name)) is not None
+    }
+
+
+def encode(
+    texts: pa.StringArray,
+    encoder: Encoder,
+    tokenizer: Tokenizer,
+    config: UnitsConfig,
+    spans: pa.ListArray | None = None,
+) -> Encoded:
+    """The tokens of `texts` as `encoder` has them; `word_starts` says where units begin.
+
+    `tokenizer` is that of `encoder`. `spans` has a list a text, of the starts and ends of spans in
+    its characters: start 0, end 0, start 1 and so on. Raises DataError for a span that is none or
+    a list that cannot be read, and UserError if the segmenter is not installed.
+    """
+    stretches = np.concatenate([_spans(texts, spans), _phrases(texts, config)])
+    known = np.zeros(len(texts), dtype=np.bool_)
+    known[stretches[:, 0]] = True
+    if config.segmenter != "none":
+        known |= pc.match_substring_regex(texts, f"[{HAN}]").to_numpy(zero_copy_only=False)  # pyright: ignore[reportAttributeAccessIssue]
+    if not known.any():
+        return encoder.encode(texts, words=True)
+    stretches[:, 0] = (np.cumsum(known) - 1)[stretches[:, 0]]
+    located = _encode_located(
+        texts.filter(pa.array(known)).to_pylist(), tokenizer, _segmenter(config), stretches
+    )
+    if known.all():
+        return located
+    plain = encoder.encode(texts.filter(pa.array(~known)), words=True)
+    return _merged(known, located, plain)
+
+
+def _encode_located(
+    texts: list[str],
+    tokenizer: Tokenizer,
+    segmenter: Segmenter | None,
+    stretches: NDArray[np.int64],  # (S, 3) text, start, end
+) -> Encoded:
+    """Tokens with their places in the text, and units from these."""
+    encodings = RustEncoder(tokenizer).encodings(texts, words=True)
+    lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
+    total = int(lengths.sum())
+    ids: Any = np.empty(total, id_type(tokenizer))
+    words = np.empty(total, np.bool_)
+    places = np.empty((total, 2), np.int64)
+    ends = np.cumsum(lengths)
+    for encoding, begin, end in zip(encodings, ends - lengths, ends, strict=True):
+        ids[begin:end] = encoding.ids
+        words[begin:end] = word_starts(encoding)
+        places[begin:end] = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    # All texts as one, with a place between them that no token covers.
+    sizes = np.fromiter(map(len, texts), np.int64, len(texts)) + 1
+    text_begin = np.cumsum(sizes) - sizes
+    places += np.repeat(text_begin, lengths)[:, None]
+    han = np.array(
+        [
+            (begin + start, begin + end)
+            for text, begin in zip(texts, text_begin.tolist(), strict=True)
+            for start, end in (segmenter(text) if segmenter else ())
+        ],
+        np.int64,
+    ).reshape(-1, 2)
+    joined = np.concatenate([stretches[:, 1:] + text_begin[stretches[:, 0], None], han])
+    characters = int(sizes.sum())
+    inside = _covered(joined[:, 0] + 1, joined[:, 1], characters)  # and not its first character
+    in_han = _covered(han[:, 0], han[:, 1], characters)
+
+    start, before_end = places[1:, 0], places[:-1, 1]
+    shares_a_character = start < before_end
+    # The segmenter's words stand in place of the tokenizer's, which may be whole runs of han.
+    segmented = in_han[start] | in_han[np.maximum(before_end - 1, 0)]
+    starts = np.ones(total, np.bool_)
+    starts[1:] = ~(shares_a_character | inside[start] | (~words[1:] & ~segmented))
+    starts[(ends - lengths)[lengths > 0]] = True
+    return Encoded(ids, lengths, starts)
+
+
+def _covered(
+    starts: NDArray[np.int64], ends: NDArray[np.int64], characters: int
+) -> NDArray[np.bool_]:
+    """(C,) True in any [start, end)."""
+    steps = np.bincount(starts, minlength=characters + 1)
+    steps -= np.bincount(ends, minlength=characters + 1)
+    return np.cumsum(steps)[:characters] > 0
+
+
+def _merged(known: NDArray[np.bool_], located: Encoded, plain: Encoded) -> Encoded:
+    """The texts of both in their order: those `known` are `located`."""
+    assert located.word_starts is not None
+    assert plain.word_starts is not None
+    lengths = np.empty(len(known), np.int64)
+    lengths[known], lengths[~known] = located.lengths, plain.lengths
+    of_located = np.repeat(known, lengths)
+    ids: Any = np.empty(len(of_located), located.ids.dtype)
+    starts = np.empty(len(of_located), np.bool_)
+    ids[of_located], ids[~of_located] = located.ids, plain.ids
+    starts[of_located], starts[~of_located] = located.word_starts, plain.word_starts
+    return Encoded(ids, lengths, starts)
+
+
+def _spans(texts: pa.StringArray, spans: pa.ListArray | None) -> NDArray[np.int64]:
+    """The spans that came with the texts: (S, 3) text, start, end."""
+    if spans is None:
+        return np.empty((0, 3), np.int64)
+    assert len(spans) == len(texts), f"{len(spans)} lists of spans for {len(texts)} texts"
+    counts = spans.value_lengths().fill_null(0).to_numpy()
+    odd = np.flatnonzero(counts % 2)
+    if len(odd):
+        raise DataError(
+            f"spans: expected pairs of a start and an end, found {counts[odd[0]]} numbers for "
+            f"{_shown(texts[odd[0]])}"
+        )
+    pairs = spans.flatten().to_numpy().reshape(-1, 2)
+    text = np.repeat(np.arange(len(texts)), counts // 2)
+    characters = pc.utf8_length(texts).to_numpy()[text]  # pyright: ignore[reportAttributeAccessIssue]
+    bad = np.flatnonzero(
+        (pairs[:, 0] < 0) | (pairs[:, 0] >= pairs[:, 1]) | (pairs[:, 1] > characters)
+    )
+    if len(bad):
+        start, end = pairs[bad[0]]
+        raise DataError(
+            f"spans: expected 0 <= start < end <= {characters[bad[0]]}, the characters of "
+            f"{_shown(texts[text[bad[0]]])}; found [{start}, {end})"
+        )
+    return np.column_stack([text, pairs]).astype(np.int64)
+
+
+def _shown(text: pa.StringScalar) -> str:
+    shown = text.as_py()
+    return repr(shown if len(shown) <= 40 else shown[:37] + "...")
+
+
+def _phrases(texts: pa.StringArray, config: UnitsConfig) -> NDArray[np.int64]:
+    """The phrases of the list in the texts: (S, 3) text, start, end."""
+    if config.phrases is None:
+        return np.empty((0, 3), np.int64)
+    entries = entries_at("phrases", config.phrases)
+    found = [
+        (index, start, end)
+        for index, text in enumerate(texts.to_pylist())
+        for start, end in entries.matches(text)
+    ]
+    return np.array(found, np.int64).reshape(-1, 3)
+
+
+def _segmenter(config: UnitsConfig) -> Segmenter | None:
+    if config.word_list is not None:
+        return word_list_words(entries_at("word_list", config.word_list))
+    return jieba_words() if config.segmenter == "jieba" else None

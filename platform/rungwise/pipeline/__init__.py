@@ -1,0 +1,1 @@
+"""A recipe as a graph of stages, and the runner that builds it."""

@@ -1,0 +1,119 @@
+"""Further pretraining as stages: each step reads other text and begins with the weights before it.
+
+    general ──> domain ──> task-adaptive ──> fine-tune                      (SPEC F11, K12)
+    pretrain    further    further, task_text
+
+Howard & Ruder 2018 (arXiv:1801.06146) went on from general text to the task's; Gururangan et al.
+2020 (arXiv:2004.10964) put the domain between. A workflow takes as many steps as it likes:
+
+    general = pretrain_stages(recipe)
+    domain = further_stages(first, "domain", general)
+    adapted = further_stages(second, "task", general | domain, task)
+    stages = [*general.values(), *domain.values(), task, *adapted.values()]
+
+Tokenizer and model are those of the first pretraining: other ones would be another model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import model_validator
+
+from rungwise.core.config import Config
+from rungwise.core.errors import ConfigError
+from rungwise.core.stage import Stage
+from rungwise.corpus import stage as corpus
+from rungwise.corpus.sources import CorpusConfig, identity, outside
+from rungwise.instances import kinds
+from rungwise.instances import stage as instances
+from rungwise.instances.kinds import InstancesConfig
+from rungwise.pretraining import gradient as trainer
+from rungwise.pretraining.initial import INITIAL
+from rungwise.tasks import task_text
+from rungwise.tasks.task_text import TaskTextConfig
+from rungwise.training.loop import PretrainConfig
+
+
+class FurtherConfig(Config):
+    """One step: its text, which is a corpus or that of a task, and how it is trained on."""
+
+    corpus: CorpusConfig | None = None
+    task_text: TaskTextConfig | None = None
+    instances: InstancesConfig
+    pretrain: PretrainConfig
+
+    @model_validator(mode="after")
+    def _one_text(self) -> FurtherConfig:
+        if (self.corpus is None) == (self.task_text is None):
+            raise ValueError(
+                "a further step reads either corpus or task_text, found "
+                f"{'neither' if self.corpus is None else 'both'}; give one of them"
+            )
+        if self.pretrain.longer_share is not None:
+            raise ValueError(
+                "a further step has no longer_instances; set pretrain.longer_share to null, or "
+                "take two steps"
+            )
+        return self
+
+
+def further_stages(
+    config: FurtherConfig, name: str, before: Mapping[str, Stage], task: Stage | None = None
+) -> dict[str, Stage]:
+    """The stages of the step `name`: "corpus", "instances" and "pretrain", inputs first.
+
+    `before` holds "tokenizer" and the "pretrain" to begin with; `task` is the task whose text a
+    step with `task_text` reads. Raises ConfigError where that is missing.
+    """
+    text = _text(config, name, task)
+    rows = Stage(
+        "instances",
+        3,
+        instances.run,
+        config.instances,
+        inputs={"corpus": text, "tokenizer": before["tokenizer"]},
+        identity=kinds.identity(config.instances),
+        outside=kinds.outside(config.instances),
+        resumes=True,
+        title=f"instances/{name}",
+    )
+    begun = before["pretrain"].config
+    assert isinstance(begun, trainer.PretrainStageConfig), "pretrain is the stage of trainer.py"
+    trained = Stage(
+        "pretrain",
+        1,
+        trainer.run,
+        trainer.PretrainStageConfig(model=begun.model, pretrain=config.pretrain),
+        inputs={"instances": rows, INITIAL: before["pretrain"]},
+        resumes=True,
+        title=f"pretrain/{name}",
+    )
+    return {"corpus": text, "instances": rows, "pretrain": trained}
+
+
+def _text(config: FurtherConfig, name: str, task: Stage | None) -> Stage:
+    if config.corpus is not None:
+        return Stage(
+            "corpus",
+            2,
+            corpus.run,
+            config.corpus,
+            identity=identity(config.corpus),
+            outside=outside(config.corpus),
+            title=f"corpus/{name}",
+        )
+    assert config.task_text is not None
+    if task is None:
+        raise ConfigError(
+            f"the further step {name} reads the text of a task, but this workflow has none; give "
+            "it a corpus"
+        )
+    return Stage(
+        "task_text",
+        1,
+        task_text.run,
+        config.task_text,
+        inputs={"task": task},
+        title=f"task_text/{name}",
+    )

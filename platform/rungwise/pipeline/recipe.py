@@ -1,0 +1,183 @@
+"""A recipe: the blocks of one YAML file, and the stages they become.
+
+    corpus ──> tokenizer ──> instances ──> pretrain ──┬──> ... ──> report
+                                                      └──> what fine-tuning adds: experiment.py
+
+Workflows (workflows/*.py) compose these functions in plain Python.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from rungwise import tokenizer
+from rungwise.core.config import Config
+from rungwise.core.context import ComputeConfig
+from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.stage import Stage
+from rungwise.core.tracking import TrackingConfig
+from rungwise.corpus import stage as corpus
+from rungwise.corpus.sources import CorpusConfig, identity, outside
+from rungwise.evaluation.compare import EvaluateConfig
+from rungwise.finetune import FinetuneConfig
+from rungwise.instances import kinds
+from rungwise.instances import stage as instances
+from rungwise.instances.kinds import InstancesConfig
+from rungwise.models.config import ModelConfig
+from rungwise.pipeline.continued import FurtherConfig
+from rungwise.pretraining import gradient as trainer
+from rungwise.report import page
+from rungwise.report.page import ReportConfig
+from rungwise.serving.registry import RegistryConfig
+from rungwise.sweep import SweepConfig
+from rungwise.tasks.config import TaskConfig
+from rungwise.tokenizer import TokenizerConfig
+from rungwise.training.loop import PretrainConfig
+from rungwise.training.reading import READ_BY_NAME
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class TaskEntry(Config):
+    """One task of an experiment. `finetune` holds what is different for it, as dotted keys of the
+    finetune block; `published` is the column of the published table that it stands beside."""
+
+    data: TaskConfig
+    finetune: dict[str, Any] = Field(default_factory=dict)
+    published: str | None = None
+
+
+class Recipe(Config):
+    """All blocks. Optional ones are needed by the workflows that go so far: `model` and `pretrain`
+    by those that train, those from `tasks` on by those that fine-tune.
+
+    `systems` are what is compared: each a set of keys of this file with other values, {} for the
+    file as it is. The first is the one that is registered and shown in full. With
+    `match_pretraining: flops` every system gets as many steps of pretraining as cost what those
+    of the first cost. `further` names steps of further pretraining, `pretrain_further` lists
+    those that are taken, in their order.
+    """
+
+    name: Name  # labels folders and runs
+    root: str = "artifacts"  # a folder or s3://bucket/prefix
+    corpus: CorpusConfig
+    tokenizer: TokenizerConfig
+    instances: InstancesConfig
+    longer_instances: InstancesConfig | None = None  # of the last steps: pretrain.longer_share
+    model: ModelConfig | None = None
+    pretrain: PretrainConfig | None = None
+    report: ReportConfig = ReportConfig()
+    compute: ComputeConfig = ComputeConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    further: dict[Name, FurtherConfig] = Field(default_factory=dict)
+    pretrain_further: list[str] = Field(default_factory=list)
+    tasks: dict[Name, TaskEntry] = Field(default_factory=dict)
+    systems: dict[Name, dict[str, Any]] = Field(default_factory=lambda: {"pretrained": {}})
+    match_pretraining: Literal["steps", "flops"] = "steps"
+    finetune: FinetuneConfig | None = None
+    sweep: SweepConfig | None = None
+    evaluate: EvaluateConfig | None = None
+    registry: RegistryConfig | None = None
+
+    @model_validator(mode="after")
+    def _known_steps(self) -> Recipe:
+        for name in self.pretrain_further:
+            if name not in self.further:
+                raise ValueError(
+                    f"pretrain_further names {name!r}, which further lacks; it has: "
+                    f"{', '.join(self.further) or 'nothing'}"
+                )
+        return self
+
+
+def instances_stages(recipe: Recipe) -> dict[str, Stage]:
+    """Corpus, tokenizer, instances and longer ones if any; inputs come first."""
+    text = Stage(
+        name="corpus",
+        version=2,
+        run=corpus.run,
+        config=recipe.corpus,
+        identity=identity(recipe.corpus),
+        outside=outside(recipe.corpus),
+    )
+    words = Stage(
+        "tokenizer",
+        2,
+        tokenizer.run,
+        recipe.tokenizer,
+        inputs={"corpus": text},
+        identity=tokenizer.identity(recipe.tokenizer),
+        outside=tokenizer.outside(recipe.tokenizer),
+    )
+    stages = {stage.name: stage for stage in (text, words)}
+    built = {"instances": recipe.instances, "longer_instances": recipe.longer_instances}
+    for name, config in built.items():
+        if config is not None:
+            stages[name] = Stage(
+                name,
+                3,
+                instances.run,
+                config,
+                inputs={"corpus": text, "tokenizer": words},
+                identity=kinds.identity(config),
+                outside=kinds.outside(config),
+                resumes=True,
+            )
+    return stages
+
+
+def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
+    """Corpus, tokenizer, instances, pretrain; inputs come first. Raises as `check_training`."""
+    check_training(recipe)
+    assert recipe.model
+    assert recipe.pretrain
+    before = instances_stages(recipe)
+    trained = Stage(
+        "pretrain",
+        1,
+        trainer.run,
+        trainer.PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain),
+        inputs={name: stage for name, stage in before.items() if name in READ_BY_NAME},
+        resumes=True,
+    )
+    return before | {"pretrain": trained}
+
+
+def check_training(recipe: Recipe) -> None:
+    """Raise ConfigError where blocks that training needs are missing or do not go together."""
+    need(recipe, "trains", "model", "pretrain")
+    assert recipe.pretrain
+    if (recipe.longer_instances is None) != (recipe.pretrain.longer_share is None):
+        raise ConfigError(
+            "longer_instances are what the last pretrain.longer_share of the steps read, but only "
+            f"{'the first' if recipe.longer_instances else 'the second'} is set; set both or none"
+        )
+
+
+def planned_vocab_size(recipe: Recipe) -> int:
+    """The size that the vocabulary will have at most. UserError where the config does not say."""
+    size = getattr(recipe.tokenizer, "vocab_size", None)
+    if size is None:
+        raise UserError(
+            "the size of the vocabulary is not in the config; build the tokenizer and the "
+            "instances first (workflows/instances.py)"
+        )
+    return size
+
+
+def report_stage(recipe: Recipe, before: dict[str, Stage]) -> Stage:
+    """One page about all stages so far."""
+    return Stage("report", 2, page.run, recipe.report, inputs=before)
+
+
+def need(recipe: Recipe, does: str, *blocks: str) -> None:
+    """Raise ConfigError if the recipe lacks one of `blocks`, which what it `does` needs."""
+    missing = [name for name in blocks if not getattr(recipe, name)]
+    if missing:
+        raise ConfigError(
+            f"this workflow {does}, but the config has no block {', '.join(missing)}; add what is "
+            "missing (workflows/configs/quickstart.yaml has all), or use a workflow that needs "
+            "less: instances.py, pretrain.py"
+        )

@@ -1,0 +1,1 @@
+"""The pretrain stage, one file for each way of fitting."""

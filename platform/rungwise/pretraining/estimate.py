@@ -1,0 +1,264 @@
+"""What a run would take, before anything is spent: size, steps, memory, time and cost.
+
+    dry_run(config, measures, compute, measure=True) -> dict
+
+Everything but the time follows from the config. The time is measured: a few micro-batches of
+random tokens go through the model on this machine, so it is that of the cluster only where this
+machine is like its workers; `tokens_per_second` overrides it where a rate is known.
+
+Memory is an estimate by rule, a device: 4 bytes each for weight, gradient and two moments of a
+parameter, what backward needs of a layer (Korthikanti et al. 2022, arXiv:2205.05198: 34 bytes a
+token and hidden unit in 16 bits, without the attention matrix, which the flash kernel never
+stores), and logits with their gradient.
+
+B batch, T sequence, M masked positions
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import ComputeConfig
+from rungwise.instances.kinds import AnyInstancesConfig, config_of
+from rungwise.models.config import AnyModelConfig, build_model, flops_per_token
+from rungwise.models.cross_entropy import MOST_LOGITS
+from rungwise.models.objectives import Batch, CausalBatch, PretrainingBatch, build_objective
+from rungwise.models.transformer import recompute_activations
+from rungwise.pretraining.gradient import PretrainStageConfig
+from rungwise.training.curriculum import first_longer_step
+from rungwise.training.loop import uses_bfloat16
+from rungwise.training.optimizer import build_optimizers
+from rungwise.training.reading import masked_a_row, rows_for_length
+
+_MEASURED_BATCHES = 3
+_BYTES_A_TOKEN_AND_UNIT = 34
+_RECOMPUTED_BYTES = 2
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What instances say about a run. `instances` is None before they are built."""
+
+    vocab_size: int
+    sequence_length: int
+    masked_per_row: float
+    tokens_per_row: float
+    instances: int | None = None
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> Measures:
+        """Of instances that are there."""
+        summary = artifact.summary
+        count = sum(summary["instances"].values())
+        planned = cls.planned(config_of(artifact), summary["vocab_size"])
+        tokens = sum(row["tokens"] for row in summary["files"]) / count
+        return cls(
+            planned.vocab_size,
+            planned.sequence_length,
+            planned.masked_per_row,
+            min(tokens, planned.sequence_length),
+            summary["instances"]["train"],
+        )
+
+    @classmethod
+    def planned(cls, config: AnyInstancesConfig, vocab_size: int) -> Measures:
+        """Of instances that would be built: every row full."""
+        length = getattr(config, "sequence_length", 0)
+        return cls(vocab_size, length, masked_a_row(config), length)
+
+
+def dry_run(
+    config: PretrainStageConfig,
+    measures: Sequence[Measures],
+    compute: ComputeConfig,
+    measure: bool = True,
+    tokens_per_second: float | None = None,
+) -> dict[str, Any]:
+    """Parameters, batch, devices, steps, tokens, memory, and time and cost where they are known.
+
+    `measures` are of the instances, and of the longer ones if there are any. `tokens_per_second`
+    is of the whole run; without it, and with `measure`, this machine's rate times the workers is
+    taken. Raises ConfigError where model and objective do not fit.
+    """
+    settings = config.pretrain
+    first = measures[0]
+    with torch.device("meta"):
+        model = build_model(config.model, first.vocab_size, settings.objective.kind)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    largest = -(-settings.global_batch_size // compute.num_workers)
+    micro = min(compute.micro_batch_size, largest)
+    starts = [0, first_longer_step(settings.steps, settings.longer_share)][: len(measures)]
+    phases = [
+        _phase(config, each, _rows_at_once(each, first, compute, largest), steps)
+        for each, steps in zip(measures, np.diff([*starts, settings.steps]).tolist(), strict=True)
+    ]
+    tokens = sum(phase["tokens"] for phase in phases)
+    flops = sum(phase["flops_per_token"] * phase["tokens"] for phase in phases)
+    rate, source = tokens_per_second, "given"
+    if rate is None and measure:
+        source = "measured on this machine, times the workers"
+        rates = [
+            compute.num_workers * _measured_rate(config, each, compute, phase["micro_batch_size"])
+            for each, phase in zip(measures, phases, strict=True)
+        ]
+        rate = tokens / sum(p["tokens"] / r for p, r in zip(phases, rates, strict=True))
+    flops_a_token = flops / tokens
+    if settings.max_tokens is not None:
+        tokens = min(tokens, settings.max_tokens)
+    seconds = None if rate is None else tokens / rate
+    if settings.max_seconds is not None:
+        seconds = settings.max_seconds if seconds is None else min(seconds, settings.max_seconds)
+    price = compute.price_per_hour
+    return {
+        "parameters": parameters,
+        "workers": compute.num_workers,
+        "devices": f"{compute.num_workers} x {_device_name(compute)}",
+        "parallel": compute.parallel if compute.num_workers > 1 else "one worker",
+        "global_batch_size": settings.global_batch_size,
+        "micro_batch_size": micro,
+        "accumulation": math.ceil(largest / micro),
+        "phases": phases,
+        "steps": settings.steps,
+        "tokens": tokens,
+        "flops_per_token": flops_a_token,
+        "total_flops": flops_a_token * tokens,
+        "memory_bytes_a_device": max(
+            memory_estimate(config, each, compute, parameters, phase["micro_batch_size"])
+            for each, phase in zip(measures, phases, strict=True)
+        ),
+        "tokens_per_second": rate,
+        "tokens_per_second_is": source if rate is not None else None,
+        "seconds": seconds,
+        "cost": None if price is None or seconds is None else seconds / 3600 * price,
+    }
+
+
+def _rows_at_once(measures: Measures, first: Measures, compute: ComputeConfig, largest: int) -> int:
+    rows = rows_for_length(
+        compute.micro_batch_size, first.sequence_length, measures.sequence_length
+    )
+    return min(rows, largest)
+
+
+def _phase(
+    config: PretrainStageConfig, measures: Measures, micro: int, steps: int
+) -> dict[str, Any]:
+    settings = config.pretrain
+    rows = steps * settings.global_batch_size
+    return {
+        "steps": steps,
+        "sequence_length": measures.sequence_length,
+        "micro_batch_size": micro,
+        "tokens_a_step": settings.global_batch_size * measures.tokens_per_row,
+        "tokens": rows * measures.tokens_per_row,
+        "epochs": None if measures.instances is None else rows / measures.instances,
+        "flops_per_token": flops_per_token(
+            config.model,
+            measures.vocab_size,
+            measures.sequence_length,
+            settings.objective.kind,
+            measures.masked_per_row,
+        ),
+    }
+
+
+def memory_estimate(
+    config: PretrainStageConfig,
+    measures: Measures,
+    compute: ComputeConfig,
+    parameters: int,
+    micro: int,
+) -> int:
+    """Bytes a device, by the rule at the head of this file."""
+    sharded_over = {
+        "ddp": 1,
+        "fsdp": compute.num_workers,
+        "hybrid": compute.shard_workers,
+    }[compute.parallel]
+    moments = 2 if config.pretrain.optimizer.kind == "adamw" else 1.5
+    fixed = 4 * (2 + moments) * parameters / sharded_over
+    if sharded_over > 1:
+        # A block is put together while it is used, and the next one meanwhile.
+        fixed += 2 * 4 * parameters / _depth(config.model)
+    words = 2 if uses_bfloat16(config.pretrain.precision, torch.device("cpu")) else 4
+    rows_tokens = micro * measures.sequence_length
+    a_unit = _RECOMPUTED_BYTES if compute.recompute_activations else _BYTES_A_TOKEN_AND_UNIT
+    layers = _depth(config.model) + (1 if compute.recompute_activations else 0)
+    activations = rows_tokens * config.model.hidden_size * a_unit * layers * words / 2
+    predicted = micro * measures.masked_per_row or rows_tokens
+    logits = min(
+        predicted * measures.vocab_size, MOST_LOGITS if not measures.masked_per_row else math.inf
+    )
+    return int(fixed + activations + 3 * 4 * logits)
+
+
+def _depth(model: AnyModelConfig) -> int:
+    return model.num_layers * (2 if model.kind == "two_way" else 1)
+
+
+def _device_name(compute: ComputeConfig) -> str:
+    if compute.gpus_per_worker:
+        return f"{compute.gpus_per_worker:g} GPU"
+    return f"{compute.cpus_per_worker:g} CPU"
+
+
+def _measured_rate(
+    config: PretrainStageConfig, measures: Measures, compute: ComputeConfig, micro: int
+) -> float:
+    """Tokens a second of one worker: forward, backward and the share of an optimizer step."""
+    device = torch.device(
+        "cuda" if compute.gpus_per_worker and torch.cuda.is_available() else "cpu"
+    )
+    settings = config.pretrain
+    threads = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(max(1, int(compute.cpus_per_worker)))
+    try:
+        model = build_model(config.model, measures.vocab_size, settings.objective.kind).to(device)
+        recompute_activations(model, compute.recompute_activations)
+        objective = build_objective(settings.objective)
+        optimizers = build_optimizers(model, settings.optimizer)
+        batch = random_batch(measures, settings.objective.masks, micro).to(device)
+        bfloat16 = uses_bfloat16(settings.precision, device)
+        seconds: list[float] = []
+        for _ in range(1 + _MEASURED_BATCHES):
+            began = time.perf_counter()
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bfloat16):
+                losses = objective(model, batch)
+            losses.loss().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+            model.zero_grad(set_to_none=True)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - began)
+    finally:
+        torch.set_num_threads(threads)
+    # Rows are as long as the longest here, and as long as they are in the run.
+    return micro * measures.tokens_per_row / min(seconds[1:])
+
+
+def random_batch(measures: Measures, masked: bool, rows: int) -> Batch:
+    """Full rows of random tokens, of the kind that the objective reads."""
+    B, T = rows, measures.sequence_length
+    ids = torch.randint(measures.vocab_size, (B, T))
+    if not masked:
+        return CausalBatch(ids, ids.roll(-1, 1), torch.ones(B, T), None, None)
+    M = max(1, round(measures.masked_per_row))
+    return PretrainingBatch(
+        ids=ids,
+        segments=torch.zeros(B, T, dtype=torch.int64),
+        lengths=None,
+        masked_positions=torch.arange(M).expand(B, M),
+        masked_ids=ids[:, :M],
+        masked_weights=torch.ones(B, M),
+        label=torch.ones(B, dtype=torch.int64),
+    )

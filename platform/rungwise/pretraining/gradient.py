@@ -1,0 +1,364 @@
+"""Pretrain stage: the loop (loop.py) on the workers of Ray Train V2.
+
+Ray Train starts the workers, connects them (gloo on CPUs, nccl on GPUs) and starts them again when
+one dies, with fewer if `compute.min_workers` allows it. Checkpoints are ours (checkpoint.py), in
+the stage's own folder: a report to Ray Train waits for its controller's next poll, its snapshot is
+tied to a run's name, and the loop must also run without Ray. So workers that start again, and a
+driver that starts again, do the same thing: they look for the newest sound checkpoint.
+
+The optional input `initial` is a finished pretrain stage, whose weights take the place of the draw
+(initial.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from rungwise.cluster.session import shared_scratch
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import Config, fingerprint
+from rungwise.core.context import ComputeConfig, Context, Reporter
+from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder
+from rungwise.models.config import (
+    AnyModelConfig,
+    ModelConfig,
+    PretrainingModel,
+    build_model,
+    check_objective,
+)
+from rungwise.models.objectives import build_objective
+from rungwise.pretraining.initial import INITIAL, began_with, check_initial, load_initial
+from rungwise.training import checkpoint
+from rungwise.training.checkpoint import Checkpoints
+from rungwise.training.loop import Execution, PretrainConfig, train, uses_bfloat16
+from rungwise.training.parallel import Group
+from rungwise.training.progress import Progress
+from rungwise.training.reading import epochs_read, phases_of, read_in_turn
+from rungwise.training.throughput import COUNTING_RULE, Costs, device_name, totals
+
+MODEL_FILE = checkpoint.MODEL
+# The kinds of instances that each objective reads.
+_READS = {
+    "mlm_nsp": ("masked_pairs",),
+    "mlm": ("masked_pairs", "masked_blocks", "sentence_order"),
+    "sentence_order": ("sentence_order",),
+    "causal": ("causal",),
+    "left_to_right": ("causal",),
+    "bidirectional": ("causal",),
+}
+_USER_ERROR = "user-error.txt"
+# Between two looks whether there is room for more workers: as often as Ray counts its nodes.
+_GROWTH_SECONDS = 20.0
+
+
+class PretrainStageConfig(Config):
+    """The two blocks of a recipe that this stage reads."""
+
+    model: ModelConfig
+    pretrain: PretrainConfig
+
+
+def run(
+    config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> dict[str, Any]:
+    """Train until the end and leave `model.safetensors`.
+
+    Raises UserError if the instances do not fit the model or the loss stops being a number.
+    """
+    compute = context.compute
+    check_fit(config, inputs, compute)
+    read = read_in_turn(inputs, config.pretrain)
+    identity = identity_of(config, inputs)
+    value = _fit(config, inputs, output, identity, context)
+    progress, costs = Progress(**value["progress"]), Costs(**value["costs"])
+    instances = read[-1][1]
+    vocab_size = instances.summary["vocab_size"]
+    model = build(config, vocab_size, meta=True)
+    parameters = sum(p.numel() for p in model.parameters())
+    first, last = progress.validation[0], progress.validation[-1]
+    part = build_objective(config.pretrain.objective).parts[0]
+    pair = next((name for name in ("nsp", "sop") if f"{name}_accuracy" in last), "")
+    accuracy = f"  {pair} accuracy {last[f'{pair}_accuracy']:.1%}" if pair else ""
+    initial = inputs.get(INITIAL)
+    before = f" from {first[f'{part}_loss']:.3f}" if initial else ""
+    return {
+        **({"began_with": began_with(model, initial)} if initial else {}),
+        "steps": progress.step,
+        "tokens": progress.tokens,
+        "history": progress.history,
+        "validation": progress.validation,
+        "timings": progress.timings,
+        "data": progress.data,
+        "data_hash": progress.data_hash,
+        "skipped_steps": progress.skipped,
+        "spikes": progress.spikes,
+        "attempts": progress.attempts,
+        "stopped_early": progress.step < config.pretrain.steps,
+        "parameters": parameters,
+        "device": value["device"],
+        "bfloat16": value["bfloat16"],
+        "parallel": compute.parallel if progress.attempts[-1]["workers"] > 1 else "one worker",
+        "vocab_size": vocab_size,
+        "model": config.model.model_dump(mode="json"),
+        "lengths": [
+            {"from_step": first, "sequence_length": artifact.summary["sequence_length"]}
+            for first, artifact in read
+        ],
+        "epochs": epochs_read(read, progress.step, config.pretrain.global_batch_size),
+        "final_train_loss": progress.history[-1]["loss"],
+        "final_validation_loss": last["loss"],
+        "final": last,
+        "unigram_entropy": instances.summary["unigram_entropy"],
+        "flops_per_token": progress.flops / max(1, progress.tokens),
+        "flops_rule": COUNTING_RULE,
+        # Over all attempts, without start-up and validation.
+        "tokens_per_second": totals(progress, costs)["tokens_per_second"],
+        "throughput": totals(progress, costs),
+        "headline": f"{parameters / 1e6:.1f} M parameters  validation {part} "
+        f"{last[f'{part}_loss']:.3f}{before} (unigram {instances.summary['unigram_entropy']:.2f})"
+        f"{accuracy}",
+    }
+
+
+def identity_of(config: PretrainStageConfig, inputs: Mapping[str, Artifact]) -> str:
+    """Which run the checkpoints belong to: what decides the weights that come out."""
+    read = read_in_turn(inputs, config.pretrain)
+    facts: dict[str, Any] = {
+        "config": config,
+        "instances": [artifact.fingerprint for _, artifact in read],
+    }
+    if INITIAL in inputs:
+        facts[INITIAL] = inputs[INITIAL].fingerprint
+    return fingerprint(facts)
+
+
+def check_fit(
+    config: PretrainStageConfig, inputs: Mapping[str, Artifact], compute: ComputeConfig
+) -> None:
+    """Raise UserError where the instances cannot train this model, or not on so many workers, or
+    where the weights it is to begin with are not of this model and tokenizer."""
+    settings = config.pretrain
+    check_objective(config.model, settings.objective.kind)
+    for first_step, instances in read_in_turn(inputs, settings):
+        block = "longer_instances" if first_step else "instances"
+        _check_instances(config, instances, block, compute)
+        if INITIAL in inputs:
+            check_initial(config.model, settings.objective.kind, inputs[INITIAL], instances)
+    _check_workers(settings, compute)
+
+
+def _check_instances(
+    config: PretrainStageConfig, instances: Artifact, block: str, compute: ComputeConfig
+) -> None:
+    settings, summary = config.pretrain, instances.summary
+    kind, reads = summary["kind"], _READS[settings.objective.kind]
+    if kind not in reads:
+        raise UserError(
+            f"pretrain.objective.kind is {settings.objective.kind}, which reads {block}.kind "
+            f"{' or '.join(reads)}, but the instances are {kind}; change one of them"
+        )
+    length, longest = summary["sequence_length"], _longest(config.model)
+    if longest is not None and length > longest:
+        raise UserError(
+            f"model.max_position_embeddings is {longest}, but {block}.sequence_length is "
+            f"{length}; raise the first or lower the second"
+        )
+    count = summary["instances"]["train"]
+    if settings.global_batch_size > count:
+        longer = "longer " if block == "longer_instances" else ""
+        raise UserError(
+            f"pretrain.global_batch_size is {settings.global_batch_size}, but there are {count} "
+            f"{longer}training instances; lower it, or add text"
+        )
+    workers = compute.num_workers
+    held_out = min(settings.validation_instances, summary["instances"]["validation"])
+    if compute.parallel != "ddp" and held_out < workers:
+        raise UserError(
+            f"{block} have {held_out} rows for validation, too few for "
+            f"compute.num_workers {workers} with compute.parallel={compute.parallel}, where all "
+            "must take part; raise pretrain.validation_instances or corpus.held_out_fraction, or "
+            "lower the workers"
+        )
+
+
+def _check_workers(settings: PretrainConfig, compute: ComputeConfig) -> None:
+    workers = compute.num_workers
+    if settings.global_batch_size < workers:
+        raise UserError(
+            f"pretrain.global_batch_size is {settings.global_batch_size}, too few for "
+            f"compute.num_workers {workers}; lower the second"
+        )
+    if compute.parallel == "hybrid" and workers > 1 and workers % compute.shard_workers:
+        raise UserError(
+            f"compute.shard_workers is {compute.shard_workers}, which does not divide "
+            f"compute.num_workers {workers}; change one of them"
+        )
+    if compute.min_workers is not None and compute.min_workers > workers:
+        raise UserError(
+            f"compute.min_workers is {compute.min_workers}, more than compute.num_workers "
+            f"{workers}; lower the first"
+        )
+
+
+def _longest(model: AnyModelConfig) -> int | None:
+    """The most positions that the model has, None where they are computed."""
+    learned = getattr(model, "positions", "learned") == "learned"
+    return model.max_position_embeddings if learned else None
+
+
+def _fit(
+    config: PretrainStageConfig,
+    inputs: Mapping[str, Artifact],
+    output: Folder,
+    identity: str,
+    context: Context,
+) -> dict[str, Any]:
+    """Run `_work` on the workers; what its leader returns."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    from rungwise.cluster.interface import NodeAddressTorchConfig
+    from rungwise.pretraining.preemption import SaveBeforeResize
+
+    compute = context.compute
+    workers = compute.num_workers
+    fewest = compute.min_workers or workers
+    with shared_scratch(output, "ray-train") as scratch:
+        worker = {
+            "config": config,
+            "inputs": dict(inputs),
+            "output": output,
+            "scratch": Folder.at(scratch),
+            "identity": identity,
+            "compute": compute,
+            "report": context.report,
+        }
+        Folder.at(scratch).remove(_USER_ERROR)
+        result = TorchTrainer(
+            _work,
+            train_loop_config=worker,
+            torch_config=NodeAddressTorchConfig(),
+            scaling_config=ScalingConfig(
+                num_workers=workers if fewest == workers else (fewest, workers),
+                elastic_resize_monitor_interval_s=_GROWTH_SECONDS,
+                use_gpu=compute.gpus_per_worker > 0,
+                resources_per_worker=_resources(compute),
+            ),
+            run_config=RunConfig(
+                # Ray Train would take up a run of the same name from its own snapshot.
+                name=f"attempt-{time.time_ns()}",
+                storage_path=scratch,
+                failure_config=FailureConfig(max_failures=compute.max_failures),
+                # Its type leaves out callbacks of the controller, which Ray takes here as well.
+                callbacks=[SaveBeforeResize(Folder.at(scratch))],  # pyright: ignore[reportArgumentType]
+            ),
+        ).fit()
+    value = result.return_value
+    assert isinstance(value, dict), f"the leading worker returned {value!r}"
+    if "user_error" in value:
+        raise UserError(value["user_error"])
+    return value
+
+
+def _resources(compute: ComputeConfig) -> dict[str, float]:
+    resources = {"CPU": compute.cpus_per_worker}
+    return resources | {"GPU": compute.gpus_per_worker} if compute.gpus_per_worker else resources
+
+
+def _work(worker: dict[str, Any]) -> dict[str, Any]:
+    """What each worker does."""
+    import ray.train.torch
+
+    from rungwise.pretraining.preemption import Notices
+
+    report: Reporter = worker["report"]
+    scratch: Folder = worker["scratch"]
+    if scratch.exists(_USER_ERROR):
+        return {"user_error": scratch.read_bytes(_USER_ERROR).decode()}
+    group = Group.current(ray.train.torch.get_device())
+    try:
+        progress, costs = pretrain(
+            worker["config"],
+            worker["inputs"],
+            worker["output"],
+            worker["identity"],
+            worker["compute"],
+            group,
+            report,
+            Notices(scratch, group.leads),
+        )
+    except UserError as error:
+        # Other workers may wait for this one, so it must be seen to fail; and when it is started
+        # again it must not try again what only the user can mend.
+        scratch.write_bytes(_USER_ERROR, str(error).encode())
+        raise
+    finally:
+        report.flush()
+    return {
+        "progress": asdict(progress),
+        "costs": asdict(costs),
+        "device": device_name(group.device),
+        "bfloat16": uses_bfloat16(worker["config"].pretrain.precision, group.device),
+    }
+
+
+def pretrain(
+    config: PretrainStageConfig,
+    inputs: Mapping[str, Artifact],
+    output: Folder,
+    identity: str,
+    compute: ComputeConfig,
+    group: Group,
+    report: Reporter,
+    notice: Any = lambda: False,
+) -> tuple[Progress, Costs]:
+    """The loop on this worker; the leader writes `model.safetensors` at the end."""
+    settings = config.pretrain
+    vocab_size = inputs["instances"].summary["vocab_size"]
+    initial = inputs.get(INITIAL)
+    model = build(config, vocab_size)
+    # The others are given the leader's weights, and a checkpoint of this run replaces them.
+    carried = load_initial(model, initial) if initial and group.leads else {}
+    checkpoints = Checkpoints(
+        output / "checkpoints",
+        identity,
+        compute.keep_checkpoints,
+        compute.keep_checkpoint_every_steps,
+        group,
+    )
+    progress, costs = train(
+        settings,
+        model,
+        build_objective(settings.objective),
+        phases_of(config.model, settings, inputs, compute, group),
+        vocab_size,
+        checkpoints,
+        Execution(
+            checkpoint_every_steps=compute.checkpoint_every_steps,
+            parallel=compute.parallel,
+            shard_workers=compute.shard_workers,
+            compile=compute.compile,
+            recompute_activations=compute.recompute_activations,
+            price_per_hour=compute.price_per_hour,
+            notice=notice,
+        ),
+        group,
+        report,
+        drawn=initial is None,
+    )
+    if group.leads:
+        checkpoints.export_model(progress.step, output, carried)
+    return progress, costs
+
+
+def build(config: PretrainStageConfig, vocab_size: int, meta: bool = False) -> PretrainingModel:
+    """The model with the weights of its seed; with `meta` only its shape."""
+    with torch.device("meta" if meta else "cpu"):
+        torch.manual_seed(config.pretrain.seed)
+        return build_model(config.model, vocab_size, config.pretrain.objective.kind)

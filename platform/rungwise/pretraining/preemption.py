@@ -1,0 +1,74 @@
+"""When a run saves at once, beside its schedule: a machine is about to go, or one has come.
+
+Ray says that a node will be taken away (a drain, which is what a cloud's notice becomes), and then
+workers go on until it is. When a node comes back to an elastic run, Ray Train ends all workers
+without a word and starts more of them, and what they did since the last checkpoint would be lost.
+So its controller is held for a moment: it leaves a mark, the leading worker sees it within a
+second, all save, and the leader takes the mark away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from ray.train.v2._internal.execution.callback import ControllerCallback
+from ray.train.v2._internal.execution.controller.state import ResizingState
+
+from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder
+
+_MARK = "resize"
+_POLL_SECONDS = 0.2
+_PATIENCE_SECONDS = 120.0  # for a step and a save; after it the last checkpoint has to do
+
+
+class Notices:
+    """True once for each reason to save. All workers ask at the same steps, between saves."""
+
+    def __init__(self, scratch: Folder, leads: bool) -> None:
+        self._scratch = scratch
+        self._leads = leads
+        self._going: set[str] = set()
+        self._saved = False
+
+    def __call__(self) -> bool:
+        from ray.train import get_preemption_info
+
+        info = get_preemption_info()
+        nodes = set(info.preempted_node_to_ranks) if info else set()
+        new = nodes - self._going
+        self._going |= nodes
+        return bool(new) or self._is_to_resize()
+
+    def _is_to_resize(self) -> bool:
+        # One worker's answer counts for all (loop.py).
+        if not self._leads:
+            return False
+        # A store that is away costs the steps since the last checkpoint, and not the run.
+        with contextlib.suppress(UserError, OSError):
+            if self._scratch.exists(_MARK) and not self._saved:
+                self._saved = True
+                return True
+            if self._saved:
+                self._scratch.remove(_MARK)
+        self._saved = False
+        return False
+
+
+class SaveBeforeResize(ControllerCallback):
+    """Has the controller of Ray Train wait for a checkpoint before it ends a sound worker group."""
+
+    def __init__(self, scratch: Folder) -> None:
+        self._scratch = scratch
+
+    def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
+        if not isinstance(current_state, ResizingState):
+            return
+        with contextlib.suppress(UserError, OSError):
+            self._scratch.write_bytes(_MARK, b"")
+            deadline = time.monotonic() + _PATIENCE_SECONDS
+            while self._scratch.exists(_MARK) and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+            self._scratch.remove(_MARK)

@@ -1,0 +1,1 @@
+"""Trained models in use: predictions, the MLflow registry, exchange with Hugging Face."""

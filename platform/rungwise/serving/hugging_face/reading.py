@@ -1,0 +1,175 @@
+"""In: the config and the weights of a folder that transformers saved.
+
+Weights are safetensors only: the older `pytorch_model.bin` is a pickle, which is code.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from rungwise.core.config import validate
+from rungwise.core.errors import DataError
+from rungwise.models.bert import BertConfig, BertForPretraining
+from rungwise.models.gpt import GptConfig, GptForPretraining
+from rungwise.serving.hugging_face.names import (
+    BUFFERS,
+    CONFIG,
+    DROPOUTS,
+    ENCODER,
+    PREFIX,
+    SETTINGS,
+    SIZES,
+    TIED,
+    WEIGHTS,
+    Entry,
+    ModelType,
+    entries,
+)
+
+
+def load(folder: Path) -> tuple[BertConfig | GptConfig, dict[str, Tensor]]:
+    """The config and the weights in `folder`, in float32 and under our names.
+
+    The names are those of BertForPretraining or GptForPretraining, and `classifier` or `qa_outputs`
+    for the last layer of a task's head; heads that are not there are not in the result. The size of
+    the vocabulary is that of the embedding. Raises DataError naming the file and the key that is
+    missing, or that ours cannot follow.
+    """
+    path = folder / CONFIG
+    data = _read_json(path)
+    kind = _checked_type(data, path)
+    config = _config(data, kind, path)
+    theirs = _read_weights(folder / WEIGHTS, kind)
+    state: dict[str, Tensor] = {}
+    table = entries(config)
+    present = {entry.group for entry in table if any(name in theirs for name in entry.theirs)}
+    for entry in table:
+        if entry.group == ENCODER or entry.group in present:
+            state[entry.ours] = _take(entry, theirs, folder / WEIGHTS)
+    if theirs:
+        raise DataError(
+            f"{folder / WEIGHTS}: {min(theirs)} has no place in a {kind} of {CONFIG}; expected the "
+            f"weights of one of the classes that rungwise exports"
+        )
+    _check_shapes(state, config, data, folder)
+    return config, state
+
+
+def _checked_type(data: dict[str, Any], path: Path) -> ModelType:
+    kind: ModelType | None = next(
+        (known for known in SETTINGS if known == data.get("model_type")), None
+    )
+    if kind is None:
+        raise DataError(
+            f"{path}: model_type must be one of {', '.join(SETTINGS)}, found "
+            f"{json.dumps(data.get('model_type'))}"
+        )
+    for setting in SETTINGS[kind]:
+        found = data.get(setting.key, setting.missing)
+        if found not in setting.allowed:
+            expected = " or ".join(json.dumps(value) for value in setting.allowed)
+            raise DataError(
+                f"{path}: {setting.key} must be {expected}, found {json.dumps(found)}; rungwise "
+                f"has no such {kind}"
+            )
+    return kind
+
+
+def _config(data: dict[str, Any], kind: ModelType, path: Path) -> BertConfig | GptConfig:
+    missing = [theirs for theirs in (*SIZES[kind].values(), "vocab_size") if theirs not in data]
+    if missing:
+        raise DataError(f"{path}: the key {missing[0]} is missing")
+    rates = {name: data.get(name, 0.1) for name in DROPOUTS[kind]}
+    if len(set(rates.values())) > 1:
+        raise DataError(
+            f"{path}: {' and '.join(rates)} must be the same, found "
+            f"{', '.join(str(rate) for rate in rates.values())}; rungwise has one dropout, change "
+            f"the file to the one you want"
+        )
+    ours: dict[str, Any] = {name: data[theirs] for name, theirs in SIZES[kind].items()}
+    ours["dropout"] = next(iter(rates.values()))
+    ours["initializer_range"] = data.get("initializer_range", 0.02)
+    if kind == "bert":
+        return validate(BertConfig, ours, source=str(path))
+    inner = data.get("n_inner") if kind == "gpt2" else None
+    ours["intermediate_size"] = 4 * data["n_embd"] if inner is None else inner
+    ours["norm"] = "pre" if kind == "gpt2" else "post"
+    return validate(GptConfig, ours, source=str(path))
+
+
+def _read_weights(path: Path, kind: ModelType) -> dict[str, Tensor]:
+    """Their tensors under the names that they have today, what is tied once."""
+    if not path.is_file():
+        others = sorted(p.name for p in path.parent.glob("*") if p.suffix in (".bin", ".json"))
+        raise DataError(
+            f"{path}: expected the weights in one safetensors file, found none (beside it: "
+            f"{', '.join(others) or 'nothing'}); save the model again with save_pretrained and "
+            f"a max_shard_size above its size"
+        )
+    try:
+        stored = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{path}: expected safetensors, found {error}") from error
+    prefix = "" if any(name.startswith(PREFIX[kind]) for name in stored) else PREFIX[kind]
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in stored.items():
+        if name.endswith(BUFFERS):
+            continue
+        # Checkpoints that came from TensorFlow still have its names of LayerNorm.
+        head, _, leaf = name.rpartition(".")
+        leaf = {"gamma": "weight", "beta": "bias"}.get(leaf, leaf)
+        full = f"{head}.{leaf}"
+        own = full.startswith(("cls.", "classifier.", "qa_outputs.", "lm_head."))
+        tensors[full if own else prefix + full] = tensor.float()
+    for copy, original in TIED[kind].items():
+        if copy in tensors and not torch.equal(
+            tensors.pop(copy), tensors.get(original, torch.empty(0))
+        ):
+            raise DataError(
+                f"{path}: {copy} differs from {original}; rungwise has them tied, as one tensor"
+            )
+    return tensors
+
+
+def _take(entry: Entry, theirs: dict[str, Tensor], path: Path) -> Tensor:
+    """The tensor of ours out of `theirs`, from where it is removed."""
+    for name in entry.theirs:
+        if name not in theirs:
+            raise DataError(f"{path}: the tensor {name} is missing")
+    return entry.to_ours([theirs.pop(name) for name in entry.theirs]).contiguous()
+
+
+def _check_shapes(
+    state: dict[str, Tensor], config: BertConfig | GptConfig, data: dict[str, Any], folder: Path
+) -> None:
+    with torch.device("meta"):
+        model = (
+            BertForPretraining(config, data["vocab_size"])
+            if isinstance(config, BertConfig)
+            else GptForPretraining(config, data["vocab_size"])
+        )
+    for name, expected in model.state_dict().items():
+        if name in state and state[name].shape != expected.shape:
+            raise DataError(
+                f"{folder / WEIGHTS}: {name} has the shape {list(state[name].shape)}, expected "
+                f"{list(expected.shape)} after {folder / CONFIG}"
+            )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise DataError(f"{path}: expected JSON, found {error}") from error
+    if not isinstance(data, dict):
+        raise DataError(f"{path}: expected an object, found {type(data).__name__}")
+    return data

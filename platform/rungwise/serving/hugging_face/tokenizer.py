@@ -1,0 +1,69 @@
+"""The special tokens of a tokenizer under the names that Hugging Face transformers has for them.
+
+Text that happens to contain `[MASK]` is text in training, and a special token in their library: it
+is how their pipelines ask for a word.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from tokenizers import Tokenizer, processors
+
+from rungwise.core.errors import DataError
+
+# Their names of roles, and the tokens that have them, among tokens marked special.
+_ROLES: dict[str, dict[str, tuple[str, ...]]] = {
+    "bert": {
+        "pad_token": ("[PAD]", "<pad>"),
+        "unk_token": ("[UNK]", "<unk>"),
+        "cls_token": ("[CLS]", "<s>", "<cls>"),
+        "sep_token": ("[SEP]", "</s>", "<sep>"),
+        "mask_token": ("[MASK]", "<mask>"),
+    },
+    "gpt": {
+        "pad_token": ("[PAD]", "<pad>"),
+        "unk_token": ("[UNK]", "<unk>"),
+        "bos_token": ("<|endoftext|>", "<s>", "[SEP]"),
+        "eos_token": ("<|endoftext|>", "</s>", "[SEP]"),
+    },
+}
+
+
+def read_tokenizer(
+    path: Path, vocab_size: int, family: Literal["bert", "gpt"]
+) -> tuple[Tokenizer, dict[str, str]]:
+    """The tokenizer, and the special token of each role it has.
+
+    Raises DataError if it cannot be read, or has another number of tokens than `vocab_size`.
+    """
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises no class of its own
+        raise DataError(f"{path}: expected a tokenizer.json, found {error}") from error
+    found = tokenizer.get_vocab_size(with_added_tokens=True)
+    if found != vocab_size:
+        raise DataError(
+            f"{path}: expected {vocab_size} tokens as the model has, found {found}; give the "
+            f"tokenizer that the model was trained with"
+        )
+    special = {t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special}
+    roles = {
+        role: next(name for name in names if name in special)
+        for role, names in _ROLES[family].items()
+        if special.intersection(names)
+    }
+    return tokenizer, roles
+
+
+def frame(tokenizer: Tokenizer, roles: dict[str, str]) -> None:
+    """Make it frame: [CLS] A [SEP] and [CLS] A [SEP] B [SEP], the second segment 1."""
+    if "cls_token" not in roles or "sep_token" not in roles:
+        return
+    cls, sep = roles["cls_token"], roles["sep_token"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
+    )

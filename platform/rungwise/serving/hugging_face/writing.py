@@ -1,0 +1,211 @@
+"""Out: a model and its tokenizer as a folder that transformers loads.
+
+Two things are made explicit on the way, since their models have no word for them: a sinusoid
+becomes the table of positions that it is, and rows that pad the vocabulary are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from rungwise.core.config import canonical_json
+from rungwise.core.errors import ConfigError
+from rungwise.finetune.heads import ChoiceHead, HeadedEncoder, SequenceHead, SpanHead, TokenHead
+from rungwise.models.bert import Bert, BertConfig, BertForPretraining
+from rungwise.models.bidirectional import TwoWayForPretraining
+from rungwise.models.config import AnyModelConfig
+from rungwise.models.encoders import BertEncoder
+from rungwise.models.gpt import GptConfig, GptForPretraining
+from rungwise.models.left_to_right import BertLeftToRight
+from rungwise.serving.hugging_face.names import (
+    CONFIG,
+    DROPOUTS,
+    SETTINGS,
+    SIZES,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    WEIGHTS,
+    entries,
+    headed_names,
+    model_type,
+)
+from rungwise.serving.hugging_face.tokenizer import frame, read_tokenizer
+
+
+def export(
+    model: nn.Module,
+    config: AnyModelConfig,
+    tokenizer_file: Path,
+    folder: Path,
+    labels: Sequence[str] = (),
+) -> str:
+    """Write `model` and its tokenizer to `folder`, which is made if need be; their class of it.
+
+    `labels` names the classes or tags of a HeadedEncoder. A tokenizer of a BERT that frames nothing
+    itself is made to: [CLS] A [SEP] B [SEP], as in training. Raises ConfigError for a model that
+    has no counterpart there, DataError for a tokenizer of another size.
+    """
+    config, vocab_size, architecture = _counterpart(model, config)
+    kind = model_type(config)
+    tokenizer, roles = read_tokenizer(tokenizer_file, vocab_size, config.kind)
+    if isinstance(config, BertConfig) and tokenizer.post_processor is None:
+        frame(tokenizer, roles)
+    data = {
+        "architectures": [architecture],
+        "model_type": kind,
+        "vocab_size": vocab_size,
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        **{theirs: getattr(config, ours) for ours, theirs in SIZES[kind].items()},
+        **dict.fromkeys(DROPOUTS[kind], config.dropout),
+        "initializer_range": config.initializer_range,
+        **{setting.key: setting.missing for setting in SETTINGS[kind] if setting.missing},
+        **{
+            f"{role}_id": tokenizer.token_to_id(roles[role]) if role in roles else None
+            for role in ("pad_token", "bos_token", "eos_token")
+        },
+    }
+    if kind == "gpt2":
+        data["n_inner"] = config.intermediate_size
+    if isinstance(model, HeadedEncoder):
+        data |= _classes(model, labels)
+    if isinstance(model, BertLeftToRight):
+        data["is_decoder"] = True  # their word for: sees only what came before
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_json(folder / CONFIG, data)
+    save_file(_theirs(model, config, vocab_size), folder / WEIGHTS, metadata={"format": "pt"})
+    tokenizer.save(str(folder / TOKENIZER))
+    inputs = ["input_ids", "attention_mask"]
+    if isinstance(config, BertConfig):
+        inputs.insert(1, "token_type_ids")
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.max_position_embeddings,
+        "model_input_names": inputs,
+        "clean_up_tokenization_spaces": False,
+    }
+    _write_json(folder / TOKENIZER_CONFIG, {**settings, **roles})
+    return architecture
+
+
+def _counterpart(
+    model: nn.Module, config: AnyModelConfig
+) -> tuple[BertConfig | GptConfig, int, str]:
+    """The config, the size of the vocabulary, and their class."""
+    match model:
+        case BertForPretraining():
+            bert, name = model.bert, "BertForPreTraining" if model.nsp else "BertForMaskedLM"
+        case HeadedEncoder():
+            bert, name = _headed(model)
+            # Fine-tuning has a dropout of its own.
+            config = config.model_copy(update={"dropout": bert.config.dropout})
+        case BertLeftToRight():
+            bert, name = model.bert, "BertLMHeadModel"
+        case GptForPretraining():
+            assert config == model.gpt.config, "the config of another model"
+            own = model.gpt.config
+            name = "GPT2LMHeadModel" if own.norm == "pre" else "OpenAIGPTLMHeadModel"
+            if own.norm == "post" and own.intermediate_size != 4 * own.hidden_size:
+                raise ConfigError(
+                    f"model.intermediate_size is {own.intermediate_size}, and {name} has always "
+                    f"4 · hidden_size, here {4 * own.hidden_size}; it cannot be exported"
+                )
+            return own, model.gpt.vocab_size, name
+        case TwoWayForPretraining():
+            raise ConfigError(
+                "model.kind is two_way: transformers has no model of two Transformers that read "
+                "from both ends, so it cannot be exported; expected bert or gpt"
+            )
+        case _:
+            raise ConfigError(
+                f"a {type(model).__name__} has no counterpart in transformers; expected a model "
+                "of one of the objectives of pretrain, or a HeadedEncoder"
+            )
+    assert config == bert.config, "the config of another model"
+    if bert.config.norm != "post":
+        raise ConfigError(
+            f"model.norm is {bert.config.norm}, and the BERT of transformers ({name}) normalises "
+            "after each part and nowhere else, so it cannot be exported; expected post"
+        )
+    return bert.config, bert.vocab_size, name
+
+
+def _headed(model: HeadedEncoder) -> tuple[Bert, str]:
+    """The body of a model for a task, and their class of it."""
+    encoder, head = model.encoder, model.head
+    if not isinstance(encoder, BertEncoder) or encoder.causal:
+        raise ConfigError(
+            "a model for a task can be exported if its encoder is a bert that sees both sides; "
+            "what reads from left to right has marks of its own, which no tokenizer of "
+            "transformers knows"
+        )
+    if model.top is not None or model.mix is not None:
+        raise ConfigError(
+            "transformers has no model with a BiLSTM or a mix of layers below its head; expected "
+            "finetune.top.kind linear, and finetune.use.kind other than features"
+        )
+    match head:
+        case SequenceHead():
+            name = "BertForSequenceClassification"
+        case ChoiceHead():
+            name = "BertForMultipleChoice"
+        case TokenHead():
+            name = "BertForTokenClassification"
+        case SpanHead():
+            name = "BertForQuestionAnswering"
+    if isinstance(head, SequenceHead | ChoiceHead) and head.pool.dense is None:
+        raise ConfigError(
+            f"finetune.pooling is {head.pool.pooling}, which {name} does not have; expected cls"
+        )
+    return encoder.bert, name
+
+
+def _theirs(model: nn.Module, config: BertConfig | GptConfig, vocab_size: int) -> dict[str, Tensor]:
+    state = dict(model.state_dict())
+    if isinstance(model, HeadedEncoder):
+        last = "qa_outputs" if isinstance(model.head, SpanHead) else "classifier"
+        state = headed_names(state, last)
+    for name in ("bert.token_embedding.weight", "gpt.token_embedding.weight"):
+        if name in state:
+            state[name] = state[name][:vocab_size]
+    if isinstance(config, BertConfig) and config.positions == "sinusoid":
+        bert = model.encoder.bert if isinstance(model, HeadedEncoder) else model.bert
+        assert isinstance(bert, Bert)
+        table_TD = bert.position_vectors(config.max_position_embeddings)
+        state["bert.position_embedding.weight"] = table_TD
+    tensors: dict[str, Tensor] = {}
+    for entry in entries(config):
+        if entry.ours in state:
+            changed = entry.to_theirs(state.pop(entry.ours).detach().cpu())
+            tensors |= zip(entry.theirs, (t.contiguous().clone() for t in changed), strict=True)
+    assert not state, f"no place for {sorted(state)}"
+    return tensors
+
+
+def _classes(model: HeadedEncoder, labels: Sequence[str]) -> dict[str, Any]:
+    """What config.json says of a head."""
+    if isinstance(model.head, SpanHead):
+        return {}
+    data: dict[str, Any] = {"classifier_dropout": model.head.dropout.p}
+    if isinstance(model.head, ChoiceHead):
+        return data
+    count = model.head.linear.out_features
+    names = list(labels) or [f"LABEL_{index}" for index in range(count)]
+    if len(names) != count:
+        raise ConfigError(f"labels: expected {count} names, one a class, found {len(names)}")
+    data["id2label"] = {str(index): name for index, name in enumerate(names)}
+    data["label2id"] = {name: index for index, name in enumerate(names)}
+    if isinstance(model.head, SequenceHead):
+        kind = "single_label_classification" if count > 1 else "regression"
+        data["problem_type"] = kind
+    return data
+
+
+def _write_json(path: Path, data: dict[str, Any]) -> None:
+    text = json.dumps(json.loads(canonical_json(data)), indent=2, sort_keys=True)
+    path.write_text(text + "\n", encoding="utf-8")

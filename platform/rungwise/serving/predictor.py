@@ -1,0 +1,94 @@
+"""A fine-tuned model as one thing that answers: examples in, predictions out.
+
+    model.json         what the model is and how it was fine-tuned
+    model.safetensors  its weights
+    tokenizer.json     its tokenizer
+
+These three files are all of it. It needs neither Ray nor the artifacts it was made of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from tokenizers import Tokenizer
+
+from rungwise.core.errors import DataError
+from rungwise.core.storage import Folder
+from rungwise.finetune import DESCRIPTION, frame_of, outputs, restore
+from rungwise.tasks import kinds
+from rungwise.tasks.examples import Example
+from rungwise.tokenizer import FILE as TOKENIZER
+from rungwise.tokenizer import load as load_tokenizer
+from rungwise.training.checkpoint import MODEL as WEIGHTS
+from rungwise.training.checkpoint import load_tensors
+
+FILES = (DESCRIPTION, WEIGHTS, TOKENIZER)
+
+
+class Predictor:
+    """Answers for examples of the task that the model was fine-tuned on."""
+
+    def __init__(self, description: dict[str, Any], weights: dict[str, Any], tokenizer: Tokenizer):
+        self.model = restore(description, weights)
+        self.info = self.model.info
+        self._tokenizer = tokenizer
+        self._frame = frame_of(
+            self.model.config,
+            self.model.model_config,
+            self.model.objective,
+            self.model.vocab_size,
+            tokenizer,
+        )
+
+    @classmethod
+    def load(cls, folder: Folder) -> Predictor:
+        """The model in a folder with the three files. DataError names the one that is missing."""
+        for name in FILES:
+            if not folder.exists(name):
+                raise DataError(
+                    f"{folder.uri} holds no {name}; expected a fine-tuned model, which is the "
+                    f"folder of an evaluate artifact, with {', '.join(FILES)}"
+                )
+        return cls(
+            json.loads(folder.read_bytes(DESCRIPTION)),
+            load_tensors(folder, WEIGHTS),
+            load_tokenizer(folder),
+        )
+
+    @classmethod
+    def load_files(cls, description: str, weights: str, tokenizer: str) -> Predictor:
+        """The same from three paths of this machine, whatever the files are called."""
+        splitter = Tokenizer.from_file(tokenizer)
+        splitter.encode_special_tokens = True
+        return cls(
+            json.loads(Path(description).read_text("utf-8")),
+            safetensors.torch.load_file(weights),
+            splitter,
+        )
+
+    def __call__(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        """One prediction an example, in their order; see tasks/kinds.py for the keys."""
+        if not examples:
+            return []
+        config = self.model.config
+        items = kinds.encode(
+            examples,
+            self.info,
+            self._tokenizer,
+            self._frame,
+            both_orders=config.both_orders,
+            stride=config.stride,
+        )
+        return kinds.decode(
+            outputs(self.model, items),
+            items,
+            examples,
+            self.info,
+            self.model.calibration,
+            max_answer_tokens=config.max_answer_tokens,
+        )

@@ -1,0 +1,165 @@
+"""Register stage: the fine-tuned model as an MLflow registered model that loads anywhere.
+
+What is registered is data and this package's code (an MLflow "model from code"): safetensors, the
+tokenizer, a JSON file; nothing is unpickled. Its tags name the fingerprint of every artifact it
+comes from. The alias goes to the new version unless one with a higher score on the same task's
+validation split holds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import Field
+
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import Config
+from rungwise.core.context import Context
+from rungwise.core.storage import Folder
+from rungwise.core.tracking import quieten_mlflow
+from rungwise.finetune import DESCRIPTION
+from rungwise.serving.predictor import Predictor
+from rungwise.tasks.examples import Choice, Example, Question, Tagged, TaskInfo, Text, read
+from rungwise.tokenizer import FILE as TOKENIZER_FILE
+from rungwise.training.checkpoint import MODEL
+
+_EXAMPLES = 2
+
+
+class RegistryConfig(Config):
+    """The name in the registry, and the alias of the version to use."""
+
+    name: str = Field(default="rungwise", pattern=r"^[^/:.%\"']+$")  # and, after it, the task's
+    alias: str = "champion"
+
+    def for_task(self, task: str) -> RegistryConfig:
+        """The same with the name that the model of a task has, such as rungwise-sst-2."""
+        # MLflow refuses some characters that a task's name may have.
+        return self.model_copy(update={"name": f"{self.name}-{task.replace('.', '-')}"})
+
+
+def run(
+    config: RegistryConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> dict[str, Any]:
+    """Log and register the model in the run of this stage; write `registered.json`."""
+    import mlflow
+    from mlflow import MlflowClient
+    from mlflow.models import infer_signature
+    from mlflow.models.model import ModelInfo
+
+    assert context.tracking is not None, "the register stage runs in the driver"
+    evaluation, task = inputs["evaluate"], inputs["task"]
+    chosen, metric = evaluation.summary["chosen"], evaluation.summary["metric"]
+    examples = read(task, "validation")[:_EXAMPLES]
+    shown = _input_example(examples, TaskInfo.of(task))
+    predictor = Predictor.load(evaluation.folder)
+    quieten_mlflow()
+    mlflow.set_tracking_uri(context.tracking.uri)
+    info: ModelInfo | None = None
+    # MLflow prints what it registered; the display says it already.
+    with (
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stderr(nowhere),
+        mlflow.start_run(run_id=context.tracking.run_id),
+    ):
+        info = mlflow.pyfunc.log_model(
+            name="model",
+            python_model=str(Path(__file__).with_name("served_model.py")),
+            artifacts={
+                "weights": str(evaluation.folder.local(MODEL)),
+                "tokenizer": str(evaluation.folder.local(TOKENIZER_FILE)),
+                "description": str(evaluation.folder.local(DESCRIPTION)),
+            },
+            code_paths=[str(Path(__file__).parents[1])],
+            signature=infer_signature(shown, pd.DataFrame(predictor(examples))),
+            input_example=shown,
+            pip_requirements=[
+                f"{name}=={version(name).partition('+')[0]}"
+                for name in (
+                    "mlflow",
+                    "torch",
+                    "tokenizers",
+                    "safetensors",
+                    "numpy",
+                    "pandas",
+                    "pydantic",
+                    "pyyaml",
+                    "pyarrow",
+                    "fsspec",
+                    "scikit-learn",
+                )
+            ],
+            registered_model_name=config.name,
+        )
+    assert info is not None, "an error leaves the block above"
+    client = MlflowClient(tracking_uri=context.tracking.uri)
+    number = str(info.registered_model_version)
+    score = chosen["validation"][metric]
+    tags = {
+        **{f"rungwise.{name}": found.fingerprint for name, found in sorted(inputs.items())},
+        "rungwise.metric": metric,
+        "rungwise.validation_score": f"{score:.6f}",
+        "rungwise.test_score_of_this_version": f"{chosen['test'][metric]:.6f}",
+    }
+    for key, value in tags.items():
+        client.set_model_version_tag(config.name, number, key, value)
+    holder = _holder(client, config)
+    takes = True
+    alias = f"alias {config.alias}"
+    if holder is not None and _better(holder, task.fingerprint, score):
+        takes = False
+        alias = f"{config.alias} stays with {holder.version}"
+    if takes:
+        client.set_registered_model_alias(config.name, config.alias, number)
+    summary = {
+        "name": config.name,
+        "version": number,
+        "alias": config.alias if takes else None,
+        "model_uri": f"models:/{config.name}/{number}",
+        "tags": tags,
+        "headline": f"models:/{config.name}/{number}  {alias}",
+    }
+    output.write_bytes("registered.json", json.dumps(summary, indent=1).encode())
+    return summary
+
+
+def _input_example(examples: list[Example], info: TaskInfo) -> list[str] | pd.DataFrame:
+    """Examples as a caller gives them: bare texts where an example is one text."""
+    if info.kind == "classification" and not info.pair:
+        return [example.text for example in examples if isinstance(example, Text)]
+    return pd.DataFrame([_record(example) for example in examples])
+
+
+def _record(example: Example) -> dict[str, Any]:
+    match example:
+        case Text():
+            return {"text": example.text, "second": example.second}
+        case Tagged():
+            return {"words": list(example.words)}
+        case Question():
+            return {"question": example.question, "context": example.context}
+        case Choice():
+            return {
+                "context": example.context,
+                "question": example.question or "",
+                "options": list(example.options),
+            }
+
+
+def _holder(client: Any, config: RegistryConfig) -> Any:
+    """The version that has the alias, or None."""
+    model = client.get_registered_model(config.name)
+    number = model.aliases.get(config.alias)
+    return client.get_model_version(config.name, number) if number else None
+
+
+def _better(holder: Any, task: str, score: float) -> bool:
+    """True if `holder` was scored on the same task and scored higher."""
+    same_task = holder.tags.get("rungwise.task") == task
+    return same_task and float(holder.tags.get("rungwise.validation_score", "-1")) > score

@@ -1,0 +1,67 @@
+"""A registered model as MLflow serves it: texts or records in, predictions out.
+
+MLflow copies this file into the model and runs it there ("models from code"). It needs torch and
+tokenizers, neither Ray nor a checkout of this project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from mlflow.models import set_model
+from mlflow.pyfunc.model import PythonModel, PythonModelContext
+
+from rungwise.serving.predictor import Predictor
+from rungwise.tasks.unlabelled import example_of, text_column
+
+
+class FineTuned(PythonModel):
+    """A fine-tuned model with its tokenizer and the names of its labels."""
+
+    def load_context(self, context: PythonModelContext) -> None:
+        self._predictor = Predictor.load_files(
+            context.artifacts["description"],
+            context.artifacts["weights"],
+            context.artifacts["tokenizer"],
+        )
+
+    def predict(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        context: PythonModelContext,
+        model_input,  # without a type, of which MLflow would make a schema
+        params: dict[str, Any] | None = None,
+    ) -> pd.DataFrame:
+        """A row an example. Bare texts are enough where an example is one text."""
+        info = self._predictor.info
+        examples = [
+            example_of(record, info, f"input {number}")
+            for number, record in enumerate(self._records(model_input), start=1)
+        ]
+        return pd.DataFrame(self._predictor(examples))
+
+    def _records(self, model_input: Any) -> list[Mapping[str, Any]]:
+        """MLflow hands over a list or a frame, depending on who calls and how."""
+        if isinstance(model_input, pd.DataFrame):
+            records = model_input.to_dict("records")
+            if any(isinstance(name, int) for name in model_input.columns):
+                records = [next(iter(record.values())) for record in records]
+        else:
+            records = list(model_input)
+        found: list[Mapping[str, Any]] = []
+        for record in records:
+            if isinstance(record, Mapping):
+                found.append(
+                    {
+                        str(key): value.tolist() if isinstance(value, np.ndarray) else value
+                        for key, value in record.items()
+                    }
+                )
+            else:
+                found.append({text_column(self._predictor.info): str(record)})
+        return found
+
+
+set_model(FineTuned())
