@@ -87,7 +87,7 @@ def main() -> int:
         "pretrain_tokens_per_second": round(pretrain["tokens_per_second"]),
         "validation_mlm_loss": round(pretrain["final"]["mlm_loss"], 4),
         "unigram_entropy": round(pretrain["unigram_entropy"], 4),
-        "accuracy": {k: v["estimates"]["accuracy"] for k, v in evaluation["systems"].items()},
+        "accuracy": {k: v["estimates"]["accuracy"] for k, v in evaluation["variants"].items()},
         "differences": evaluation["differences"],
     }
     folder = REPOSITORY / "benchmarks" / "results"

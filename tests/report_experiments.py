@@ -1,4 +1,4 @@
-"""What fine-tuning adds to a run, as its stages would leave it: any systems, tasks and budgets."""
+"""What fine-tuning adds to a run, as its stages would leave it: any variants, tasks and budgets."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ METRICS = {
 @dataclass(frozen=True)
 class MadeTask:
     """A task that nobody trained on. `scores` are those of the judged metric, the first of the
-    kind's: {budget, None for all examples: {system: a score for each seed}}."""
+    kind's: {budget, None for all examples: {variant: a score for each seed}}."""
 
     kind: str
     scores: dict[int | None, dict[str, list[float]]]
     labels: tuple[str, ...] = ("no", "yes")
     baselines: tuple[str, ...] = ("majority",)
-    mix: dict[str, int] = field(default_factory=dict)  # system: layers that it mixes
+    mix: dict[str, int] = field(default_factory=dict)  # variant: layers that it mixes
 
 
 class Experiment:
@@ -73,7 +73,7 @@ class Experiment:
         self.made[title] = Artifact(stage, fingerprint, folder, record)
         return self.made[title]
 
-    def systems(self, names: Sequence[str], untrained: Sequence[str] = ()) -> None:
+    def variants(self, names: Sequence[str], untrained: Sequence[str] = ()) -> None:
         """One pretraining for each, the first that of the run; `untrained` take its, unused."""
         of_run = self.made["pretrain"]
         for place, name in enumerate(names):
@@ -113,11 +113,11 @@ class Experiment:
                 sweeps = {each: self._sweep(name, each, metric) for each in made.scores[None]}
             self._evaluate(name, budget, made, data, sweeps)
 
-    def _sweep(self, task: str, system: str, metric: str) -> Artifact:
+    def _sweep(self, task: str, variant: str, metric: str) -> Artifact:
         trials = [
             {
                 "name": f"trial-{number:03d}",
-                "finetune": _settings(system) | {"learning_rate": rate},
+                "finetune": _settings(variant) | {"learning_rate": rate},
                 "epochs_run": 3 - number,
                 "epochs_asked": 3,
                 "stopped_early": number == 1,
@@ -130,8 +130,8 @@ class Experiment:
         ]
         failed = {**trials[1], "name": "trial-002", "epochs_run": 0, "score": "", "loss": ""}
         return self.add(
-            f"sweep/{task}/{system}",
-            {"finetune": _settings(system), "sweep": {"seed": 0, "trials": 3}},
+            f"sweep/{task}/{variant}",
+            {"finetune": _settings(variant), "sweep": {"seed": 0, "trials": 3}},
             {
                 "trials": [*trials, failed],
                 "best": trials[0],
@@ -155,20 +155,20 @@ class Experiment:
         metrics, scores = METRICS[made.kind], made.scores[budget]
         rows = [
             {
-                "system": system,
+                "variant": variant,
                 "seed": 1000 + number,
                 "curve": [score],
                 # Other metrics lie below the judged one, so that each is told from it.
                 "test": {m: score - 0.02 * p for p, m in enumerate(metrics)} | {"loss": 1.1},
                 "validation": {m: score + 0.01 - 0.02 * p for p, m in enumerate(metrics)}
                 | {"loss": 1.0},
-                "mix": _weights(made.mix[system], number) if system in made.mix else None,
+                "mix": _weights(made.mix[variant], number) if variant in made.mix else None,
                 "seconds": 3.0,
             }
-            for system, each in scores.items()
+            for variant, each in scores.items()
             for number, score in enumerate(each)
         ]
-        first = [row for row in rows if row["system"] == next(iter(scores))]
+        first = [row for row in rows if row["variant"] == next(iter(scores))]
         found = [
             {
                 "first": a,
@@ -179,19 +179,19 @@ class Experiment:
             }
             for a, b in itertools.combinations(scores, 2)
         ]
-        systems = {
-            system: {
+        variants = {
+            variant: {
                 "estimates": {
                     metric: asdict(
-                        estimate([r["test"][metric] for r in rows if r["system"] == system])
+                        estimate([r["test"][metric] for r in rows if r["variant"] == variant])
                     )
                     for metric in (*metrics, "loss")
                 },
-                "finetune": _settings(system),
+                "finetune": _settings(variant),
                 "selection": {"score": 0.9, "trial": "trial-000", "seed": 0} if sweeps else None,
-                "pretraining": self._cost(system),
+                "pretraining": self._cost(variant),
             }
-            for system in scores
+            for variant in scores
         }
         settings = {"num_seeds": len(first), "first_seed": 1000, "published": None}
         self.add(
@@ -199,7 +199,7 @@ class Experiment:
             {
                 "task": name,
                 "budget": budget,
-                "systems": {system: _settings(system) for system in scores},
+                "variants": {variant: _settings(variant) for variant in scores},
                 "evaluate": settings,
             },
             {
@@ -210,7 +210,7 @@ class Experiment:
                 "seeds": [row["seed"] for row in first],
                 "examples": data.summary["examples"],
                 "rows": rows,
-                "systems": systems,
+                "variants": variants,
                 "differences": found,
                 "baselines": data.summary["baselines"],
                 "beats_baselines": True,
@@ -219,22 +219,22 @@ class Experiment:
             },
             {
                 "task": data,
-                **{f"pretrain/{system}": self._trained[system] for system in scores},
-                **{f"sweep/{system}": found for system, found in sweeps.items()},
+                **{f"pretrain/{variant}": self._trained[variant] for variant in scores},
+                **{f"sweep/{variant}": found for variant, found in sweeps.items()},
             },
         )
 
-    def _cost(self, system: str) -> dict[str, Any] | None:
-        if system in self._untrained:
+    def _cost(self, variant: str) -> dict[str, Any] | None:
+        if variant in self._untrained:
             return None
-        summary = self._trained[system].summary
+        summary = self._trained[variant].summary
         return {
             "objective": "mlm_nsp",
             "steps": summary["steps"],
             "tokens": summary["tokens"],
             "flops": summary["flops_per_token"] * summary["tokens"],
             "parameters": summary["parameters"],
-            "fingerprint": self._trained[system].fingerprint,
+            "fingerprint": self._trained[variant].fingerprint,
         }
 
     def register(self, task: str) -> None:
@@ -247,7 +247,7 @@ class Experiment:
         )
 
     def table(self, published: dict[tuple[str, str], float] | None = None) -> None:
-        """The table; `published` are differences in points by system and task."""
+        """The table; `published` are differences in points by variant and task."""
         evaluated = [
             found.summary
             for found in self.made.values()
@@ -257,29 +257,29 @@ class Experiment:
         for found in evaluated:
             name, metric = found["task"], found["metric"]
             seeds = {
-                system: [r["test"][metric] for r in found["rows"] if r["system"] == system]
-                for system in found["systems"]
+                variant: [r["test"][metric] for r in found["rows"] if r["variant"] == variant]
+                for variant in found["variants"]
             }
-            for system, each in found["systems"].items():
+            for variant, each in found["variants"].items():
                 scores.append(
                     {
                         "task": name,
-                        "system": system,
+                        "variant": variant,
                         "metric": metric,
                         **each["estimates"][metric],
                         "baseline": "majority",
                         "baseline_score": 0.5,
                     }
                 )
-            for above, system in itertools.pairwise(seeds):
-                ours = paired_difference(seeds[system], seeds[above])
-                points = (published or {}).get((system, name))
+            for above, variant in itertools.pairwise(seeds):
+                ours = paired_difference(seeds[variant], seeds[above])
+                points = (published or {}).get((variant, name))
                 sign = None
                 if points:
                     apart = ours.low > 0 or ours.high < 0
                     same = (ours.mean > 0) == (points > 0)
                     sign = ("agrees" if same else "disagrees") if apart else "unresolved"
-                row = {"task": name, "system": system, "minus": above, **asdict(ours)}
+                row = {"task": name, "variant": variant, "minus": above, **asdict(ours)}
                 row |= {"bootstrap_low": ours.low, "bootstrap_high": ours.high, "p": 0.04}
                 steps.append({**row, "published_points": points, "sign": sign})
         self.add(
@@ -297,13 +297,13 @@ class Experiment:
         )
 
 
-def _settings(system: str) -> dict[str, Any]:
+def _settings(variant: str) -> dict[str, Any]:
     return {
-        "initialisation": "random" if system == "random" else "pretrained",
+        "initialisation": "random" if variant == "random" else "pretrained",
         "learning_rate": 1e-3,
         "batch_size": 8,
         "epochs": 3,
-        "use": {"kind": "full"},
+        "adaptation": {"kind": "full"},
         "top": {"kind": "linear"},
     }
 
@@ -355,9 +355,9 @@ def stub_sweep_plots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def quickstart(before: dict[str, Artifact], gap: float = 0.1) -> dict[str, Artifact]:
-    """One task and two systems, the second from random weights, `gap` apart."""
+    """One task and two variants, the second from random weights, `gap` apart."""
     made = Experiment(before)
-    made.systems(["pretrained", "random"], untrained=["random"])
+    made.variants(["pretrained", "random"], untrained=["random"])
     random = [0.60, 0.61, 0.605, 0.60, 0.62]
     scores = [value + gap + 0.004 * number for number, value in enumerate(random)]
     both = {"pretrained": scores, "random": random}
@@ -368,10 +368,10 @@ def quickstart(before: dict[str, Artifact], gap: float = 0.1) -> dict[str, Artif
 
 
 def whole(before: dict[str, Artifact]) -> dict[str, Artifact]:
-    """Four systems, five tasks of all kinds, three budgets besides all examples, published rows."""
-    systems = ("base", "no_nsp", "ltr_no_nsp", "ltr_no_nsp_bilstm")
+    """Four variants, five tasks of all kinds, three budgets and all examples, published rows."""
+    variants = ("base", "no_nsp", "ltr_no_nsp", "ltr_no_nsp_bilstm")
     made = Experiment(before)
-    made.systems(systems)
+    made.variants(variants)
     rng = np.random.Generator(np.random.Philox(7))
     published = {}
     for place, (name, kind) in enumerate(
@@ -379,14 +379,14 @@ def whole(before: dict[str, Artifact]) -> dict[str, Artifact]:
     ):
         scores = {
             budget: {
-                system: (
+                variant: (
                     0.58
                     + 0.03 * place
                     + 0.07 * step
                     - (0.008 + 0.01 * place) * number
                     + 0.012 * rng.standard_normal(5)
                 ).tolist()
-                for number, system in enumerate(systems)
+                for number, variant in enumerate(variants)
             }
             for step, budget in enumerate((10, 100, 1000, None))
         }
@@ -401,6 +401,6 @@ def whole(before: dict[str, Artifact]) -> dict[str, Artifact]:
             ),
         )
         made.register(name)
-        published |= {(system, name): -0.5 * n for n, system in enumerate(systems) if n and place}
+        published |= {(each, name): -0.5 * n for n, each in enumerate(variants) if n and place}
     made.table(published)
     return made.made

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rungwise.models.bert import BertConfig
-from rungwise.models.bidirectional import TwoWayConfig
+from rungwise.models.bidirectional import BidirectionalConfig
 from rungwise.models.config import AnyModelConfig, ObjectiveKind, PretrainingModel, build_model
 from rungwise.models.gpt import GptConfig
 from rungwise.models.objectives import Batch, CausalBatch, ObjectiveConfig, PretrainingBatch
@@ -25,7 +25,7 @@ KINDS: tuple[ObjectiveKind, ...] = ("mlm_nsp", "mlm", "sentence_order", *CAUSAL_
 
 def small_config(kind: ObjectiveKind, **changes: Any) -> AnyModelConfig:
     """A config of the family that the objective trains."""
-    families = {"causal": GptConfig, "bidirectional": TwoWayConfig}
+    families = {"causal": GptConfig, "bidirectional": BidirectionalConfig}
     values: dict[str, Any] = {
         "num_layers": 2,
         "num_heads": 2,
@@ -145,7 +145,7 @@ def lengths_of(batch: CausalBatch) -> Tensor:
 def logits_of(model: Any, batch: CausalBatch) -> Tensor:
     """Logits (B, T, V) of the targets, whatever the model."""
     where = (batch.document, batch.positions)
-    if hasattr(model, "two_way"):
+    if hasattr(model, "bidirectional"):
         return model.logits(batch.ids, batch.targets, lengths_of(batch), *where)
     return model.logits(batch.ids, *where)
 

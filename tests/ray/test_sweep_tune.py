@@ -250,6 +250,6 @@ def test_a_trial_reads_the_artifacts_of_its_variant(ray_session: None, tmp_path:
     context = Context(ComputeConfig())
     output = Folder.at(tmp_path / "sweep")
     summary = run(config, at_variants(tmp_path), output, context, reads_layers)
-    assert [row["variant"] for row in summary["trials"]] == [0, 1]
+    assert [row["upstream"] for row in summary["trials"]] == [0, 1]
     assert [row["score"] for row in summary["trials"]] == [0.1, 0.2]
-    assert summary["variants"] == [{"model.num_layers": 1}, {"model.num_layers": 2}]
+    assert summary["upstream_values"] == [{"model.num_layers": 1}, {"model.num_layers": 2}]

@@ -25,11 +25,11 @@ import grpc
 import psutil
 import pytest
 
-from rungwise.cluster import registry as known
+from rungwise.cluster import registry
 from rungwise.cluster.local import processes
 from rungwise.cluster.local.folder import ClusterFolder
 from rungwise.cluster.ray_start import environment
-from rungwise.cluster.registry import HOME_VARIABLE, KnownCluster
+from rungwise.cluster.registry import HOME_VARIABLE, RegisteredCluster
 from rungwise.commands.prove_resume import kill_with_children
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
@@ -74,8 +74,8 @@ class Up:
     said: str
 
     @property
-    def record(self) -> KnownCluster:
-        (record,) = [one for one in known.known() if one.name == self.name]
+    def record(self) -> RegisteredCluster:
+        (record,) = [one for one in registry.all_clusters() if one.name == self.name]
         return record
 
     @property
@@ -120,7 +120,7 @@ def started(name: str, folder: Path, *arguments: str, **more: str) -> Iterator[U
     try:
         yield Up(name, folder, done.stdout)
     finally:
-        if any(one.name == name for one in known.known()):
+        if any(one.name == name for one in registry.all_clusters()):
             rungwise("down", "--name", name, folder=folder)
 
 
@@ -176,7 +176,7 @@ def assert_gone(up: Up, family: list[psutil.Process], ports: set[int], scratch: 
     assert not processes.family((), scratch)
     assert not scratch.exists()
     assert not up.places.token.exists()
-    assert up.name not in [one.name for one in known.known()]
+    assert up.name not in [one.name for one in registry.all_clusters()]
     used = [one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
     assert not ports & {one.laddr.port for one in used}
 
@@ -495,7 +495,7 @@ def test_what_an_up_that_was_killed_left_is_ended_by_down(tmp_path: Path) -> Non
             "a head",
             lambda: any(
                 entry.what == "head"
-                for one in known.known()
+                for one in registry.all_clusters()
                 if one.name == "half"
                 for entry in one.processes
             ),
@@ -525,7 +525,7 @@ def test_an_up_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=variables(), stdout=subprocess.PIPE, text=True
     ) as starting:
         up = Up("broken-off", tmp_path, "")
-        until("a record", lambda: any(one.name == up.name for one in known.known()))
+        until("a record", lambda: any(one.name == up.name for one in registry.all_clusters()))
         until("processes", lambda: len(up.family()) > 4)
         family, scratch = up.family(), up.places.scratch
         assert scratch is not None
@@ -545,5 +545,5 @@ def test_a_store_that_mlflow_cannot_read_is_said_and_what_was_started_is_ended(
     assert done.returncode == 2
     assert re.search(r"error: mlflow has ended: .*file is not a database", done.stderr)
     assert (ClusterFolder("spoilt").logs / "mlflow.log").exists()
-    assert not [one for one in known.known() if one.name == "spoilt"]
+    assert not [one for one in registry.all_clusters() if one.name == "spoilt"]
     assert str(tmp_path) not in " ".join(arguments_of_all())

@@ -42,7 +42,7 @@ DOWNSTREAM: dict[str, Any] = {
             }
         }
     },
-    "systems": {"pretrained": {}, "random": {"finetune.initialisation": "random"}},
+    "variants": {"pretrained": {}, "random": {"finetune.initialisation": "random"}},
     "finetune": {"batch_size": 4, "pooling": "mean", "sequence_length": 32},
     "sweep": {
         "trials": 3,
@@ -149,7 +149,7 @@ def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: P
     stages = {child.info.run_name: child for child in by_parent[parent.info.run_id]}
     assert set(stages) == TITLES
     assert len(by_parent[parent.info.run_id]) == len(stages)
-    sweeps = [stages[f"sweep/libraries/{system}"].info.run_id for system in SYSTEMS]
+    sweeps = [stages[f"sweep/libraries/{variant}"].info.run_id for variant in SYSTEMS]
     seeds = stages["evaluate/libraries"].info.run_id
     assert len(by_parent[seeds]) == 2 * 2
     assert set(by_parent) == {None, parent.info.run_id, *sweeps, seeds}
@@ -239,7 +239,7 @@ def test_an_evaluation_goes_on_with_the_seeds_that_are_missing(
     config = CompareConfig.model_validate(evaluated.record["config"])
     output = Folder.at(tmp_path)
     first = evaluated.summary["rows"][0]
-    chosen = FinetuneConfig.model_validate(evaluated.summary["systems"]["pretrained"]["finetune"])
+    chosen = FinetuneConfig.model_validate(evaluated.summary["variants"]["pretrained"]["finetune"])
     asked = fingerprint({"settings": chosen, "inputs": [a.fingerprint for a in inputs.values()]})
     done = f"pretrained-{first['seed']}-{asked}"
     kept = evaluated.folder

@@ -446,7 +446,11 @@ def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
         (reader, gpt, "has marks of its own, which no tokenizer"),
         (GptForPretraining(wide, V), wide, r"model\.intermediate_size is 100, and OpenAIGPT"),
         (left, left.bert.config, r"norm is pre, .* \(BertLMHeadModel"),
-        (small_model("bidirectional", V), bert, "model.kind is two_way: transformers has no model"),
+        (
+            small_model("bidirectional", V),
+            bert,
+            "model.kind is bidirectional: transformers has no model",
+        ),
         (torch.nn.Linear(2, 2), bert, "a Linear has no counterpart in transformers"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -62,7 +62,7 @@ def test_the_states_do_not_depend_on_padding(kind, changes):
 @pytest.mark.parametrize(("kind", "changes"), CASES, ids=IDS)
 def test_a_state_has_read_what_its_family_reads(kind, changes):
     """Another token at a place moves the states behind it, and in front of it if both sides are
-    read; of the two-way model the left half behind it and the right half in front of it."""
+    read; of the two-direction model the left half behind it and the right half in front of it."""
     encoder = shaken(encoder_of(kind, **changes)).eval()
     T, place = 8, 3
     ids_BT = torch.randint(V, (2, T))
@@ -111,13 +111,13 @@ def test_the_states_are_those_of_pretraining(kind):
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_two_way_state_is_that_of_pretraining_on_both_sides(norm):
+def test_a_bidirectional_state_is_that_of_pretraining_on_both_sides(norm):
     """Pretraining predicts token t + 1 from f_t and b_(t+1), and b_t here is b_t there: the same
     tokens at the same places."""
     encoder, model = loaded("bidirectional", norm=norm)
     batch = random_causal_batch(3, 9, packed=False)
     lengths_B = batch.weights.sum(dim=1).long()
-    predicting_BTE = model.two_way.encode(batch.ids, batch.targets, lengths_B)
+    predicting_BTE = model.bidirectional.encode(batch.ids, batch.targets, lengths_B)
     # A row of n targets holds n + 1 tokens.
     row_BT = torch.cat((batch.ids, batch.targets[:, -1:]), dim=1)
     for row, length in enumerate(lengths_B.tolist()):

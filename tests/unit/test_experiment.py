@@ -1,4 +1,4 @@
-"""Systems, tasks and budgets become stages: each built once, each with a title of its own."""
+"""Variants, tasks and budgets become stages: each built once, each with a title of its own."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def titles(stages: dict[str, Stage], name: str) -> Sequence[str]:
 def test_every_input_comes_before_what_reads_it_and_has_its_own_title(
     plain: dict[str, Any],
 ) -> None:
-    stages = built(plain, systems={"a": {}, "b": {"pretrain.steps": 50}})
+    stages = built(plain, variants={"a": {}, "b": {"pretrain.steps": 50}})
     seen: set[str] = set()
     for title, stage in stages.items():
         assert stage.shown == title
@@ -71,14 +71,14 @@ def test_every_input_comes_before_what_reads_it_and_has_its_own_title(
 def test_systems_that_differ_in_fine_tuning_alone_share_what_is_before(
     plain: dict[str, Any],
 ) -> None:
-    systems = {"pretrained": {}, "random": {"finetune.initialisation": "random"}}
-    stages = built(plain, systems=systems)
+    variants = {"pretrained": {}, "random": {"finetune.initialisation": "random"}}
+    stages = built(plain, variants=variants)
     assert titles(stages, "pretrain") == ["pretrain"]
     inputs = stages["evaluate/files"].inputs
     assert inputs["pretrain/pretrained"] is inputs["pretrain/random"]
     config = stages["evaluate/files"].config
     assert isinstance(config, CompareConfig)
-    assert [found.initialisation for found in config.systems.values()] == ["pretrained", "random"]
+    assert [found.initialisation for found in config.variants.values()] == ["pretrained", "random"]
 
 
 def test_what_a_system_says_of_fine_tuning_stands_over_what_a_task_says(
@@ -88,18 +88,18 @@ def test_what_a_system_says_of_fine_tuning_stands_over_what_a_task_says(
         plain,
         **{
             "tasks.files.finetune": {"epochs": 7, "batch_size": 4},
-            "systems": {"a": {}, "b": {"finetune.epochs": 9, "finetune.top": {"kind": "bilstm"}}},
+            "variants": {"a": {}, "b": {"finetune.epochs": 9, "finetune.top": {"kind": "bilstm"}}},
         },
     )
     for task, expected in (("files", [(7, 4), (9, 4)]), ("paragraphs", [(3, 32), (9, 32)])):
         config = stages[f"evaluate/{task}"].config
         assert isinstance(config, CompareConfig)
-        found = config.systems
+        found = config.variants
         assert [(one.epochs, one.batch_size) for one in found.values()] == expected
         assert [one.top.kind for one in found.values()] == ["linear", "bilstm"]
 
 
-def test_budgets_are_tasks_of_their_own_with_the_same_systems(plain: dict[str, Any]) -> None:
+def test_budgets_are_tasks_of_their_own_with_the_same_variants(plain: dict[str, Any]) -> None:
     stages = built(plain, **{"evaluate.label_budgets": [10, 20]})
     # Files are read before anything is trained, paragraphs come from the corpus.
     assert titles(stages, "task") == [
@@ -119,18 +119,18 @@ def test_budgets_are_tasks_of_their_own_with_the_same_systems(plain: dict[str, A
 
 def test_matched_pretraining_costs_every_system_the_same(plain: dict[str, Any]) -> None:
     """A model that predicts every position does more a token than one that predicts 15 %."""
-    systems = {
+    variants = {
         "bert": {},
         "ltr": {"pretrain.objective": {"kind": "left_to_right"}, "instances": CAUSAL},
     }
-    stages = built(plain, systems=systems, match_pretraining="flops")
+    stages = built(plain, variants=variants, match_pretraining="flops")
     steps = [
         stages[title].config.pretrain.steps  # pyright: ignore[reportAttributeAccessIssue]
         for title in ("pretrain", "pretrain/ltr")
     ]
     assert steps[0] == 40
     assert 1 < steps[1] < 40
-    same = built(plain, systems=systems)
+    same = built(plain, variants=variants)
     assert same["pretrain/ltr"].config.pretrain.steps == 40  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -163,11 +163,11 @@ def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -
     stages = built(
         plain,
         further=further,
-        systems={
+        variants={
             "GF": {},
-            "GTF": {"pretrain_further": ["task"]},
-            "GDTF": {"pretrain_further": ["domain", "task"]},
-            "GTDF": {"pretrain_further": ["task", "domain"]},
+            "GTF": {"continue_with": ["task"]},
+            "GDTF": {"continue_with": ["domain", "task"]},
+            "GTDF": {"continue_with": ["task", "domain"]},
         },
     )
     last = stages["evaluate/files"].inputs["pretrain/GDTF"]
@@ -182,8 +182,11 @@ def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"systems": {"a": {"evaluate.num_seeds": 9}}}, r"systems.a.evaluate.num_seeds: a system"),
-        ({"systems": {"a": {"finetune.epoch": 9}}}, r"systems.a: finetune.epoch: unknown key"),
+        (
+            {"variants": {"a": {"evaluate.num_seeds": 9}}},
+            r"variants.a.evaluate.num_seeds: a variant",
+        ),
+        ({"variants": {"a": {"finetune.epoch": 9}}}, r"variants.a: finetune.epoch: unknown key"),
         ({"evaluate.label_budgets": [2]}, r"label_budgets has 2, fewer .*tasks.paragraphs"),
         ({"tasks": {}}, "has no block tasks"),
         ({"tasks.files.data.train": "/no/where.tsv"}, r"tasks.files: data.train: no file matches"),
@@ -201,15 +204,15 @@ def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -
                     "space": {"finetune.epochs": {"kind": "choice", "values": [1]}},
                 },
             },
-            r"seeds 3 to 4, which hold the sweep's own \(4, system pretrained\)",
+            r"seeds 3 to 4, which hold the sweep's own \(4, variant pretrained\)",
         ),
         (
-            {"systems": {"a": {"pretrain.objective.kind": "left_to_right", "instances": CAUSAL}}}
+            {"variants": {"a": {"pretrain.objective.kind": "left_to_right", "instances": CAUSAL}}}
             | {"finetune.pooling": "cls"},
             "finetune.pooling is cls, but a bert pretrained on left_to_right",
         ),
         ({"finetune.sequence_length": 64}, "sequence_length is 64, but .* 32 positions"),
-        ({"pretrain_further": ["domain"]}, "pretrain_further names 'domain', which further lacks"),
+        ({"continue_with": ["domain"]}, "continue_with names 'domain', which further lacks"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_built(
@@ -220,6 +223,6 @@ def test_what_cannot_be_is_refused_before_anything_is_built(
 
 
 def test_titles_do_not_enter_fingerprints(plain: dict[str, Any], tmp_path: Path) -> None:
-    one = built(plain, systems={"a": {}})
-    other = built(plain, systems={"z": {"pretrain.steps": 50}, "a": {}})
+    one = built(plain, variants={"a": {}})
+    other = built(plain, variants={"z": {"pretrain.steps": 50}, "a": {}})
     assert other["pretrain/a"].fingerprint == one["pretrain"].fingerprint

@@ -131,8 +131,8 @@ def test_pretrained_starts_from_the_pretrained_weights_and_random_does_not(
     ("keys", "has"),
     [
         ({}, True),
-        ({"use": {"kind": "frozen"}}, True),
-        ({"use": {"kind": "features"}}, False),
+        ({"adaptation": {"kind": "frozen"}}, True),
+        ({"adaptation": {"kind": "features"}}, False),
         ({"top": {"kind": "bilstm"}}, False),
         ({"pooling": "mean"}, False),
     ],
@@ -177,7 +177,8 @@ def test_settings_in_force_are_told() -> None:
     assert effective[0] == {"batch_size": 8}
     assert effective[1] == {"batch_size": 8, "learning_rate": 0.01, "head_learning_rate": 0.05}
     told.clear()
-    finetune(config_of(use={"kind": "frozen"}, batch_size=64, **keys | {"epochs": 1}), data, 0,
+    finetune(config_of(adaptation={"kind": "frozen"}, batch_size=64, **keys | {"epochs": 1}), data,
+             0,
              lambda epoch, metrics, state: told.append(metrics))  # fmt: skip
     assert told[0]["effective/batch_size"] == 24, "no more than there are"
     assert told[0]["effective/learning_rate"] == 0.05, "nothing learns at `learning_rate`"
@@ -192,7 +193,7 @@ def test_a_fixed_encoder_keeps_every_byte_and_the_rest_learns(
     objective: ObjectiveKind, use: str
 ) -> None:
     data = toy_data("classification", objective)
-    config = config_of(use={"kind": use}, pooling="mean", weight_decay=0.1)
+    config = config_of(adaptation={"kind": use}, pooling="mean", weight_decay=0.1)
     torch.manual_seed(3)
     start = build(config, data).state_dict()
     end = finetune(config, data, 3, nothing).state_dict()
@@ -202,13 +203,13 @@ def test_a_fixed_encoder_keeps_every_byte_and_the_rest_learns(
 
 def test_the_learned_mix_can_be_read() -> None:
     data = toy_data("tagging", "bidirectional")
-    config = config_of(use={"kind": "features"}, learning_rate=0.1, weight_decay=0, epochs=4)
+    config = config_of(adaptation={"kind": "features"}, learning_rate=0.1, weight_decay=0, epochs=4)
     mix = finetune(config, data, 0, nothing).mix
     assert mix is not None
     assert len(mix.read().shares) == 3, "the embeddings and two layers"
     assert sum(mix.read().shares) == pytest.approx(1)
     assert mix.read().shares[0] != pytest.approx(1 / 3, abs=1e-3)
-    one = finetune(config_of(use={"kind": "features", "layers": [1]}), data, 0, nothing)
+    one = finetune(config_of(adaptation={"kind": "features", "layers": [1]}), data, 0, nothing)
     assert one.mix is not None
     assert one.mix.read().shares == (1.0,), "a probe of one layer"
 
@@ -218,7 +219,7 @@ def test_discriminative_rates_are_the_formula(objective: ObjectiveKind) -> None:
     """Of two layers: embeddings decay², first decay, second 1; the head its own."""
     data = toy_data("tagging", objective)
     config = config_of(
-        use={"kind": "discriminative", "decay": 0.5}, head_learning_rate=0.03, epochs=2
+        adaptation={"kind": "discriminative", "decay": 0.5}, head_learning_rate=0.03, epochs=2
     )
     model = build(config, data)
     optimizer_config = OptimizerConfig(learning_rate=config.learning_rate)
@@ -414,17 +415,20 @@ def test_a_model_comes_back_from_its_description_and_tensors(
     [
         ({"loaded_layers": 1, "initialisation": "random"}, "remove loaded_layers"),
         (
-            {"use": {"kind": "frozen", "unfreeze_every_epochs": 1}},
+            {"adaptation": {"kind": "frozen", "unfreeze_every_epochs": 1}},
             r"use\.unfreeze_every_epochs: unknown key",
         ),
         (
-            {"use": {"kind": "discriminative", "unfreeze_every_epochs": 3}, "epochs": 3},
+            {"adaptation": {"kind": "discriminative", "unfreeze_every_epochs": 3}, "epochs": 3},
             r"use\.unfreeze_every_epochs is 3, and in 3 epochs no layer would ever learn",
         ),
-        ({"use": {"kind": "features", "layers": [1, 1]}}, "each once, found"),
-        ({"use": {"kind": "features", "layers": []}}, "at least one"),
-        ({"use": {"kind": "froze"}}, "use.kind: expected one of .* did you mean 'frozen'"),
-        ({"use": {"kind": "discriminative", "decay": 1.1}}, r"use\.decay"),
+        ({"adaptation": {"kind": "features", "layers": [1, 1]}}, "each once, found"),
+        ({"adaptation": {"kind": "features", "layers": []}}, "at least one"),
+        (
+            {"adaptation": {"kind": "froze"}},
+            "adaptation.kind: expected one of .* did you mean 'frozen'",
+        ),
+        ({"adaptation": {"kind": "discriminative", "decay": 1.1}}, r"use\.decay"),
         ({"pooling": "max"}, "pooling"),
         ({"unfreeze_every_epochs": 1}, "unfreeze_every_epochs: unknown key"),
     ],
@@ -443,7 +447,7 @@ def test_impossible_settings_are_named(keys: dict[str, Any], message: str) -> No
         (
             "mlm",
             "tagging",
-            {"use": {"kind": "features", "layers": [0, 3]}},
+            {"adaptation": {"kind": "features", "layers": [0, 3]}},
             r"finetune\.use\.layers names 3, but the pretrained model has 0, .* to 2",
         ),
         ("mlm", "classification", {"both_orders": True}, r"finetune\.both_orders is true"),

@@ -61,7 +61,7 @@ def test_parameter_counts_are_the_published_ones(preset, vocab_size, parameters)
 
 
 def test_every_preset_builds_with_one_of_its_objectives():
-    kinds = {"bert": "mlm_nsp", "gpt": "causal", "two_way": "bidirectional"}
+    kinds = {"bert": "mlm_nsp", "gpt": "causal", "bidirectional": "bidirectional"}
     for name, config in PRESETS.items():
         with torch.device("meta"):
             model = build_model(config, 100, kinds[config.kind])
@@ -105,11 +105,11 @@ class _Recipe(Config):
 
 
 def test_the_family_is_chosen_by_kind():
-    for kind in ("bert", "gpt", "two_way"):
+    for kind in ("bert", "gpt", "bidirectional"):
         assert validate(_Recipe, {"model": {"kind": kind}}).model.kind == kind
     with pytest.raises(ConfigError, match=r"model\.positions: unknown key; did you mean"):
         validate(_Recipe, {"model": {"kind": "gpt", "positions": "sinusoid"}})
-    with pytest.raises(ConfigError, match=r"model.kind: expected one of bert, gpt, two_way"):
+    with pytest.raises(ConfigError, match=r"model.kind: expected one of bert, gpt, bidirectional"):
         validate(_Recipe, {"model": {"kind": "rnn"}})
     with pytest.raises(ConfigError, match=r"hidden_size 100 and num_heads 12; change .* 108"):
         validate(_Recipe, {"model": {"kind": "gpt", "hidden_size": 100}})
@@ -117,7 +117,7 @@ def test_the_family_is_chosen_by_kind():
 
 @pytest.mark.parametrize(
     ("kind", "objective", "fitting"),
-    [("gpt", "mlm", "bert"), ("bert", "causal", "gpt"), ("two_way", "left_to_right", "bert")],
+    [("gpt", "mlm", "bert"), ("bert", "causal", "gpt"), ("bidirectional", "left_to_right", "bert")],
 )
 def test_an_objective_of_another_family_is_refused(kind, objective, fitting):
     config = validate(_Recipe, {"model": {"kind": kind}}).model

@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from rungwise.__main__ import main
-from rungwise.cluster import registry as known
+from rungwise.cluster import registry
 from rungwise.cluster.local import processes, services
 from rungwise.cluster.local.checks import check_nodes, check_room, local_root
 from rungwise.cluster.local.down import down
@@ -26,7 +26,7 @@ from rungwise.cluster.local.folder import ClusterFolder
 from rungwise.cluster.local.machine_share import divide
 from rungwise.cluster.local.ports import Ports, can_bind, is_free
 from rungwise.cluster.local.up import Wanted, up
-from rungwise.cluster.registry import HOME_VARIABLE, KnownCluster, Process
+from rungwise.cluster.registry import HOME_VARIABLE, Process, RegisteredCluster
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
 from rungwise.core.tracking import default_uri
@@ -64,8 +64,8 @@ def listener() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def cluster(name: str, *recorded: Process) -> KnownCluster:
-    return KnownCluster(
+def cluster(name: str, *recorded: Process) -> RegisteredCluster:
+    return RegisteredCluster(
         name=name,
         job_address="http://127.0.0.1:1",
         ray_address="127.0.0.2:6379",
@@ -152,7 +152,7 @@ def test_a_wish_that_cannot_be_is_refused_in_one_line(
     said = capsys.readouterr().err.strip()
     assert message in said
     assert "\n" not in said
-    assert known.known() == []
+    assert registry.all_clusters() == []
 
 
 def test_a_port_that_is_taken_is_said_before_anything_is_started(
@@ -160,7 +160,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_started(
 ) -> None:
     with pytest.raises(UserError, match=f"port {listener} is taken.*--mlflow-port"):
         up(Wanted(root=str(tmp_path / "artifacts"), mlflow_port=listener), QUIET)
-    assert known.known() == []
+    assert registry.all_clusters() == []
     assert ClusterFolder("local").scratch is None
 
 
@@ -216,7 +216,7 @@ def test_two_commands_are_not_at_work_on_one_cluster_at_once() -> None:
 
 def test_what_is_cleared_leaves_the_logs_of_every_node() -> None:
     folder, scratch = made("local")
-    known.save(cluster("local"))
+    registry.save(cluster("local"))
     for node in ("head", "node-2"):
         session = scratch / node / "session_2026-01-01_00-00-00_000000_1"
         (session / "logs").mkdir(parents=True)
@@ -228,7 +228,7 @@ def test_what_is_cleared_leaves_the_logs_of_every_node() -> None:
     left = [str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file()]
     assert sorted(left) == ["lock", "logs/ray/head/raylet.out", "logs/ray/node-2/raylet.out"]
     assert not scratch.exists()
-    assert known.known() == []
+    assert registry.all_clusters() == []
 
 
 def test_a_process_that_was_given_a_recorded_id_is_left_alone(stranger: psutil.Popen) -> None:
@@ -237,12 +237,12 @@ def test_a_process_that_was_given_a_recorded_id_is_left_alone(stranger: psutil.P
     earlier = Process("head", stranger.pid, stranger.create_time() - 60)
     assert processes.running(earlier) is None
     _, scratch = made("local")
-    known.save(cluster("local", earlier))
+    registry.save(cluster("local", earlier))
     console = Console(file=io.StringIO(), record=True)
     down("local", console)
     assert stranger.is_running()
     assert "had ended by itself: head" in console.export_text()
-    assert known.known() == []
+    assert registry.all_clusters() == []
     assert not scratch.exists()
 
 
@@ -282,13 +282,13 @@ def test_a_cluster_that_ended_by_itself_is_noted_and_forgotten(
     tmp_path: Path, listener: int, stranger: psutil.Popen
 ) -> None:
     _, scratch = made("local")
-    known.save(cluster("local", Process("head", stranger.pid, stranger.create_time() - 60)))
+    registry.save(cluster("local", Process("head", stranger.pid, stranger.create_time() - 60)))
     console = Console(file=io.StringIO(), record=True)
     # The port stops it right after.
     with pytest.raises(UserError, match="is taken"):
         up(Wanted(root=str(tmp_path / "artifacts"), port=listener), console)
     assert "the last cluster local had ended by itself; its record is gone" in console.export_text()
-    assert known.known() == []
+    assert registry.all_clusters() == []
     assert not scratch.exists()
 
 
@@ -297,12 +297,12 @@ def test_a_cluster_that_runs_in_part_is_not_taken_for_whole(
 ) -> None:
     folder, _ = made("local")
     alive = Process("head", stranger.pid, stranger.create_time())
-    known.save(cluster("local", alive))
+    registry.save(cluster("local", alive))
     with pytest.raises(UserError, match=r"it was never ready.*rungwise down --name local"):
         up(Wanted(), QUIET)
     folder.ready.touch()
     assert up(Wanted(), QUIET).processes == (alive,)
-    known.save(cluster("local", alive, Process("node-2", stranger.pid, 1.0)))
+    registry.save(cluster("local", alive, Process("node-2", stranger.pid, 1.0)))
     with pytest.raises(UserError, match="node-2 ended by itself"):
         up(Wanted(), QUIET)
     folder.clear()
@@ -311,8 +311,8 @@ def test_a_cluster_that_runs_in_part_is_not_taken_for_whole(
 def test_down_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["down"]) == 0
     assert "no cluster was started here" in capsys.readouterr().out
-    known.save(cluster("one"))
-    known.save(cluster("two"))
+    registry.save(cluster("one"))
+    registry.save(cluster("two"))
     assert main(["down"]) == 2
     assert "one, two" in capsys.readouterr().err
     assert main(["down", "--name", "three"]) == 2

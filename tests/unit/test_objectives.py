@@ -97,7 +97,11 @@ def test_sums_of_next_tokens_by_hand():
     def model(ids_BT, targets_BT, weights_BT, document_BT, positions_BT):
         return weighted_sums(logits_XV, targets_BT.flatten(), weights_BT.flatten())
 
-    for kind, part in (("causal", "lm"), ("left_to_right", "lm"), ("bidirectional", "two_way")):
+    for kind, part in (
+        ("causal", "lm"),
+        ("left_to_right", "lm"),
+        ("bidirectional", "bidirectional"),
+    ):
         sums = build_objective(ObjectiveConfig(kind=kind))(model, batch)
         assert sums.total.item() == pytest.approx(-math.log(0.5 * 0.8 * 0.25))
         assert sums.count.tolist() == [3.0]

@@ -56,7 +56,7 @@ def test_a_row_that_the_table_lacks_is_refused_by_name() -> None:
 
 
 def evaluated(task: str, scores: dict[str, list[float]], budget: int | None = None) -> Artifact:
-    """An evaluate artifact whose systems have these test scores, seed by seed."""
+    """An evaluate artifact whose variants have these test scores, seed by seed."""
     names = list(scores)
     summary: dict[str, Any] = {
         "task": task,
@@ -64,7 +64,7 @@ def evaluated(task: str, scores: dict[str, list[float]], budget: int | None = No
         "metric": "accuracy",
         "examples": {"train": 800},
         "baselines": {"majority": {"accuracy": 0.5}, "chance": {"accuracy": 0.4}},
-        "systems": {
+        "variants": {
             name: {
                 "estimates": {
                     "accuracy": {"mean": sum(found) / len(found), "low": 0.0, "high": 1.0}
@@ -73,7 +73,7 @@ def evaluated(task: str, scores: dict[str, list[float]], budget: int | None = No
             for name, found in scores.items()
         },
         "rows": [
-            {"system": name, "seed": seed, "test": {"accuracy": score}}
+            {"variant": name, "seed": seed, "test": {"accuracy": score}}
             for name, found in scores.items()
             for seed, score in enumerate(found)
         ],

@@ -150,7 +150,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
 
 @pytest.fixture(scope="module")
 def inputs(pretrained: dict[str, Artifact]) -> dict[str, Artifact]:
-    """A finetune workflow's artifacts: two systems, one task with a label that is no good HTML."""
+    """A finetune workflow's artifacts: two variants, one task with a label that is no good HTML."""
     return _compared([0.70, 0.72, 0.71], [0.60, 0.61, 0.60], pretrained)
 
 
@@ -158,7 +158,7 @@ def _compared(
     first: list[float], second: list[float], pretrained: dict[str, Artifact]
 ) -> dict[str, Artifact]:
     made = Experiment(pretrained)
-    made.systems(["plain", "other"], untrained=["other"])
+    made.variants(["plain", "other"], untrained=["other"])
     made.task(
         "rows",
         MadeTask(
@@ -293,9 +293,9 @@ def test_tables_agree_with_the_records(
     [difference] = csv_rows(path / "differences.csv")
     assert (difference["first"], difference["second"]) == ("plain", "other")
     assert float(difference["mean"]) == pytest.approx(0.32 / 3)
-    assert [row["system"] for row in csv_rows(path / "table.csv")] == ["plain", "other"]
+    assert [row["variant"] for row in csv_rows(path / "table.csv")] == ["plain", "other"]
     [step] = csv_rows(path / "table_differences.csv")
-    assert (step["system"], step["minus"]) == ("other", "plain")
+    assert (step["variant"], step["minus"]) == ("other", "plain")
     assert float(step["mean"]) == pytest.approx(-0.32 / 3)
     assert not (path / "budgets.csv").exists()
     validation = csv_rows(path / "validation.csv")
@@ -333,7 +333,7 @@ def test_one_system_and_no_next_sentence_still_make_a_page(
     }
     mlm = _without_pairs(pretrained["pretrain"], tmp_path / "mlm", rows)
     made = Experiment({**pretrained, "pretrain": mlm})
-    made.systems(["alone"])
+    made.variants(["alone"])
     made.task("rows", MadeTask("classification", {None: {"alone": [0.5, 0.6]}}), swept=False)
     made.table()
     page, summary = _written(made.made, tmp_path)

@@ -1,4 +1,4 @@
-"""Pages of experiments: any systems, tasks and label budgets, and what their tables work out."""
+"""Pages of experiments: any variants, tasks and label budgets, and what their tables work out."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
 def written(
     before: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Artifact], Page, dict[str, Any], Path]:
-    """Four systems on five tasks with three budgets, and their page."""
+    """Four variants on five tasks with three budgets, and their page."""
     path = tmp_path_factory.mktemp("whole")
     made = whole(before)
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -63,7 +63,7 @@ def _compared(made: dict[str, Artifact]) -> Compared:
 
 def _two(before: dict[str, Artifact], **scores: list[float]) -> Compared:
     made = Experiment(before)
-    made.systems(list(scores))
+    made.variants(list(scores))
     made.task("one", MadeTask("classification", {None: scores}))
     return _compared(made.made)
 
@@ -76,7 +76,7 @@ def test_many_systems_tasks_and_budgets_are_all_on_the_page(
 ) -> None:
     made, page, summary, _ = written
     found = _compared(made)
-    assert found.systems == ("base", "no_nsp", "ltr_no_nsp", "ltr_no_nsp_bilstm")
+    assert found.variants == ("base", "no_nsp", "ltr_no_nsp", "ltr_no_nsp_bilstm")
     assert {f"task-{task.name}" for task in found.tasks} <= page.ids
     assert {"comparison", "table", "budgets", "mix", "sweep"} <= page.ids
     assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
@@ -89,7 +89,7 @@ def test_many_systems_tasks_and_budgets_are_all_on_the_page(
         "and 10, 100 and 1,000 of them",
         "where in a context the answer to a question stands",
         "accuracy of the unanswerable",
-        "Here and below, pretraining is that of the first system, base",
+        "Here and below, pretraining is that of the first variant, base",
         f"All {len(made)} stages",
         "60 trials in 20 sweeps",
         "ltr_no_nsp_bilstm minus ltr_no_nsp",  # the places where a name may break are no letters
@@ -125,13 +125,13 @@ def test_csv_files_hold_every_task_budget_system_seed_and_pair(
 ) -> None:
     made, _, _, path = written
     seeds = csv_rows(path / "seeds.csv")
-    assert len(seeds) == 5 * 4 * 4 * 5  # tasks, numbers of examples, systems, seeds
+    assert len(seeds) == 5 * 4 * 4 * 5  # tasks, numbers of examples, variants, seeds
     squad = [row for row in seeds if row["task"] == "squad"]
     row = next(row for row in made["evaluate/squad/100"].summary["rows"] if row["seed"] == 1002)
     same = next(
         found
         for found in squad
-        if (found["system"], found["train_examples"], found["seed"]) == ("base", "100", "1002")
+        if (found["variant"], found["train_examples"], found["seed"]) == ("base", "100", "1002")
     )
     for metric in METRICS["span"]:
         assert float(same[f"test_{metric}"]) == row["test"][metric]
@@ -171,7 +171,7 @@ def test_no_name_of_a_system_means_anything(before: dict[str, Artifact]) -> None
 def test_budgets_are_in_order_and_end_with_all_examples(before: dict[str, Artifact]) -> None:
     scores = {"a": [0.6, 0.7]}
     made = Experiment(before)
-    made.systems(["a"])
+    made.variants(["a"])
     made.task("one", MadeTask("choice", {500: scores, None: scores, 20: scores}))
     made.task("two", MadeTask("choice", {None: scores}))
     one, two = _compared(made.made).tasks
@@ -182,7 +182,7 @@ def test_budgets_are_in_order_and_end_with_all_examples(before: dict[str, Artifa
 
 def test_two_tasks_may_share_their_data(before: dict[str, Artifact]) -> None:
     made = Experiment(before)
-    made.systems(["a"])
+    made.variants(["a"])
     made.task("one", MadeTask("choice", {None: {"a": [0.6, 0.7]}}), swept=False)
     made.task("two", MadeTask("choice", {None: {"a": [0.5, 0.7]}}), swept=False)
     second = made.made["evaluate/two"]
@@ -197,9 +197,9 @@ def test_two_tasks_may_share_their_data(before: dict[str, Artifact]) -> None:
 def test_selection_is_set_against_new_seeds_on_the_same_split(before: dict[str, Artifact]) -> None:
     found = _compared(quickstart(before)).tasks[0]
     for row, name in zip(comparison.selections(found), ("pretrained", "random"), strict=True):
-        rows = [row for row in found.evaluated["rows"] if row["system"] == name]
+        rows = [row for row in found.evaluated["rows"] if row["variant"] == name]
         validation = sum(row["validation"]["accuracy"] for row in rows) / len(rows)
-        assert row["system"] == name
+        assert row["variant"] == name
         assert row["validation"] == pytest.approx(validation)
         assert row["lost"] == pytest.approx(validation - row["score"])
 
@@ -208,20 +208,20 @@ def test_costs_are_shares_of_the_first_and_one_row_where_tasks_agree(
     before: dict[str, Artifact],
 ) -> None:
     made = Experiment(before)
-    made.systems(["first", "dear", "none"], untrained=["none"])
+    made.variants(["first", "dear", "none"], untrained=["none"])
     scores = {name: [0.5, 0.6] for name in ("first", "dear", "none")}
     for task in ("one", "two"):
         made.task(task, MadeTask("choice", {None: scores}))
     rows = comparison.costs(_compared(made.made))
-    assert [(row["system"], row["task"], row["share"]) for row in rows] == [
+    assert [(row["variant"], row["task"], row["share"]) for row in rows] == [
         ("first", "", 1.0),
         ("dear", "", 2.0),
         ("none", "", None),
     ]
     # Weights that went on with the text of each task cost what that step cost.
-    made.made["evaluate/two"].summary["systems"]["dear"]["pretraining"] |= {"flops": 5e8}
+    made.made["evaluate/two"].summary["variants"]["dear"]["pretraining"] |= {"flops": 5e8}
     rows = comparison.costs(_compared(made.made))
-    assert [(row["task"], row["share"]) for row in rows if row["system"] == "dear"] == [
+    assert [(row["task"], row["share"]) for row in rows if row["variant"] == "dear"] == [
         ("one", 2.0),
         ("two", 0.25),
     ]
@@ -237,9 +237,9 @@ def test_layers_are_those_of_the_systems_that_mix(before: dict[str, Artifact]) -
     made = whole(before)
     mixed = budget_plots.mixed(_compared(made))
     assert [task.name for task, _ in mixed] == ["sst-2", "sts-b", "conll-2003"]
-    for _, systems in mixed:
-        assert list(systems) == ["base", "no_nsp"]
-        for weights in systems.values():
+    for _, variants in mixed:
+        assert list(variants) == ["base", "no_nsp"]
+        for weights in variants.values():
             assert weights.shape == (5, 5)  # seeds, layers
             assert weights.sum(axis=1) == pytest.approx(1)
 
@@ -274,11 +274,11 @@ def test_changes_are_the_dotted_keys_that_differ() -> None:
     assert rebuild.changes({"sweep": space}, {"sweep": other}) == {"sweep.space": other["space"]}
 
 
-def test_the_recipe_tells_what_is_of_a_task_from_what_is_of_a_system(
+def test_the_recipe_tells_what_is_of_a_task_from_what_is_of_a_variant(
     before: dict[str, Artifact],
 ) -> None:
     made = Experiment(before)
-    made.systems(["a", "b", "c"])
+    made.variants(["a", "b", "c"])
     scores = {name: [0.5, 0.6] for name in "abc"}
     for task in ("one", "two"):
         made.task(task, MadeTask("choice", {None: scores}))
@@ -286,12 +286,12 @@ def test_the_recipe_tells_what_is_of_a_task_from_what_is_of_a_system(
     made.table()
     # The task two has 5 epochs and lots of its own, b always 7 epochs, c no pretrained weights.
     for task, found in (("one", made.made["evaluate/one"]), ("two", made.made["evaluate/two"])):
-        systems = found.record["config"]["systems"]
+        variants = found.record["config"]["variants"]
         for name in "abc":
-            systems[name] |= {"epochs": 5 if task == "two" else 3}
-            systems[name] |= {"batch_size": 16 if task == "two" else 8}
-        systems["b"] |= {"epochs": 7}
-        systems["c"] |= {"initialisation": "random"}
+            variants[name] |= {"epochs": 5 if task == "two" else 3}
+            variants[name] |= {"batch_size": 16 if task == "two" else 8}
+        variants["b"] |= {"epochs": 7}
+        variants["c"] |= {"initialisation": "random"}
     made.made["pretrain/b"].record["config"] = {
         **made.made["pretrain"].record["config"],
         "pretrain": {**made.made["pretrain"].record["config"]["pretrain"], "steps": 99},
@@ -300,7 +300,7 @@ def test_the_recipe_tells_what_is_of_a_task_from_what_is_of_a_system(
     assert recipe["finetune"]["epochs"] == 3
     assert recipe["tasks"]["one"]["finetune"] == {}
     assert recipe["tasks"]["two"]["finetune"] == {"epochs": 5, "batch_size": 16}
-    assert recipe["systems"] == {
+    assert recipe["variants"] == {
         "a": {},
         "b": {"pretrain.steps": 99, "finetune.epochs": 7},
         "c": {"finetune.initialisation": "random"},
@@ -317,7 +317,7 @@ def test_the_recipe_has_the_steps_of_further_pretraining(before: dict[str, Artif
     config = {**made.made["pretrain"].record["config"], "pretrain": {"steps": 5}}
     gone_on = {"instances": rows, "initial": made.made["pretrain"]}
     further = made.add("pretrain/domain/b", config, made.made["pretrain"].summary, gone_on)
-    made.systems(["a", "b"], untrained=["b"])
+    made.variants(["a", "b"], untrained=["b"])
     made.task("one", MadeTask("choice", {None: {"a": [0.5, 0.6], "b": [0.6, 0.7]}}))
     read = made.made["evaluate/one"].record["inputs"]
     read["pretrain/b"] = {"stage": "pretrain", "fingerprint": further.fingerprint}
@@ -327,8 +327,8 @@ def test_the_recipe_has_the_steps_of_further_pretraining(before: dict[str, Artif
         "instances": {"kind": "more"},
         "pretrain": {"steps": 5},
     }
-    assert recipe["further"] == {}
-    assert recipe["systems"]["b"] == {
-        "further": {"domain": step},
-        "pretrain_further": ["domain"],
+    assert recipe["continued_pretraining"] == {}
+    assert recipe["variants"]["b"] == {
+        "continued_pretraining": {"domain": step},
+        "continue_with": ["domain"],
     }

@@ -22,7 +22,7 @@ from rungwise.evaluation import generation as continuations
 from rungwise.evaluation.generation import Prompt
 from rungwise.evaluation.spelling import Spelling
 from rungwise.instances.reader import InstanceReader
-from rungwise.models.bidirectional import TwoWayForPretraining
+from rungwise.models.bidirectional import BidirectionalForPretraining
 from rungwise.models.config import ObjectiveKind
 from rungwise.models.gpt import GptForPretraining
 from rungwise.models.objectives import ObjectiveConfig
@@ -287,13 +287,13 @@ def test_a_continuation_ends_with_the_document() -> None:
     assert (found.greedy, found.sampled) == ("", "")
 
 
-# Blanks of a two-way model, and words.
+# Blanks of a two-direction model, and words.
 
 
 @torch.no_grad()
-def test_a_two_way_model_guesses_without_seeing_the_answer(tmp_path: Path) -> None:
+def test_a_bidirectional_model_guesses_without_seeing_the_answer(tmp_path: Path) -> None:
     model, reader, tokenizer = opened(built("bidirectional", tmp_path))
-    assert isinstance(model, TwoWayForPretraining)
+    assert isinstance(model, BidirectionalForPretraining)
     blanks = fill_in.choose(reader, tokenizer, 5, seed=0)
     assert len(blanks) == 5
     found = fill_in.fill(model, reader, tokenizer, blanks)

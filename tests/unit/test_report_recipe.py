@@ -36,7 +36,7 @@ def test_the_recipe_left_behind_builds_the_same_fingerprints(tmp_path: Path) -> 
             "intermediate_size": 64,
         },
         "pretrain": pretrain,
-        "further": {
+        "continued_pretraining": {
             "domain": {
                 "corpus": {"sources": [{"kind": "text", "paths": [str(tmp_path / "b.txt")]}]},
                 "instances": {"kind": "masked_pairs", "sequence_length": 32},
@@ -52,11 +52,11 @@ def test_the_recipe_left_behind_builds_the_same_fingerprints(tmp_path: Path) -> 
             "two.ways": {"data": paragraphs, "finetune": {"epochs": 4}},
             "three": {"data": paragraphs | {"num_labels": 3}},
         },
-        "systems": {
+        "variants": {
             "plain": {},
             "longer": {"pretrain.steps": 50},
             "random": {"finetune.initialisation": "random"},
-            "further": {"pretrain_further": ["domain", "adapt"], "finetune.epochs": 2},
+            "continued_pretraining": {"continue_with": ["domain", "adapt"], "finetune.epochs": 2},
             "seeds": {
                 "sweep.space": {
                     "finetune.learning_rate": rates | {"low": 1e-3},

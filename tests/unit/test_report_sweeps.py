@@ -22,7 +22,7 @@ PBT = {"kind": "pbt", "mutations": ["finetune.learning_rate"]}
 SPACE = {
     "finetune.learning_rate": RATES,
     "finetune.batch_size": {"kind": "choice", "values": [16, 32]},
-    "finetune.use": {"kind": "choice", "values": USES},
+    "finetune.adaptation": {"kind": "choice", "values": USES},
 }
 LISTS: dict[str, Any] = {
     "search": {"kind": "grid"},
@@ -34,7 +34,7 @@ LISTS: dict[str, Any] = {
 
 
 def several(folder: Path) -> dict[str, Artifact]:
-    """Two systems on one task, which share a key, and one of them on another."""
+    """Two variants on one task, which share a key, and one of them on another."""
     block = {"space": SPACE, "trials": 9, "scheduler": ASHA}
     rates = {"finetune.learning_rate": RATES, "finetune.dropout": {"kind": "uniform"}}
     rates["finetune.dropout"] |= {"low": 0.0, "high": 0.5}
@@ -59,7 +59,7 @@ def test_plots_of_sweeps_have_a_panel_for_each_task(plot: str, tmp_path: Path) -
     one = draw({title: sweep for title, sweep in sweeps.items() if "pairs" in title})
     larger, smaller = picture(data).size, picture(one).size
     assert larger[0] * larger[1] > 1.3 * smaller[0] * smaller[1]
-    # More than a frame: curves, points or lines in the colours of two systems.
+    # More than a frame: curves, points or lines in the colours of two variants.
     assert len(np.unique(np.asarray(picture(data).convert("P")))) > 20
 
 

@@ -33,7 +33,7 @@ def sums(right: NDArray[Any]) -> NDArray[Any]:
 def answers(
     rng: np.random.Generator, seeds: int, examples: int, luck: float, better: float
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """What two systems got right: examples are hard for both alike, seeds lucky for each alone."""
+    """What two variants got right: examples are hard for both alike, seeds lucky for each alone."""
     hard = 1.5 * rng.normal(size=examples)
     right = [
         shift + luck * rng.normal(size=(seeds, 1)) - hard + rng.normal(size=(seeds, examples)) > 0

@@ -18,7 +18,7 @@ from ray._private.ray_constants import get_runtime_env_default_excludes
 from ray._private.runtime_env.packaging import create_package
 
 from rungwise.__main__ import main
-from rungwise.cluster import registry as known
+from rungwise.cluster import registry
 from rungwise.cluster.description import Scaling
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import UserError
@@ -286,8 +286,8 @@ def test_an_address_that_is_given_wins_and_a_known_cluster_brings_its_token(
     monkeypatch.setenv("RUNGWISE_HOME", str(tmp_path / "rungwise"))
     token = tmp_path / "other-token"
     token.write_text("of-the-other")
-    known.save(
-        known.KnownCluster(
+    registry.save(
+        registry.RegisteredCluster(
             "local", "http://127.0.0.1:1", "127.0.0.2:6379", str(token), None, None, "/r", ()
         )
     )

@@ -26,7 +26,7 @@ RECORD = TrialRecord(
     number=3,
     drawn={"finetune.batch_size": 8, "model.num_layers": 2},
     values={"finetune.batch_size": 8, "model.num_layers": 2},
-    variant=1,
+    upstream=1,
     settings=FinetuneConfig(batch_size=8).model_dump(mode="json"),
     seed=0,
 )
@@ -81,8 +81,8 @@ def test_a_trials_parameters_are_its_whole_block_and_the_other_keys_it_drew() ->
 
 
 def test_measured_settings_are_no_metrics() -> None:
-    metrics, measured = split_metrics({"accuracy": 0.5, "effective/use.decay": 0.9})
-    assert (metrics, measured) == ({"accuracy": 0.5}, {"use.decay": 0.9})
+    metrics, measured = split_metrics({"accuracy": 0.5, "effective/adaptation.decay": 0.9})
+    assert (metrics, measured) == ({"accuracy": 0.5}, {"adaptation.decay": 0.9})
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_variant_whose_artifacts_were_made_with_other_values_is_found(tmp_path
     ]
     check_inputs(inputs, right)
     for key, value in (("model.num_layers", 3), ("tokenizer.vocab_size", 100)):
-        with pytest.raises(UserError, match=f"variant 1 of the sweep has {key} {value}"):
+        with pytest.raises(UserError, match=f"upstream 1 of the sweep has {key} {value}"):
             check_inputs(inputs, [right[0], right[1] | {key: value}])
     # One that was pretrained further has the config of its last step.
     inputs["pretrain@1"].record["inputs"] = {"initial": {"stage": "pretrain", "fingerprint": "0"}}

@@ -13,9 +13,9 @@ from scipy import stats
 from rungwise.core.config import Config, validate
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig
-from rungwise.sweep import SweepConfig, SweepStageConfig, check_space, variants
+from rungwise.sweep import SweepConfig, SweepStageConfig, check_space, upstream_values
 from rungwise.sweep.config import most_epochs
-from rungwise.sweep.draws import grid_epochs, points, settings_of, variant_of
+from rungwise.sweep.draws import grid_epochs, points, settings_of, upstream_of
 from tests.toy_sweeps import stage_config
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-3}
@@ -93,8 +93,8 @@ def test_every_value_of_a_space_is_tried_on_the_block(
         ({"trials": 1, "space": {"pretrain.optimizer.learning_rate": RATES}}, "list them"),
         ({"trials": 1, "space": {"finetune": choice({}), "finetune.epochs": choice(1)}}, "dotted"),
         (
-            {"trials": 1, "space": {"a.use": choice({}), "a.use.decay": choice(0.9)}},
-            "space.a.use.decay lies inside space.a.use",
+            {"trials": 1, "space": {"a.use": choice({}), "a.adaptation.decay": choice(0.9)}},
+            "space.a.adaptation.decay lies inside space.a.use",
         ),
         ({"space": {"finetune.learning_rate": RATES}}, "trials: search random needs their number"),
         (
@@ -228,10 +228,10 @@ def test_a_whole_block_can_be_a_value() -> None:
     class Recipe(Config):
         use: dict[str, Full]
 
-    space = {"use.a": choice({"kind": "full"}, {"kind": "slow", "decay": 0.9})}
+    space = {"adaptation.a": choice({"kind": "full"}, {"kind": "slow", "decay": 0.9})}
     sweep = SweepConfig.model_validate({"trials": 2, "space": space})
-    check_space(Recipe, {"use": {"a": {}}}, sweep.space)
-    assert sorted(values["use.a"]["kind"] for values in points(sweep)) == ["full", "slow"]
+    check_space(Recipe, {"adaptation": {"a": {}}}, sweep.space)
+    assert sorted(values["adaptation.a"]["kind"] for values in points(sweep)) == ["full", "slow"]
 
 
 def test_only_variants_that_a_trial_needs_are_built() -> None:
@@ -241,15 +241,17 @@ def test_only_variants_that_a_trial_needs_are_built() -> None:
         "pretrain.steps": choice(10, 20, 30),
     }
     sweep = stage_config(space=space, trials=4).sweep
-    found = variants(sweep)
+    found = upstream_values(sweep)
     assert 1 <= len(found) <= 4
     for values in points(sweep):
-        place = variant_of(sweep, values)
+        place = upstream_of(sweep, values)
         assert place is not None
         assert found[place] == {k: v for k, v in values.items() if not k.startswith("finetune")}
     whole = stage_config(space=space, trials=4, search={"kind": "optuna"}).sweep
-    assert len(variants(whole)) == 12
-    assert variants(stage_config(space={"finetune.learning_rate": RATES}, trials=4).sweep) == []
+    assert len(upstream_values(whole)) == 12
+    assert (
+        upstream_values(stage_config(space={"finetune.learning_rate": RATES}, trials=4).sweep) == []
+    )
 
 
 def test_the_full_grid_counts_epochs_of_trials_that_were_not_drawn() -> None:

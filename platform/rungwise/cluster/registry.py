@@ -29,7 +29,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class KnownCluster:
+class RegisteredCluster:
     """How a cluster is reached, and what `rungwise down` is to end."""
 
     name: str
@@ -48,7 +48,7 @@ def clusters_folder() -> Path:
     return (Path(home) if home else Path.home() / ".rungwise") / "clusters"
 
 
-def save(cluster: KnownCluster) -> None:
+def save(cluster: RegisteredCluster) -> None:
     """Write the record, whole or not at all."""
     folder = clusters_folder() / cluster.name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -57,18 +57,18 @@ def save(cluster: KnownCluster) -> None:
     part.replace(folder / _RECORD)
 
 
-def known() -> list[KnownCluster]:
+def all_clusters() -> list[RegisteredCluster]:
     """All clusters with a record, by name; their processes may have ended since."""
     records = sorted(clusters_folder().glob(f"*/{_RECORD}"))
     return [_read(record) for record in records]
 
 
-def find(name: str | None) -> KnownCluster | None:
+def find(name: str | None) -> RegisteredCluster | None:
     """The cluster of that name, or the only one if no name is given; None if there is none.
 
     Raises UserError if there is none of that name, or several and no name.
     """
-    found = known()
+    found = all_clusters()
     if name is None:
         if len(found) > 1:
             names = ", ".join(cluster.name for cluster in found)
@@ -86,11 +86,11 @@ def forget(name: str) -> None:
     (clusters_folder() / name / _RECORD).unlink(missing_ok=True)
 
 
-def _read(record: Path) -> KnownCluster:
+def _read(record: Path) -> RegisteredCluster:
     try:
         data = json.loads(record.read_text("utf-8"))
         processes = tuple(Process(**process) for process in data.pop("processes"))
-        return KnownCluster(**data, processes=processes)
+        return RegisteredCluster(**data, processes=processes)
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"{record} is no record of a cluster ({error}); end its processes by hand and remove it"

@@ -12,7 +12,7 @@ from types import FrameType
 
 import ray
 
-from rungwise.cluster import expected_nodes as growth
+from rungwise.cluster import expected_nodes
 from rungwise.core.context import ComputeConfig
 from rungwise.core.storage import Folder
 
@@ -66,7 +66,7 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
         return
     _quiet_loggers()
     variables = {name: os.environ[name] for name in ENVIRONMENT} | _source_path(address)
-    variables |= growth.variables()
+    variables |= expected_nodes.variables()
     if address:
         ray.init(
             address=address,

@@ -1,13 +1,13 @@
-"""Evaluate stage: several systems on one task, with the same new seeds, on the test split.
+"""Evaluate stage: several variants on one task, with the same new seeds, on the test split.
 
-    system, seed ──> fine-tune ──> scores and predictions ──┬──> means with 95 % intervals
-                                                             └──> every pair of systems: difference
+    variant, seed ──> fine-tune ──> scores and predictions ──┬──> means with 95 % intervals
+                                                             └──> every pair of variants: difference
 
-Where a system was swept, the settings are the sweep's winner's; its own score is the highest of
+Where a variant was swept, the settings are the sweep's winner's; its own score is the highest of
 several and so too good. The seeds here are not the sweep's and the test split selected nothing, so
-the winner's luck does not enter. Systems share seeds, so that a difference is taken pair by pair.
+the winner's luck does not enter. Variants share seeds, so that a difference is taken pair by pair.
 
-Each (system, seed) leaves its result in the artifact's folder when it is done: a stage that was
+Each (variant, seed) leaves its result in the artifact's folder when it is done: a stage that was
 killed goes on with those that are missing.
 """
 
@@ -58,7 +58,7 @@ class EvaluateConfig(Config):
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds that every system is fine-tuned with."""
+        """The seeds that every variant is fine-tuned with."""
         return list(range(self.first_seed, self.first_seed + self.num_seeds))
 
     @model_validator(mode="after")
@@ -70,29 +70,29 @@ class EvaluateConfig(Config):
 
 
 class CompareConfig(Config):
-    """The systems by name, each with its fine-tuning where no sweep has chosen one."""
+    """The variants by name, each with its fine-tuning where no sweep has chosen one."""
 
     task: str
     budget: int | None
-    systems: dict[str, FinetuneConfig] = Field(min_length=1)
+    variants: dict[str, FinetuneConfig] = Field(min_length=1)
     evaluate: EvaluateConfig
 
 
 def run(
     config: CompareConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> dict[str, Any]:
-    """Scores of every system and seed, and the first system's model that is best on validation.
+    """Scores of every variant and seed, and the first variant's model that is best on validation.
 
-    Inputs: task; and for each system tokenizer/NAME, pretrain/NAME, and sweep/NAME if it was swept
+    Inputs: task; and for each variant tokenizer/NAME, pretrain/NAME, and sweep/NAME if it was swept
     (tokenizer/NAME@0 and so on if the sweep varied what comes before fine-tuning).
     """
     settings = config.evaluate
     seeds = settings.seeds
-    chosen = {name: _settings(config, inputs, name) for name in config.systems}
+    chosen = {name: _settings(config, inputs, name) for name in config.variants}
     info = TaskInfo.of(inputs["task"])
     rows = _rows(config, chosen, inputs, seeds, output / _SCRATCH, context)
     sums = _sums(rows, info, inputs["task"], output / _SCRATCH)
-    systems = {
+    variants = {
         name: {
             "estimates": {
                 metric: _plain(estimate([row["test"][metric] for row in _of(rows, name)]))
@@ -102,16 +102,16 @@ def run(
             "selection": _selection(inputs, name),
             "pretraining": _pretraining(source_of(inputs, "pretrain", name), chosen[name]),
         }
-        for name in config.systems
+        for name in config.variants
     }
-    first = next(iter(config.systems))
+    first = next(iter(config.variants))
     best = min(
         _of(rows, first),
         key=lambda row: (-row["validation"][info.metric], row["validation"]["loss"], row["seed"]),
     )
     _keep(rows, best, inputs, output)
     baselines = inputs["task"].summary["baselines"]
-    found = systems[first]["estimates"][info.metric]
+    found = variants[first]["estimates"][info.metric]
     trivial = max(
         (scores[info.metric] for scores in baselines.values() if info.metric in scores),
         default=None,
@@ -124,29 +124,29 @@ def run(
         "seeds": seeds,
         "examples": inputs["task"].summary["examples"],
         "rows": rows,
-        "systems": systems,
+        "variants": variants,
         "differences": _differences(rows, sums, info, settings),
         "baselines": baselines,
         "beats_baselines": None if trivial is None else found["low"] > trivial,
         "chosen": best,
-        "headline": _headline(systems, info.metric, len(seeds)),
+        "headline": _headline(variants, info.metric, len(seeds)),
     }
 
 
 def _settings(config: CompareConfig, inputs: dict[str, Artifact], name: str) -> FinetuneConfig:
-    """What the sweep of a system chose, or the config's own where there was none."""
+    """What the sweep of a variant chose, or the config's own where there was none."""
     sweep = inputs.get(f"sweep/{name}")
     if sweep is None:
-        return config.systems[name]
+        return config.variants[name]
     return FinetuneConfig.model_validate(sweep.summary["best"]["finetune"])
 
 
 def source_of(inputs: dict[str, Artifact], of: str, name: str) -> Artifact:
-    """The tokenizer or the pretraining of a system; where the sweep tried several, the winner's."""
+    """The tokenizer or pretraining of a variant; where the sweep tried several, the winner's."""
     found = inputs.get(f"{of}/{name}")
     if found is not None:
         return found
-    return inputs[f"{of}/{name}@{inputs[f'sweep/{name}'].summary['best']['variant']}"]
+    return inputs[f"{of}/{name}@{inputs[f'sweep/{name}'].summary['best']['upstream']}"]
 
 
 def _rows(
@@ -157,7 +157,7 @@ def _rows(
     scratch: Folder,
     context: Context,
 ) -> list[dict[str, Any]]:
-    """One row a system and seed, from earlier attempts or from Ray tasks of this one."""
+    """One row a variant and seed, from earlier attempts or from Ray tasks of this one."""
     import ray
 
     score = ray.remote(
@@ -165,7 +165,7 @@ def _rows(
     )(_score)
     rows: list[dict[str, Any]] = []
     pending: dict[Any, str] = {}
-    for seed, name in itertools.product(seeds, config.systems):
+    for seed, name in itertools.product(seeds, config.variants):
         # The settings of an earlier attempt can differ: a sweep may have been built again.
         asked = fingerprint(
             {"settings": chosen[name], "inputs": [a.fingerprint for a in inputs.values()]}
@@ -186,7 +186,7 @@ def _rows(
         )
         pending[task] = done
     metric = TaskInfo.of(inputs["task"]).metric
-    total = len(seeds) * len(config.systems)
+    total = len(seeds) * len(config.variants)
     waiting = list(pending)
     while waiting:
         ready, waiting = ray.wait(waiting)
@@ -198,22 +198,22 @@ def _rows(
                 raise UserError(f"{pending[ready[0]]}: {mendable}") from error
             raise
         context.report.progress(len(rows), total, **{metric: rows[-1]["test"][metric]})
-    order = list(config.systems)
-    return sorted(rows, key=lambda row: (order.index(row["system"]), row["seed"]))
+    order = list(config.variants)
+    return sorted(rows, key=lambda row: (order.index(row["variant"]), row["seed"]))
 
 
 def _score(
     config: FinetuneConfig,
     inputs: dict[str, Artifact],
-    system: str,
+    variant: str,
     seed: int,
     scratch: Folder,
     done: str,
     report: Reporter,
 ) -> dict[str, Any]:
     """Fine-tune with one seed in a Ray task; the row, and beside it predictions and weights."""
-    name = f"{system}-seed-{seed}"
-    report.nested(name, {"system": system, "seed": seed, **config.model_dump(mode="json")})
+    name = f"{variant}-seed-{seed}"
+    report.nested(name, {"variant": variant, "seed": seed, **config.model_dump(mode="json")})
     began = time.monotonic()
     data = load_data(inputs["task"], inputs["tokenizer"], inputs["pretrain"], config)
     curve: list[float] = []
@@ -231,7 +231,7 @@ def _score(
     save_tensors(scratch, f"{done}.safetensors", model.state_dict())
     scratch.write_bytes(f"{done}.predictions", _json_lines(scores["test"].predictions))
     row = {
-        "system": system,
+        "variant": variant,
         "seed": seed,
         "curve": curve,
         **{split: {**found.metrics, "loss": found.loss} for split, found in scores.items()},
@@ -252,7 +252,7 @@ def _sums(
     """Of every row, what each test example adds to the metric: (N, k)."""
     examples = read(task, "test")
     return {
-        (row["system"], row["seed"]): metrics.sums(
+        (row["variant"], row["seed"]): metrics.sums(
             _predictions(scratch, row["files"]), examples, info
         )
         for row in rows
@@ -265,12 +265,12 @@ def _differences(
     info: TaskInfo,
     settings: EvaluateConfig,
 ) -> list[dict[str, Any]]:
-    """Every pair of systems, first minus second: over seeds, and over test examples as well.
+    """Every pair of variants, first minus second: over seeds, and over test examples as well.
 
     The interval over seeds is Student's t and covers the luck of fine-tuning. The bootstrap draws
     test examples too, so that it covers which examples happen to be in the test split.
     """
-    names = list(dict.fromkeys(row["system"] for row in rows))
+    names = list(dict.fromkeys(row["variant"] for row in rows))
     found = []
     for first, second in itertools.combinations(names, 2):
         scores = [[row["test"][info.metric] for row in _of(rows, name)] for name in (first, second)]
@@ -309,11 +309,11 @@ def _keep(
     for row in rows:
         predictions = _predictions(scratch, row["files"])
         lines = [{**a, **b} for a, b in zip(where, predictions, strict=True)]
-        name = f"predictions/{row['system']}-seed-{row['seed']}.jsonl"
+        name = f"predictions/{row['variant']}-seed-{row['seed']}.jsonl"
         output.write_bytes(name, _json_lines(lines))
     save_tensors(output, MODEL, load_tensors(scratch, f"{best['files']}.safetensors"))
     output.write_bytes(DESCRIPTION, json.dumps(best["model"], indent=1).encode("utf-8"))
-    tokenizer = source_of(inputs, "tokenizer", best["system"])
+    tokenizer = source_of(inputs, "tokenizer", best["variant"])
     output.write_bytes(TOKENIZER_FILE, tokenizer.folder.read_bytes(TOKENIZER_FILE))
     for row in rows:
         del row["files"], row["model"]
@@ -331,7 +331,7 @@ def _selection(inputs: dict[str, Artifact], name: str) -> dict[str, Any] | None:
 
 
 def _pretraining(pretrain: Artifact, settings: FinetuneConfig) -> dict[str, Any] | None:
-    """What the weights cost that the system began with; None from random weights."""
+    """What the weights cost that the variant began with; None from random weights."""
     if settings.initialisation == "random":
         return None
     summary = pretrain.summary
@@ -345,15 +345,15 @@ def _pretraining(pretrain: Artifact, settings: FinetuneConfig) -> dict[str, Any]
     }
 
 
-def _headline(systems: dict[str, Any], metric: str, num_seeds: int) -> str:
+def _headline(variants: dict[str, Any], metric: str, num_seeds: int) -> str:
     scores = ", ".join(
-        f"{name} {found['estimates'][metric]['mean']:.1%}" for name, found in systems.items()
+        f"{name} {found['estimates'][metric]['mean']:.1%}" for name, found in variants.items()
     )
     return f"test {metric.replace('_', ' ')}: {scores} ({num_seeds} seeds)"
 
 
 def _of(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    return [row for row in rows if row["system"] == name]
+    return [row for row in rows if row["variant"] == name]
 
 
 def _predictions(scratch: Folder, done: str) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 Nothing is picked by hand or by how well the model does: a counter-based generator orders the first
 held-out instances and draws one whole word in each, of segment A where there are two; an instance
 without one is passed over. A masked model reads the whole instance with that one token replaced by
-[MASK]; a two-way model reads all of the block, for its guess at a place never sees that place.
+[MASK]; a two-direction model reads the whole block, for its guess at a place never sees it.
 
 B blanks, T sequence, V vocabulary
 """
@@ -27,7 +27,7 @@ from rungwise.instances.masked_reader import MaskedReader
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.rows import Rows
 from rungwise.models.bert import BertForPretraining
-from rungwise.models.bidirectional import TwoWayForPretraining
+from rungwise.models.bidirectional import BidirectionalForPretraining
 
 TOP = 5
 _INSTANCE, _WORD = 11, 12  # streams of the generator
@@ -121,7 +121,7 @@ def choose(
 
 
 def fill(
-    model: BertForPretraining | TwoWayForPretraining,
+    model: BertForPretraining | BidirectionalForPretraining,
     reader: MaskedReader | InstanceReader,
     tokenizer: Tokenizer,
     blanks: Sequence[Blank],
@@ -134,7 +134,7 @@ def fill(
             logits_BV = _masked_logits(model, blanks)
         else:
             assert isinstance(reader, InstanceReader)
-            logits_BV = torch.cat([_two_way_logits(model, reader, blank) for blank in blanks])
+            logits_BV = torch.cat([_bidirectional_logits(model, reader, blank) for blank in blanks])
     probability_BV = torch.softmax(logits_BV.float(), dim=-1)
     found = []
     for blank, probability_V in zip(blanks, probability_BV, strict=True):
@@ -158,7 +158,9 @@ def _masked_logits(model: BertForPretraining, blanks: Sequence[Blank]) -> Tensor
     ).mlm[:, 0]
 
 
-def _two_way_logits(model: TwoWayForPretraining, reader: InstanceReader, blank: Blank) -> Tensor:
+def _bidirectional_logits(
+    model: BidirectionalForPretraining, reader: InstanceReader, blank: Blank
+) -> Tensor:
     """Of one blank, (1, V)."""
     instance, length = np.array([blank.instance]), np.array([blank.length])
     block = Rows(instance, np.array([blank.ids]), length, {}, None)

@@ -105,21 +105,21 @@ def glue_average(row: str) -> float:
 
 
 class PublishedConfig(Config):
-    """Which published table stands beside ours, and which of its rows beside each system.
+    """Which published table stands beside ours, and which of its rows beside each variant.
 
     Which column stands beside a task is a key of the task, `published`.
     """
 
     table: TableName
-    rows: dict[str, str] = Field(min_length=1)  # the row of each system
+    rows: dict[str, str] = Field(min_length=1)  # the row of each variant
 
     @model_validator(mode="after")
     def _known(self) -> PublishedConfig:
         known = TABLES[self.table].rows
-        for system, row in self.rows.items():
+        for variant, row in self.rows.items():
             if row not in known:
                 raise ValueError(
-                    f"rows.{system} is {row!r}, which {self.table} lacks; it has: "
+                    f"rows.{variant} is {row!r}, which {self.table} lacks; it has: "
                     f"{', '.join(known)}"
                 )
         return self

@@ -1,4 +1,4 @@
-"""Means with intervals, and differences of two systems. A number without its seeds is no result.
+"""Means with intervals, and differences of two variants. A number without its seeds is no result.
 
 S seeds, N examples, k sums an example, R resamples
 """
@@ -33,7 +33,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """First minus second system with its 95 % interval.
+    """First minus second variant with its 95 % interval.
 
     `p` is two-sided, for a difference of 0: below 0.05 where the interval leaves 0 out.
     """
@@ -73,16 +73,16 @@ def paired_bootstrap(
     seed: int,
     resamples: int = 10_000,
 ) -> Difference:
-    """The difference of a metric between two systems on the same examples, by resampling them.
+    """The difference of a metric between two variants on the same examples, by resampling them.
 
     `first` and `second` (S, N, k) hold sums of each example, such as true positives, of runs that
     share a seed; `value` makes the metric (...) of summed rows (..., k). The difference is the mean
-    over seeds of value(first) - value(second). In each resample both systems and all seeds get the
+    over seeds of value(first) - value(second). In each resample both variants and all seeds get the
     same examples, drawn with replacement, so that what is hard for both cancels (Koehn 2004,
     "Statistical significance tests for machine translation evaluation", EMNLP; Berg-Kirkpatrick et
     al. 2012, "An empirical investigation of statistical significance in NLP", EMNLP). Seeds are
     drawn along with them: a difference is to hold for another test set and for another training,
-    and examples alone would call the luck of these seeds a property of the system. The interval is
+    and examples alone would call the luck of these seeds a property of the variant. The interval is
     the percentile interval (Efron and Tibshirani 1993, "An introduction to the bootstrap", ch. 13).
     Drawing both is conservative where noise is of neither alone (Owen 2007, "The pigeonhole
     bootstrap", Annals of Applied Statistics 1), and with few seeds too narrow where their luck is
@@ -124,10 +124,10 @@ def error_reduction(old: float, new: float) -> float:
     """(new - old) / (1 - old) of two shares: the part of the errors that is gone.
 
     The "relative" column of Peters et al. 2018 (ELMo), table 1. Below 0, errors were added.
-    Raises ValueError if the old system made no error.
+    Raises ValueError if the old variant made no error.
     """
     if old >= 1:
-        raise ValueError(f"a system with score {old} has no errors to reduce")
+        raise ValueError(f"a variant with score {old} has no errors to reduce")
     return (new - old) / (1 - old)
 
 
@@ -152,6 +152,6 @@ def _counts(rng: np.random.Generator, things: int, resamples: int) -> NDArray[np
 def _difference(
     totals: NDArray[np.floating], value: Callable[[NDArray[np.floating]], NDArray[np.floating]]
 ) -> NDArray[np.floating]:
-    """Of the metrics of two systems, whose sums are (2, ..., k)."""
+    """Of the metrics of two variants, whose sums are (2, ..., k)."""
     of_first, of_second = value(totals)
     return of_first - of_second

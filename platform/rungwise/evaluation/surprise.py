@@ -1,8 +1,8 @@
 """How surprised a model is by held-out text, token by token: -ln of the probability it gave.
 
-A model that reads from left to right gives it after what came before in the document; a two-way
-model after all of the document but that token. Computed a few blocks at a time, over a bounded
-number of tokens.
+A model that reads from left to right gives it after what came before in the document; a
+two-direction model after all of the document but that token. Computed a few blocks at a time, over
+a bounded number of tokens.
 
 B batch, T sequence, V vocabulary
 """
@@ -22,11 +22,11 @@ from rungwise.evaluation import held_out
 from rungwise.evaluation.spelling import token_text
 from rungwise.instances.causal import CausalBatch
 from rungwise.instances.reader import InstanceReader
-from rungwise.models.bidirectional import TwoWayForPretraining
+from rungwise.models.bidirectional import BidirectionalForPretraining
 from rungwise.models.gpt import GptForPretraining
 from rungwise.models.left_to_right import BertLeftToRight
 
-EveryTokenModel = GptForPretraining | BertLeftToRight | TwoWayForPretraining
+EveryTokenModel = GptForPretraining | BertLeftToRight | BidirectionalForPretraining
 MOST_TOKENS = 1 << 14  # that a page reads
 _MOST_LOGITS = 1 << 26
 _PASSAGE = 21  # stream of the generator
@@ -84,7 +84,7 @@ def logits(model: EveryTokenModel, batch: CausalBatch) -> Tensor:
         torch.from_numpy(np.ascontiguousarray(array))
         for array in (batch.ids, batch.targets, batch.document, batch.positions)
     )
-    if isinstance(model, TwoWayForPretraining):
+    if isinstance(model, BidirectionalForPretraining):
         lengths_B = torch.from_numpy((batch.weights > 0).sum(axis=1))
         return model.logits(ids_BT, targets_BT, lengths_B, document_BT, positions_BT)
     return model.logits(ids_BT, document_BT, positions_BT)

@@ -1,6 +1,6 @@
-"""Table stage: all systems on all tasks in one table, what separates them, and the published ones.
+"""Table stage: all variants on all tasks in one table, what separates them, and the published ones.
 
-    system      tasks ...          mean [95 % interval] over seeds, shares
+    variant      tasks ...          mean [95 % interval] over seeds, shares
     difference  from the row above it, as in the BERT paper's table 5 (SPEC T7), seed by seed
     published   the same difference in the published table, and whether the signs agree
 
@@ -48,7 +48,7 @@ def run(
         for found in evaluated
         for row in _scores(found)
     ]
-    budgets.sort(key=lambda row: (row["task"], row["system"], row["budget"]))
+    budgets.sort(key=lambda row: (row["task"], row["variant"], row["budget"]))
     flat = [row for rows in scores for row in rows]
     for name, rows in (("table", flat), ("differences", steps), ("budgets", budgets)):
         output.write_bytes(f"{name}.csv", _csv(rows))
@@ -61,7 +61,7 @@ def run(
         if signs
         else ""
     )
-    systems = list(dict.fromkeys(row["system"] for row in flat))
+    variants = list(dict.fromkeys(row["variant"] for row in flat))
     return {
         "scores": flat,
         "differences": steps,
@@ -78,7 +78,7 @@ def run(
             "source": TABLES[config.published.table].source,
         },
         "show": ["table.csv", "differences.csv", "budgets.csv", "table.md"],
-        "headline": f"{len(systems)} systems, {len(whole)} tasks{compared}",
+        "headline": f"{len(variants)} variants, {len(whole)} tasks{compared}",
     }
 
 
@@ -103,33 +103,33 @@ def _scores(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "task": found["task"],
-            "system": name,
+            "variant": name,
             "metric": metric,
-            **system["estimates"][metric],
+            **variant["estimates"][metric],
             "baseline": best,
             "baseline_score": None if best is None else trivial[best],
         }
-        for name, system in found["systems"].items()
+        for name, variant in found["variants"].items()
     ]
 
 
 def _steps(config: TableConfig, found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each system minus the one above it."""
+    """Each variant minus the one above it."""
     metric = found["metric"]
     scores = {
-        name: [row["test"][metric] for row in found["rows"] if row["system"] == name]
-        for name in found["systems"]
+        name: [row["test"][metric] for row in found["rows"] if row["variant"] == name]
+        for name in found["variants"]
     }
     drawn = {(each["first"], each["second"]): each for each in found["differences"]}
     steps = []
-    for above, name in itertools.pairwise(found["systems"]):
+    for above, name in itertools.pairwise(found["variants"]):
         ours = paired_difference(scores[name], scores[above])
         published = _published(config, found["task"], above, name)
         both = drawn[above, name]["bootstrap"]  # above minus name: turned around here
         steps.append(
             {
                 "task": found["task"],
-                "system": name,
+                "variant": name,
                 "minus": above,
                 "mean": ours.mean,
                 "low": ours.low,
@@ -173,20 +173,20 @@ def _cost(pretrain: Artifact) -> dict[str, float]:
 
 
 def markdown(scores: list[dict[str, Any]], steps: list[dict[str, Any]], config: TableConfig) -> str:
-    """The table as people write it: systems down, tasks across, and under it the differences."""
+    """The table as people write it: variants down, tasks across, and under it the differences."""
     tasks = list(dict.fromkeys(row["task"] for row in scores))
-    systems = list(dict.fromkeys(row["system"] for row in scores))
-    cells = {(row["system"], row["task"]): row for row in scores}
+    variants = list(dict.fromkeys(row["variant"] for row in scores))
+    cells = {(row["variant"], row["task"]): row for row in scores}
     metric = {row["task"]: row["metric"] for row in scores}
     lines = [
         "Ours: mean [95 % interval] over seeds, in percent.",
         "",
-        _line("system", *(f"{task} ({metric[task].replace('_', ' ')})" for task in tasks)),
+        _line("variant", *(f"{task} ({metric[task].replace('_', ' ')})" for task in tasks)),
         _line(*("---" for _ in range(len(tasks) + 1))),
     ]
-    for system in systems:
-        lines.append(_line(system, *(_interval(cells[system, task]) for task in tasks)))
-    first = {task: cells[systems[0], task] for task in tasks}
+    for variant in variants:
+        lines.append(_line(variant, *(_interval(cells[variant, task]) for task in tasks)))
+    first = {task: cells[variants[0], task] for task in tasks}
     lines.append(
         _line(
             "best trivial baseline",
@@ -200,17 +200,17 @@ def markdown(scores: list[dict[str, Any]], steps: list[dict[str, Any]], config: 
     )
     if not steps:
         return "\n".join(lines) + "\n"
-    shown = {(step["system"], step["task"]): step for step in steps}
+    shown = {(step["variant"], step["task"]): step for step in steps}
     lines += [
         "",
         "Differences from the row above, in points, seed by seed"
         + ("; published: seed reference." if config.published else "."),
         "",
-        _line("system", *tasks),
+        _line("variant", *tasks),
         _line(*("---" for _ in range(len(tasks) + 1))),
     ]
-    for system in systems[1:]:
-        lines.append(_line(system, *(_difference(shown[system, task]) for task in tasks)))
+    for variant in variants[1:]:
+        lines.append(_line(variant, *(_difference(shown[variant, task]) for task in tasks)))
     if config.published:
         lines += ["", f"Published: {TABLES[config.published.table].source}."]
     return "\n".join(lines) + "\n"

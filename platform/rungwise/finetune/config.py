@@ -21,19 +21,19 @@ from rungwise.finetune.heads import Pooling
 Initialisation = Literal["pretrained", "random"]
 
 
-class FullUse(Config):
+class FullAdaptation(Config):
     """All weights learn at one rate."""
 
     kind: Literal["full"] = "full"
 
 
-class FrozenUse(Config):
+class FrozenAdaptation(Config):
     """The encoder is fixed, and what stands on it learns."""
 
     kind: Literal["frozen"] = "frozen"
 
 
-class DiscriminativeUse(Config):
+class DiscriminativeAdaptation(Config):
     """The highest layer learns at `learning_rate`, each below at `decay` times that of the one
     above, the embeddings as the lowest. Howard & Ruder have 1/2.6 for an LSTM of three layers;
     0.95 suits the many layers of a Transformer.
@@ -47,7 +47,7 @@ class DiscriminativeUse(Config):
     unfreeze_every_epochs: int | None = Field(default=None, ge=1)
 
 
-class FeaturesUse(Config):
+class FeaturesAdaptation(Config):
     """The encoder is fixed. `layers` are mixed, 0 the embeddings; one alone makes a probe of it."""
 
     kind: Literal["features"] = "features"
@@ -76,7 +76,10 @@ class BilstmTop(Config):
     num_layers: int = Field(default=1, ge=1)
 
 
-Use = Annotated[FullUse | FrozenUse | DiscriminativeUse | FeaturesUse, Field(discriminator="kind")]
+Adaptation = Annotated[
+    FullAdaptation | FrozenAdaptation | DiscriminativeAdaptation | FeaturesAdaptation,
+    Field(discriminator="kind"),
+]
 Top = Annotated[LinearTop | BilstmTop, Field(discriminator="kind")]
 
 
@@ -93,7 +96,7 @@ class FinetuneConfig(Config):
 
     initialisation: Initialisation = "pretrained"
     loaded_layers: int | None = Field(default=None, ge=0)  # the lowest so many; null: all
-    use: Use = FullUse()
+    adaptation: Adaptation = FullAdaptation()
     top: Top = LinearTop()
     pooling: Pooling = "cls"
     learning_rate: float = Field(default=5e-5, gt=0)
@@ -115,16 +118,19 @@ class FinetuneConfig(Config):
                 f"loaded_layers is {self.loaded_layers}, but initialisation is random and loads "
                 "nothing; remove loaded_layers, or change initialisation to pretrained"
             )
-        if isinstance(self.use, DiscriminativeUse) and self.use.unfreeze_every_epochs is not None:
-            every = self.use.unfreeze_every_epochs
+        if (
+            isinstance(self.adaptation, DiscriminativeAdaptation)
+            and self.adaptation.unfreeze_every_epochs is not None
+        ):
+            every = self.adaptation.unfreeze_every_epochs
             if every >= self.epochs:
                 raise ValueError(
-                    f"use.unfreeze_every_epochs is {every}, and in {self.epochs} epochs no layer "
-                    f"would ever learn; it must be below epochs"
+                    f"adaptation.unfreeze_every_epochs is {every}, and in {self.epochs} epochs no "
+                    "layer would ever learn; it must be below epochs"
                 )
         return self
 
     @property
     def fixes_encoder(self) -> bool:
         """Whether the encoder stays as it is."""
-        return self.use.kind in ("frozen", "features")
+        return self.adaptation.kind in ("frozen", "features")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rungwise.core.artifact import Artifact
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.finetune.config import FeaturesUse, FinetuneConfig
+from rungwise.finetune.config import FeaturesAdaptation, FinetuneConfig
 from rungwise.finetune.model import model_config
 from rungwise.models.config import AnyModelConfig, ObjectiveKind
 from rungwise.models.encoders import Encoder, build_encoder, new_tokens_of
@@ -117,11 +117,11 @@ def check(
             f"finetune.loaded_layers is {config.loaded_layers}, but the pretrained model has "
             f"{encoder.num_layers} layers; choose 0 to {encoder.num_layers}, or null for all"
         )
-    if isinstance(config.use, FeaturesUse) and config.use.layers != "all":
-        above = [layer for layer in config.use.layers if layer > encoder.num_layers]
+    if isinstance(config.adaptation, FeaturesAdaptation) and config.adaptation.layers != "all":
+        above = [layer for layer in config.adaptation.layers if layer > encoder.num_layers]
         if above:
             raise ConfigError(
-                f"finetune.use.layers names {above[0]}, but the pretrained model has 0, the "
+                f"finetune.adaptation.layers names {above[0]}, but the pretrained model has 0, the "
                 f"embeddings, to {encoder.num_layers}; change it, or to all"
             )
     if config.both_orders and not (info.pair and info.kind in ("classification", "regression")):

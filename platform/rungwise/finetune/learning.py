@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 
 from rungwise.core.errors import UserError
-from rungwise.finetune.config import DiscriminativeUse, FinetuneConfig
+from rungwise.finetune.config import DiscriminativeAdaptation, FinetuneConfig
 from rungwise.finetune.model import TaskModel
 from rungwise.training.state import named_state
 
@@ -24,7 +24,9 @@ def learning_rate_shares(model: TaskModel, config: FinetuneConfig) -> dict[str, 
 
     Of L layers, layer l has decay^(L - l), and the embeddings are layer 0.
     """
-    decay = config.use.decay if isinstance(config.use, DiscriminativeUse) else 1.0
+    decay = (
+        config.adaptation.decay if isinstance(config.adaptation, DiscriminativeAdaptation) else 1.0
+    )
     of_head = (config.head_learning_rate or config.learning_rate) / config.learning_rate
     levels = model.encoder.depth()
     shares = {
@@ -37,7 +39,11 @@ def learning_rate_shares(model: TaskModel, config: FinetuneConfig) -> dict[str, 
 
 def thaw(model: TaskModel, config: FinetuneConfig, epoch: int) -> None:
     """Let those layers learn whose turn it is in `epoch`, counted from 0, and no others."""
-    every = config.use.unfreeze_every_epochs if isinstance(config.use, DiscriminativeUse) else None
+    every = (
+        config.adaptation.unfreeze_every_epochs
+        if isinstance(config.adaptation, DiscriminativeAdaptation)
+        else None
+    )
     if every is None:
         return
     levels = model.encoder.depth()
@@ -80,7 +86,7 @@ def put_state(model: TaskModel, optimizer: torch.optim.Optimizer, state: bytes) 
             raise UserError(
                 f"the saved state is of another model: expected {name} with the shape "
                 f"{list(tensor.shape)}, found {None if found is None else list(found.shape)}; what "
-                "goes on from a state must keep finetune.top, finetune.use and the encoder"
+                "goes on from a state must keep finetune.top, finetune.adaptation and the encoder"
             )
         tensor.copy_(found)
     for key, value in tensors.items():

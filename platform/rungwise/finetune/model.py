@@ -16,7 +16,7 @@ from torch import Tensor
 from rungwise.core.config import validate
 from rungwise.core.errors import DataError
 from rungwise.finetune.bilstm import BiLstm
-from rungwise.finetune.config import BilstmTop, FeaturesUse, FinetuneConfig
+from rungwise.finetune.config import BilstmTop, FeaturesAdaptation, FinetuneConfig
 from rungwise.finetune.heads import (
     ChoiceHead,
     Head,
@@ -52,8 +52,8 @@ class TaskModel(HeadedEncoder):
             model, objective, vocab_size, config.dropout, new_tokens_of(objective)
         )
         mixed: list[int] = []
-        if isinstance(config.use, FeaturesUse):
-            layers = config.use.layers
+        if isinstance(config.adaptation, FeaturesAdaptation):
+            layers = config.adaptation.layers
             mixed = list(range(encoder.num_layers + 1)) if layers == "all" else layers
         top, width = None, encoder.width
         if isinstance(config.top, BilstmTop):

@@ -12,12 +12,12 @@ from rungwise.core.artifact import Artifact
 from rungwise.instances import (
     causal,
     contexts,
+    mask_units,
     masked_blocks,
     masked_pairs,
     sentence_order,
     windows,
 )
-from rungwise.instances import mask_units as units
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.contexts import ContextsConfig
 from rungwise.instances.masked import MaskedConfig
@@ -77,10 +77,10 @@ def identity(config: AnyInstancesConfig) -> dict[str, Any]:
     """The config as far as it decides what comes out: all but the paths of word lists."""
     plain = config.model_dump(mode="json")
     if isinstance(config, MaskedConfig):
-        plain["units"] = units.identity(config.units)
+        plain["mask_units"] = mask_units.identity(config.mask_units)
     return plain
 
 
 def outside(config: AnyInstancesConfig) -> dict[str, Any]:
     """Digests of what the config reads besides its inputs."""
-    return units.outside(config.units) if isinstance(config, MaskedConfig) else {}
+    return mask_units.outside(config.mask_units) if isinstance(config, MaskedConfig) else {}

@@ -41,7 +41,7 @@ from rungwise.tokenizer.rust import Encoded, Encoder, RustEncoder, id_type, word
 _LISTS = ("word_list", "phrases")
 
 
-class UnitsConfig(Config):
+class MaskUnitsConfig(Config):
     """What besides the words of the tokenizer makes a unit.
 
     `jieba` is the segmenter of that name, with its own dictionary and without its guesses at
@@ -55,7 +55,7 @@ class UnitsConfig(Config):
     phrases: str | None = None
 
     @model_validator(mode="after")
-    def _list_for_segmenter(self) -> UnitsConfig:
+    def _list_for_segmenter(self) -> MaskUnitsConfig:
         if (self.segmenter == "word_list") != (self.word_list is not None):
             raise ValueError(
                 "segmenter: word_list and the path word_list need each other, found "
@@ -64,13 +64,13 @@ class UnitsConfig(Config):
         return self
 
 
-def identity(config: UnitsConfig) -> dict[str, Any]:
+def identity(config: MaskUnitsConfig) -> dict[str, Any]:
     """The config as far as it decides what comes out: all but the paths."""
     plain = config.model_dump(mode="json")
     return {key: value for key, value in plain.items() if key not in _LISTS}
 
 
-def outside(config: UnitsConfig) -> dict[str, Any]:
+def outside(config: MaskUnitsConfig) -> dict[str, Any]:
     """Digests of the lists; a DataError if one is missing."""
     return {
         name: {"sha256": list_digest(name, path)}
@@ -83,7 +83,7 @@ def encode(
     texts: pa.StringArray,
     encoder: Encoder,
     tokenizer: Tokenizer,
-    config: UnitsConfig,
+    config: MaskUnitsConfig,
     spans: pa.ListArray | None = None,
 ) -> Encoded:
     """The tokens of `texts` as `encoder` has them; `word_starts` says where units begin.
@@ -209,7 +209,7 @@ def _shown(text: pa.StringScalar) -> str:
     return repr(shown if len(shown) <= 40 else shown[:37] + "...")
 
 
-def _phrases(texts: pa.StringArray, config: UnitsConfig) -> NDArray[np.int64]:
+def _phrases(texts: pa.StringArray, config: MaskUnitsConfig) -> NDArray[np.int64]:
     """The phrases of the list in the texts: (S, 3) text, start, end."""
     if config.phrases is None:
         return np.empty((0, 3), np.int64)
@@ -222,7 +222,7 @@ def _phrases(texts: pa.StringArray, config: UnitsConfig) -> NDArray[np.int64]:
     return np.array(found, np.int64).reshape(-1, 3)
 
 
-def _segmenter(config: UnitsConfig) -> Segmenter | None:
+def _segmenter(config: MaskUnitsConfig) -> Segmenter | None:
     if config.word_list is not None:
         return word_list_words(entries_at("word_list", config.word_list))
     return jieba_words() if config.segmenter == "jieba" else None

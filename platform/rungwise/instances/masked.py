@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from rungwise.core.config import Config
 from rungwise.instances.contract import Facts, check_rows, must, near
-from rungwise.instances.mask_units import UnitsConfig
+from rungwise.instances.mask_units import MaskUnitsConfig
 from rungwise.instances.masking import Masked, MaskingConfig, Vocabulary, mask
 from rungwise.instances.rows import Rows, padded
 from rungwise.instances.shards import Shard
@@ -34,7 +34,7 @@ class MaskedConfig(Config):
     sequence_length: int = Field(default=128, ge=8, le=65_535)  # special tokens included
     short_rate: float = Field(default=0.1, ge=0, le=1)  # of instances with a shorter target
     masking: MaskingConfig = MaskingConfig()
-    units: UnitsConfig = UnitsConfig()
+    mask_units: MaskUnitsConfig = MaskUnitsConfig()
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")

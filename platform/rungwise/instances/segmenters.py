@@ -21,7 +21,7 @@ from rungwise.core.storage import SourceFile, find_files
 Stretch = tuple[int, int]  # [start, end) in characters of one text
 Segmenter = Callable[[str], Iterable[Stretch]]  # the words that hold a han character
 
-_KEY = "instances.units"
+_KEY = "instances.mask_units"
 _HAN_BLOCKS = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),

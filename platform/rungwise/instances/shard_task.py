@@ -117,7 +117,7 @@ class ShardTask:
         config = self.config
         if not isinstance(config, MaskedConfig) or config.masking.unit == "token":
             return None
-        return UnitsOf(load(self.tokenizer), config.units, config.masking.unit == "phrase")
+        return UnitsOf(load(self.tokenizer), config.mask_units, config.masking.unit == "phrase")
 
 
 def marker_of(spec: ShardSpec) -> str:

@@ -87,13 +87,13 @@ def _phrases_there(config: AnyInstancesConfig, corpus: dict[str, Any]) -> None:
     if (
         isinstance(config, MaskedConfig)
         and config.masking.unit == "phrase"
-        and config.units.phrases is None
+        and config.mask_units.phrases is None
         and not corpus.get("spans")
     ):
         raise DataError(
-            "instances.masking.unit is phrase, but the corpus holds no spans and instances.units."
-            "phrases names no list; name spans_field in a jsonl or parquet source, or give a list, "
-            "or set instances.masking.unit=whole_word"
+            "instances.masking.unit is phrase, but the corpus holds no spans and "
+            "instances.mask_units.phrases names no list; name spans_field in a jsonl or parquet "
+            "source, or give a list, or set instances.masking.unit=whole_word"
         )
 
 

@@ -19,8 +19,8 @@ from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage import Folder
-from rungwise.instances import mask_units as units
-from rungwise.instances.mask_units import UnitsConfig
+from rungwise.instances import mask_units
+from rungwise.instances.mask_units import MaskUnitsConfig
 from rungwise.instances.text import TokenisedText
 from rungwise.tokenizer import Encoded, Encoder
 from rungwise.tokenizer.memo import int32_of
@@ -35,7 +35,7 @@ class UnitsOf:
     """What is needed to find masking units; `spans` if those of the corpus count."""
 
     tokenizer: Tokenizer
-    config: UnitsConfig
+    config: MaskUnitsConfig
     spans: bool
 
 
@@ -104,7 +104,7 @@ def _piece(
         encoded = encoder.encode(texts)
     else:
         spans = _spans(batch) if units_of.spans else None
-        encoded = units.encode(texts, encoder, units_of.tokenizer, units_of.config, spans)
+        encoded = mask_units.encode(texts, encoder, units_of.tokenizer, units_of.config, spans)
     return _Piece(batch.column("id").to_pylist(), counts, encoded)
 
 

@@ -228,7 +228,7 @@ class Bert(nn.Module):
 class MlmHead(nn.Module):
     """Dense, GELU, LayerNorm, then the token embedding again, with a bias of the output alone.
 
-    `input_size` is the hidden size unless states are concatenated before (two_way.py).
+    `input_size` is the hidden size unless states are concatenated before (bidirectional.py).
     """
 
     def __init__(self, hidden_size: int, vocab_size: int, input_size: int | None = None) -> None:

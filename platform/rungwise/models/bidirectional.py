@@ -42,10 +42,10 @@ from rungwise.models.transformer import (
 )
 
 
-class TwoWayConfig(Config):
+class BidirectionalConfig(Config):
     """The shape; `num_layers` is that of one direction. The defaults have BERT base's 12 blocks."""
 
-    kind: Literal["two_way"] = "two_way"
+    kind: Literal["bidirectional"] = "bidirectional"
     num_layers: int = Field(default=6, ge=1)
     num_heads: int = Field(default=12, ge=1)
     hidden_size: int = Field(default=768, ge=1)
@@ -69,7 +69,7 @@ class TwoWayConfig(Config):
 class Direction(nn.Module):
     """One of the two: its own positions and its own causal stack over shared token vectors."""
 
-    def __init__(self, config: TwoWayConfig) -> None:
+    def __init__(self, config: BidirectionalConfig) -> None:
         super().__init__()
         self.position_embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
@@ -99,11 +99,11 @@ class Direction(nn.Module):
         return self.dropout(tokens_BTD + position_BTD)
 
 
-class TwoWay(nn.Module):
+class Bidirectional(nn.Module):
     """The two directions. `pad_vocab_to_multiple_of`: see `Bert`."""
 
     def __init__(
-        self, config: TwoWayConfig, vocab_size: int, *, pad_vocab_to_multiple_of: int = 1
+        self, config: BidirectionalConfig, vocab_size: int, *, pad_vocab_to_multiple_of: int = 1
     ) -> None:
         super().__init__()
         self.config = config
@@ -190,25 +190,29 @@ def _turned(sequence_length: int, lengths_B: Tensor) -> Tensor:
     return (lengths_B[:, None] - 1 - place_T) % sequence_length
 
 
-class TwoWayForPretraining(nn.Module):
+class BidirectionalForPretraining(nn.Module):
     """The two directions under one head: dense, GELU, LayerNorm, the token embedding and a bias.
 
     `most_logits` may be set: how many logits are held at a time, see cross_entropy.py.
     """
 
     def __init__(
-        self, config: TwoWayConfig, vocab_size: int, *, pad_vocab_to_multiple_of: int = 1
+        self, config: BidirectionalConfig, vocab_size: int, *, pad_vocab_to_multiple_of: int = 1
     ) -> None:
         super().__init__()
         self.most_logits = MOST_LOGITS
-        self.two_way = TwoWay(config, vocab_size, pad_vocab_to_multiple_of=pad_vocab_to_multiple_of)
+        self.bidirectional = Bidirectional(
+            config, vocab_size, pad_vocab_to_multiple_of=pad_vocab_to_multiple_of
+        )
         self.head = MlmHead(config.hidden_size, vocab_size, input_size=2 * config.hidden_size)
         initialise(self.head, config.initializer_range, truncated=False)
 
     def initialise(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights anew, from `generator` or else from PyTorch's own."""
-        self.two_way.initialise(generator)
-        initialise(self.head, self.two_way.config.initializer_range, generator, truncated=False)
+        self.bidirectional.initialise(generator)
+        initialise(
+            self.head, self.bidirectional.config.initializer_range, generator, truncated=False
+        )
         nn.init.zeros_(self.head.bias)
 
     def forward(
@@ -222,14 +226,16 @@ class TwoWayForPretraining(nn.Module):
         """Cross entropy of the targets, summed. A row is real up to its last weight above 0."""
         place_T = torch.arange(1, ids_BT.shape[1] + 1, device=ids_BT.device)
         lengths_B = (place_T * (weights_BT > 0)).amax(dim=1)
-        hidden_BTE = self.two_way.encode(ids_BT, targets_BT, lengths_B, document_BT, positions_BT)
+        hidden_BTE = self.bidirectional.encode(
+            ids_BT, targets_BT, lengths_B, document_BT, positions_BT
+        )
         return token_sums(
             self.head.transform(hidden_BTE.flatten(0, 1)),  # (B, T, 2D) -> (B·T, D)
-            self.two_way.token_embedding.weight,
+            self.bidirectional.token_embedding.weight,
             self.head.bias,
             targets_BT.flatten(),
             weights_BT.flatten(),
-            self.two_way.vocab_size,
+            self.bidirectional.vocab_size,
             self.most_logits,
         )
 
@@ -242,12 +248,14 @@ class TwoWayForPretraining(nn.Module):
         positions_BT: Tensor | None = None,
     ) -> Tensor:
         """Logits (B, T, V) of each target, from all of its document but itself."""
-        hidden_BTE = self.two_way.encode(ids_BT, targets_BT, lengths_B, document_BT, positions_BT)
-        logits_BTV = self.head(hidden_BTE, self.two_way.token_embedding.weight)
-        return logits_BTV[..., : self.two_way.vocab_size]
+        hidden_BTE = self.bidirectional.encode(
+            ids_BT, targets_BT, lengths_B, document_BT, positions_BT
+        )
+        logits_BTV = self.head(hidden_BTE, self.bidirectional.token_embedding.weight)
+        return logits_BTV[..., : self.bidirectional.vocab_size]
 
 
-def flops_per_token(config: TwoWayConfig, vocab_size: int, sequence_length: int) -> float:
+def flops_per_token(config: BidirectionalConfig, vocab_size: int, sequence_length: int) -> float:
     """Floating-point operations a token of one training step, forward and backward.
 
     The causal rule of `rungwise.models.gpt.flops_per_token`, for both directions, and the head:

@@ -4,7 +4,7 @@ objective                     model
 mlm_nsp, mlm, sentence_order  bert       BertForPretraining
 left_to_right                 bert       BertLeftToRight
 causal                        gpt        GptForPretraining
-bidirectional                 two_way    TwoWayForPretraining
+bidirectional                 bidirectional    BidirectionalForPretraining
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from pydantic import Field
 
 from rungwise.core.errors import ConfigError
 from rungwise.models import bert, gpt
-from rungwise.models import bidirectional as two_way
+from rungwise.models import bidirectional as bidirectional
 from rungwise.models.bert import BertConfig, BertForPretraining
-from rungwise.models.bidirectional import TwoWayConfig, TwoWayForPretraining
+from rungwise.models.bidirectional import BidirectionalConfig, BidirectionalForPretraining
 from rungwise.models.gpt import GptConfig, GptForPretraining
 from rungwise.models.left_to_right import BertLeftToRight
 
-AnyModelConfig = BertConfig | GptConfig | TwoWayConfig
+AnyModelConfig = BertConfig | GptConfig | BidirectionalConfig
 ModelConfig = Annotated[AnyModelConfig, Field(discriminator="kind")]
-PretrainingModel = BertForPretraining | BertLeftToRight | GptForPretraining | TwoWayForPretraining
+PretrainingModel = (
+    BertForPretraining | BertLeftToRight | GptForPretraining | BidirectionalForPretraining
+)
 
 ObjectiveKind = Literal[
     "mlm_nsp", "mlm", "sentence_order", "causal", "left_to_right", "bidirectional"
@@ -42,13 +44,13 @@ PRESETS: Mapping[str, AnyModelConfig] = {
     "gpt2-medium": GptConfig.gpt2_medium(),
     "gpt2-large": GptConfig.gpt2_large(),
     "gpt2-xl": GptConfig.gpt2_xl(),
-    "two-way-base": TwoWayConfig.base(),
+    "bidirectional-base": BidirectionalConfig.base(),
 }
 
 _OBJECTIVES: Mapping[str, tuple[ObjectiveKind, ...]] = {
     "bert": ("mlm_nsp", "mlm", "sentence_order", "left_to_right"),
     "gpt": ("causal",),
-    "two_way": ("bidirectional",),
+    "bidirectional": ("bidirectional",),
 }
 
 
@@ -77,8 +79,8 @@ def build_model(
     match config:
         case GptConfig():
             return GptForPretraining(config, vocab_size, pad_vocab_to_multiple_of=pad)
-        case TwoWayConfig():
-            return TwoWayForPretraining(config, vocab_size, pad_vocab_to_multiple_of=pad)
+        case BidirectionalConfig():
+            return BidirectionalForPretraining(config, vocab_size, pad_vocab_to_multiple_of=pad)
         case BertConfig() if objective == "left_to_right":
             return BertLeftToRight(config, vocab_size, pad_vocab_to_multiple_of=pad)
         case BertConfig():
@@ -105,8 +107,8 @@ def flops_per_token(
     match config:
         case GptConfig():
             return gpt.flops_per_token(config, vocab_size, sequence_length)
-        case TwoWayConfig():
-            return two_way.flops_per_token(config, vocab_size, sequence_length)
+        case BidirectionalConfig():
+            return bidirectional.flops_per_token(config, vocab_size, sequence_length)
         case BertConfig():
             causal = objective == "left_to_right"
             return bert.flops_per_token(

@@ -5,7 +5,7 @@
       pairs or sentence order
     bert: left_to_right            itself and what came before             D      yes
     gpt, pre-norm or post-norm     itself and what came before             D      yes
-    two_way                        left to right and right to left, each   2D     no
+    bidirectional                        left to right and right to left, each   2D     no
                                    up to the token, concatenated
 
 What stands on top (heads.py) knows nothing of the family. The parameters have the names that they
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from rungwise.core.errors import DataError
 from rungwise.models.bert import Bert, BertConfig
-from rungwise.models.bidirectional import TwoWay, TwoWayConfig
+from rungwise.models.bidirectional import Bidirectional, BidirectionalConfig
 from rungwise.models.config import AnyModelConfig, ObjectiveKind, check_objective
 from rungwise.models.gpt import Gpt, GptConfig
 from rungwise.models.transformer import Transformer
@@ -154,12 +154,12 @@ class GptEncoder(Encoder):
         return [embeddings, *_layers_of([self.gpt.transformer])]
 
 
-class TwoWayEncoder(Encoder):
+class BidirectionalEncoder(Encoder):
     """The two directions, their states side by side; a level has the same part of both."""
 
-    def __init__(self, config: TwoWayConfig, vocab_size: int, new_tokens: int = 0) -> None:
+    def __init__(self, config: BidirectionalConfig, vocab_size: int, new_tokens: int = 0) -> None:
         super().__init__()
-        self.two_way = TwoWay(config, vocab_size + new_tokens)
+        self.bidirectional = Bidirectional(config, vocab_size + new_tokens)
         self.width = 2 * config.hidden_size
         self.causal = False
         self.longest_row = config.max_position_embeddings
@@ -167,7 +167,7 @@ class TwoWayEncoder(Encoder):
 
     @property
     def tokens(self) -> nn.Embedding:
-        return self.two_way.token_embedding
+        return self.bidirectional.token_embedding
 
     def layers(
         self,
@@ -175,12 +175,12 @@ class TwoWayEncoder(Encoder):
         segments_BT: Tensor | None = None,
         lengths_B: Tensor | None = None,
     ) -> list[Tensor]:
-        return self.two_way.encode_layers(ids_BT, lengths_B)
+        return self.bidirectional.encode_layers(ids_BT, lengths_B)
 
     def levels(self) -> list[list[nn.Module]]:
-        both = (self.two_way.left_to_right, self.two_way.right_to_left)
+        both = (self.bidirectional.left_to_right, self.bidirectional.right_to_left)
         embeddings: list[nn.Module] = [way.position_embedding for way in both]
-        embeddings.insert(0, self.two_way.token_embedding)
+        embeddings.insert(0, self.bidirectional.token_embedding)
         return [embeddings, *_layers_of([way.transformer for way in both])]
 
 
@@ -216,8 +216,8 @@ def build_encoder(
             return BertEncoder(config, vocab_size, new_tokens, causal=causal)
         case GptConfig():
             return GptEncoder(config, vocab_size, new_tokens)
-        case TwoWayConfig():
-            return TwoWayEncoder(config, vocab_size, new_tokens)
+        case BidirectionalConfig():
+            return BidirectionalEncoder(config, vocab_size, new_tokens)
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ by the exact global count, and a part with nothing in it adds exactly 0.
     sentence_order  mlm, sop   bert       PretrainingBatch   masked tokens; are A and B in order
     causal          lm         gpt        CausalBatch        the next token, from the left
     left_to_right   lm         bert       CausalBatch        the same ("LTR & No NSP")
-    bidirectional   two_way    two_way    CausalBatch        each token, from left and right
+    bidirectional   bidirectional  bidirectional  CausalBatch  each token, from left and right
 
 Sentence order is ALBERT's in place of NSP (Lan et al. 2020, arXiv:1909.11942, section 3.1).
 
@@ -209,7 +209,7 @@ def build_objective(config: ObjectiveConfig) -> Objective[Any]:
         case "causal" | "left_to_right":
             return EveryToken("lm")
         case "bidirectional":
-            return EveryToken("two_way")
+            return EveryToken("bidirectional")
 
 
 class MaskedLanguageModel:
@@ -268,7 +268,7 @@ class EveryToken:
     (models/cross_entropy.py).
     """
 
-    def __init__(self, part: Literal["lm", "two_way"]) -> None:
+    def __init__(self, part: Literal["lm", "bidirectional"]) -> None:
         self.part = part
         self.parts: tuple[str, ...] = (part,)
 

@@ -1,4 +1,4 @@
-"""The Transformer block that every Transformer rung shares: BERT, GPT, and the two-way model
+"""The Transformer block that every Transformer rung shares: BERT, GPT, and the two-direction model
 (Vaswani et al. 2017, "Attention Is All You Need", arXiv:1706.03762).
 
     post-norm (the paper):   x = LN(x + attention(x));   x = LN(x + mlp(x))

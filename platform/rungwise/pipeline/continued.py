@@ -1,4 +1,4 @@
-"""Further pretraining as stages: each step reads other text and begins with the weights before it.
+"""Continued pretraining as stages: each step reads other text and begins with earlier weights.
 
     general ──> domain ──> task-adaptive ──> fine-tune                      (SPEC F11, K12)
     pretrain    further    further, task_text
@@ -7,8 +7,8 @@ Howard & Ruder 2018 (arXiv:1801.06146) went on from general text to the task's; 
 2020 (arXiv:2004.10964) put the domain between. A workflow takes as many steps as it likes:
 
     general = pretrain_stages(recipe)
-    domain = further_stages(first, "domain", general)
-    adapted = further_stages(second, "task", general | domain, task)
+    domain = continued_stages(first, "domain", general)
+    adapted = continued_stages(second, "task", general | domain, task)
     stages = [*general.values(), *domain.values(), task, *adapted.values()]
 
 Tokenizer and model are those of the first pretraining: other ones would be another model.
@@ -35,7 +35,7 @@ from rungwise.tasks.task_text import TaskTextConfig
 from rungwise.training.loop import PretrainConfig
 
 
-class FurtherConfig(Config):
+class ContinuedConfig(Config):
     """One step: its text, which is a corpus or that of a task, and how it is trained on."""
 
     corpus: CorpusConfig | None = None
@@ -44,22 +44,22 @@ class FurtherConfig(Config):
     pretrain: PretrainConfig
 
     @model_validator(mode="after")
-    def _one_text(self) -> FurtherConfig:
+    def _one_text(self) -> ContinuedConfig:
         if (self.corpus is None) == (self.task_text is None):
             raise ValueError(
-                "a further step reads either corpus or task_text, found "
+                "a continued step reads either corpus or task_text, found "
                 f"{'neither' if self.corpus is None else 'both'}; give one of them"
             )
         if self.pretrain.longer_share is not None:
             raise ValueError(
-                "a further step has no longer_instances; set pretrain.longer_share to null, or "
+                "a continued step has no longer_instances; set pretrain.longer_share to null, or "
                 "take two steps"
             )
         return self
 
 
-def further_stages(
-    config: FurtherConfig, name: str, before: Mapping[str, Stage], task: Stage | None = None
+def continued_stages(
+    config: ContinuedConfig, name: str, before: Mapping[str, Stage], task: Stage | None = None
 ) -> dict[str, Stage]:
     """The stages of the step `name`: "corpus", "instances" and "pretrain", inputs first.
 
@@ -92,7 +92,7 @@ def further_stages(
     return {"corpus": text, "instances": rows, "pretrain": trained}
 
 
-def _text(config: FurtherConfig, name: str, task: Stage | None) -> Stage:
+def _text(config: ContinuedConfig, name: str, task: Stage | None) -> Stage:
     if config.corpus is not None:
         return Stage(
             "corpus",
@@ -106,7 +106,7 @@ def _text(config: FurtherConfig, name: str, task: Stage | None) -> Stage:
     assert config.task_text is not None
     if task is None:
         raise ConfigError(
-            f"the further step {name} reads the text of a task, but this workflow has none; give "
+            f"the continued step {name} reads the text of a task, but this workflow has none; give "
             "it a corpus"
         )
     return Stage(

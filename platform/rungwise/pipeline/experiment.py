@@ -1,10 +1,10 @@
-"""What fine-tuning adds to a recipe: systems, tasks and label budgets as stages.
+"""What fine-tuning adds to a recipe: variants, tasks and label budgets as stages.
 
-    pretrain of each system ──┬──> sweep of each system and task ──┐
+    pretrain of each variant ──┬──> sweep of each variant and task ──┐
     task, whole and at budgets ┴───────────────────────────────────┴──> evaluate ──> table
                                                                              └──> register
 
-Systems that share stages share artifacts: a stage is known by its fingerprint, so the same
+Variants that share stages share artifacts: a stage is known by its fingerprint, so the same
 pretraining is built once, whoever asks for it. Stages of one name are told apart by their titles.
 """
 
@@ -18,7 +18,7 @@ from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stage import Stage
 from rungwise.evaluation import compare, table
 from rungwise.finetune import FinetuneConfig, check
-from rungwise.pipeline.continued import further_stages
+from rungwise.pipeline.continued import continued_stages
 from rungwise.pipeline.recipe import Recipe, TaskEntry, need, planned_vocab_size, pretrain_stages
 from rungwise.pretraining.estimate import Measures, dry_run
 from rungwise.pretraining.gradient import PretrainStageConfig
@@ -29,16 +29,16 @@ from rungwise.tasks import stage as task_stage
 from rungwise.tasks.config import ParagraphTaskConfig, TaskConfig
 from rungwise.tasks.examples import TaskInfo
 
-# What a system may change. The rest is the frame in which systems are compared.
-_OF_A_SYSTEM = (
+# What a variant may change. The rest is the frame in which variants are compared.
+_OF_A_VARIANT = (
     "corpus",
     "tokenizer",
     "instances",
     "longer_instances",
     "model",
     "pretrain",
-    "pretrain_further",
-    "further",
+    "continue_with",
+    "continued_pretraining",
     "finetune",
     "sweep",
 )
@@ -69,34 +69,34 @@ class _Stages:
 def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
     """Every stage from the corpus to the registered models and the table, by title.
 
-    Raises ConfigError where blocks are missing or a system does not fit.
+    Raises ConfigError where blocks are missing or a variant does not fit.
     """
-    need(recipe, "fine-tunes", "model", "pretrain", "tasks", "systems", "finetune", "evaluate")
+    need(recipe, "fine-tunes", "model", "pretrain", "tasks", "variants", "finetune", "evaluate")
     assert recipe.evaluate
     stages = _Stages()
-    systems = {name: _system(recipe, name) for name in recipe.systems}
-    for name, variant in systems.items():
+    variants = {name: _variant(recipe, name) for name in recipe.variants}
+    for name, adapted in variants.items():
         for entry in recipe.tasks.values():
-            _check_use(finetune_config(variant, recipe, entry, name), variant, entry)
+            _check_use(finetune_config(adapted, recipe, entry, name), adapted, entry)
     # Mistakes in labelled files are found before anything is trained.
     for task, entry in recipe.tasks.items():
         if not isinstance(entry.data, ParagraphTaskConfig):
             for where, data in _at_budgets(recipe.evaluate, task, entry.data).items():
                 stages.add(_task(data, task, {}), f"task/{where}")
-    _check_seeds(recipe.evaluate, systems)
+    _check_seeds(recipe.evaluate, variants)
     if recipe.match_pretraining == "flops":
-        systems = _matched(systems)
-    first = next(iter(systems))
-    tried = {name: _variants(recipe, variant, name) for name, variant in systems.items()}
+        variants = _matched(variants)
+    first = next(iter(variants))
+    tried = {name: _upstream(recipe, adapted, name) for name, adapted in variants.items()}
     pretrained: dict[str, list[dict[str, Stage]]] = {}
-    for name, variants in tried.items():
+    for name, alternatives in tried.items():
         suffix = "" if name == first else f"/{name}"
         pretrained[name] = [
             {
                 of: stages.add(stage, of + suffix + (f"@{number}" if number else ""))
-                for of, stage in pretrain_stages(variant).items()
+                for of, stage in pretrain_stages(adapted).items()
             }
-            for number, variant in enumerate(variants)
+            for number, adapted in enumerate(alternatives)
         ]
     evaluated: dict[str, Stage] = {}
     for task, entry in recipe.tasks.items():
@@ -107,23 +107,23 @@ def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
         whole = labelled[task]
         used = {
             name: [
-                _go_on(stages, variant, f"{name}@{number}" if number else name, task, before, whole)
-                for number, (variant, before) in enumerate(
+                _go_on(stages, adapted, f"{name}@{number}" if number else name, task, before, whole)
+                for number, (adapted, before) in enumerate(
                     zip(tried[name], pretrained[name], strict=True)
                 )
             ]
-            for name in systems
+            for name in variants
         }
         swept = {
-            name: _sweep(stages, recipe, variant, entry, f"{task}/{name}", used[name], whole)
-            for name, variant in systems.items()
-            if variant.sweep is not None
+            name: _sweep(stages, recipe, adapted, entry, f"{task}/{name}", used[name], whole)
+            for name, adapted in variants.items()
+            if adapted.sweep is not None
         }
         for budget, (where, data) in zip(
             (None, *(recipe.evaluate.label_budgets or ())), labelled.items(), strict=True
         ):
             inputs = {"task": data}
-            for name in systems:
+            for name in variants:
                 for number, of, after in _places(used[name]):
                     inputs[f"{of}/{name}{after}"] = used[name][number][of]
                 if name in swept:
@@ -131,9 +131,9 @@ def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
             config = compare.CompareConfig(
                 task=task,
                 budget=budget,
-                systems={
-                    name: finetune_config(variant, recipe, entry, name)
-                    for name, variant in systems.items()
+                variants={
+                    name: finetune_config(adapted, recipe, entry, name)
+                    for name, adapted in variants.items()
                 },
                 evaluate=recipe.evaluate,
             )
@@ -160,89 +160,89 @@ def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
 
 
 def finetune_config(
-    variant: Recipe, recipe: Recipe, entry: TaskEntry, system: str
+    adapted: Recipe, recipe: Recipe, entry: TaskEntry, variant: str
 ) -> FinetuneConfig:
-    """The finetune block of a system on a task: the recipe's, with the task's own keys, and over
-    them the system's."""
-    assert variant.finetune
+    """The finetune block of a variant on a task: the recipe's, with the task's own keys, and over
+    them the variant's."""
+    assert adapted.finetune
     own = {
         key.removeprefix("finetune."): value
-        for key, value in recipe.systems[system].items()
+        for key, value in recipe.variants[variant].items()
         if key.startswith("finetune.")
     }
-    data = with_overrides(variant.finetune.model_dump(mode="json"), {**entry.finetune, **own})
-    return validate(FinetuneConfig, data, source=f"finetune of {system}")
+    data = with_overrides(adapted.finetune.model_dump(mode="json"), {**entry.finetune, **own})
+    return validate(FinetuneConfig, data, source=f"finetune of {variant}")
 
 
-def _system(recipe: Recipe, name: str) -> Recipe:
-    changed = recipe.systems[name]
+def _variant(recipe: Recipe, name: str) -> Recipe:
+    changed = recipe.variants[name]
     for key in changed:
-        if key.partition(".")[0] not in _OF_A_SYSTEM:
+        if key.partition(".")[0] not in _OF_A_VARIANT:
             raise ConfigError(
-                f"systems.{name}.{key}: a system may change {', '.join(_OF_A_SYSTEM)}; what is "
+                f"variants.{name}.{key}: a variant may change {', '.join(_OF_A_VARIANT)}; what is "
                 "compared has the rest in common"
             )
     if not changed:
         return recipe
     data = with_overrides(recipe.model_dump(mode="json"), changed)
-    return validate(Recipe, data, source=f"systems.{name}")
+    return validate(Recipe, data, source=f"variants.{name}")
 
 
-def _check_seeds(evaluate: compare.EvaluateConfig, systems: dict[str, Recipe]) -> None:
+def _check_seeds(evaluate: compare.EvaluateConfig, variants: dict[str, Recipe]) -> None:
     """What a sweep has selected with must not be reported with."""
-    for name, variant in systems.items():
-        if variant.sweep is not None and variant.sweep.seed in evaluate.seeds:
+    for name, adapted in variants.items():
+        if adapted.sweep is not None and adapted.sweep.seed in evaluate.seeds:
             raise ConfigError(
                 f"evaluate.first_seed {evaluate.first_seed} makes the seeds {evaluate.seeds[0]} to "
-                f"{evaluate.seeds[-1]}, which hold the sweep's own ({variant.sweep.seed}, system "
+                f"{evaluate.seeds[-1]}, which hold the sweep's own ({adapted.sweep.seed}, variant "
                 f"{name}); choose another first_seed"
             )
 
 
-def _matched(systems: dict[str, Recipe]) -> dict[str, Recipe]:
+def _matched(variants: dict[str, Recipe]) -> dict[str, Recipe]:
     """Each with as many steps as take the floating-point operations of the first's.
 
     Rows are taken to be full, as `rungwise dry-run` does before instances are built; the table
     says what was really counted.
     """
-    first = next(iter(systems.values()))
+    first = next(iter(variants.values()))
     target = _flops(first)
     matched: dict[str, Recipe] = {}
-    for name, variant in systems.items():
-        assert variant.pretrain
-        steps = max(1, round(variant.pretrain.steps * target / _flops(variant)))
-        pretrain = variant.pretrain.model_copy(update={"steps": steps})
-        matched[name] = variant.model_copy(update={"pretrain": pretrain})
+    for name, adapted in variants.items():
+        assert adapted.pretrain
+        steps = max(1, round(adapted.pretrain.steps * target / _flops(adapted)))
+        pretrain = adapted.pretrain.model_copy(update={"steps": steps})
+        matched[name] = adapted.model_copy(update={"pretrain": pretrain})
     return matched
 
 
-def _flops(variant: Recipe) -> float:
-    assert variant.model
-    assert variant.pretrain
-    settings = PretrainStageConfig(model=variant.model, pretrain=variant.pretrain)
+def _flops(adapted: Recipe) -> float:
+    assert adapted.model
+    assert adapted.pretrain
+    settings = PretrainStageConfig(model=adapted.model, pretrain=adapted.pretrain)
     measures = [
-        Measures.planned(config, planned_vocab_size(variant))
-        for config in (variant.instances, variant.longer_instances)
+        Measures.planned(config, planned_vocab_size(adapted))
+        for config in (adapted.instances, adapted.longer_instances)
         if config is not None
     ]
-    return dry_run(settings, measures, variant.compute)["total_flops"]
+    return dry_run(settings, measures, adapted.compute)["total_flops"]
 
 
 def _go_on(
-    stages: _Stages, variant: Recipe, system: str, task: str, before: dict[str, Stage], data: Stage
+    stages: _Stages, adapted: Recipe, variant: str, task: str, before: dict[str, Stage], data: Stage
 ) -> dict[str, Stage]:
-    """`before` with its pretrain stage replaced by the last step of further pretraining.
+    """`before` with its pretrain stage replaced by the last step of continued pretraining.
 
     A step on the text of the task is another one for each task, and so is what follows it: their
     titles name the task.
     """
     now = before
     own = False
-    for name in variant.pretrain_further:
-        config = variant.further[name]
-        made = further_stages(config, name, now, data)
+    for name in adapted.continue_with:
+        config = adapted.continued_pretraining[name]
+        made = continued_stages(config, name, now, data)
         own = own or config.task_text is not None
-        suffix = f"{name}/{task}/{system}" if own else f"{name}/{system}"
+        suffix = f"{name}/{task}/{variant}" if own else f"{name}/{variant}"
         now = now | {
             of: stages.add(stage, f"{of}/{suffix}")
             for of, stage in made.items()
@@ -254,16 +254,16 @@ def _go_on(
 def _sweep(
     stages: _Stages,
     recipe: Recipe,
-    variant: Recipe,
+    adapted: Recipe,
     entry: TaskEntry,
     where: str,
     used: list[dict[str, Stage]],
     data: Stage,
 ) -> Stage:
-    assert variant.sweep
+    assert adapted.sweep
     config = SweepStageConfig(
-        finetune=finetune_config(variant, recipe, entry, where.rpartition("/")[2]),
-        sweep=variant.sweep,
+        finetune=finetune_config(adapted, recipe, entry, where.rpartition("/")[2]),
+        sweep=adapted.sweep,
     )
     inputs = {"task": data}
     for number, of, name in _places(used):
@@ -273,7 +273,7 @@ def _sweep(
 
 
 def _places(used: list[dict[str, Stage]]) -> list[tuple[int, str, str]]:
-    """What fine-tuning reads of each variant: number, stage, and the end of the input's name."""
+    """What fine-tuning reads of each adapted: number, stage, and the end of the input's name."""
     return [
         (number, of, "" if len(used) == 1 else f"@{number}")
         for number in range(len(used))
@@ -281,30 +281,30 @@ def _places(used: list[dict[str, Stage]]) -> list[tuple[int, str, str]]:
     ]
 
 
-def _variants(recipe: Recipe, variant: Recipe, system: str) -> list[Recipe]:
+def _upstream(recipe: Recipe, adapted: Recipe, variant: str) -> list[Recipe]:
     """The recipe once for each combination of swept values of blocks before fine-tuning."""
-    if variant.sweep is None:
-        return [variant]
+    if adapted.sweep is None:
+        return [adapted]
     before = {
-        key: space for key, space in variant.sweep.space.items() if not key.startswith("finetune.")
+        key: space for key, space in adapted.sweep.space.items() if not key.startswith("finetune.")
     }
-    data = variant.model_dump(mode="json")
+    data = adapted.model_dump(mode="json")
     for key in before:
-        if key.partition(".")[0] not in _OF_A_SYSTEM:
+        if key.partition(".")[0] not in _OF_A_VARIANT:
             raise ConfigError(
-                f"sweep.space.{key}: a sweep may vary keys of {', '.join(_OF_A_SYSTEM[:-1])}; "
+                f"sweep.space.{key}: a sweep may vary keys of {', '.join(_OF_A_VARIANT[:-1])}; "
                 "numbers of labelled examples are evaluate.label_budgets"
             )
     sweep.check_space(Recipe, data, before)
     found = [
-        validate(Recipe, with_overrides(data, values), source=f"sweep of {system}")
-        for values in sweep.variants(variant.sweep)
+        validate(Recipe, with_overrides(data, values), source=f"sweep of {variant}")
+        for values in sweep.upstream_values(adapted.sweep)
     ]
-    return found or [variant]
+    return found or [adapted]
 
 
 def _task(config: TaskConfig, task: str, pretrained: dict[str, Stage]) -> Stage:
-    """The task stage. Paragraphs are drawn from the corpus, that of the first system.
+    """The task stage. Paragraphs are drawn from the corpus, that of the first variant.
 
     Raises UserError naming the task where a path of it matches nothing.
     """
@@ -332,15 +332,15 @@ def _at_budgets(
     return {task: config} | smaller
 
 
-def _check_use(config: FinetuneConfig, variant: Recipe, entry: TaskEntry) -> None:
+def _check_use(config: FinetuneConfig, adapted: Recipe, entry: TaskEntry) -> None:
     """Raise ConfigError where the model cannot be used so; what the labels decide comes later."""
-    assert variant.model
-    assert variant.pretrain
+    assert adapted.model
+    assert adapted.pretrain
     data = entry.data
     paragraphs = isinstance(data, ParagraphTaskConfig)
     kind = "classification" if paragraphs else data.format.task_kind
     info = TaskInfo(kind, (), pair=True, metric="")
-    check(config, info, variant.model, variant.pretrain.objective.kind)
+    check(config, info, adapted.model, adapted.pretrain.objective.kind)
 
 
 def _with_budget(config: TaskConfig, budget: int, task: str) -> TaskConfig:

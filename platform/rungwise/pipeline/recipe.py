@@ -26,7 +26,7 @@ from rungwise.instances import kinds
 from rungwise.instances import stage as instances
 from rungwise.instances.kinds import InstancesConfig
 from rungwise.models.config import ModelConfig
-from rungwise.pipeline.continued import FurtherConfig
+from rungwise.pipeline.continued import ContinuedConfig
 from rungwise.pretraining import gradient as trainer
 from rungwise.report import page
 from rungwise.report.page import ReportConfig
@@ -53,10 +53,10 @@ class Recipe(Config):
     """All blocks. Optional ones are needed by the workflows that go so far: `model` and `pretrain`
     by those that train, those from `tasks` on by those that fine-tune.
 
-    `systems` are what is compared: each a set of keys of this file with other values, {} for the
+    `variants` are what is compared: each a set of keys of this file with other values, {} for the
     file as it is. The first is the one that is registered and shown in full. With
-    `match_pretraining: flops` every system gets as many steps of pretraining as cost what those
-    of the first cost. `further` names steps of further pretraining, `pretrain_further` lists
+    `match_pretraining: flops` every variant gets as many steps of pretraining as cost what those
+    of the first cost. `continued_pretraining` names steps on other text, `continue_with` lists
     those that are taken, in their order.
     """
 
@@ -71,10 +71,10 @@ class Recipe(Config):
     report: ReportConfig = ReportConfig()
     compute: ComputeConfig = ComputeConfig()
     tracking: TrackingConfig = TrackingConfig()
-    further: dict[Name, FurtherConfig] = Field(default_factory=dict)
-    pretrain_further: list[str] = Field(default_factory=list)
+    continued_pretraining: dict[Name, ContinuedConfig] = Field(default_factory=dict)
+    continue_with: list[str] = Field(default_factory=list)
     tasks: dict[Name, TaskEntry] = Field(default_factory=dict)
-    systems: dict[Name, dict[str, Any]] = Field(default_factory=lambda: {"pretrained": {}})
+    variants: dict[Name, dict[str, Any]] = Field(default_factory=lambda: {"pretrained": {}})
     match_pretraining: Literal["steps", "flops"] = "steps"
     finetune: FinetuneConfig | None = None
     sweep: SweepConfig | None = None
@@ -83,11 +83,11 @@ class Recipe(Config):
 
     @model_validator(mode="after")
     def _known_steps(self) -> Recipe:
-        for name in self.pretrain_further:
-            if name not in self.further:
+        for name in self.continue_with:
+            if name not in self.continued_pretraining:
                 raise ValueError(
-                    f"pretrain_further names {name!r}, which further lacks; it has: "
-                    f"{', '.join(self.further) or 'nothing'}"
+                    f"continue_with names {name!r}, which continued_pretraining lacks; it has: "
+                    f"{', '.join(self.continued_pretraining) or 'nothing'}"
                 )
         return self
 

@@ -201,7 +201,7 @@ def memory_estimate(
 
 
 def _depth(model: AnyModelConfig) -> int:
-    return model.num_layers * (2 if model.kind == "two_way" else 1)
+    return model.num_layers * (2 if model.kind == "bidirectional" else 1)
 
 
 def _device_name(compute: ComputeConfig) -> str:

@@ -275,7 +275,7 @@ def _work(worker: dict[str, Any]) -> dict[str, Any]:
     """What each worker does."""
     import ray.train.torch
 
-    from rungwise.pretraining.preemption import Notices
+    from rungwise.pretraining.preemption import PreemptionWatch
 
     report: Reporter = worker["report"]
     scratch: Folder = worker["scratch"]
@@ -291,7 +291,7 @@ def _work(worker: dict[str, Any]) -> dict[str, Any]:
             worker["compute"],
             group,
             report,
-            Notices(scratch, group.leads),
+            PreemptionWatch(scratch, group.leads),
         )
     except UserError as error:
         # Other workers may wait for this one, so it must be seen to fail; and when it is started

@@ -1,4 +1,4 @@
-"""Further pretraining: a run that begins with the weights of a finished one and not with a draw.
+"""Continued pretraining: a run that begins with the weights of a finished one and not with a draw.
 
 Howard & Ruder 2018 (arXiv:1801.06146) and Gururangan et al. 2020 (arXiv:2004.10964): the weights go
 over, and nothing else. Step, moments, learning rate and order of the data begin anew.

@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.2
 _PATIENCE_SECONDS = 120.0  # for a step and a save; after it the last checkpoint has to do
 
 
-class Notices:
+class PreemptionWatch:
     """True once for each reason to save. All workers ask at the same steps, between saves."""
 
     def __init__(self, scratch: Folder, leads: bool) -> None:

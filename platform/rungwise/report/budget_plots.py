@@ -16,14 +16,14 @@ from rungwise.report.compared import Compared, TaskResult, best_of
 from rungwise.report.formats import metric_axis
 
 _COLUMNS = 3
-_APART = 0.022  # of the axis, between the systems at one budget
+_APART = 0.022  # of the axis, between the variants at one budget
 _TRIVIAL = "best trivial baseline"
 _LABEL = 0.13  # of the axis, the room of a tick's label
 _GROUP = 0.8  # of the room of a layer, for all its bars
 
 
 def budgets(compared: Compared) -> bytes:
-    """Score against the number of labelled examples for every system, one panel a task."""
+    """Score against the number of labelled examples for every variant, one panel a task."""
     tasks = [task for task in compared.tasks if len(task.by_budget) > 1]
     columns = min(_COLUMNS, len(tasks))
     rows = -(-len(tasks) // columns)
@@ -40,11 +40,11 @@ def budgets(compared: Compared) -> bytes:
 
 def _panel(axes: Axes, task: TaskResult) -> None:
     counts = [found["examples"]["train"] for found in task.by_budget]
-    names = list(task.evaluated["systems"])
+    names = list(task.evaluated["variants"])
     span = max(counts) / min(counts)
     for place, name in enumerate(names):
         look = style.series(place)
-        estimates = [found["systems"][name]["estimates"][task.metric] for found in task.by_budget]
+        estimates = [found["variants"][name]["estimates"][task.metric] for found in task.by_budget]
         mean, low, high = (
             np.array([100 * each[of] for each in estimates]) for of in ("mean", "low", "high")
         )
@@ -92,14 +92,14 @@ def _metric(found: Mapping[str, Any], metric: str) -> dict[str, float]:
 
 
 def mixed(compared: Compared) -> list[tuple[TaskResult, dict[str, np.ndarray]]]:
-    """Tasks with the systems that learnt to mix layers: weights, a row a seed and a column a layer,
-    the embeddings first."""
+    """Tasks with the variants that learnt to mix layers: weights, a row a seed and a column a
+    layer, the embeddings first."""
     found = []
     for task in compared.tasks:
         rows: dict[str, list[list[float]]] = {}
         for row in task.evaluated["rows"]:
             if row["mix"]:
-                rows.setdefault(row["system"], []).append(row["mix"])
+                rows.setdefault(row["variant"], []).append(row["mix"])
         if rows:
             found.append((task, {name: np.array(each) for name, each in rows.items()}))
     return found
@@ -114,14 +114,14 @@ def mix(compared: Compared) -> bytes:
     drawn = style.figure((width, 0.7 + 3.0 * rows))
     grid = drawn.subplots(rows, columns, squeeze=False)
     named: dict[str, Any] = {}
-    for axes, (task, systems) in zip(grid.flat, tasks, strict=False):
-        layers = max(weights.shape[1] for weights in systems.values())
-        bar = _GROUP / len(systems)
-        for place, (name, weights) in enumerate(systems.items()):
-            look = style.series(list(compared.systems).index(name))
+    for axes, (task, variants) in zip(grid.flat, tasks, strict=False):
+        layers = max(weights.shape[1] for weights in variants.values())
+        bar = _GROUP / len(variants)
+        for place, (name, weights) in enumerate(variants.items()):
+            look = style.series(list(compared.variants).index(name))
             count = weights.shape[1]
             bars = axes.bar(
-                np.arange(count) + bar * (place - (len(systems) - 1) / 2),
+                np.arange(count) + bar * (place - (len(variants) - 1) / 2),
                 100 * weights.mean(axis=0),
                 yerr=100 * weights.std(axis=0, ddof=1) if len(weights) > 1 else None,
                 width=0.92 * bar,
@@ -135,6 +135,6 @@ def mix(compared: Compared) -> bytes:
         style.dress(axes, task.name, "layer", "weight (%)")
     for axes in list(grid.flat)[len(tasks) :]:
         axes.set_axis_off()
-    order = [name for name in (*compared.systems, "all layers alike") if name in named]
+    order = [name for name in (*compared.variants, "all layers alike") if name in named]
     style.key_below(drawn, [named[name] for name in order], order)
     return style.png(drawn)

@@ -1,7 +1,7 @@
-"""What a run compares: the systems, and for each task what was evaluated at which number of labels.
+"""What a run compares: the variants, and what was evaluated of each task at which label budget.
 
 Stages are found by what they are and by fingerprints, never by the form of their titles: two tasks
-or systems that share a stage share its artifact, which then stands under the title of the first.
+or variants that share a stage share its artifact, which then stands under the title of the first.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class TaskResult:
 
     @property
     def metric(self) -> str:
-        """The metric that a system is judged by; higher is better."""
+        """The metric that a variant is judged by; higher is better."""
         return self.evaluated["metric"]
 
     @property
     def against_first(self) -> list[Summary]:
-        """The differences of the first system from each other one."""
-        first = next(iter(self.evaluated["systems"]))
+        """The differences of the first variant from each other one."""
+        first = next(iter(self.evaluated["variants"]))
         return [row for row in self.evaluated["differences"] if row["first"] == first]
 
     def baselines(self, metric: str) -> dict[str, float]:
@@ -51,9 +51,9 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class Compared:
-    """Everything that was evaluated. The first system is the one in focus."""
+    """Everything that was evaluated. The first variant is the one in focus."""
 
-    systems: tuple[str, ...]
+    variants: tuple[str, ...]
     tasks: tuple[TaskResult, ...]
 
     @property
@@ -76,7 +76,7 @@ def gather(inputs: Mapping[str, Artifact]) -> Compared | None:
         data = input_of(whole, "task", inputs)
         assert data is not None, f"the task {name} is not among the stages"
         tasks.append(TaskResult(name, data.summary, whole.summary, tuple(same)))
-    return Compared(tuple(tasks[0].evaluated["systems"]), tuple(tasks))
+    return Compared(tuple(tasks[0].evaluated["variants"]), tuple(tasks))
 
 
 def of_stage(inputs: Mapping[str, Artifact], stage: str) -> dict[str, Artifact]:
@@ -92,9 +92,9 @@ def input_of(artifact: Artifact, name: str, inputs: Mapping[str, Artifact]) -> A
     return next((a for a in inputs.values() if a.fingerprint == read["fingerprint"]), None)
 
 
-def scores_of(evaluated: Summary, system: str, metric: str, split: str = "test") -> list[float]:
-    """The scores of a system, one a seed."""
-    return [row[split][metric] for row in evaluated["rows"] if row["system"] == system]
+def scores_of(evaluated: Summary, variant: str, metric: str, split: str = "test") -> list[float]:
+    """The scores of a variant, one a seed."""
+    return [row[split][metric] for row in evaluated["rows"] if row["variant"] == variant]
 
 
 def best_of(baselines: Mapping[str, float]) -> tuple[str, float] | None:

@@ -1,4 +1,4 @@
-"""Plots of a task: every seed of every system, and the first system minus each other one."""
+"""Plots of a task: every seed of every variant, and the first variant minus each other one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rungwise.report import style
 from rungwise.report.compared import TaskResult, scores_of
 from rungwise.report.formats import metric_axis, metric_name, points_with_interval, score
 
-_SPREAD = 0.3  # over which the seeds of one system lie, so that equal scores stay visible
+_SPREAD = 0.3  # over which the seeds of one variant lie, so that equal scores stay visible
 _BELOW = 0.22  # from the mean down to them
 _ROW_INCHES = 0.72
 _BASELINE_LINES = ((0, (4, 3)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
@@ -18,11 +18,11 @@ _BASELINE_LINES = ((0, (4, 3)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 
 def scores(task: TaskResult) -> bytes:
     """The test score of every seed, with means and 95 % intervals, beside the baselines."""
-    systems, metric = task.evaluated["systems"], task.metric
-    drawn = style.figure((style.HALF[0], max(style.HALF[1], 1.7 + _ROW_INCHES * len(systems))))
+    variants, metric = task.evaluated["variants"], task.metric
+    drawn = style.figure((style.HALF[0], max(style.HALF[1], 1.7 + _ROW_INCHES * len(variants))))
     axes = drawn.subplots()
-    for place, (name, system) in enumerate(systems.items()):
-        found = system["estimates"][metric]
+    for place, (name, variant) in enumerate(variants.items()):
+        found = variant["estimates"][metric]
         look = style.series(place)
         seeds = [100 * value for value in scores_of(task.evaluated, name, metric)]
         _dots(axes, place, seeds, look)
@@ -40,7 +40,7 @@ def scores(task: TaskResult) -> bytes:
         )
     if baselines:
         style.legend_below(drawn, axes, "trivial baselines")
-    _rows(axes, list(systems))
+    _rows(axes, list(variants))
     axes.margins(x=0.1)
     style.dress(axes, _scores_title(task), metric_axis(metric), grid="x")
     axes.tick_params(axis="y", labelsize=10, labelcolor=style.INK, length=0)
@@ -48,13 +48,13 @@ def scores(task: TaskResult) -> bytes:
 
 
 def differences(task: TaskResult) -> bytes:
-    """The first system minus each other one, seed by seed, with both intervals, beside 0."""
+    """The first variant minus each other one, seed by seed, with both intervals, beside 0."""
     pairs = task.against_first
     drawn = style.figure((style.HALF[0], max(style.HALF[1], 1.9 + _ROW_INCHES * len(pairs))))
     axes = drawn.subplots()
     axes.axvline(0, color=style.INK, linewidth=1.2, zorder=1)
     for place, row in enumerate(pairs):
-        position = list(task.evaluated["systems"]).index(row["second"])
+        position = list(task.evaluated["variants"]).index(row["second"])
         look = style.series(position)
         gaps = [
             100 * (ours - theirs)
@@ -92,8 +92,8 @@ def differences(task: TaskResult) -> bytes:
 
 
 def _scores_title(task: TaskResult) -> str:
-    systems = task.evaluated["systems"]
-    means = {name: system["estimates"][task.metric]["mean"] for name, system in systems.items()}
+    variants = task.evaluated["variants"]
+    means = {name: variant["estimates"][task.metric]["mean"] for name, variant in variants.items()}
     if len(means) == 2:
         said = ", ".join(f"{name} {score(mean, task.metric)}" for name, mean in means.items())
         return f"{task.name}: {said}"

@@ -22,7 +22,7 @@ from rungwise.evaluation.surprise import Passage, Reach
 from rungwise.instances.masked_reader import MaskedReader
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.bert import BertForPretraining
-from rungwise.models.bidirectional import TwoWayForPretraining
+from rungwise.models.bidirectional import BidirectionalForPretraining
 from rungwise.pretraining.pretrained import load_model
 from rungwise.report.specimen import Specimen, specimen
 from rungwise.training.loop import PretrainConfig
@@ -71,7 +71,7 @@ def gather(
     reader = held_out.first_blocks(instances, held_out.MOST_INSTANCES)
     baseline = _baseline(reader, tokenizer, settings)
     passage = surprise.passage(model, reader, tokenizer, seed)
-    if isinstance(model, TwoWayForPretraining):
+    if isinstance(model, BidirectionalForPretraining):
         chosen = fill_in.choose(reader, tokenizer, blanks, seed)
         filled = fill_in.fill(model, reader, tokenizer, chosen)
         return Examples(baseline, passage=passage, filled=tuple(filled))

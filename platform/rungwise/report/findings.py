@@ -29,7 +29,7 @@ _VERDICTS = ("above", "below", "unresolved")
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the first of two systems stands to the second, with the sentence that says by how much.
+    """How the first of two variants stands to the second, with the sentence that says by how much.
 
     `over_seeds_only` says that other test examples might undo it: the interval that covers them as
     well holds 0.
@@ -41,7 +41,7 @@ class Verdict:
 
 
 def verdict(difference: Mapping[str, Any], metric: str) -> Verdict:
-    """From the difference of two systems over paired seeds, first minus second."""
+    """From the difference of two variants over paired seeds, first minus second."""
     first, second, found = difference["first"], difference["second"], difference["seeds"]
     measured = f"{points_with_interval(found)} points of test {metric_name(metric)}"
     if found["low"] <= 0 <= found["high"]:
@@ -119,11 +119,11 @@ def what_text(corpus: Artifact) -> str:
 
 
 def what_was_compared(compared: Compared) -> str:
-    """One or two sentences: the tasks, the systems and the seeds."""
-    (name, *others), tasks = compared.systems, compared.tasks
+    """One or two sentences: the tasks, the variants and the seeds."""
+    (name, *others), tasks = compared.variants, compared.tasks
     seeds = len(tasks[0].evaluated["seeds"])
     beside = f", next to {_listed(others)}" if others else ""
-    first = f"As the system {name} it was then fine-tuned{beside}, with {seeds} seeds each, "
+    first = f"As the variant {name} it was then fine-tuned{beside}, with {seeds} seeds each, "
     if len(tasks) == 1:
         examples = number(tasks[0].evaluated["examples"]["train"])
         return (
@@ -181,7 +181,7 @@ def headline(inputs: Mapping[str, Artifact], terms: Terms, compared: Compared | 
         entropy = inputs["instances"].summary["unigram_entropy"]
         return f"validation {terms.key} {final[terms.loss_key]:.3f} (unigram {entropy:.2f})"
     task, *others = compared.tasks
-    if len(compared.systems) == 1:
+    if len(compared.variants) == 1:
         more = f"; {len(others)} more tasks" if others else ""
         return f"{task.name}: {task.evaluated['headline']}{more}"
     found = task.against_first[0]

@@ -54,7 +54,7 @@ from rungwise.training.loop import PretrainConfig
 
 PAGE = "report.html"
 _OF_A_TRIAL = (
-    *("trial", "system", "title", "task", "state", "error", "winner", "stopped_early"),
+    *("trial", "variant", "title", "task", "state", "error", "winner", "stopped_early"),
     *("epochs_run", "epochs_asked", "score", "loss", "seconds"),
 )
 _STAGES_DRAWN = 20  # more are drawn by kind
@@ -133,7 +133,7 @@ def _compared_plots(compared: Compared) -> dict[str, bytes]:
     plots = {}
     for task in compared.tasks:
         plots[f"scores-{task.name}.png"] = comparison_plots.scores(task)
-        if len(compared.systems) > 1:
+        if len(compared.variants) > 1:
             plots[f"differences-{task.name}.png"] = comparison_plots.differences(task)
     if compared.has_budgets:
         plots["budgets.png"] = budget_plots.budgets(compared)

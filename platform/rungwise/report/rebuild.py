@@ -1,12 +1,12 @@
 """The recipe that builds the stages of a page again, put together from their records.
 
-So it says what was built, and not what a file says now. Systems and tasks become what differs from
-the first system and the first task:
+So it says what was built, and not what a file says now. Variants and tasks become what differs from
+the first variant and the first task:
 
-    a system's own value of a key      the same on every task, and not that of the others
-    a task's own value of a key        what the systems that have no value of their own have on it
+    a variant's own value of a key      the same on every task, and not that of the others
+    a task's own value of a key        what the variants that have no value of their own have on it
 
-Steps of pretraining that were matched in cost to the first system's stand as the numbers they are.
+Steps of pretraining that were matched in cost to the first variant's stand as the numbers they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rungwise.core.artifact import Artifact
 from rungwise.report.compared import input_of, of_stage
 from rungwise.report.origin import root_of
 
-_INITIAL = "initial"  # what a step of further pretraining calls the one it goes on from
+_INITIAL = "initial"  # what a step of continued pretraining calls the one it goes on from
 Block = dict[str, Any]
 
 
@@ -34,11 +34,11 @@ def recipe(inputs: Mapping[str, Artifact], report: Mapping[str, Any]) -> Block:
     if not evaluated:
         return blocks | _pretraining(inputs["pretrain"], inputs) | {"report": dict(report)}
     any_task = next(iter(evaluated.values()))
-    systems = list(any_task.record["config"]["systems"])
-    trained = {name: _of_system(any_task, name, inputs) for name in systems}
-    blocks |= trained[systems[0]]
-    finetune = {task: found.record["config"]["systems"] for task, found in evaluated.items()}
-    common, of_task, of_system = _factored(finetune)
+    variants = list(any_task.record["config"]["variants"])
+    trained = {name: _of_variant(any_task, name, inputs) for name in variants}
+    blocks |= trained[variants[0]]
+    finetune = {task: found.record["config"]["variants"] for task, found in evaluated.items()}
+    common, of_task, of_variant = _factored(finetune)
     columns = inputs["table"].record["config"]["columns"] if "table" in inputs else {}
     blocks["tasks"] = {
         task: {
@@ -48,10 +48,10 @@ def recipe(inputs: Mapping[str, Artifact], report: Mapping[str, Any]) -> Block:
         }
         for task, found in evaluated.items()
     }
-    blocks["systems"] = {
-        name: changes(trained[systems[0]], trained[name])
-        | {f"finetune.{key}": value for key, value in of_system[name].items()}
-        for name in systems
+    blocks["variants"] = {
+        name: changes(trained[variants[0]], trained[name])
+        | {f"finetune.{key}": value for key, value in of_variant[name].items()}
+        for name in variants
     }
     blocks["finetune"] = common
     blocks["evaluate"] = any_task.record["config"]["evaluate"]
@@ -82,8 +82,8 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], above: str = "") -> 
     return found
 
 
-def _of_system(evaluated: Artifact, name: str, inputs: Mapping[str, Artifact]) -> Block:
-    """What a system may change but for fine-tuning: its pretraining, further steps and sweep."""
+def _of_variant(evaluated: Artifact, name: str, inputs: Mapping[str, Artifact]) -> Block:
+    """What a variant may change but for fine-tuning: its pretraining, further steps and sweep."""
     steps: dict[str, Block] = {}
     # Of several that the sweep tried, any: what it varied is in its space.
     trained = input_of(evaluated, f"pretrain/{name}@0", inputs) or _read(
@@ -96,8 +96,8 @@ def _of_system(evaluated: Artifact, name: str, inputs: Mapping[str, Artifact]) -
     sweep = input_of(evaluated, f"sweep/{name}", inputs)
     return {
         **_pretraining(trained, inputs),
-        "further": dict(reversed(steps.items())),
-        "pretrain_further": list(reversed(steps)),
+        "continued_pretraining": dict(reversed(steps.items())),
+        "continue_with": list(reversed(steps)),
         "sweep": None if sweep is None else sweep.record["config"]["sweep"],
     }
 
@@ -127,15 +127,15 @@ def _further(trained: Artifact, inputs: Mapping[str, Artifact]) -> Block:
 def _factored(
     finetune: Mapping[str, Mapping[str, Block]],
 ) -> tuple[Block, dict[str, Block], dict[str, Block]]:
-    """{task: {system: block}} as a common block, and what tasks and systems change of it.
+    """{task: {variant: block}} as a common block, and what tasks and variants change of it.
 
-    A system's own value holds on every task. So a system whose value changes with the task has
-    none of its own, and shows those of the tasks; if no system does, the first stands for it.
+    A variant's own value holds on every task. So a variant whose value changes with the task has
+    none of its own, and shows those of the tasks; if no variant does, the first stands for it.
     """
     tasks, first = list(finetune), next(iter(finetune.values()))
     common: Block = {}
     of_task: dict[str, Block] = {task: {} for task in tasks}
-    of_system: dict[str, Block] = {name: {} for name in first}
+    of_variant: dict[str, Block] = {name: {} for name in first}
     for key in next(iter(first.values())):
         values = {name: [finetune[task][name][key] for task in tasks] for name in first}
         plain = next(
@@ -148,8 +148,8 @@ def _factored(
                 of_task[task][key] = value
         for name, each in values.items():
             if each != plain:
-                of_system[name][key] = each[0]
-    return common, of_task, of_system
+                of_variant[name][key] = each[0]
+    return common, of_task, of_variant
 
 
 def _read(artifact: Artifact, name: str, inputs: Mapping[str, Artifact]) -> Artifact:

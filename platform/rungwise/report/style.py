@@ -24,7 +24,7 @@ BLUE, SKY, GREEN, YELLOW = "#0072B2", "#56B4E9", "#009E73", "#F0E442"
 ORANGE, VERMILLION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
 INK, MUTED, FAINT = "#1f2430", "#5b6472", "#d9dde3"
 
-# What the systems of an experiment are drawn in, by their position: names are free.
+# What the variants of an experiment are drawn in, by their position: names are free.
 _COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, "#7b8494")
 _MARKERS = ("o", "^", "s", "v", "P", "X", "p", "*")
 _LINES = ("-", "--", "-.", ":")
@@ -32,7 +32,7 @@ _LINES = ("-", "--", "-.", ":")
 WIDE = (9.6, 4.2)  # inches: the width of the page, or half of it
 MIDDLE = (6.8, 4.0)
 HALF = (5.2, 3.9)
-_NAME_LETTERS = 16  # of a system beside an axis, before it goes on in a second line
+_NAME_LETTERS = 16  # of a variant beside an axis, before it goes on in a second line
 _DOTS_PER_INCH = 160
 _LETTERS_PER_INCH = 11.2  # of a title, which begins where the axis does
 _AXIS_INCHES = 0.9
@@ -49,7 +49,7 @@ class Series:
 
 
 def series(position: int) -> Series:
-    """Colour, marker and line of the system at a position, the first at 0.
+    """Colour, marker and line of the variant at a position, the first at 0.
 
     Colours come again after seven, then with another marker and line.
     """
@@ -136,7 +136,7 @@ def key_below(
 
 
 def wrapped(name: str) -> str:
-    """The name of a system on several lines where it is long."""
+    """The name of a variant on several lines where it is long."""
     return (
         textwrap.fill(name.replace("_", "_ ").replace("-", "- "), _NAME_LETTERS)
         .replace("_ ", "_")

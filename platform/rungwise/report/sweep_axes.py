@@ -23,9 +23,9 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Sweep:
-    """The sweep of one system on one task."""
+    """The sweep of one variant on one task."""
 
-    system: str
+    variant: str
     look: style.Series
     summary: Mapping[str, Any]
     settings: Mapping[str, Any]  # the sweep block
@@ -36,13 +36,13 @@ class Sweep:
 
 
 def by_task(sweeps: Mapping[str, Artifact]) -> dict[str, list[Sweep]]:
-    """The sweeps of each task, each system with the look of its position."""
-    systems = list(dict.fromkeys(title.rpartition("/")[2] for title in sweeps))
+    """The sweeps of each task, each variant with the look of its position."""
+    variants = list(dict.fromkeys(title.rpartition("/")[2] for title in sweeps))
     found: dict[str, list[Sweep]] = {}
     for title, sweep in sweeps.items():
-        before, _, system = title.rpartition("/")
-        look = style.series(systems.index(system))
-        made = Sweep(system, look, sweep.summary, sweep.record["config"]["sweep"])
+        before, _, variant = title.rpartition("/")
+        look = style.series(variants.index(variant))
+        made = Sweep(variant, look, sweep.summary, sweep.record["config"]["sweep"])
         found.setdefault(before.rpartition("/")[2], []).append(made)
     return found
 

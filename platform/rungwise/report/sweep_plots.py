@@ -1,7 +1,7 @@
 """Plots of sweeps: where the good settings lie, and how trials went epoch by epoch.
 
 Each takes the sweeps of a run by their titles, `sweep/TASK/SYSTEM`: a task has a panel of its own,
-for its scores compare with no other's, and a system its colour, marker and line.
+for its scores compare with no other's, and a variant its colour, marker and line.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def scatter(sweeps: Mapping[str, Artifact]) -> bytes:
                     edgecolor=sweep.look.colour,
                     linewidth=1.5,
                     zorder=3,
-                    label=sweep.system + (", stopped early" if early else ""),
+                    label=sweep.variant + (", stopped early" if early else ""),
                 )
             winner = [trial for trial in shown if trial["name"] == best]
             axes.scatter(
@@ -162,7 +162,7 @@ def parallel(sweeps: Mapping[str, Artifact]) -> bytes:
         bar.ax.tick_params(labelsize=8, colors=style.MUTED)
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     handles = [
-        Line2D([], [], color=s.look.colour, marker=s.look.marker, linestyle="none", label=s.system)
+        Line2D([], [], color=s.look.colour, marker=s.look.marker, linestyle="none", label=s.variant)
         for s in _one_each(tasks)
     ]
     handles.append(Line2D([], [], color=style.MUTED, linestyle=":", label="stopped early"))
@@ -190,7 +190,7 @@ def curves(sweeps: Mapping[str, Artifact]) -> bytes:
                     linestyle=sweep.look.line,
                     linewidth=2.6 if winner else 1.1,
                     alpha=1.0 if winner else 0.6,
-                    label=sweep.system,
+                    label=sweep.variant,
                     zorder=3 if winner else 2,
                 )
                 if len(epochs) == 1:
@@ -255,7 +255,7 @@ def schedules(sweeps: Mapping[str, Artifact]) -> bytes | None:
             )
         if is_wide(everything):
             axes.set_yscale("log")
-        title = _title(task, f"{sweep.system}: {readable(key)} of a population")
+        title = _title(task, f"{sweep.variant}: {readable(key)} of a population")
         style.dress(axes, title, "epoch", readable(key))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(drawn, panels)
@@ -263,7 +263,7 @@ def schedules(sweeps: Mapping[str, Artifact]) -> bytes | None:
 
 
 def _one_each(tasks: Mapping[str, Sequence[Sweep]]) -> list[Sweep]:
-    return list({s.system: s for found in tasks.values() for s in found}.values())
+    return list({s.variant: s for found in tasks.values() for s in found}.values())
 
 
 def _panels(count: int) -> tuple[Figure, list[Axes]]:
@@ -278,7 +278,7 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
 
 
 def _legend(drawn: Figure, panels: Sequence[Axes]) -> None:
-    """One for all panels, each name once, what is not a system last."""
+    """One for all panels, each name once, what is not a variant last."""
     named: dict[str, Any] = {}
     for axes in panels:
         handles, names = axes.get_legend_handles_labels()
@@ -289,10 +289,10 @@ def _legend(drawn: Figure, panels: Sequence[Axes]) -> None:
 
 
 def _best(sweeps: Sequence[Sweep]) -> str:
-    shown = [(s.system, score(s.summary["best"]["score"], s.summary["metric"])) for s in sweeps]
+    shown = [(s.variant, score(s.summary["best"]["score"], s.summary["metric"])) for s in sweeps]
     if len(shown) == 1:
         return shown[0][1]
-    return ", ".join(f"{value} {system}" for system, value in shown)
+    return ", ".join(f"{value} {variant}" for variant, value in shown)
 
 
 def _winners(sweeps: Sequence[Sweep], keys: Sequence[str]) -> str:

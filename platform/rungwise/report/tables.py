@@ -77,11 +77,11 @@ def trials(sweeps: Mapping[str, Artifact]) -> list[Row]:
 
 
 def seeds(compared: Compared) -> list[Row]:
-    """Scores of every task, budget, system and seed on validation and test."""
+    """Scores of every task, budget, variant and seed on validation and test."""
     return [
         {
             **_where(task, found),
-            "system": row["system"],
+            "variant": row["variant"],
             "seed": row["seed"],
             **{
                 f"{split}_{metric}": value
@@ -96,7 +96,7 @@ def seeds(compared: Compared) -> list[Row]:
 
 
 def differences(compared: Compared) -> list[Row]:
-    """Every pair of systems at every task and budget, with both intervals."""
+    """Every pair of variants at every task and budget, with both intervals."""
     return [
         {
             **_where(task, found),
@@ -114,24 +114,24 @@ def differences(compared: Compared) -> list[Row]:
 
 
 def budgets(compared: Compared) -> list[Row]:
-    """The judged score of every system at every number of labelled examples."""
+    """The judged score of every variant at every number of labelled examples."""
     return [
         {
             **_where(task, found),
-            "system": name,
+            "variant": name,
             "metric": task.metric,
-            **system["estimates"][task.metric],
+            **variant["estimates"][task.metric],
         }
         for task in compared.tasks
         for found in task.by_budget
-        for name, system in found["systems"].items()
+        for name, variant in found["variants"].items()
     ]
 
 
 def mixes(compared: Compared) -> list[Row]:
-    """The weight of every layer, 0 the embeddings, of every system and seed that learnt to mix."""
+    """The weight of every layer, 0 the embeddings, of every variant and seed that learnt to mix."""
     return [
-        {**_where(task, found), "system": row["system"], "seed": row["seed"], "layer": layer}
+        {**_where(task, found), "variant": row["variant"], "seed": row["seed"], "layer": layer}
         | {"weight": weight}
         for task in compared.tasks
         for found in task.by_budget

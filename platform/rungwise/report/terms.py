@@ -48,9 +48,9 @@ _TERMS: Mapping[ObjectiveKind, Terms] = {
     "causal": Terms(_NEXT[0], "GPT", *_NEXT[1:], bits_per_byte=True),
     "left_to_right": Terms(_NEXT[0], "left-to-right BERT", *_NEXT[1:], bits_per_byte=True),
     "bidirectional": Terms(
-        "two_way",
-        "two-way Transformer",
-        "two-way loss",
+        "bidirectional",
+        "two-direction Transformer",
+        "two-direction loss",
         "token, given all others",
         "Tokens guessed right from all others",
     ),

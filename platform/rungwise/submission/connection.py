@@ -20,7 +20,7 @@ import requests
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobSubmissionClient
 
-from rungwise.cluster import registry as known
+from rungwise.cluster import registry
 from rungwise.cluster.ray_start import DASHBOARD_PORT
 from rungwise.core.errors import UserError
 
@@ -55,7 +55,7 @@ class Server:
     token: str | None = field(repr=False)
     token_from: str
     option: str = ""
-    known: known.KnownCluster | None = None
+    known: registry.RegisteredCluster | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -147,7 +147,7 @@ def server(address: str | None, name: str | None) -> Server:
         at = _http(address, "--address")
         return _server(at, _known_at(at), f" --address {at}")
     if name:
-        cluster = known.find(name)
+        cluster = registry.find(name)
         assert cluster is not None, "a name is found or refused"
         return _server(cluster.job_address, cluster, f" --name {name}")
     for variable in _ADDRESS_VARIABLES:
@@ -156,7 +156,7 @@ def server(address: str | None, name: str | None) -> Server:
         if value and (variable == ADDRESS_VARIABLE or value.startswith(("http://", "https://"))):
             at = _http(value, variable)
             return _server(at, _known_at(at))
-    if cluster := known.find(None):
+    if cluster := registry.find(None):
         return _server(cluster.job_address, cluster)
     raise UserError(
         "which cluster? give --address http://HOST:8265 or set RAY_API_SERVER_ADDRESS (the output "
@@ -181,12 +181,12 @@ def connect(at: Server) -> Client:
         ) from error
 
 
-def _server(at: str, cluster: known.KnownCluster | None, option: str = "") -> Server:
+def _server(at: str, cluster: registry.RegisteredCluster | None, option: str = "") -> Server:
     token, token_from = _token(cluster)
     return Server(at, token, token_from, option, cluster)
 
 
-def _token(cluster: known.KnownCluster | None) -> tuple[str | None, str]:
+def _token(cluster: registry.RegisteredCluster | None) -> tuple[str | None, str]:
     """The token and where it is from: that of a cluster started here, else where Ray looks."""
     if cluster is not None:
         return _read(Path(cluster.token_path)), f"of the cluster {cluster.name}"
@@ -254,8 +254,8 @@ def _http(address: str, source: str) -> str:
     return at.rstrip("/")
 
 
-def _known_at(address: str) -> known.KnownCluster | None:
-    return next((each for each in known.known() if each.job_address == address), None)
+def _known_at(address: str) -> registry.RegisteredCluster | None:
+    return next((each for each in registry.all_clusters() if each.job_address == address), None)
 
 
 def _loopback(host: str | None) -> bool:

@@ -3,12 +3,12 @@
     space ──> draws ──> Tune ──> trials, a record each ──> winner, curves, epochs saved
 
 The space maps dotted keys of the recipe to what they may be; a trial's values go through the same
-override function as the command line. One stage sweeps one system.
+override function as the command line. One stage sweeps one variant.
 """
 
 from rungwise.sweep.config import SweepConfig, SweepStageConfig
-from rungwise.sweep.draws import variants
+from rungwise.sweep.draws import upstream_values
 from rungwise.sweep.space import check_space
 from rungwise.sweep.stage import run
 
-__all__ = ["SweepConfig", "SweepStageConfig", "check_space", "run", "variants"]
+__all__ = ["SweepConfig", "SweepStageConfig", "check_space", "run", "upstream_values"]

@@ -82,7 +82,7 @@ Scheduler = Annotated[NoScheduler | AshaScheduler | PbtScheduler, Field(discrimi
 class SweepConfig(Config):
     """`space` maps keys of the recipe to what they may be; those of `finetune` are cheap to vary.
 
-    A key of an earlier block makes a variant of what comes before fine-tuning, one for each value
+    A key of an earlier block makes a upstream of what comes before fine-tuning, one for each value
     that is tried, so it takes a list of values.
     """
 

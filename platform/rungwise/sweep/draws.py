@@ -52,7 +52,7 @@ def points(sweep: SweepConfig) -> list[Values]:
     return found
 
 
-def variants(sweep: SweepConfig) -> list[Values]:
+def upstream_values(sweep: SweepConfig) -> list[Values]:
     """The values of keys before fine-tuning that trials need, one set of artifacts each.
 
     Empty if the sweep varies `finetune` alone. The inputs of the stage are then `pretrain` and so
@@ -67,10 +67,10 @@ def variants(sweep: SweepConfig) -> list[Values]:
     return [values for place, values in enumerate(tried) if values not in tried[:place]]
 
 
-def variant_of(sweep: SweepConfig, values: Values) -> int | None:
-    """The place among `variants` of what these values of a trial need; None if there are none."""
-    for place, variant in enumerate(variants(sweep)):
-        if all(values[key] == value for key, value in variant.items()):
+def upstream_of(sweep: SweepConfig, values: Values) -> int | None:
+    """The place among `upstream` of what these values of a trial need; None if there are none."""
+    for place, upstream in enumerate(upstream_values(sweep)):
+        if all(values[key] == value for key, value in upstream.items()):
             return place
     return None
 

@@ -1,7 +1,7 @@
 """Did each drawn value take effect? A sweep over a key that nothing reads looks like any other.
 
 Three checks: the resolved `finetune` block holds each value (`draws.settings_of`), the artifacts of
-a variant were made with theirs (`check_inputs`), and what the training measured of the objects it
+a upstream were made with theirs (`check_inputs`), and what the training measured of the objects it
 built is what was drawn (`difference`).
 """
 
@@ -44,28 +44,28 @@ def difference(
     return None
 
 
-def inputs_of(inputs: Mapping[str, Artifact], variant: int | None) -> dict[str, Artifact]:
-    """What a trial of this variant reads: `pretrain@1` for `pretrain` where there is one."""
+def inputs_of(inputs: Mapping[str, Artifact], upstream: int | None) -> dict[str, Artifact]:
+    """What a trial of this upstream reads: `pretrain@1` for `pretrain` where there is one."""
     names = {name.partition("@")[0] for name in inputs}
     return {
-        name: inputs[f"{name}@{variant}" if f"{name}@{variant}" in inputs else name]
+        name: inputs[f"{name}@{upstream}" if f"{name}@{upstream}" in inputs else name]
         for name in sorted(names)
     }
 
 
-def check_inputs(inputs: Mapping[str, Artifact], variants: Sequence[Mapping[str, Any]]) -> None:
-    """Raise UserError unless the artifacts of each variant were made with its values.
+def check_inputs(inputs: Mapping[str, Artifact], upstream: Sequence[Mapping[str, Any]]) -> None:
+    """Raise UserError unless the artifacts of each set of upstream values were made with them.
 
     A key is looked up in the recorded config of the inputs; one of a block that none of them read
     itself, such as `corpus` or a pretraining that was gone on from, is in their lineage and is let
     pass.
     """
-    for number, variant in enumerate(variants):
+    for number, values in enumerate(upstream):
         for name, artifact in inputs_of(inputs, number).items():
             if _goes_on(artifact):
                 continue
             config = artifact.record["config"]
-            for key, value in variant.items():
+            for key, value in values.items():
                 block, _, rest = key.partition(".")
                 if block in config:
                     found = _value(config, key)
@@ -75,8 +75,8 @@ def check_inputs(inputs: Mapping[str, Artifact], variants: Sequence[Mapping[str,
                     continue
                 if not holds(found, value):
                     raise UserError(
-                        f"variant {number} of the sweep has {key} {value!r}, but its {name} "
-                        f"({artifact.fingerprint}) was made with {found!r}"
+                        f"upstream values {number} of the sweep have {key} {value!r}, but its "
+                        f"{name} ({artifact.fingerprint}) was made with {found!r}"
                     )
 
 

@@ -48,7 +48,7 @@ class TrialRecord:
     number: int
     drawn: dict[str, Any]
     values: dict[str, Any]
-    variant: int | None
+    upstream: int | None
     settings: dict[str, Any]
     seed: int
     state: State = "running"

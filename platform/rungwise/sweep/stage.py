@@ -1,4 +1,4 @@
-"""Sweep stage: settings are tried on one system and scored on the validation split only.
+"""Sweep stage: settings are tried on one variant and scored on the validation split only.
 
 The score of a sweep's winner is a maximum over trials and so too good; the honest score comes from
 new seeds on the test split (evaluation/compare.py).
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rungwise.cluster import expected_nodes as growth
+from rungwise.cluster import expected_nodes
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
@@ -17,7 +17,7 @@ from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
 from rungwise.sweep import record as records
 from rungwise.sweep.config import SweepStageConfig
-from rungwise.sweep.draws import grid_epochs, variants
+from rungwise.sweep.draws import grid_epochs, upstream_values
 from rungwise.sweep.effective import check_inputs
 from rungwise.sweep.trial import STATES, Job, Train, train
 from rungwise.tasks.examples import TaskInfo
@@ -35,13 +35,13 @@ def run(
     """Run the trials; the winner has the highest validation score of those that ran to their end.
 
     `inputs` are task, tokenizer and pretrain, or `pretrain@0` and so on where the sweep has
-    variants. Started again in the same `output` after a kill, it runs what has not ended.
+    upstream. Started again in the same `output` after a kill, it runs what has not ended.
     Raises UserError if every trial failed, if a trial asks for more than a node has, or if a value
     was not in force.
     """
     from rungwise.sweep import tune
 
-    tried = variants(config.sweep)
+    tried = upstream_values(config.sweep)
     check_inputs(inputs, tried)
     metrics = {TaskInfo.of(one).metric for name, one in inputs.items() if _is_task(name)}
     assert len(metrics) == 1, f"expected one metric, found {sorted(metrics)}"
@@ -49,7 +49,7 @@ def run(
     # What a killed attempt left of Tune's own is of no use.
     (output / ".ray-tune").remove()
     with shared_scratch(output, "ray-tune") as scratch:
-        tune.run(job, context.compute, growth.nodes(), scratch)
+        tune.run(job, context.compute, expected_nodes.nodes(), scratch)
     (output / STATES).remove()
     return _summary(job, tried)
 
@@ -77,7 +77,7 @@ def _summary(job: Job, tried: list[dict[str, Any]]) -> dict[str, Any]:
         "trials": rows,
         "best": best,
         "metric": job.metric,
-        "variants": tried,
+        "upstream": tried,
         "stopped_early": stopped,
         "failed": failed,
         "epochs_run": ran,

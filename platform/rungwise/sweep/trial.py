@@ -22,7 +22,7 @@ from rungwise.core.storage import Folder
 from rungwise.finetune import FinetuneConfig, finetune, load_data
 from rungwise.sweep import record as records
 from rungwise.sweep.config import PbtScheduler, SweepStageConfig
-from rungwise.sweep.draws import Values, settings_of, variant_of
+from rungwise.sweep.draws import Values, settings_of, upstream_of
 from rungwise.sweep.effective import inputs_of, split_metrics
 from rungwise.sweep.record import Saved, TrialRecord
 
@@ -148,7 +148,7 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
 
     start = job.output.read_bytes(f"{STATES}/{trial.saved.file}") if trial.saved else None
     try:
-        job.train(settings, inputs_of(job.inputs, trial.variant), trial.seed, on_epoch, start)
+        job.train(settings, inputs_of(job.inputs, trial.upstream), trial.seed, on_epoch, start)
         if not trial.history:
             raise UserError(f"{name}: its training ended without an epoch")
         trial.state = "finished"
@@ -172,7 +172,7 @@ def _begin(name: str, values: Values, saved: Saved | None, job: Job) -> TrialRec
             number=int(name.rpartition("-")[2]),
             drawn=values,
             values=values,
-            variant=variant_of(job.config.sweep, values),
+            upstream=upstream_of(job.config.sweep, values),
             settings={},
             seed=job.config.sweep.seed,
         )
@@ -187,7 +187,7 @@ def _begin(name: str, values: Values, saved: Saved | None, job: Job) -> TrialRec
             saved.rows = len(trial.history)
         # Epochs after the state that is gone on from are run again.
         trial.history = trial.history[: saved.rows] if saved else []
-        trial.values, trial.variant = values, variant_of(job.config.sweep, values)
+        trial.values, trial.upstream = values, upstream_of(job.config.sweep, values)
         trial.effective = {}  # what was measured may be of other values
     trial.saved, trial.state, trial.error = saved, "running", None
     trial.settings = settings_of(job.config, values).model_dump(mode="json")

@@ -279,7 +279,7 @@ class _Watch(Callback):
             number=drawn["number"],
             drawn=drawn["values"],
             values=drawn["values"],
-            variant=None,
+            upstream=None,
             settings=settings,
             seed=self._job.config.sweep.seed,
         )

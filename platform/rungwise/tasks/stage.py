@@ -2,7 +2,7 @@
 
     {train,validation,test}.parquet     see examples.py
 
-The summary says what a system needs to know of the task (`TaskInfo`) and what a score is worth
+The summary says what a variant needs to know of the task (`TaskInfo`) and what a score is worth
 beside: the baselines that know nothing of the text.
 """
 

@@ -53,7 +53,7 @@ from rungwise.training.reporting import (
     report_saves,
 )
 from rungwise.training.stability import EarlyStopConfig
-from rungwise.training.step_metrics import Ledger, StepTotals
+from rungwise.training.step_metrics import StepMetrics, StepTotals
 from rungwise.training.throughput import Clock, Costs, group_matmul_rate
 
 # "auto" is bfloat16 where the processor multiplies it natively, else float32. Weights, moments and
@@ -157,7 +157,9 @@ def train(
     bfloat16 = uses_bfloat16(config.precision, group.device)
     rate_dtype = torch.bfloat16 if bfloat16 else torch.float32
     costs = Costs(group_matmul_rate(group, rate_dtype), execution.price_per_hour)
-    ledger = Ledger(progress, objective.parts, group, config.spike_factor, config.max_skipped_steps)
+    step_metrics = StepMetrics(
+        progress, objective.parts, group, config.spike_factor, config.max_skipped_steps
+    )
     if group.leads:
         report_again(progress, report)
     if progress.step == 0:
@@ -209,7 +211,7 @@ def train(
             exchange.zero()
 
             must_leave = False
-            if ledger.enter(totals, sums, norm, phase.flops_per_token):
+            if step_metrics.enter(totals, sums, norm, phase.flops_per_token):
                 asked = time.monotonic()
                 must_leave = group.count(execution.notice()) > 0
             done = progress.step
@@ -222,9 +224,9 @@ def train(
             ends = is_finished(progress, config)
             log = done % config.log_every_steps == 0 or ends
             if save or log:
-                ledger.gather(report)
+                step_metrics.gather(report)
             if log:
-                values = ledger.take()
+                values = step_metrics.take()
                 if group.leads and values:
                     log_step(progress, values, rate, clock, config.steps, report)
                 clock.restart(progress)
@@ -257,7 +259,7 @@ def validate(
     for batch in phase.validation():
         with _precision(bfloat16, group):
             total += objective(model, batch.to(group.device)).packed()
-    values = Ledger.metrics(group.sum(total), objective.parts)
+    values = StepMetrics.metrics(group.sum(total), objective.parts)
     nats = values[f"{objective.parts[0]}_loss"]
     values["perplexity"] = math.exp(min(nats, 700.0))
     if phase.tokens_per_byte is not None:

@@ -14,7 +14,7 @@ from rungwise.training.progress import Progress
 from rungwise.training.throughput import Clock
 
 # How far a loss may be from its expected start, in nats, before it is named.
-_START_TOLERANCE = {"mlm": 0.5, "lm": 0.5, "two_way": 0.5, "nsp": 0.15, "sop": 0.15}
+_START_TOLERANCE = {"mlm": 0.5, "lm": 0.5, "bidirectional": 0.5, "nsp": 0.15, "sop": 0.15}
 
 
 def log_step(

@@ -60,7 +60,7 @@ class StepTotals:
         return seconds, ask > 0, int(tokens), (int(low) + int(high) * _HALF) % _HALF**2
 
 
-class Ledger:
+class StepMetrics:
     """Enters steps into a progress, with the rows that are still on the devices."""
 
     def __init__(

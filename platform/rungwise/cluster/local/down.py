@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rungwise.cluster import registry as known
+from rungwise.cluster import registry
 from rungwise.cluster.local import services
 from rungwise.cluster.local.folder import ClusterFolder
 from rungwise.cluster.local.processes import end, running
-from rungwise.cluster.registry import KnownCluster
+from rungwise.cluster.registry import RegisteredCluster
 from rungwise.core.exit_codes import OK
 
 _JOBS_SECONDS = 15.0
@@ -30,7 +30,7 @@ def down(name: str | None, console: Console) -> None:
 
     Raises UserError if there is none of that name, or several and no name.
     """
-    cluster = known.find(name)
+    cluster = registry.find(name)
     if cluster is None:
         console.print("no cluster was started here")
         return
@@ -50,7 +50,7 @@ def down(name: str | None, console: Console) -> None:
     console.print(f"logs stay in {folder.logs}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _stop_jobs(cluster: KnownCluster) -> int:
+def _stop_jobs(cluster: RegisteredCluster) -> int:
     """Let running jobs close their runs; how many there were. A cluster that is silent has none."""
     token = Path(cluster.token_path)
     count = 0

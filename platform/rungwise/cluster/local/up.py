@@ -16,15 +16,14 @@ import psutil
 from rich.console import Console
 from rich.status import Status
 
-from rungwise.cluster import ray_start
-from rungwise.cluster import registry as known
+from rungwise.cluster import ray_start, registry
 from rungwise.cluster.local import services
 from rungwise.cluster.local.checks import check_nodes, check_room, local_root
 from rungwise.cluster.local.folder import ClusterFolder
 from rungwise.cluster.local.machine_share import Share, cores, devices, divide
 from rungwise.cluster.local.ports import Ports
 from rungwise.cluster.local.processes import end, family, marked, running, start
-from rungwise.cluster.registry import KnownCluster
+from rungwise.cluster.registry import RegisteredCluster
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import INTERRUPTED, OK
 
@@ -59,7 +58,7 @@ def up_command(wanted: Wanted) -> int:
     return OK
 
 
-def up(wanted: Wanted, console: Console) -> KnownCluster:
+def up(wanted: Wanted, console: Console) -> RegisteredCluster:
     """The running cluster of that name, started if there is none.
 
     Raises UserError if it cannot be started here, or one of that name is broken.
@@ -81,7 +80,7 @@ def up(wanted: Wanted, console: Console) -> KnownCluster:
             ports, wanted.prometheus_port, _PROMETHEUS_PORT, "--prometheus-port"
         )
         ray_address = f"{services.address_of(0)}:{ports.near(ray_start.GCS_PORT)}"
-        cluster = KnownCluster(
+        cluster = RegisteredCluster(
             name=wanted.name,
             job_address=f"http://127.0.0.1:{api_port}",
             ray_address=ray_address,
@@ -92,13 +91,13 @@ def up(wanted: Wanted, console: Console) -> KnownCluster:
             processes=(),
         )
         # Before anything else exists, so that whatever exists is found by it.
-        known.save(cluster)
+        registry.save(cluster)
         try:
             starting = _Starting(cluster, folder, folder.make(), ports)
             with console.status("starting") as status:
                 starting.run(shares, root, prometheus_port, status)
         except BaseException:
-            recorded = known.find(wanted.name)
+            recorded = registry.find(wanted.name)
             assert recorded is not None, "it was saved above"
             end(recorded.processes, folder.scratch)
             folder.clear()
@@ -111,7 +110,7 @@ class _Starting:
     """The cluster while it is being started."""
 
     def __init__(
-        self, cluster: KnownCluster, folder: ClusterFolder, scratch: Path, ports: Ports
+        self, cluster: RegisteredCluster, folder: ClusterFolder, scratch: Path, ports: Ports
     ) -> None:
         self.cluster = cluster
         self._folder = folder
@@ -175,7 +174,7 @@ class _Starting:
         process, entry = start(what, command, self._environment | (more or {}), log)
         self._started[what] = process
         self.cluster = replace(self.cluster, processes=(*self.cluster.processes, entry))
-        known.save(self.cluster)
+        registry.save(self.cluster)
 
     def _wait(self, what: str, ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _START_SECONDS
@@ -204,9 +203,9 @@ class _Starting:
         return place
 
 
-def _there(folder: ClusterFolder, console: Console) -> KnownCluster | None:
+def _there(folder: ClusterFolder, console: Console) -> RegisteredCluster | None:
     """The cluster that runs already; None, and nothing left of it, if it has ended by itself."""
-    recorded = [cluster for cluster in known.known() if cluster.name == folder.name]
+    recorded = [cluster for cluster in registry.all_clusters() if cluster.name == folder.name]
     if not recorded:
         return None
     cluster = recorded[0]
@@ -235,7 +234,7 @@ def _port(ports: Ports, wanted: int | None, usual: int, option: str) -> int:
     return ports.near(usual) if wanted is None else ports.wanted(wanted, option)
 
 
-def show(cluster: KnownCluster, console: Console) -> None:
+def show(cluster: RegisteredCluster, console: Console) -> None:
     """Where everything is, and what to do next."""
     root = Path(cluster.root)
     count = sum(

@@ -18,7 +18,7 @@ from rungwise.core.config import canonical_json
 from rungwise.core.errors import ConfigError
 from rungwise.finetune.heads import ChoiceHead, HeadedEncoder, SequenceHead, SpanHead, TokenHead
 from rungwise.models.bert import Bert, BertConfig, BertForPretraining
-from rungwise.models.bidirectional import TwoWayForPretraining
+from rungwise.models.bidirectional import BidirectionalForPretraining
 from rungwise.models.config import AnyModelConfig
 from rungwise.models.encoders import BertEncoder
 from rungwise.models.gpt import GptConfig, GptForPretraining
@@ -116,10 +116,10 @@ def _counterpart(
                     f"4 · hidden_size, here {4 * own.hidden_size}; it cannot be exported"
                 )
             return own, model.gpt.vocab_size, name
-        case TwoWayForPretraining():
+        case BidirectionalForPretraining():
             raise ConfigError(
-                "model.kind is two_way: transformers has no model of two Transformers that read "
-                "from both ends, so it cannot be exported; expected bert or gpt"
+                "model.kind is bidirectional: transformers has no model of two Transformers that "
+                "read from both ends, so it cannot be exported; expected bert or gpt"
             )
         case _:
             raise ConfigError(
@@ -147,7 +147,7 @@ def _headed(model: HeadedEncoder) -> tuple[Bert, str]:
     if model.top is not None or model.mix is not None:
         raise ConfigError(
             "transformers has no model with a BiLSTM or a mix of layers below its head; expected "
-            "finetune.top.kind linear, and finetune.use.kind other than features"
+            "finetune.top.kind linear, and finetune.adaptation.kind other than features"
         )
     match head:
         case SequenceHead():

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from rungwise.core.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.instances.mask_units import UnitsConfig, encode, identity, outside
+from rungwise.instances.mask_units import MaskUnitsConfig, encode, identity, outside
 from rungwise.instances.segmenters import Entries, jieba_words, word_list_words
 from rungwise.tokenizer import encoder_of
 
@@ -87,7 +87,7 @@ def units(
         pa.array([text]),
         encoder_of(tokenizer),
         tokenizer,
-        UnitsConfig(**config),
+        MaskUnitsConfig(**config),
         None if spans is None else pa.array([spans], pa.list_(pa.int32())),
     )
     assert found.word_starts is not None
@@ -266,8 +266,8 @@ def test_ids_are_the_tokenizers_and_units_are_what_a_walk_over_tokens_finds(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "words")
         path.write_text("\n".join(entries))
-        config = UnitsConfig(segmenter="word_list", word_list=str(path))
-        config = config if segmented else UnitsConfig()
+        config = MaskUnitsConfig(segmenter="word_list", word_list=str(path))
+        config = config if segmented else MaskUnitsConfig()
         found = encode(pa.array(texts), encoder_of(tokenizer), tokenizer, config, spans)
     assert found.word_starts is not None
     end = 0
@@ -387,7 +387,7 @@ def test_sentences_without_a_list_of_spans_have_none() -> None:
     tokenizer = wordpiece()
     texts = pa.array(["new york", "new york", "中国"])
     spans = pa.array([None, [0, 8], []], pa.list_(pa.int32()))
-    found = encode(texts, encoder_of(tokenizer), tokenizer, UnitsConfig(), spans)
+    found = encode(texts, encoder_of(tokenizer), tokenizer, MaskUnitsConfig(), spans)
     assert found.lengths.tolist() == [2, 2, 2]
     assert found.word_starts is not None
     assert np.flatnonzero(~found.word_starts).tolist() == [3]
@@ -397,7 +397,7 @@ def test_a_slice_of_spans_belongs_to_the_same_slice_of_texts() -> None:
     tokenizer = wordpiece()
     texts = pa.array(["a", "new york", "in new york"])
     spans = pa.array([[0, 1], [], [3, 11]], pa.list_(pa.int32()))
-    found = encode(texts[1:], encoder_of(tokenizer), tokenizer, UnitsConfig(), spans[1:])
+    found = encode(texts[1:], encoder_of(tokenizer), tokenizer, MaskUnitsConfig(), spans[1:])
     assert found.word_starts is not None
     assert found.word_starts.tolist() == [True, True, True, True, False]
 
@@ -427,12 +427,12 @@ def test_the_bytes_of_a_list_are_its_identity_and_not_its_path(tmp_path: Path) -
     configs = []
     for name, text in (("a", "new york"), ("b", "new york"), ("c", "times")):
         (tmp_path / name).write_text(text)
-        configs.append(UnitsConfig(phrases=str(tmp_path / name)))
+        configs.append(MaskUnitsConfig(phrases=str(tmp_path / name)))
     first, same, other = configs
     assert identity(first) == identity(same)
     assert outside(first) == outside(same)
     assert outside(first) != outside(other)
-    assert outside(UnitsConfig()) == {}
+    assert outside(MaskUnitsConfig()) == {}
 
 
 def test_a_word_list_and_its_segmenter_need_each_other() -> None:
@@ -442,4 +442,4 @@ def test_a_word_list_and_its_segmenter_need_each_other() -> None:
         {"segmenter": "jieba", "word_list": "x"},
     ):
         with pytest.raises(ConfigError, match="need each other"):
-            validate(UnitsConfig, data)
+            validate(MaskUnitsConfig, data)

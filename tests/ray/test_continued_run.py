@@ -17,7 +17,7 @@ from rungwise.core.context import ComputeConfig, Context
 from rungwise.core.stage import Stage
 from rungwise.core.storage import Folder
 from rungwise.models.objectives import build_objective
-from rungwise.pipeline.continued import FurtherConfig, further_stages
+from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pretraining.pretrained import config_of, load_model
 from rungwise.tasks.examples import SPLITS, Example, Text, write
@@ -87,7 +87,7 @@ def small(tmp_path: Path, text: Path, **blocks: Any) -> Recipe:
     return load(Recipe, write_recipe(tmp_path / "recipe.yaml", recipe))
 
 
-def step_of(recipe: Recipe, steps: int, rate: float) -> FurtherConfig:
+def step_of(recipe: Recipe, steps: int, rate: float) -> ContinuedConfig:
     """A step on the text of the task, as short sentences need it."""
     assert recipe.pretrain
     pretrain = recipe.pretrain.model_dump() | {
@@ -97,7 +97,7 @@ def step_of(recipe: Recipe, steps: int, rate: float) -> FurtherConfig:
         "optimizer": {"kind": "adamw", "learning_rate": rate},
     }
     length = {"kind": "masked_blocks", "sequence_length": recipe.instances.sequence_length}  # pyright: ignore[reportAttributeAccessIssue]
-    return validate(FurtherConfig, {"task_text": {}, "instances": length, "pretrain": pretrain})
+    return validate(ContinuedConfig, {"task_text": {}, "instances": length, "pretrain": pretrain})
 
 
 def test_general_text_then_the_text_of_a_task(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_general_text_then_the_text_of_a_task(tmp_path: Path) -> None:
         for split in SPLITS
     }
     task = task_of(splits)
-    adapted = further_stages(step_of(recipe, 20, 0.003), "task", general, task)
+    adapted = continued_stages(step_of(recipe, 20, 0.003), "task", general, task)
     done = built([*general.values(), task, *adapted.values()], Folder.at(tmp_path / "root"))
     first, second = done["pretrain"], done["pretrain/task"]
     assert second.summary["steps"] == 20
@@ -150,10 +150,10 @@ def test_the_text_of_sst2_lowers_the_loss_on_its_dev_sentences(
     task = task_of(splits)
     general = pretrain_stages(recipe)
     step = step_of(recipe, 200, 0.001)
-    adapted = further_stages(step, "task", general, task)
+    adapted = continued_stages(step, "task", general, task)
     # Rows of the dev sentences: a task that has them where its training text should be.
     measured = task_of({"train": splits["validation"], "validation": [], "test": []})
-    rows = further_stages(step, "dev", general, measured)
+    rows = continued_stages(step, "dev", general, measured)
     done = built([*general.values(), task, *adapted.values()], root)
     held_out = built([*general.values(), measured, *list(rows.values())[:2]], root)["instances/dev"]
     before, after = (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import ray
 
-from rungwise.cluster import expected_nodes as growth
+from rungwise.cluster import expected_nodes
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.sweep.tune import room
@@ -48,11 +48,11 @@ def alive(*groups: str) -> list[dict[str, Any]]:
 def test_a_machine_counts_once_whether_it_is_there_or_still_to_come(
     running: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(growth.MACHINE_VARIABLE, str(head(tmp_path)))
-    for name, value in growth.variables().items():
+    monkeypatch.setenv(expected_nodes.MACHINE_VARIABLE, str(head(tmp_path)))
+    for name, value in expected_nodes.variables().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(ray, "nodes", lambda: alive(*["gpu"] * running))
-    found = growth.nodes()
+    found = expected_nodes.nodes()
     assert found == [{"CPU": 2.0}, *[GPU] * 3]
     # Three machines of four GPUs and eight CPUs: twelve trials of a GPU each.
     compute = ComputeConfig(max_concurrent_trials=100, cpus_per_trial=1, gpus_per_trial=1)
@@ -64,9 +64,9 @@ def test_where_nothing_scales_only_living_nodes_count(
 ) -> None:
     worker = head(tmp_path, role="worker", scaling=None, head_address="head.test.internal")
     for file in (worker, tmp_path / "absent.json"):
-        monkeypatch.setenv(growth.MACHINE_VARIABLE, str(file))
-        assert growth.variables() == {}
+        monkeypatch.setenv(expected_nodes.MACHINE_VARIABLE, str(file))
+        assert expected_nodes.variables() == {}
     monkeypatch.setattr(ray, "nodes", alive)
-    assert growth.nodes() == [{"CPU": 2.0}]
+    assert expected_nodes.nodes() == [{"CPU": 2.0}]
     with pytest.raises(UserError, match="lower compute"):
-        room(ComputeConfig(gpus_per_trial=1), growth.nodes())
+        room(ComputeConfig(gpus_per_trial=1), expected_nodes.nodes())

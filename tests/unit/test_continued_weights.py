@@ -1,4 +1,4 @@
-"""Further pretraining: the same weights on every worker, refusals, and no second beginning."""
+"""Continued pretraining: the same weights on every worker, refusals, and no second beginning."""
 
 from __future__ import annotations
 

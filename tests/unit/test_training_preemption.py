@@ -15,7 +15,7 @@ from ray.train.v2._internal.execution.scaling_policy import ResizeDecision
 from rungwise.cluster.interface import interface_of
 from rungwise.core.storage import Folder
 from rungwise.pretraining import preemption as notices
-from rungwise.pretraining.preemption import Notices, SaveBeforeResize
+from rungwise.pretraining.preemption import PreemptionWatch, SaveBeforeResize
 
 RESIZING = ResizingState(scaling_decision=ResizeDecision(2, {"CPU": 1}))
 
@@ -35,7 +35,7 @@ def test_gloo_gets_the_interface_that_has_the_address_of_the_node() -> None:
 
 def test_the_controller_waits_until_all_have_saved(tmp_path: Path) -> None:
     scratch = Folder.at(tmp_path)
-    notice, other = Notices(scratch, leads=True), Notices(scratch, leads=False)
+    notice, other = PreemptionWatch(scratch, leads=True), PreemptionWatch(scratch, leads=False)
     assert not notice._is_to_resize()
     held = threading.Thread(
         target=SaveBeforeResize(scratch).after_controller_state_update,

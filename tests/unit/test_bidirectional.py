@@ -1,4 +1,4 @@
-"""The two-way model: what it may see of a token (nothing) and of the rest (everything).
+"""The two-direction model: what it may see of a token (nothing) and of the rest (everything).
 
 Shapes: B batch, T sequence, D hidden, V vocabulary.
 """
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.models.bert import BertConfig, BertForPretraining
-from rungwise.models.bidirectional import TwoWayConfig, TwoWayForPretraining
+from rungwise.models.bidirectional import BidirectionalConfig, BidirectionalForPretraining
 from rungwise.models.config import flops_per_token
 from rungwise.models.objectives import CausalBatch
 from rungwise.models.transformer import parameter_count
@@ -88,7 +88,7 @@ def test_padding_is_as_if_it_were_not_there():
 
 
 def test_both_directions_weigh_in_and_are_different():
-    model = small_model("bidirectional").two_way
+    model = small_model("bidirectional").bidirectional
     left = {name: p.shape for name, p in model.left_to_right.named_parameters()}
     right = {name: p.shape for name, p in model.right_to_left.named_parameters()}
     assert left == right
@@ -106,7 +106,7 @@ def test_both_directions_weigh_in_and_are_different():
 
 def test_the_right_reads_as_the_left_does_in_a_mirror():
     """With the weights of the left, and positions that mirror too, both give the same."""
-    model = shaken(small_model("bidirectional")).two_way.eval()
+    model = shaken(small_model("bidirectional")).bidirectional.eval()
     model.right_to_left.load_state_dict(model.left_to_right.state_dict())
     stream = torch.randint(VOCAB_SIZE, (1, 10))
     mirror = stream.flip(1)
@@ -123,17 +123,17 @@ def test_the_right_reads_as_the_left_does_in_a_mirror():
 
 def test_base_has_the_blocks_of_bert_base():
     with torch.device("meta"):
-        two_way = TwoWayForPretraining(TwoWayConfig.base(), 30_522)
+        bidirectional = BidirectionalForPretraining(BidirectionalConfig.base(), 30_522)
         bert = BertForPretraining(BertConfig.base(), 30_522, next_sentence=False)
     # By hand: a second table of positions, two last norms, a head twice as wide; no segments and no
     # norm of the embeddings.
     extra = 512 * 768 + 2 * 2 * 768 + 768 * 768 - 2 * 768 - 2 * 768
-    assert parameter_count(two_way) == parameter_count(bert) + extra == 110_497_338
+    assert parameter_count(bidirectional) == parameter_count(bert) + extra == 110_497_338
 
 
 def test_flops_per_token_by_hand():
     L, D, T, V = 6, 768, 512, 30_522
     stacks = 2 * (6 * L * (4 * D * D + 2 * D * 4 * D) + 6 * L * D * T)
     head = 6 * (2 * D * D + D * V)
-    found = flops_per_token(TwoWayConfig(), V, T, "bidirectional")
+    found = flops_per_token(BidirectionalConfig(), V, T, "bidirectional")
     assert found == stacks + head

@@ -78,7 +78,11 @@ def test_an_exported_artifact_gives_the_same_ids_and_logits_on_text(
 @pytest.mark.parametrize(
     ("objective", "shape", "message"),
     [
-        ("bidirectional", {}, "model.kind is two_way: transformers has no model of two Trans"),
+        (
+            "bidirectional",
+            {},
+            "model.kind is bidirectional: transformers has no model of two Trans",
+        ),
         ("mlm", {"norm": "pre"}, "model.norm is pre, and the BERT of transformers"),
     ],
 )

@@ -14,7 +14,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stage import Stage
 from rungwise.core.storage import Folder
 from rungwise.corpus.document import Document, read_documents
-from rungwise.pipeline.continued import FurtherConfig, further_stages
+from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.tasks.examples import Answer, Choice, Example, Question, Tagged, Text, write
 from rungwise.tasks.task_text import TaskTextConfig, run
@@ -133,9 +133,9 @@ def test_too_few_examples_are_refused_with_the_key_to_change(tmp_path: Path) -> 
         corpus_of(tmp_path, "classification", filler(1))
 
 
-def further(**blocks: Any) -> FurtherConfig:
+def further(**blocks: Any) -> ContinuedConfig:
     data = {"instances": {"kind": "masked_blocks"}, "pretrain": {"steps": 5}} | blocks
-    return validate(FurtherConfig, data)
+    return validate(ContinuedConfig, data)
 
 
 @pytest.fixture
@@ -148,8 +148,8 @@ def recipe(tmp_path: Path) -> Recipe:
 def test_two_calls_make_four_stages_of_training(recipe: Recipe) -> None:
     task = Stage("task", 1, run, TaskTextConfig())
     general = pretrain_stages(recipe)
-    domain = further_stages(further(corpus=recipe.corpus.model_dump()), "domain", general)
-    adapted = further_stages(further(task_text={}), "task", general | domain, task)
+    domain = continued_stages(further(corpus=recipe.corpus.model_dump()), "domain", general)
+    adapted = continued_stages(further(task_text={}), "task", general | domain, task)
     assert adapted["pretrain"].inputs["initial"] is domain["pretrain"]
     assert domain["pretrain"].inputs["initial"] is general["pretrain"]
     assert adapted["instances"].inputs["tokenizer"] is general["tokenizer"]
@@ -162,9 +162,9 @@ def test_two_calls_make_four_stages_of_training(recipe: Recipe) -> None:
         assert {source.shown for source in stage.inputs.values()} <= known
         known.add(stage.shown)
     # Where it comes from is part of what it is, what it is called is not.
-    again = further_stages(further(task_text={}), "x", general | domain, task)
+    again = continued_stages(further(task_text={}), "x", general | domain, task)
     assert again["pretrain"].fingerprint == adapted["pretrain"].fingerprint
-    directly = further_stages(further(task_text={}), "task", general, task)
+    directly = continued_stages(further(task_text={}), "task", general, task)
     assert directly["pretrain"].fingerprint != adapted["pretrain"].fingerprint
     assert directly["instances"].fingerprint == adapted["instances"].fingerprint
 
@@ -177,7 +177,7 @@ def test_a_further_corpus_is_the_artifact_that_the_same_general_one_is(recipe: R
         instances=recipe.instances.model_dump(),
         pretrain=recipe.pretrain.model_dump() if recipe.pretrain else {},
     )
-    stages = further_stages(step, "domain", general)
+    stages = continued_stages(step, "domain", general)
     for name in ("corpus", "instances"):
         assert stages[name].fingerprint == general[name].fingerprint
     mine, theirs = stages["pretrain"].facts, general["pretrain"].facts
@@ -192,4 +192,4 @@ def test_a_step_reads_one_text(recipe: Recipe) -> None:
     with pytest.raises(ConfigError, match=r"pretrain\.longer_share"):
         further(task_text={}, pretrain={"steps": 5, "longer_share": 0.1})
     with pytest.raises(ConfigError, match="the text of a task, but this workflow has none"):
-        further_stages(further(task_text={}), "task", pretrain_stages(recipe))
+        continued_stages(further(task_text={}), "task", pretrain_stages(recipe))
