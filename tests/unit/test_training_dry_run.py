@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
-from rungwise.commands import dry_run as estimate
+from rungwise.__main__ import main
 from rungwise.core.config import load
 from rungwise.core.context import ComputeConfig
 from rungwise.pipeline.recipe import Recipe
@@ -110,13 +109,12 @@ def test_a_rate_is_measured_where_none_is_given(tmp_path: Path, kind: str) -> No
 
 
 def test_the_command_prints_what_a_recipe_would_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     recipe = write_recipe(tmp_path / "r.yaml", small_recipe(tmp_path / "root", tmp_path))
-    console = Console(record=True, width=120)
-    monkeypatch.setattr(estimate, "Console", lambda: console)
-    assert estimate.dry_run_command(str(recipe), ["compute.price_per_hour=2"]) == 0
-    text = console.export_text()
+    assert main(["dry-run", str(recipe), "compute.price_per_hour=2"]) == 0
+    text = capsys.readouterr().out
     for word in ("parameters", "instances are not built", "tokens/s", "memory", "cost"):
         assert word in text
     assert not (tmp_path / "root").exists()
