@@ -28,6 +28,7 @@ class ByteBpeConfig(_Trained):
     """Merges of bytes, as GPT-2's (Radford et al. 2019): no text is unknown."""
 
     kind: Literal["byte_bpe"] = "byte_bpe"
+    lowercase: bool = False
     min_frequency: int = Field(default=2, ge=1)
 
 
