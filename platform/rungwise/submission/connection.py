@@ -144,8 +144,8 @@ def server(address: str | None, name: str | None) -> Server:
     Raises UserError if none is named anywhere, or its token cannot be read.
     """
     if address:
-        at = _http(address, "--address")
-        return _server(at, _known_at(at), f" --address {at}")
+        url = _http(address, "--address")
+        return _server(url, _known_at(url), f" --address {url}")
     if name:
         cluster = registry.find(name)
         assert cluster is not None, "a name is found or refused"
@@ -154,8 +154,8 @@ def server(address: str | None, name: str | None) -> Server:
         value = os.environ.get(variable, "")
         # Drivers have a RAY_ADDRESS too, which is no address of a job server.
         if value and (variable == ADDRESS_VARIABLE or value.startswith(("http://", "https://"))):
-            at = _http(value, variable)
-            return _server(at, _known_at(at))
+            url = _http(value, variable)
+            return _server(url, _known_at(url))
     if cluster := registry.find(None):
         return _server(cluster.job_address, cluster)
     raise UserError(
@@ -164,26 +164,26 @@ def server(address: str | None, name: str | None) -> Server:
     )
 
 
-def connect(at: Server) -> Client:
+def connect(server: Server) -> Client:
     """A client, after a first exchange with the server.
 
     Raises UnreachableError if nothing answers, UserError if that is no job server or wants another
     token.
     """
     try:
-        return Client(at)
+        return Client(server)
     except UserError:
         raise
     except (RuntimeError, requests.RequestException, ValueError, KeyError) as error:
         raise UserError(
-            f"what answers at {at.address} is not the job server of a Ray cluster; its port is "
+            f"what answers at {server.address} is not the job server of a Ray cluster; its port is "
             f"{DASHBOARD_PORT} unless set otherwise (6379 and 10001 are for other things)"
         ) from error
 
 
-def _server(at: str, cluster: registry.RegisteredCluster | None, option: str = "") -> Server:
+def _server(address: str, cluster: registry.RegisteredCluster | None, option: str = "") -> Server:
     token, token_from = _token(cluster)
-    return Server(at, token, token_from, option, cluster)
+    return Server(address, token, token_from, option, cluster)
 
 
 def _token(cluster: registry.RegisteredCluster | None) -> tuple[str | None, str]:
@@ -212,50 +212,50 @@ def _read(path: Path) -> str:
     return token
 
 
-def _refused_token(at: Server) -> str:
-    if at.token is None:
+def _refused_token(server: Server) -> str:
+    if server.token is None:
         return (
-            f"the cluster at {at.address} wants a token and none is set; {_WHERE_TOKENS_COME_FROM}"
+            f"the cluster at {server.address} wants a token and none is set; {_WHERE_TOKENS_COME_FROM}"
         )
     return (
-        f"the cluster at {at.address} refuses the token from {at.token_from}: it is of another "
+        f"the cluster at {server.address} refuses the token from {server.token_from}: it is of another "
         f"cluster, or the cluster was made anew; {_WHERE_TOKENS_COME_FROM}"
     )
 
 
-def _unreachable(at: Server) -> str:
-    if at.known is not None:
+def _unreachable(server: Server) -> str:
+    if server.known is not None:
         return (
-            f"the cluster {at.known.name} does not answer at {at.address}; start it again with: "
+            f"the cluster {server.known.name} does not answer at {server.address}; start it again with: "
             "rungwise up"
         )
-    if _loopback(urlsplit(at.address).hostname):
+    if _loopback(urlsplit(server.address).hostname):
         return (
-            f"nothing answers at {at.address}; start the port forwarding to the head and leave it "
+            f"nothing answers at {server.address}; start the port forwarding to the head and leave it "
             "open (the output `connect` of infra/terraform has the command), or a cluster here "
             "with: rungwise up"
         )
     return (
-        f"nothing answers at {at.address}; is it the head's job server, whose port is "
+        f"nothing answers at {server.address}; is it the head's job server, whose port is "
         f"{DASHBOARD_PORT}, and can this machine reach it? Clusters of infra/terraform are reached "
         "by port forwarding only: see their output `connect`"
     )
 
 
 def _http(address: str, source: str) -> str:
-    at = address if "://" in address else f"http://{address}"
+    url = address if "://" in address else f"http://{address}"
     try:
-        parts = urlsplit(at)
+        parts = urlsplit(url)
         whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         whole = False
     if not whole:
         raise UserError(f"{source}: expected an address like http://HOST:8265, found {address!r}")
-    return at.rstrip("/")
+    return url.rstrip("/")
 
 
 def _known_at(address: str) -> registry.RegisteredCluster | None:
-    return next((each for each in registry.all_clusters() if each.job_address == address), None)
+    return next((cluster for cluster in registry.all_clusters() if cluster.job_address == address), None)
 
 
 def _loopback(host: str | None) -> bool:

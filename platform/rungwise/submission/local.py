@@ -70,7 +70,7 @@ def stages(job: Job, notes: list[str]) -> list[str]:
     with contextlib.chdir(job.folder):
         elsewhere = [path for path in paths_of(job.recipe) if _elsewhere(path)]
         try:
-            made = prepare(job.workflow, job.config, job.overrides)[1]
+            built = prepare(job.workflow, job.config, job.overrides)[1]
         except UserError as error:
             if not any(path in str(error) for path in elsewhere):
                 raise
@@ -82,7 +82,7 @@ def stages(job: Job, notes: list[str]) -> list[str]:
                 if getattr(job.recipe, block) is not None
                 for name in names
             ]
-    return [stage.name for stage in made]
+    return [stage.name for stage in built]
 
 
 def check_paths(job: Job, upload: Upload) -> list[str]:
@@ -139,10 +139,10 @@ def _elsewhere(path: str) -> bool:
 
 def _inside(folder: Path, name: str, what: str) -> str:
     """`name`, of this place or of the working folder, relative to the latter."""
-    found = [place for place in (Path(name), folder / name) if place.is_file()]
-    if not found:
+    candidates = [place for place in (Path(name), folder / name) if place.is_file()]
+    if not candidates:
         raise UserError(f"{what}: there is no file {name}, here or in {folder}")
-    path = found[0].resolve()
+    path = candidates[0].resolve()
     if not path.is_relative_to(folder):
         raise UserError(
             f"{what} {name} lies outside of the working folder {folder}, which is all that is "

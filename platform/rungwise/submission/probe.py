@@ -68,9 +68,9 @@ def ask(client: Client) -> Head:
 def _understood(printed: str) -> Head:
     lines = [line for line in printed.splitlines() if line.startswith(_MARK)]
     try:
-        found: dict[str, Any] = json.loads(lines[-1].removeprefix(_MARK))
-        scaling = found["scaling"]
-        return Head(None if scaling is None else Scaling.model_validate(scaling), found["root"])
+        answer: dict[str, Any] = json.loads(lines[-1].removeprefix(_MARK))
+        scaling = answer["scaling"]
+        return Head(None if scaling is None else Scaling.model_validate(scaling), answer["root"])
     except (IndexError, ValueError, KeyError, ValidationError) as error:
         last = (printed.strip().splitlines() or ["nothing"])[-1]
         raise UserError(

@@ -44,7 +44,7 @@ class Upload:
 
     @cached_property
     def _paths(self) -> set[str]:
-        return {each.path for each in self.files}
+        return {file.path for file in self.files}
 
 
 def examine(folder: Path) -> Upload:
@@ -61,7 +61,7 @@ def examine(folder: Path) -> Upload:
             f"the job does not need in {folder / '.rayignore'} (the syntax is .gitignore's), and "
             "put data where every machine reads it, such as s3://"
         )
-    if secrets := [each.path for each in files if _secret(folder, each.path)]:
+    if secrets := [file.path for file in files if _secret(folder, file.path)]:
         more = f" and {len(secrets) - _SHOWN} more" if len(secrets) > _SHOWN else ""
         raise UserError(
             f"{', '.join(secrets[:_SHOWN])}{more} would be uploaded and looks like a secret; name "
@@ -71,8 +71,8 @@ def examine(folder: Path) -> Upload:
 
 
 def _largest(files: list[Packed] | tuple[Packed, ...]) -> tuple[str, ...]:
-    first = sorted(files, key=lambda each: -each.size_bytes)[:_SHOWN]
-    return tuple(f"{each.path} {decimal(each.size_bytes)}" for each in first)
+    first = sorted(files, key=lambda file: -file.size_bytes)[:_SHOWN]
+    return tuple(f"{file.path} {decimal(file.size_bytes)}" for file in first)
 
 
 def _secret(folder: Path, path: str) -> bool:
