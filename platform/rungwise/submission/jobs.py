@@ -1,4 +1,4 @@
-"""The commands: submit, jobs, logs, stop, resume."""
+"""The commands submit, jobs, logs, stop and resume."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def submit_command(
     wait: bool,
     any_version: bool,
 ) -> int:
-    """Check everything, submit, and follow to the end; status 0 only if the job succeeded.
+    """Check everything, submit, and follow to the end; the status is 0 only if the job succeeded.
 
     Raises UserError, before anything is uploaded, if the job could not run.
     """
@@ -103,7 +103,7 @@ def jobs_command(at: Server) -> int:
 
 
 def logs_command(job: str, at: Server, follow: bool) -> int:
-    """Print a job's output so far, or follow it to its end; then the status is the job's."""
+    """Print a job's output so far, or follow it to its end and return the job's status."""
     client = connect(at)
     details = _find(client, job)
     if follow:
@@ -113,7 +113,7 @@ def logs_command(job: str, at: Server, follow: bool) -> int:
 
 
 def stop_command(job: str, at: Server) -> int:
-    """End a job as Ctrl-C ends a run, and return when it has ended."""
+    """Stop a job as Ctrl-C stops a run, and return when it has ended."""
     client, console = connect(at), Console()
     details = _find(client, job)
     if details.status.is_terminal():
@@ -130,7 +130,7 @@ def stop_command(job: str, at: Server) -> int:
 
 
 def resume_command(job: str, at: Server, folder: str, *, wait: bool) -> int:
-    """Submit a job that has ended again: the same package and command, from its checkpoints.
+    """Resubmit a job that has ended: the same package and command, from its checkpoints.
 
     Raises UserError if it still runs or has succeeded, or if its package is gone from the cluster
     and the folder no longer holds the same files.
@@ -139,8 +139,9 @@ def resume_command(job: str, at: Server, folder: str, *, wait: bool) -> int:
     details = _find(client, job)
     if not details.status.is_terminal():
         raise UserError(
-            f"{_id(details)} is {details.status.value.lower()}; follow it with: rungwise logs --follow "
-            f"{_id(details)}{at.option}, or end it first: rungwise stop {_id(details)}{at.option}"
+            f"{_id(details)} is {details.status.value.lower()}; follow it with: rungwise logs "
+            f"--follow {_id(details)}{at.option}, or end it first: rungwise stop "
+            f"{_id(details)}{at.option}"
         )
     if details.status is JobStatus.SUCCEEDED:
         raise UserError(f"{_id(details)} has succeeded: there is nothing left to go on with")
@@ -159,7 +160,9 @@ def resume_command(job: str, at: Server, folder: str, *, wait: bool) -> int:
                 f"{metadata.get('overrides', '')}".rstrip()
             )
         environment = {**environment, "working_dir": str(top)}
-    job_id = _submit(client, metadata.get("job_name", "job"), details.entrypoint, environment, metadata)
+    job_id = _submit(
+        client, metadata.get("job_name", "job"), details.entrypoint, environment, metadata
+    )
     return _after(client, job_id, console, wait)
 
 
@@ -218,7 +221,7 @@ def _follow(client: Client, job_id: str, console: Console) -> int:
 
 
 def _jobs(client: Client) -> list[JobDetails]:
-    """Submitted jobs, the newest first, without the questions that pre-flights asked."""
+    """Submitted jobs, the newest first, without the probes of pre-flight checks."""
     jobs = [
         job
         for job in client.list_jobs()
@@ -228,7 +231,7 @@ def _jobs(client: Client) -> list[JobDetails]:
 
 
 def _find(client: Client, job: str) -> JobDetails:
-    """The job of this id, or the only one whose id begins so."""
+    """The job with this id, or the only one whose id begins with it."""
     jobs = {_id(details): details for details in _jobs(client)}
     if job in jobs:
         return jobs[job]

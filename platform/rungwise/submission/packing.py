@@ -1,6 +1,7 @@
-"""What Ray would pack of a folder, by Ray's own rules; the one file that names what is private
-there. Ray stores files in its package as they are, so the sum of their sizes is the size that
-counts; tests/unit/test_submission.py compares with packages that Ray made.
+"""List what Ray would pack of a folder, by Ray's own rules.
+
+Ray stores files in its package uncompressed, so the package is as large as the sum of their sizes;
+tests/unit/test_submission.py compares with packages that Ray made.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class Packed:
 
 
 def packed(folder: Path) -> list[Packed]:
-    """What the package would hold, by name; nothing is read.
+    """List what the package would hold, by name, without reading any file.
 
-    Raises UserError if a part cannot be read, or if this is no project's folder but far more.
+    Raises UserError if a part cannot be read, or if the folder holds far more than a project.
     """
     entries: list[Packed] = []
     folder = folder.absolute()
@@ -83,7 +84,7 @@ def package_bytes(files: list[Packed]) -> int:
 
 
 def package_uri(folder: Path) -> str:
-    """The name that the package of the folder has on a cluster: a digest of what it holds."""
+    """The name of the folder's package on a cluster: a digest of its content."""
     return get_uri_for_directory(
         str(folder), _gitignore_counts(), excludes=get_runtime_env_default_excludes()
     )

@@ -1,4 +1,4 @@
-"""Everything that is checked before anything is uploaded, and what is shown of it."""
+"""The pre-flight check: everything that is checked and shown before anything is uploaded."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from rungwise.submission.packing import MOST_BYTES
 
 @dataclass
 class Report:
-    """Rows of a table, and lines below it that the user should read."""
+    """The rows of a table, and notes below it."""
 
     rows: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def row(self, name: str, value: str) -> None:
-        """One line of the table."""
+        """Add a row to the table."""
         self.rows.append((name, value))
 
     def show(self, console: Console) -> None:
-        """Print it."""
+        """Print the table and the notes."""
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column(style="bold")
         table.add_column(overflow="fold")
@@ -47,7 +47,7 @@ class Report:
 
 
 class _Head:
-    """What the head says, asked for once, and only if somebody wants to know."""
+    """Asks the head for its description, once, and only when it is needed."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -59,9 +59,9 @@ class _Head:
 
 
 def examine(job: local.Job, at: Server, any_version: bool) -> tuple[Client, Report]:
-    """A client of the cluster, and what was found. Raises UserError at the first thing wrong.
+    """Check a job and the cluster; return a client of the cluster and the report.
 
-    What is wrong here comes before what is wrong there; nothing is uploaded.
+    Raises UserError at the first fault, those on this machine first. Nothing is uploaded.
     """
     report = Report()
     names = local.stages(job, report.notes)
@@ -158,7 +158,7 @@ def _price(
 
 
 def _root(recipe: Recipe, at: Server, several: bool, head: _Head, report: Report) -> None:
-    """Where artifacts will lie, and whether every machine reaches the place."""
+    """Report where artifacts will be stored; UserError if not every machine reaches the place."""
     if is_remote(recipe.root):
         report.row("artifacts", recipe.root)
         return

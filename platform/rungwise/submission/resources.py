@@ -1,8 +1,8 @@
-"""Whether what a job asks for fits on the machines there are, or that the autoscaler may add.
+"""Check that a job fits on the machines there are, or on those that the autoscaler may add.
 
-A worker lies on one machine, so what counts is how many workers each machine has room for, not the
-sums. The tasks of stages ask for a tenth of a CPU, which Ray lends back while they wait, and Train
-and Tune themselves for none; neither is counted. What other jobs use now is free again later.
+A worker runs on one machine, so what counts is how many workers fit on each machine, not the sums.
+The tasks of stages ask for a tenth of a CPU, which Ray lends back while they wait, and Train and
+Tune themselves for none; neither is counted. What other jobs use now is free again later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TRIALS = ("sweep", "evaluate")
 
 @dataclass(frozen=True)
 class Demand:
-    """`wanted` pieces of `each` at once; fewer than `fewest` and the job would wait for ever."""
+    """`wanted` workers of these resources; with fewer than `fewest` a job would wait for ever."""
 
     what: str  # a worker of the training
     wanted: int
@@ -35,7 +35,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class MachineGroup:
-    """MachineGroup that are alike: `there` now, and `more` that may come."""
+    """Machines of one kind: how many are `present`, and how many `more` may be added."""
 
     group: str
     resources: Mapping[str, float]
@@ -46,14 +46,14 @@ class MachineGroup:
 
 @dataclass(frozen=True)
 class Room:
-    """How many pieces of a demand fit now, and how many once everything that may come is there."""
+    """How many workers of a demand fit now, and how many once all machines are added."""
 
     now: int
     at_most: int
 
 
 def demands(compute: ComputeConfig, stages: Collection[str]) -> list[Demand]:
-    """What the stages of these names ask for."""
+    """The resources that the stages of these names ask for."""
     demands = []
     if any(name in _TRAINING for name in stages):
         demands.append(
@@ -82,7 +82,7 @@ def demands(compute: ComputeConfig, stages: Collection[str]) -> list[Demand]:
 
 
 def machines(nodes: Sequence[Mapping[str, Any]], scaling: Scaling | None) -> list[MachineGroup]:
-    """Of the rows of /api/v0/nodes, and of the groups that the autoscaler may start."""
+    """The machines in the rows of /api/v0/nodes, and those that the autoscaler may start."""
     alive = [node for node in nodes if node["state"] == "ALIVE"]
     labels = [(node.get("labels") or {}).get(_GROUP_LABEL, "") for node in alive]
     groups = scaling.groups if scaling is not None else {}
@@ -102,20 +102,20 @@ def machines(nodes: Sequence[Mapping[str, Any]], scaling: Scaling | None) -> lis
 
 
 def room(demand: Demand, machines: Sequence[MachineGroup]) -> Room:
-    """How many of `demand` the machines hold, each on one machine."""
+    """How many workers of `demand` the machines hold, each on one machine."""
     now = sum(group.present * _fit(group, demand) for group in machines)
     return Room(now, now + sum(group.more * _fit(group, demand) for group in machines))
 
 
 def check(demand: Demand, machines: Sequence[MachineGroup]) -> Room:
-    """The room for `demand`. UserError if the fewest it can do with will never fit."""
+    """The room for `demand`; UserError if the fewest workers it needs will never fit."""
     fitting = room(demand, machines)
     if fitting.at_most >= demand.fewest:
         return fitting
     if fitting.at_most == 0:
         raise UserError(
-            f"{demand.what} asks for {shown(demand.resources)} on one machine, and no machine has or "
-            f"will have so many: {_kinds(machines)}"
+            f"{demand.what} asks for {shown(demand.resources)} on one machine, and no machine has "
+            f"or will have so many: {_kinds(machines)}"
             + (f"; lower {demand.size_keys}" if demand.size_keys else "")
             + ", or add larger machines"
         )
@@ -127,8 +127,8 @@ def check(demand: Demand, machines: Sequence[MachineGroup]) -> Room:
         else "no machine may be added"
     )
     raise UserError(
-        f"the job asks for {demand.fewest} times {shown(demand.resources)} ({shown(in_all)} in all); "
-        f"there is room for {fitting.now}, and {later} ({_kinds(machines)}); "
+        f"the job asks for {demand.fewest} times {shown(demand.resources)} ({shown(in_all)} in "
+        f"all); there is room for {fitting.now}, and {later} ({_kinds(machines)}); "
         f"lower {demand.count_keys} to {fitting.at_most}, or "
         + ("raise the maximum of a group" if grown else "add machines")
     )
@@ -149,14 +149,14 @@ def prices(demand: Demand, machines: Sequence[MachineGroup]) -> list[tuple[str, 
 
 
 def shown(resources: Mapping[str, float]) -> str:
-    """`8 GPUs and 4 CPUs`."""
+    """Resources in words, such as `8 GPUs and 4 CPUs`."""
     order = ["GPU", "CPU", *sorted(set(resources) - {"GPU", "CPU"})]
     parts = [_count(resources[name], name) for name in order if resources.get(name)]
     return " and ".join(parts) or "0 CPUs"
 
 
 def total(machines: Sequence[MachineGroup]) -> str:
-    """What is there now, as a person reads it."""
+    """The machines present and their resources, in words."""
     count = sum(group.present for group in machines)
     sums = {
         name: sum(group.present * group.resources.get(name, 0.0) for group in machines)
@@ -172,7 +172,8 @@ def _of(cpus: float, gpus: float) -> dict[str, float]:
 def _fit(machine: MachineGroup, demand: Demand) -> int:
     # The small addition is for fractions: 0.3 fits three times into 0.9.
     return int(
-        min(machine.resources.get(name, 0.0) / value for name, value in demand.resources.items()) + 1e-9
+        min(machine.resources.get(name, 0.0) / value for name, value in demand.resources.items())
+        + 1e-9
     )
 
 

@@ -1,4 +1,4 @@
-"""What goes to the cluster with a job: refused if it is too large or holds what looks secret."""
+"""The files uploaded with a job, refused if they are too large or look like secrets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KEY_READ_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Upload:
-    """What the job takes along."""
+    """The files that are uploaded with a job."""
 
     files: tuple[Packed, ...]
     size_bytes: int
@@ -39,7 +39,7 @@ class Upload:
         return _largest(self.files)
 
     def holds(self, path: str) -> bool:
-        """Whether the file at this relative path goes along."""
+        """Whether the file at this relative path is uploaded."""
         return path in self._paths
 
     @cached_property
@@ -48,9 +48,9 @@ class Upload:
 
 
 def examine(folder: Path) -> Upload:
-    """What of `folder` would be uploaded; only names and sizes are looked at.
+    """The files of `folder` that would be uploaded; only names and sizes are read.
 
-    Raises UserError if it is more than the cluster takes, or holds a file that looks secret.
+    Raises UserError if they exceed what the cluster takes, or one looks like a secret.
     """
     files = packed(folder)
     size = package_bytes(files)
