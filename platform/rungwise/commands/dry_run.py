@@ -37,9 +37,9 @@ def dry_run(options: argparse.Namespace) -> int:
     from rungwise.pipeline.recipe import check_training, planned_vocab_size, pretrain_stages
     from rungwise.pipeline.workflow import load_recipe, root_folder
     from rungwise.pretraining import estimate
+    from rungwise.pretraining.config import PretrainStageConfig
     from rungwise.pretraining.estimate import Measures
-    from rungwise.pretraining.gradient import PretrainStageConfig
-    from rungwise.training.reading import READ_BY_NAME
+    from rungwise.training.curriculum import READ_BY_NAME
 
     recipe = load_recipe(options.config, options.overrides)
     check_training(recipe)

@@ -49,7 +49,7 @@ def prove_resume(options: argparse.Namespace) -> int:
     from rungwise.core.exit_codes import FAILED, OK
     from rungwise.pipeline import workflow
     from rungwise.pipeline.recipe import instances_stages
-    from rungwise.pretraining.gradient import PretrainStageConfig
+    from rungwise.pretraining.config import PretrainStageConfig
     from rungwise.pretraining.resume_proof import CERTIFICATE, prove_resume
 
     recipe = workflow.load_recipe(options.config, options.overrides)

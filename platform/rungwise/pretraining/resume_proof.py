@@ -39,9 +39,8 @@ from rungwise.core.errors import UserError
 from rungwise.core.provenance import provenance
 from rungwise.core.storage import Folder
 from rungwise.pretraining import gradient as trainer
-from rungwise.pretraining.gradient import PretrainStageConfig
-from rungwise.training.curriculum import first_longer_step
-from rungwise.training.reading import READ_BY_NAME
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.training.curriculum import READ_BY_NAME, first_longer_step
 
 # The largest relative difference of a loss that counts as the same, with other workers: sums of
 # float32 in another order, and the same with products in bfloat16.

@@ -52,8 +52,8 @@ class Notice:
 
 def parse(text: str) -> Notice:
     """`{"action": "terminate", "time": "2026-03-01T08:22:00Z"}`, as AWS writes it."""
-    found = json.loads(text)
-    return Notice(found["action"], datetime.fromisoformat(found["time"]).timestamp())
+    announced = json.loads(text)
+    return Notice(announced["action"], datetime.fromisoformat(announced["time"]).timestamp())
 
 
 class Watch:
