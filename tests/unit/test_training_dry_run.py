@@ -52,7 +52,8 @@ def test_the_papers_two_lengths_by_hand(
     assert recipe.longer_instances is not None
     long = Measures.planned(recipe.longer_instances, 30_522)
     assert (long.sequence_length, long.masked_per_row) == (512, pytest.approx(76.8))
-    found = dry_run(settings, [short, long], ComputeConfig(num_workers=8), measure=False)
+    compute = ComputeConfig(num_workers=8, micro_batch_size=64)
+    found = dry_run(settings, [short, long], compute, measure=False)
     tokens = [900_000 * 256 * 128, 100_000 * 256 * 512]
     assert found["tokens"] == sum(tokens)
     assert [phase["steps"] for phase in found["phases"]] == [900_000, 100_000]

@@ -80,7 +80,7 @@ def comments_of(block: type[Config]) -> dict[str, str]:
 
 def _lines(block: Config) -> Iterator[str]:
     comments = comments_of(type(block))
-    for name in type(block).model_fields:
+    for name in _fields(type(block)):
         value, comment = getattr(block, name), comments[name] and f"  # {comments[name]}"
         items = list(value.values()) if isinstance(value, dict) else value
         if isinstance(value, Config):
@@ -94,6 +94,11 @@ def _lines(block: Config) -> Iterator[str]:
                 yield from _indented([*head, *_indented(rest)])
         else:
             yield f"{name}: {_yaml(value)}{comment}"
+
+
+def _fields(block: type[Config]) -> list[str]:
+    """List the keys of a block, its kind first."""
+    return sorted(block.model_fields, key=lambda name: name != "kind")
 
 
 def _indented(lines: typing.Iterable[str]) -> Iterator[str]:
@@ -137,8 +142,9 @@ def _section(block: type[Config], paths: list[str]) -> str:
     comments = comments_of(block)
     rows = [
         (f"`{name}`", _values(field), _default(field), comments[name])
-        for name, field in block.model_fields.items()
-        if name != "kind" or kind is None or len(typing.get_args(field.annotation)) > 1
+        for name in _fields(block)
+        for field in [block.model_fields[name]]
+        if name != "kind" or len(typing.get_args(field.annotation)) > 1
     ]
     if rows:
         lines += ["| key | values | default | |", "|---|---|---|---|"]
@@ -171,9 +177,9 @@ def _type(annotation: Any) -> str:
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in arguments)
     if origin in (tuple, list):
-        return f"a list of {_type(arguments[0])}"
+        return f"a list: {_type(arguments[0])}"
     if origin is dict:
-        return f"a mapping of names to {_type(arguments[1])}"
+        return f"a mapping, by name: {_type(arguments[1])}"
     if isinstance(annotation, types.UnionType) or origin is typing.Union:
         return ", ".join(_type(part) for part in arguments)
     names = {types.NoneType: "null", str: "text", int: "whole number", float: "number"}
