@@ -1,4 +1,4 @@
-"""Reads masked batches: the rows of a masked kind, with the masks of their epochs."""
+"""Read masked batches: the rows of a masked kind, with the masks of their epochs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rungwise.instances.reader import CACHE_BYTES, InstanceReader
 
 
 class MaskedReader:
-    """One split of masked pairs, masked blocks or sentence-order pairs."""
+    """Reads one split of masked pairs, masked blocks or sentence-order pairs."""
 
     def __init__(self, artifact: Artifact, split: str, cache_bytes: int = CACHE_BYTES) -> None:
         self.reader = InstanceReader(artifact, split, cache_bytes)
@@ -28,7 +28,7 @@ class MaskedReader:
         return self.reader.order(seed, config)
 
     def prefetch(self, shards: list[int]) -> None:
-        """Begin to fetch these shards, if they are on an object store."""
+        """Start fetching these shards if they are on an object store."""
         self.reader.store.prefetch(shards)
 
     def batch(

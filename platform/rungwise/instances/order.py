@@ -1,4 +1,4 @@
-"""The order in which training reads: computed, never stored, and local to a few shards at a time.
+"""The order in which training reads: computed, never stored, local to a few shards at a time.
 
 Place q of an epoch, of N in all, is found in three steps, each O(1) but for one bisection:
 
@@ -45,7 +45,7 @@ class OrderConfig(Config):
 
 @dataclass(frozen=True)
 class Located:
-    """Where the instances at some positions are, one entry a position."""
+    """The locations of the instances at some positions, one entry a position."""
 
     instances: NDArray[np.int64]  # begin of the shard in manifest order, plus the row
     shards: NDArray[np.int64]  # number of the shard in the manifest
@@ -160,16 +160,16 @@ class ReadOrder:
         per_lane = -(-(self.count // self._lanes + 1) // self._window)
         name = ((epoch[at] - epoch[0]) * self._lanes + lane[at]) * per_lane + window
         _, kept = np.unique(name, return_index=True)
-        found = [
+        per_window = [
             self._shards_of(int(epoch[at][index]), int(lane[at][index]), int(window[index]))
             for index in np.sort(kept)
         ]
-        shards = np.concatenate(found)
+        shards = np.concatenate(per_window)
         _, kept = np.unique(shards, return_index=True)
         return shards[np.sort(kept)]
 
     def _points(self, place: NDArray[np.int64], epoch: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where on its epoch's line each place lies."""
+        """The point on its epoch's line of each place."""
         if self._whole:
             return permute(place, epoch, self.count, self._seed)
         in_lane, lane = np.divmod(place, self._lanes)

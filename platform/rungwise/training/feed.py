@@ -204,7 +204,7 @@ def masked_micro_batches(
         )
 
 
-def causal_micro_batches(batch: causal.CausalBatch, bins: int) -> Iterator[CausalBatch]:
+def causal_micro_batches(batch: causal.CausalBlocks, bins: int) -> Iterator[CausalBatch]:
     """`batch` in bins, equal but for one row; boundaries left out where a bin has none."""
     column = np.arange(batch.ids.shape[1])
     for rows in np.array_split(np.arange(len(batch.ids)), bins):
