@@ -21,7 +21,7 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -46,6 +46,7 @@ class BidirectionalConfig(Config):
     """The shape; `num_layers` is that of one direction. The defaults have BERT base's 12 blocks."""
 
     kind: Literal["bidirectional"] = "bidirectional"
+    carries_state: ClassVar[bool] = False
     num_layers: int = Field(default=6, ge=1)
     num_heads: int = Field(default=12, ge=1)
     hidden_size: int = Field(default=768, ge=1)

@@ -25,6 +25,7 @@ class Phase:
     validation: Callable[[], list[Batch]]  # the same instances each time
     tokens_per_byte: float | None = None  # of held-out text that is predicted token by token
     flops_per_token: float | None = None
+    lanes: range | None = None  # this worker's, where the model carries a state (lanes.py)
 
 
 def phase_at(phases: Sequence[Phase], step: int) -> Phase:
