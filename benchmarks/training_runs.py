@@ -38,7 +38,7 @@ from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.shards import digest, write
 from rungwise.instances.text import TokenisedText
 from rungwise.pretraining import gradient as trainer
-from rungwise.pretraining.gradient import PretrainStageConfig
+from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.tokenizer import SpecialIds
 from rungwise.training.parallel import Group
 from rungwise.training.throughput import totals

@@ -59,9 +59,10 @@ class TinyLstm(nn.Module):
 
 def _install() -> None:
     from rungwise.pretraining import estimate, gradient
-    from rungwise.training import reading
+    from rungwise.training import curriculum as reading
 
     gradient.check_objective = lambda *_: None
+    gradient._longest = lambda *_: None
     for module, name in (
         (gradient, "build_model"),
         (estimate, "build_model"),

@@ -31,7 +31,7 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig, Context, SilentReporter
 from rungwise.core.storage import Folder
 from rungwise.pretraining import gradient as trainer
-from rungwise.pretraining.gradient import PretrainStageConfig
+from rungwise.pretraining.config import PretrainStageConfig
 from tests.conftest import REPOSITORY
 
 

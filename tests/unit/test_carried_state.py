@@ -18,9 +18,11 @@ from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
 from rungwise.instances import shards
 from rungwise.models.objectives import CausalBatch
+from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.estimate import Measures, dry_run
-from rungwise.pretraining.gradient import PretrainStageConfig, check_fit
+from rungwise.pretraining.gradient import check_fit
 from rungwise.training.checkpoint import load_tensors
+from rungwise.training.curriculum import epochs_read
 from rungwise.training.lanes import LaneStates
 from rungwise.training.optimizer import (
     build_optimizers,
@@ -29,7 +31,6 @@ from rungwise.training.optimizer import (
     set_learning_rate,
 )
 from rungwise.training.progress import Progress
-from rungwise.training.reading import epochs_read
 from tests.tiny_lstm import TinyLstm, TinyLstmConfig
 from tests.training_runs import (
     CPU,
@@ -117,6 +118,7 @@ def test_losses_are_those_of_a_plain_loop_over_the_same_lanes(
     flat = [(number == 0, block) for blocks in by_shard for number, block in enumerate(blocks)]
     size = sum(rows) // LANES
     losses, tokens, moved = [], 0, 0
+    reading = PlainLanes(model, [])
     for step in range(settings.steps):
         epoch, block = divmod(step, size)
         if block == 0:

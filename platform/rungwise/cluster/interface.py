@@ -48,12 +48,12 @@ def interface_of(address: str) -> str | None:
 
     All of 127.0.0.0/8 is the loopback interface's, which lists one address of it.
     """
-    found = {
+    by_address = {
         entry.address.partition("%")[0]: name
         for name, entries in psutil.net_if_addrs().items()
         for entry in entries
         if entry.family in (socket.AF_INET, socket.AF_INET6)
     }
-    if address not in found and ipaddress.ip_address(address).is_loopback:
-        return found.get("127.0.0.1")
-    return found.get(address)
+    if address not in by_address and ipaddress.ip_address(address).is_loopback:
+        return by_address.get("127.0.0.1")
+    return by_address.get(address)

@@ -45,9 +45,8 @@ from rungwise.pipeline import runner
 from rungwise.pipeline.recipe import Recipe, instances_stages
 from rungwise.pipeline.workflow import root_folder, spool_folder, tracking_uri
 from rungwise.pretraining import gradient as trainer
-from rungwise.pretraining.gradient import PretrainStageConfig
-from rungwise.training.curriculum import first_longer_step
-from rungwise.training.reading import READ_BY_NAME, rows_per_epoch
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.training.curriculum import READ_BY_NAME, first_longer_step, rows_per_epoch
 
 # The largest relative difference of a loss that counts as the same, with other workers: sums of
 # float32 in another order, and the same with products in bfloat16.

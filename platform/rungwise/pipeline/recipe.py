@@ -28,14 +28,14 @@ from rungwise.instances.kinds import InstancesConfig
 from rungwise.models.config import ModelConfig
 from rungwise.pipeline.continued import ContinuedConfig
 from rungwise.pretraining import gradient as trainer
+from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig
 from rungwise.report import page
 from rungwise.report.page import ReportConfig
 from rungwise.serving.registry import RegistryConfig
 from rungwise.sweep import SweepConfig
 from rungwise.tasks.config import TaskConfig
 from rungwise.tokenizer import TokenizerConfig
-from rungwise.training.loop import PretrainConfig
-from rungwise.training.reading import READ_BY_NAME
+from rungwise.training.curriculum import READ_BY_NAME
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
@@ -138,7 +138,7 @@ def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
         "pretrain",
         1,
         trainer.run,
-        trainer.PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain),
+        PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain),
         inputs={name: stage for name, stage in before.items() if name in READ_BY_NAME},
         resumes=True,
     )

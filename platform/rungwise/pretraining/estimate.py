@@ -38,11 +38,15 @@ from rungwise.models.objectives import (
     build_objective,
 )
 from rungwise.models.transformer import recompute_activations
-from rungwise.pretraining.gradient import PretrainStageConfig
-from rungwise.training.curriculum import first_longer_step
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.training.curriculum import (
+    first_longer_step,
+    masked_a_row,
+    rows_for_length,
+    rows_per_epoch,
+)
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import build_optimizers
-from rungwise.training.reading import masked_a_row, rows_for_length, rows_per_epoch
 
 _MEASURED_BATCHES = 3
 _BYTES_A_TOKEN_AND_UNIT = 34

@@ -225,14 +225,14 @@ class AutoScalingGroups(NodeProvider):
             AutoScalingGroupNames=[named["autoscaling_group"] for named in self._named.values()],
             PaginationConfig={"PageSize": _PAGE},
         )
-        found = {
+        answers = {
             group["AutoScalingGroupName"]: group
             for page in pages
             for group in page["AutoScalingGroups"]
         }
         groups = {}
         for name, named in self._named.items():
-            answer = found.get(named["autoscaling_group"])
+            answer = answers.get(named["autoscaling_group"])
             if answer is None:
                 raise RuntimeError(
                     f"AWS knows no autoscaling group {named['autoscaling_group']} (group {name})"

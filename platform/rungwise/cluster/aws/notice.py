@@ -52,8 +52,8 @@ class Notice:
 
 def parse(text: str) -> Notice:
     """`{"action": "terminate", "time": "2026-03-01T08:22:00Z"}`, as AWS writes it."""
-    found = json.loads(text)
-    return Notice(found["action"], datetime.fromisoformat(found["time"]).timestamp())
+    announced = json.loads(text)
+    return Notice(announced["action"], datetime.fromisoformat(announced["time"]).timestamp())
 
 
 class Watch:
@@ -121,11 +121,11 @@ class RayCluster:
             GcsNodeInfo,  # pyright: ignore[reportAttributeAccessIssue]
         )
 
-        found = self._connected().get_all_node_info(
+        nodes = self._connected().get_all_node_info(
             timeout=_CALL_SECONDS, state_filter=GcsNodeInfo.GcsNodeState.ALIVE
         )
         return [
-            node.hex() for node, info in found.items() if info.node_manager_address == self._address
+            node.hex() for node, info in nodes.items() if info.node_manager_address == self._address
         ]
 
     def drain(self, node: str, notice: Notice) -> None:
