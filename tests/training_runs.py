@@ -27,7 +27,8 @@ from rungwise.instances import causal, masked_pairs
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.text import TokenisedText
-from rungwise.pretraining.gradient import PretrainStageConfig, pretrain
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.gradient import pretrain
 from rungwise.training.checkpoint import MODEL, load_tensors
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress

@@ -3,9 +3,10 @@
     first ──> left  ──> last        alone (needs nothing)
        └────> right ──┘
 
-    side_by_side_job.py FOLDER LABEL CONCURRENT SECONDS
+    side_by_side_job.py FOLDER LABEL CONCURRENT SECONDS NUMBER
 
-Artifacts go to FOLDER/root; FOLDER/log gets a line for each start and end of a stage.
+The first NUMBER of its five stages are built. Artifacts go to FOLDER/root; FOLDER/log gets a line
+for each start and end of a stage.
 """
 
 from __future__ import annotations
@@ -130,6 +131,6 @@ def run(
 if __name__ == "__main__":
     set_environment()
     place = Path(sys.argv[1])
-    made = stages(place, float(sys.argv[4]))
+    made = stages(place, float(sys.argv[4]))[: int(sys.argv[5])]
     outcome = run(place, made, sys.argv[2], int(sys.argv[3]), Calls(), Console(width=200))
     print(f"{os.getpid()} built {' '.join(outcome.built) or 'nothing'}")

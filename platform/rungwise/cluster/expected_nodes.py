@@ -41,10 +41,10 @@ def nodes() -> list[dict[str, float]]:
     """The resources of each node, alive or still to come. Call in a task of a run."""
     groups: dict[str, Any] = json.loads(os.environ.get(_GROUPS_VARIABLE, "{}"))
     alive = [node for node in ray.nodes() if node["Alive"]]
-    there = [node["Labels"].get(_GROUP_LABEL) for node in alive]
+    groups_alive = [node["Labels"].get(_GROUP_LABEL) for node in alive]
     to_come = [
         group["resources"]
         for name, group in groups.items()
-        for _ in range(group["maximum"] - there.count(name))
+        for _ in range(group["maximum"] - groups_alive.count(name))
     ]
     return [node["Resources"] for node in alive] + to_come

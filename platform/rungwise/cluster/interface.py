@@ -17,7 +17,8 @@ from typing import Any
 import psutil
 import ray
 from ray.train.torch import TorchConfig
-from ray.train.torch.config import _TorchBackend
+
+from rungwise.ray_private import TorchBackend
 
 _VARIABLE = "GLOO_SOCKET_IFNAME"
 
@@ -27,11 +28,11 @@ class NodeAddressTorchConfig(TorchConfig):
     """Ray Train's own connection of the workers, after each has chosen its interface."""
 
     @property
-    def backend_cls(self) -> type[_TorchBackend]:
+    def backend_cls(self) -> type[TorchBackend]:
         return _Backend
 
 
-class _Backend(_TorchBackend):
+class _Backend(TorchBackend):
     def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
         worker_group.execute(choose_interface)
         super().on_start(worker_group, backend_config)
@@ -48,12 +49,12 @@ def interface_of(address: str) -> str | None:
 
     All of 127.0.0.0/8 is the loopback interface's, which lists one address of it.
     """
-    found = {
+    by_address = {
         entry.address.partition("%")[0]: name
         for name, entries in psutil.net_if_addrs().items()
         for entry in entries
         if entry.family in (socket.AF_INET, socket.AF_INET6)
     }
-    if address not in found and ipaddress.ip_address(address).is_loopback:
-        return found.get("127.0.0.1")
-    return found.get(address)
+    if address not in by_address and ipaddress.ip_address(address).is_loopback:
+        return by_address.get("127.0.0.1")
+    return by_address.get(address)

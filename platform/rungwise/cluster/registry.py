@@ -68,16 +68,16 @@ def find(name: str | None) -> RegisteredCluster | None:
 
     Raises UserError if there is none of that name, or several and no name.
     """
-    found = all_clusters()
+    clusters = all_clusters()
     if name is None:
-        if len(found) > 1:
-            names = ", ".join(cluster.name for cluster in found)
+        if len(clusters) > 1:
+            names = ", ".join(cluster.name for cluster in clusters)
             raise UserError(f"several clusters run here ({names}); choose one with --name")
-        return found[0] if found else None
-    for cluster in found:
+        return clusters[0] if clusters else None
+    for cluster in clusters:
         if cluster.name == name:
             return cluster
-    names = ", ".join(cluster.name for cluster in found) or "none"
+    names = ", ".join(cluster.name for cluster in clusters) or "none"
     raise UserError(f"no cluster named {name} was started here; there is: {names}")
 
 

@@ -33,7 +33,7 @@ from rungwise.core.context import Context
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage import Folder, SourceFile
 from rungwise.corpus import build, near_duplicates, pydocs, readers, shards, signatures
-from rungwise.corpus.document import Draft
+from rungwise.corpus.document import RawDocument
 from rungwise.corpus.signatures import NearDuplicateConfig
 from rungwise.corpus.sources import CorpusConfig, PydocsSource, files_of, key_of
 from rungwise.corpus.summary import summary_of, totals_of
@@ -75,7 +75,7 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[
         for task in batch["task"].to_pylist():
             try:
                 yield from build.tables(
-                    _drafts(task, config),
+                    _raw_documents(task, config),
                     config.minimum_characters,
                     deduplicate=config.deduplicate,
                     quality=config.quality,
@@ -203,7 +203,7 @@ def _tasks(config: CorpusConfig) -> list[str]:
     return [json.dumps(task) for task in tasks]
 
 
-def _drafts(task: str, config: CorpusConfig) -> Iterator[Draft]:
+def _raw_documents(task: str, config: CorpusConfig) -> Iterator[RawDocument]:
     for index, item in json.loads(task):
         source = config.sources[index]
         if isinstance(source, PydocsSource):

@@ -36,7 +36,7 @@ from rungwise.instances.segmenters import (
     list_digest,
     word_list_words,
 )
-from rungwise.tokenizer.rust import Encoded, Encoder, RustEncoder, id_type, word_starts
+from rungwise.tokenizer.rust import Encoded, RustEncoder, TextEncoder, id_type, word_starts
 
 _LISTS = ("word_list", "phrases")
 
@@ -81,7 +81,7 @@ def outside(config: MaskUnitsConfig) -> dict[str, Any]:
 
 def encode(
     texts: pa.StringArray,
-    encoder: Encoder,
+    encoder: TextEncoder,
     tokenizer: Tokenizer,
     config: MaskUnitsConfig,
     spans: pa.ListArray | None = None,

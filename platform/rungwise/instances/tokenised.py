@@ -22,7 +22,7 @@ from rungwise.core.storage import Folder
 from rungwise.instances import mask_units
 from rungwise.instances.mask_units import MaskUnitsConfig
 from rungwise.instances.text import TokenisedText
-from rungwise.tokenizer import Encoded, Encoder
+from rungwise.tokenizer import Encoded, TextEncoder
 from rungwise.tokenizer.memo import int32_of
 
 _SECTION_BYTES = 32e6
@@ -43,7 +43,7 @@ def sections(
     corpus: Folder,
     file: str,
     text_bytes: int,
-    encoder: Encoder,
+    encoder: TextEncoder,
     unit: Literal["sentence", "document"],
     units_of: UnitsOf | None = None,
 ) -> Iterator[TokenisedText]:
@@ -89,7 +89,7 @@ class _Piece:
 
 def _piece(
     batch: pa.RecordBatch,
-    encoder: Encoder,
+    encoder: TextEncoder,
     unit: Literal["sentence", "document"],
     units_of: UnitsOf | None,
 ) -> _Piece:

@@ -32,11 +32,10 @@ from rungwise.models.config import AnyModelConfig, build_model, flops_per_token
 from rungwise.models.cross_entropy import MOST_LOGITS
 from rungwise.models.objectives import Batch, CausalBatch, PretrainingBatch, build_objective
 from rungwise.models.transformer import recompute_activations
-from rungwise.pretraining.gradient import PretrainStageConfig
-from rungwise.training.curriculum import first_longer_step
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.training.curriculum import first_longer_step, masked_a_row, rows_for_length
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import build_optimizers
-from rungwise.training.reading import masked_a_row, rows_for_length
 
 _MEASURED_BATCHES = 3
 _BYTES_A_TOKEN_AND_UNIT = 34

@@ -21,25 +21,26 @@ import torch
 
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.artifact import Artifact
-from rungwise.core.config import Config, fingerprint
+from rungwise.core.config import fingerprint
 from rungwise.core.context import ComputeConfig, Context, Reporter
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
 from rungwise.models.config import (
     AnyModelConfig,
-    ModelConfig,
     PretrainingModel,
     build_model,
     check_objective,
 )
 from rungwise.models.objectives import build_objective
+from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.initial import INITIAL, began_with, check_initial, load_initial
 from rungwise.training import checkpoint
 from rungwise.training.checkpoint import Checkpoints
-from rungwise.training.loop import Execution, PretrainConfig, train, uses_bfloat16
+from rungwise.training.config import GradientConfig
+from rungwise.training.curriculum import epochs_read, phases_of, read_in_turn
+from rungwise.training.loop import Execution, train, uses_bfloat16
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
-from rungwise.training.reading import epochs_read, phases_of, read_in_turn
 from rungwise.training.throughput import COUNTING_RULE, Costs, device_name, totals
 
 MODEL_FILE = checkpoint.MODEL
@@ -55,13 +56,6 @@ _READS = {
 _USER_ERROR = "user-error.txt"
 # Between two looks whether there is room for more workers: as often as Ray counts its nodes.
 _GROWTH_SECONDS = 20.0
-
-
-class PretrainStageConfig(Config):
-    """The two blocks of a recipe that this stage reads."""
-
-    model: ModelConfig
-    pretrain: PretrainConfig
 
 
 def run(
@@ -187,7 +181,7 @@ def _check_instances(
         )
 
 
-def _check_workers(settings: PretrainConfig, compute: ComputeConfig) -> None:
+def _check_workers(settings: GradientConfig, compute: ComputeConfig) -> None:
     workers = compute.num_workers
     if settings.global_batch_size < workers:
         raise UserError(

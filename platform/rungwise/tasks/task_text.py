@@ -31,7 +31,7 @@ from rungwise.core.context import Context
 from rungwise.core.errors import DataError
 from rungwise.core.storage import Folder
 from rungwise.corpus import build, shards
-from rungwise.corpus.document import Draft
+from rungwise.corpus.document import RawDocument
 from rungwise.corpus.summary import summary_of
 from rungwise.tasks.examples import Choice, Example, Question, Tagged, Text, read
 
@@ -79,16 +79,16 @@ def run(
     return summary
 
 
-def documents(examples: Sequence[Example]) -> Iterator[Draft]:
+def documents(examples: Sequence[Example]) -> Iterator[RawDocument]:
     """The documents of these examples, which are of one kind; ids say where they came from."""
     # Of each context: where it stood first, and what is asked about it.
     asked: dict[str, tuple[str, dict[str, None]]] = {}
     for example in examples:
         match example:
             case Text(where, text, second):
-                yield Draft(where, _LABEL, ("\n".join(filter(None, (text, second))),))
+                yield RawDocument(where, _LABEL, ("\n".join(filter(None, (text, second))),))
             case Tagged(where, words):
-                yield Draft(where, _LABEL, (" ".join(words),), segmented=True)
+                yield RawDocument(where, _LABEL, (" ".join(words),), segmented=True)
             case Question(where, _, question, context):
                 asked.setdefault(context, (where, {}))[1][question] = None
             case Choice(where, context, question, options):
@@ -99,7 +99,7 @@ def documents(examples: Sequence[Example]) -> Iterator[Draft]:
     before = bool(examples) and isinstance(examples[0], Question)
     for context, (where, several) in asked.items():
         paragraphs = (*several, context) if before else (context, *several)
-        yield Draft(where, _LABEL, paragraphs)
+        yield RawDocument(where, _LABEL, paragraphs)
 
 
 def _refuse_too_few(config: TaskTextConfig, found: dict[str, int]) -> None:

@@ -38,9 +38,9 @@ def write(machine: Machine, head_instance_id: str, path: Path) -> None:
     assert machine.role == "head"
     assert machine.scaling is not None
     text = yaml.safe_dump(_config(machine, machine.scaling, head_instance_id), sort_keys=False)
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, "utf-8")
-    part.replace(path)
+    partial = path.with_name(f"{path.name}.part")
+    partial.write_text(text, "utf-8")
+    partial.replace(path)
 
 
 def _config(machine: Machine, scaling: Scaling, head_instance_id: str) -> dict[str, Any]:

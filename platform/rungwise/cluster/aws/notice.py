@@ -52,8 +52,8 @@ class Notice:
 
 def parse(text: str) -> Notice:
     """`{"action": "terminate", "time": "2026-03-01T08:22:00Z"}`, as AWS writes it."""
-    found = json.loads(text)
-    return Notice(found["action"], datetime.fromisoformat(found["time"]).timestamp())
+    announced = json.loads(text)
+    return Notice(announced["action"], datetime.fromisoformat(announced["time"]).timestamp())
 
 
 class Watch:
@@ -117,22 +117,18 @@ class RayCluster:
 
     def nodes_here(self) -> list[str]:
         """The ids, in hexadecimal, of the living nodes with this machine's address."""
-        from ray.core.generated.gcs_pb2 import (
-            GcsNodeInfo,  # pyright: ignore[reportAttributeAccessIssue]
-        )
+        from rungwise.ray_private import GcsNodeInfo
 
-        found = self._connected().get_all_node_info(
+        nodes = self._connected().get_all_node_info(
             timeout=_CALL_SECONDS, state_filter=GcsNodeInfo.GcsNodeState.ALIVE
         )
         return [
-            node.hex() for node, info in found.items() if info.node_manager_address == self._address
+            node.hex() for node, info in nodes.items() if info.node_manager_address == self._address
         ]
 
     def drain(self, node: str, notice: Notice) -> None:
         """Raises RuntimeError if Ray refuses."""
-        from ray.core.generated.autoscaler_pb2 import (
-            DrainNodeReason,  # pyright: ignore[reportAttributeAccessIssue]
-        )
+        from rungwise.ray_private import DrainNodeReason
 
         accepted, why = self._connected().drain_node(
             node,
@@ -145,7 +141,7 @@ class RayCluster:
             raise RuntimeError(f"Ray refused to drain node {node}: {why}")
 
     def _connected(self) -> Any:
-        from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]
+        from rungwise.ray_private import GcsClient
 
         if self._client is None:
             # Ray 2.60 does not find every name that the machine finds.

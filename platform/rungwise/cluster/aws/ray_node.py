@@ -36,7 +36,7 @@ class Identity:
 
 def identity(metadata: InstanceMetadata) -> Identity:
     """Ask the metadata service. Raises UserError if it does not answer or an entry is missing."""
-    found = []
+    entries = []
     for path in ("instance-id", "local-ipv4", "placement/availability-zone"):
         try:
             value = metadata.get(path)
@@ -44,20 +44,20 @@ def identity(metadata: InstanceMetadata) -> Identity:
             raise UserError(f"the instance metadata service does not answer: {error}") from error
         if value is None:
             raise UserError(f"the instance metadata service has no {path}")
-        found.append(value)
-    return Identity(*found)
+        entries.append(value)
+    return Identity(*entries)
 
 
 def node_of(
     machine: Machine,
-    this: Identity,
+    identity: Identity,
     scratch: Path,
     head: str | None = None,
     autoscaling_config: Path | None = None,
 ) -> Node:
     """The Ray node that this machine is; `head` is the address to join, None on the head."""
     return Node(
-        address=this.address,
+        address=identity.address,
         temp_dir=scratch / "ray",
         head=head,
         resources=machine.resources,
@@ -66,14 +66,14 @@ def node_of(
     )
 
 
-def variables_of(machine: Machine, this: Identity) -> dict[str, str]:
+def variables_of(machine: Machine, identity: Identity) -> dict[str, str]:
     """By which Ray's autoscaler knows the machine, and what jobs find set."""
     variables = {
-        "RAY_CLOUD_INSTANCE_ID": this.instance_id,
+        "RAY_CLOUD_INSTANCE_ID": identity.instance_id,
         "RAY_NODE_TYPE_NAME": machine.group,  # also the label ray.io/node-group, and so on
         "RAY_NODE_MARKET_TYPE": "spot" if machine.spot else "on-demand",
         "RAY_NODE_REGION": machine.region,
-        "RAY_NODE_ZONE": this.zone,
+        "RAY_NODE_ZONE": identity.zone,
         "AWS_DEFAULT_REGION": machine.region,
     }
     if machine.role == "head":
@@ -89,18 +89,22 @@ def variables_of(machine: Machine, this: Identity) -> dict[str, str]:
 
 def become_node(machine: Machine) -> None:
     """Replace this process by `ray start --block`."""
-    this = identity(InstanceMetadata())
+    machine_identity = identity(InstanceMetadata())
     head, autoscaling_config = None, None
     if machine.role == "head":
         from rungwise.cluster.aws import autoscaling
 
         autoscaling_config = Path(os.environ["RUNTIME_DIRECTORY"]) / _AUTOSCALING_FILE
-        autoscaling.write(machine, this.instance_id, autoscaling_config)
+        autoscaling.write(machine, machine_identity.instance_id, autoscaling_config)
     else:
         assert machine.head_address is not None
         head = f"{_wait_for(machine.head_address)}:{GCS_PORT}"
-    started = command(node_of(machine, this, scratch_folder(), head, autoscaling_config))
-    variables = environment(TOKEN_FILE, **machine.environment, **variables_of(machine, this))
+    started = command(
+        node_of(machine, machine_identity, scratch_folder(), head, autoscaling_config)
+    )
+    variables = environment(
+        TOKEN_FILE, **machine.environment, **variables_of(machine, machine_identity)
+    )
     os.execve(started[0], started, variables)
 
 
@@ -110,8 +114,8 @@ def _wait_for(head: str) -> str:
     polls = 0
     while True:
         try:
-            with socket.create_connection((head, GCS_PORT), timeout=_POLL_SECONDS) as found:
-                return found.getpeername()[0]
+            with socket.create_connection((head, GCS_PORT), timeout=_POLL_SECONDS) as connection:
+                return connection.getpeername()[0]
         except OSError as error:
             if polls % _POLLS_A_MESSAGE == 0:
                 _LOGGER.info(f"waiting for the head at {head}:{GCS_PORT} ({error})")

@@ -76,8 +76,8 @@ def environment(machine: Machine, password_file: Path) -> Mapping[str, str]:
 def _credentials(database: Database, region: str) -> tuple[str, str]:
     text = read_secret(database.secret, region)
     try:
-        found = json.loads(text or "")
-        return str(found["username"]), str(found["password"])
+        credentials = json.loads(text or "")
+        return str(credentials["username"]), str(credentials["password"])
     except (ValueError, KeyError, TypeError):
         # Without the cause: its message could hold the secret.
         raise UserError(

@@ -71,8 +71,8 @@ class ClusterFolder:
         self.logs.mkdir(mode=0o700)
         self.prometheus.mkdir(mode=0o700, exist_ok=True)
         self.token.unlink(missing_ok=True)
-        opened = os.open(self.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(opened, "w") as stream:
+        descriptor = os.open(self.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w") as stream:
             stream.write(secrets.token_hex(TOKEN_BYTES))
         # The usual folder for temporary files may have a path too long for a socket below it.
         short = "/tmp" if os.access("/tmp", os.W_OK) else None

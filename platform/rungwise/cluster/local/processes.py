@@ -61,13 +61,15 @@ def running(recorded: Process) -> psutil.Process | None:
 
 def family(recorded: Iterable[Process], scratch: Path | None) -> list[psutil.Process]:
     """Every living process of the cluster: recorded, below those, or with its mark."""
-    found = [process for entry in recorded if (process := running(entry))]
+    processes = [process for entry in recorded if (process := running(entry))]
     if scratch is not None:
-        found += [one for one in psutil.process_iter() if _mark(one) == str(scratch)]
-    for process in list(found):
+        processes += [
+            process for process in psutil.process_iter() if _mark(process) == str(scratch)
+        ]
+    for process in list(processes):
         with contextlib.suppress(psutil.NoSuchProcess):
-            found += process.children(recursive=True)
-    alive = {process.pid: process for process in found if _alive(process)}
+            processes += process.children(recursive=True)
+    alive = {process.pid: process for process in processes if _alive(process)}
     alive.pop(os.getpid(), None)
     return list(alive.values())
 
@@ -81,7 +83,9 @@ def end(recorded: Sequence[Process], scratch: Path | None) -> int:
     before = len(left)
     for last in (False, True):
         asked = [
-            one for entry in recorded if (entry.what in _LAST) == last and (one := running(entry))
+            process
+            for entry in recorded
+            if (entry.what in _LAST) == last and (process := running(entry))
         ]
         for process in asked:
             with contextlib.suppress(psutil.NoSuchProcess):

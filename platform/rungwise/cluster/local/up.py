@@ -65,10 +65,10 @@ def up(wanted: Wanted, console: Console) -> RegisteredCluster:
     """
     folder = ClusterFolder(wanted.name)
     with folder.locked():
-        there = _there(folder, console)
-        if there is not None:
-            console.print(f"the cluster {there.name} runs already")
-            return there
+        running_cluster = _there(folder, console)
+        if running_cluster is not None:
+            console.print(f"the cluster {running_cluster.name} runs already")
+            return running_cluster
         check_nodes(wanted.nodes, wanted.cpus)
         root = local_root(wanted.root)
         check_room(wanted.nodes, root)
