@@ -22,7 +22,7 @@ from typing import Any
 import ray
 from rich.console import Console
 
-from rungwise.cluster.session import set_environment
+from rungwise.cluster.environment import set_environment
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config
 from rungwise.core.context import ComputeConfig, Context
