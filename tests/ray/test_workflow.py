@@ -15,6 +15,7 @@ from typing import Any
 
 import mlflow
 import pytest
+import torch
 from mlflow import MlflowClient
 
 from rungwise.__main__ import main
@@ -133,6 +134,24 @@ def test_every_stage_leaves_a_record_that_holds_what_it_came_from(finished: Path
     history = found["pretrain"]["summary"]["history"]
     assert [row["step"] for row in history] == list(range(5, 41, 5))
     assert found["pretrain"]["summary"]["final_validation_loss"] > 0
+
+
+def test_python_code_takes_what_was_built(finished: Path) -> None:
+    recipe = rungwise.load_recipe(finished / "recipe.yaml")
+    assert {row.reason for row in rungwise.plan("workflows/finetune.py", recipe)} == {"done"}
+    outcome = rungwise.run("workflows/finetune.py", recipe, Console(quiet=True))
+    assert (set(outcome.artifacts), outcome.built) == (TITLES, ())
+    pretrained = rungwise.load(recipe)
+    assert isinstance(pretrained, Pretrained)
+    assert pretrained.tokenizer.get_vocab_size() == 200
+    for name in ("recipe.yaml", "root/pretrain"):
+        same = rungwise.load(str(finished / name))
+        assert isinstance(same, Pretrained)
+        torch.testing.assert_close(same.model.state_dict(), pretrained.model.state_dict())
+    predictor = rungwise.load(str(finished / "root" / "evaluate"))
+    assert isinstance(predictor, Predictor)
+    [answer] = predictor([example_of({"text": "A worker keeps the rows."}, predictor.info, "here")])
+    assert answer["label"] in predictor.info.labels
 
 
 def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: Path) -> None:
