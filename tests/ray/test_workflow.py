@@ -17,7 +17,9 @@ import mlflow
 import pytest
 import torch
 from mlflow import MlflowClient
+from rich.console import Console
 
+import rungwise
 from rungwise.__main__ import main
 from rungwise.core.artifact import all_of, folder_of, load
 from rungwise.core.config import fingerprint, with_overrides
@@ -27,6 +29,9 @@ from rungwise.core.tracking import KEY_TAG, PARENT_TAG
 from rungwise.evaluation import compare
 from rungwise.evaluation.compare import CompareConfig
 from rungwise.finetune import FinetuneConfig
+from rungwise.pipeline.loading import Pretrained
+from rungwise.serving.predictor import Predictor
+from rungwise.tasks.unlabelled import example_of
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 STAGES = ("corpus", "tokenizer", "instances", "pretrain")
