@@ -1,4 +1,4 @@
-"""Join the cluster of a submitted job, or start Ray on this machine; keep its noise in its logs."""
+"""Join the cluster of a submitted job, or start Ray on this machine, and quieten its output."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from rungwise.core.storage import Folder
 
 @contextlib.contextmanager
 def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[None]:
-    """A connection to Ray for the time of the block.
+    """Connect to Ray for the duration of the block.
 
     Inside a submitted job, or with RAY_ADDRESS set, this joins that cluster. Otherwise Ray is
-    started here with this machine's cores, and ends with the block; other clusters on the machine
-    are neither joined nor touched; `num_cpus` tells it of fewer or more than there are cores. Ray
-    2.60 on Linux opens its ports on every interface whatever address it is given; the token it
-    makes for a local cluster is what keeps others out.
+    started here with this machine's cores, or `num_cpus`, and ends with the block; other clusters
+    on the machine are neither joined nor touched. Ray 2.60 on Linux opens its ports on every
+    interface whatever address it is given; the token of a local cluster keeps others out.
     """
     address = os.environ.get("RAY_ADDRESS")
     if ray.is_initialized():
@@ -60,10 +59,10 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
 
 
 def _source_path(address: str | None) -> dict[str, str]:
-    """Where workers of a cluster find this package if it came with a job's working directory.
+    """The PYTHONPATH of workers if this package came with a job's working directory.
 
-    Ray unpacks that directory on every node, at places of its own, and starts workers in it; so the
-    path has to be relative.
+    Ray unpacks that directory somewhere on every node and starts workers in it, so the path has to
+    be relative.
     """
     source_root = Path(__file__).resolve().parents[2]
     if address is None or not source_root.is_relative_to(Path.cwd().resolve()):
@@ -73,9 +72,9 @@ def _source_path(address: str | None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM, which is how a job is stopped, ends a run as Ctrl-C does: runs closed, state kept.
+    """Make SIGTERM, which stops a job, end a run as Ctrl-C does: runs closed, state kept.
 
-    Ray has put a handler of its own there, so this comes after `ray.init`.
+    `ray.init` installs a handler of its own, so this comes after it.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -89,14 +88,14 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 
 def quiet_ray_data() -> None:
-    """Ray Data without bars and reports; results in the order of the input. Call in each stage."""
+    """Silence Ray Data and keep results in the order of the input. Call it in each stage."""
     from ray.data import DataContext
 
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_options.preserve_order = True
-    # At ERROR it prints the traceback of what the driver is about to report in one line.
+    # At ERROR it prints the traceback of an error that the driver reports in one line.
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
 
 
@@ -107,10 +106,10 @@ def _quiet_loggers() -> None:
 
 @contextlib.contextmanager
 def shared_scratch(output: Folder, name: str) -> Iterator[str]:
-    """A place below an artifact for what Ray Train and Tune write for themselves; gone at the end.
+    """A folder for files of Ray Train and Tune themselves, removed at the end of the block.
 
-    It lies with the artifact because every node of a cluster reaches that, and its name begins with
-    a dot because it is no part of the artifact.
+    It is below the artifact because every node of a cluster reaches that, and its name begins with
+    a dot because it is not part of the artifact.
     """
     folder = output / f".{name}"
     try:

@@ -47,7 +47,7 @@ from rungwise.pipeline.recipe import Recipe, instances_stages
 from rungwise.pipeline.workflow import root_folder, spool_folder, tracking_uri
 from rungwise.pretraining import gradient as trainer
 from rungwise.pretraining.config import PretrainStageConfig
-from rungwise.training.curriculum import READ_BY_NAME, first_longer_step
+from rungwise.training.curriculum import READ_BY_NAME, first_longer_step, rows_per_epoch
 
 # The largest relative difference of a loss that counts as the same, with other workers: sums of
 # float32 in another order, and the same with products in bfloat16.
@@ -160,8 +160,8 @@ def prove_resume(
 
 def second_epoch(config: PretrainStageConfig, instances: Artifact) -> tuple[int, int]:
     """The first and the last step of the second epoch at which a run can be killed."""
-    count = instances.summary["instances"]["train"]
     size, steps = config.pretrain.global_batch_size, config.pretrain.steps
+    count = rows_per_epoch(config.model, instances.summary["instances"]["train"], size)
     longer_from = first_longer_step(steps, config.pretrain.longer_share)
     first, last = -(-count // size) + 1, min(2 * count // size, steps - 1, longer_from)
     if last < first:

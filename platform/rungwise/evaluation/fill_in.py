@@ -25,7 +25,7 @@ from rungwise.evaluation.surprise import logits
 from rungwise.instances import causal
 from rungwise.instances.masked_reader import MaskedReader
 from rungwise.instances.reader import InstanceReader
-from rungwise.instances.rows import Rows
+from rungwise.instances.rows import PaddedRows
 from rungwise.models.bert import BertForPretraining
 from rungwise.models.bidirectional import BidirectionalForPretraining
 
@@ -163,7 +163,7 @@ def _bidirectional_logits(
 ) -> Tensor:
     """Of one blank, (1, V)."""
     instance, length = np.array([blank.instance]), np.array([blank.length])
-    block = Rows(instance, np.array([blank.ids]), length, {}, None)
+    block = PaddedRows(instance, np.array([blank.ids]), length, {}, None)
     # What stands at a position is the target of the one before.
     return logits(model, causal.batch(block, end_of(reader)))[:, blank.position - 1]
 

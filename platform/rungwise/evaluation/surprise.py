@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rungwise.evaluation import held_out
 from rungwise.evaluation.spelling import token_text
-from rungwise.instances.causal import CausalBatch
+from rungwise.instances.causal import CausalBlocks
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.bidirectional import BidirectionalForPretraining
 from rungwise.models.gpt import GptForPretraining
@@ -78,7 +78,7 @@ class Reach:
     nats: float
 
 
-def logits(model: EveryTokenModel, batch: CausalBatch) -> Tensor:
+def logits(model: EveryTokenModel, batch: CausalBlocks) -> Tensor:
     """Logits (B, T, V) of the targets of these blocks."""
     ids_BT, targets_BT, document_BT, positions_BT = (
         torch.from_numpy(np.ascontiguousarray(array))
@@ -139,7 +139,7 @@ def by_context(model: EveryTokenModel, reader: InstanceReader) -> list[Reach]:
 @torch.no_grad()
 def _nats(
     model: EveryTokenModel, reader: InstanceReader
-) -> Iterator[tuple[CausalBatch, NDArray[np.float32]]]:
+) -> Iterator[tuple[CausalBlocks, NDArray[np.float32]]]:
     """The first blocks, and the surprise (B, T) at each token."""
     length = reader.width - 1
     blocks = min(len(reader), max(1, MOST_TOKENS // length), held_out.MOST_INSTANCES)

@@ -49,6 +49,7 @@ class BidirectionalConfig(Config):
     renamed: ClassVar[Mapping[str, str]] = {"two_way": "bidirectional"}
 
     kind: Literal["bidirectional"] = "bidirectional"
+    carries_state: ClassVar[bool] = False
     num_layers: int = Field(default=6, ge=1)
     num_heads: int = Field(default=12, ge=1)
     hidden_size: int = Field(default=768, ge=1)

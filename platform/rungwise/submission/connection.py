@@ -214,7 +214,10 @@ def _read(path: Path) -> str:
 
 def _refused_token(server: Server) -> str:
     if server.token is None:
-        return f"the cluster at {server.address} wants a token and none is set; {_WHERE_TOKENS_COME_FROM}"
+        return (
+            f"the cluster at {server.address} wants a token and none is set; "
+            f"{_WHERE_TOKENS_COME_FROM}"
+        )
     return (
         f"the cluster at {server.address} refuses the token from {server.token_from}: it is of "
         f"another cluster, or the cluster was made anew; {_WHERE_TOKENS_COME_FROM}"

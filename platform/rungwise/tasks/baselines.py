@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from rungwise.instances.segmenters import HAN
-from rungwise.tasks.examples import Choice, Kind, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.scores import score
 
 Predictions = list[dict[str, Any]]
@@ -93,7 +93,7 @@ def _span(
 
 
 def _choice(
-    info: TaskInfo, train: Sequence[Choice], test: Sequence[Choice]
+    info: TaskInfo, train: Sequence[ChoiceExample], test: Sequence[ChoiceExample]
 ) -> dict[str, Predictions]:
     option = _commonest(example.target for example in train)
     return {

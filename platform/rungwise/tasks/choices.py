@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
-from rungwise.tasks.examples import Choice
+from rungwise.tasks.examples import ChoiceExample
 from rungwise.tasks.items import Frame, Item
 from rungwise.tasks.pieces import ids_of
 from rungwise.tasks.sentences import softmax
 
 
-def encode(examples: Sequence[Choice], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
+def encode(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
     """One item an example, of one row an option.
 
     Raises DataError for a target that is none of the options.

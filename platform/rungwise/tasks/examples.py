@@ -67,7 +67,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChoiceExample:
     """One of `options` goes on after the context and, if there is one, the question."""
 
     where: str
@@ -77,14 +77,14 @@ class Choice:
     target: int | None = None
 
 
-Example = Text | Tagged | Question | Choice
+Example = Text | Tagged | Question | ChoiceExample
 
 _OF_KIND: Mapping[Kind, type[Example]] = {
     "classification": Text,
     "regression": Text,
     "tagging": Tagged,
     "span": Question,
-    "choice": Choice,
+    "choice": ChoiceExample,
 }
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks import squad_rules
-from rungwise.tasks.examples import Choice, Example, Kind, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.examples import ChoiceExample, Example, Kind, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.tagging import marks_spans
 
 Numbers = NDArray[np.float64]
@@ -166,7 +166,9 @@ def _span_sums(predictions: Predictions, examples: Sequence[Question], info: Tas
     return np.stack([score * counted, counted.astype(np.float64)], axis=1)
 
 
-def _choice_sums(predictions: Predictions, examples: Sequence[Choice], info: TaskInfo) -> Numbers:
+def _choice_sums(
+    predictions: Predictions, examples: Sequence[ChoiceExample], info: TaskInfo
+) -> Numbers:
     """(N, 2): whether it is right, and 1."""
     right = [p["option"] == e.target for p, e in zip(predictions, examples, strict=True)]
     return np.stack([np.array(right, np.float64), np.ones(len(right))], axis=1)

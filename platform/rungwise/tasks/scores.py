@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rungwise.tasks import squad_rules
-from rungwise.tasks.examples import Choice, Kind, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.metrics import Predictions, check
 from rungwise.tasks.tagging import marks_spans
 
@@ -97,7 +97,7 @@ def _span(predictions: Predictions, examples: Sequence[Question], info: TaskInfo
     return metrics
 
 
-def _choice(predictions: Predictions, examples: Sequence[Choice], info: TaskInfo) -> Metrics:
+def _choice(predictions: Predictions, examples: Sequence[ChoiceExample], info: TaskInfo) -> Metrics:
     right = [p["option"] == e.target for p, e in zip(predictions, examples, strict=True)]
     return {"accuracy": float(np.mean(right))}
 

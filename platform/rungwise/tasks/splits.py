@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rungwise.core.randomness import uniform
 from rungwise.instances.shards import document_hash
-from rungwise.tasks.examples import Choice, Example, Question, Tagged, Text
+from rungwise.tasks.examples import ChoiceExample, Example, Question, Tagged, Text
 
 _BETWEEN = "\x1f"
 
@@ -72,7 +72,7 @@ def whole(example: Example) -> str:
             parts = list(example.words)
         case Question():
             parts = [example.question, example.context]
-        case Choice():
+        case ChoiceExample():
             parts = [example.context, example.question or "", *example.options]
     return _BETWEEN.join(parts)
 
@@ -83,7 +83,7 @@ def _first(example: Example) -> str:
             return example.text
         case Tagged():
             return whole(example)
-        case Question() | Choice():
+        case Question() | ChoiceExample():
             return example.context
 
 

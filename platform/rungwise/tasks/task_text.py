@@ -33,7 +33,7 @@ from rungwise.core.storage import Folder
 from rungwise.corpus import build, shards
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.summary import summary_of
-from rungwise.tasks.examples import Choice, Example, Question, Tagged, Text, read
+from rungwise.tasks.examples import ChoiceExample, Example, Question, Tagged, Text, read
 
 _SPLIT = "train"
 _LABEL = "task"  # of every document: where it is from, and nothing about its class
@@ -91,7 +91,7 @@ def documents(examples: Sequence[Example]) -> Iterator[RawDocument]:
                 yield RawDocument(where, _LABEL, (" ".join(words),), segmented=True)
             case Question(where, _, question, context):
                 asked.setdefault(context, (where, {}))[1][question] = None
-            case Choice(where, context, question, options):
+            case ChoiceExample(where, context, question, options):
                 words = "\n".join(filter(None, (question, *options)))
                 asked.setdefault(context, (where, {}))[1][words] = None
             case _:

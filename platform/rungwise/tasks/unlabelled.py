@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from rungwise.core.errors import DataError
-from rungwise.tasks.examples import Choice, Example, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.examples import ChoiceExample, Example, Question, Tagged, TaskInfo, Text
 
 Format = Literal["text", "tsv", "jsonl"]
 SUFFIXES: Mapping[str, Format] = {
@@ -91,7 +91,7 @@ def example_of(record: Mapping[str, Any], info: TaskInfo, where: str) -> Example
             return Question(where, str(record.get("id") or where), get("question"), get("context"))
         case "choice":
             question = record.get("question")
-            return Choice(
+            return ChoiceExample(
                 where, get("context"), str(question) if question else None, _options(record, where)
             )
 

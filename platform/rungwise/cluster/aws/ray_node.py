@@ -1,4 +1,4 @@
-"""Becomes the Ray node of a machine: `ray start`, with what the description and EC2 say of it."""
+"""Run the Ray node of a machine: `ray start`, set up from its description and EC2's metadata."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _POLLS_A_MESSAGE = 30
 
 @dataclass(frozen=True)
 class Identity:
-    """What EC2 says of this machine."""
+    """The identity of this machine, from EC2's metadata."""
 
     instance_id: str
     address: str
@@ -67,7 +67,7 @@ def node_of(
 
 
 def variables_of(machine: Machine, identity: Identity) -> dict[str, str]:
-    """By which Ray's autoscaler knows the machine, and what jobs find set."""
+    """The environment variables by which Ray's autoscaler knows the machine, and those for jobs."""
     variables = {
         "RAY_CLOUD_INSTANCE_ID": identity.instance_id,
         "RAY_NODE_TYPE_NAME": machine.group,  # also the label ray.io/node-group, and so on
@@ -78,7 +78,7 @@ def variables_of(machine: Machine, identity: Identity) -> dict[str, str]:
     }
     if machine.role == "head":
         variables["RAY_enable_autoscaler_v2"] = "1"
-        # A machine that has not joined by then never will; Ray would pay for it an hour.
+        # A machine that has not joined by then never will; Ray would keep paying for an hour.
         variables["RAY_AUTOSCALER_RECONCILE_ALLOCATE_STATUS_TIMEOUT_S"] = str(_JOIN_SECONDS)
     if machine.tracking_uri is not None:
         variables["MLFLOW_TRACKING_URI"] = machine.tracking_uri
@@ -89,28 +89,26 @@ def variables_of(machine: Machine, identity: Identity) -> dict[str, str]:
 
 def become_node(machine: Machine) -> None:
     """Replace this process by `ray start --block`."""
-    machine_identity = identity(InstanceMetadata())
+    this = identity(InstanceMetadata())
     head, autoscaling_config = None, None
     if machine.role == "head":
         from rungwise.cluster.aws import autoscaling
 
         autoscaling_config = Path(os.environ["RUNTIME_DIRECTORY"]) / _AUTOSCALING_FILE
-        autoscaling.write(machine, machine_identity.instance_id, autoscaling_config)
+        autoscaling.write(machine, this.instance_id, autoscaling_config)
     else:
         assert machine.head_address is not None
         head = f"{_wait_for(machine.head_address)}:{GCS_PORT}"
-    started = command(
-        node_of(machine, machine_identity, scratch_folder(), head, autoscaling_config)
-    )
-    variables = environment(
-        TOKEN_FILE, **machine.environment, **variables_of(machine, machine_identity)
-    )
+    started = command(node_of(machine, this, scratch_folder(), head, autoscaling_config))
+    variables = environment(TOKEN_FILE, **machine.environment, **variables_of(machine, this))
     os.execve(started[0], started, variables)
 
 
 def _wait_for(head: str) -> str:
-    """The numbers of the head's address, when it takes connections; it may start later, or be
-    replaced. Ray 2.60 does not find every name that the machine finds (/etc/hosts for one)."""
+    """Wait until the head, which may start later or be replaced, accepts connections.
+
+    Returns its IP address, as Ray 2.60 does not resolve every name that the machine does.
+    """
     polls = 0
     while True:
         try:

@@ -19,14 +19,14 @@ _LOGGER = logging.getLogger(__name__)
 
 TOKEN_FILE = Path("/etc/rungwise/token")
 SERVICE_USER = "rungwise"
-# As many as `ray get-auth-token --generate` takes.
+# The same as `ray get-auth-token --generate`.
 _TOKEN_BYTES = 32
 _POLL_SECONDS = 5.0
 _POLLS_A_MESSAGE = 12
 
 
 def provide_token(machine: Machine, path: Path = TOKEN_FILE, user: str = SERVICE_USER) -> None:
-    """Write the token where Ray reads it, for its user alone; wait until there is one."""
+    """Wait for the cluster's token and write it where Ray reads it, for its user alone."""
     polls = 0
     while not (token := _if_readable(machine)):
         if polls % _POLLS_A_MESSAGE == 0:
@@ -45,7 +45,7 @@ def _if_readable(machine: Machine) -> str | None:
         if token is None and machine.role == "head":
             put_secret(machine.token_secret, machine.region, secrets.token_hex(_TOKEN_BYTES))
             _LOGGER.info("a token was made")
-            # What is there counts: workers read it too.
+            # Read it back: what the store holds counts, as workers read it too.
             token = read_secret(machine.token_secret, machine.region)
     except UserError as error:  # a new role is not known everywhere at once
         _LOGGER.info("%s", error)
