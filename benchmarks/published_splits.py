@@ -45,10 +45,13 @@ from rungwise.instances.stage import entropy
 from rungwise.instances.text import TokenisedText
 from rungwise.models.gpt import GptConfig
 from rungwise.models.objectives import ObjectiveConfig, build_objective
-from rungwise.pretraining.gradient import MODEL_FILE, PretrainStageConfig, build, pretrain
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.gradient import MODEL_FILE, build, pretrain
 from rungwise.tokenizer import SpecialIds
 from rungwise.training.checkpoint import load_tensors
-from rungwise.training.loop import PretrainConfig, validate
+from rungwise.training.config import GradientConfig
+from rungwise.training.curriculum import phases_of
+from rungwise.training.loop import validate
 from rungwise.training.optimizer import (
     AnyOptimizerConfig,
     MuonConfig,
@@ -56,7 +59,6 @@ from rungwise.training.optimizer import (
     ScheduleConfig,
 )
 from rungwise.training.parallel import Group
-from rungwise.training.reading import phases_of
 
 RESULTS = Path(__file__).parent / "results"
 PUBLISHED = {
@@ -85,7 +87,7 @@ def shakespeare_settings(optimizer: AnyOptimizerConfig) -> PretrainStageConfig:
             intermediate_size=512,
             max_position_embeddings=64,
         ),
-        pretrain=PretrainConfig(
+        pretrain=GradientConfig(
             objective=ObjectiveConfig(kind="causal"),
             steps=2000,
             global_batch_size=12,
@@ -106,7 +108,7 @@ PTB = PretrainStageConfig(
         max_position_embeddings=64,
         dropout=0.1,
     ),
-    pretrain=PretrainConfig(
+    pretrain=GradientConfig(
         objective=ObjectiveConfig(kind="causal"),
         steps=2400,
         global_batch_size=32,

@@ -28,7 +28,8 @@ import torch
 from torch import distributed as dist
 from torch import multiprocessing
 
-from rungwise.cluster.session import session, set_environment
+from rungwise.cluster.environment import set_environment
+from rungwise.cluster.session import session
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import validate
 from rungwise.core.context import ComputeConfig, Context, SilentReporter
@@ -38,7 +39,7 @@ from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.shards import digest, write
 from rungwise.instances.text import TokenisedText
 from rungwise.pretraining import gradient as trainer
-from rungwise.pretraining.gradient import PretrainStageConfig
+from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.tokenizer import SpecialIds
 from rungwise.training.parallel import Group
 from rungwise.training.throughput import totals

@@ -26,7 +26,7 @@ from rungwise.models.config import ObjectiveKind
 from rungwise.models.objectives import ObjectiveConfig, build_objective
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, train
 from rungwise.training.checkpoint import save_tensors
-from rungwise.training.loop import PretrainConfig
+from rungwise.training.config import GradientConfig
 from rungwise.training.throughput import COUNTING_RULE
 from tests.conftest import SPECIAL_IDS, made_up_sentences, write_shards
 from tests.small_models import shaken, small_config, small_model
@@ -214,7 +214,7 @@ def built(
         }
         for step in (0, STEPS // 2, STEPS)
     ]
-    pretrain = PretrainConfig(
+    pretrain = GradientConfig(
         steps=STEPS, validation_instances=40, objective=ObjectiveConfig(kind=objective)
     )
     found = add(

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ from rungwise.instances import causal, masked_pairs
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.text import TokenisedText
-from rungwise.pretraining.gradient import PretrainStageConfig, pretrain
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.gradient import pretrain
 from rungwise.training.checkpoint import MODEL, load_tensors
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
@@ -51,8 +52,16 @@ def made_up_text(seed: int, documents: int = 60) -> TokenisedText:
     )
 
 
-def make_instances(folder: Path, kind: str = "masked_pairs", length: int = LENGTH) -> Artifact:
-    """An instances artifact of the made-up language, built without Ray."""
+def make_instances(
+    folder: Path,
+    kind: str = "masked_pairs",
+    length: int = LENGTH,
+    documents: Sequence[int] = (60,),
+) -> Artifact:
+    """An instances artifact of the made-up language, built without Ray.
+
+    `documents` are those of each training shard.
+    """
     settings: Any = (
         CausalConfig(sequence_length=length)
         if kind == "causal"
@@ -60,10 +69,12 @@ def make_instances(folder: Path, kind: str = "masked_pairs", length: int = LENGT
     )
     build = causal.build if kind == "causal" else masked_pairs.build
     shards = {}
-    for number, split in enumerate(("train", "validation")):
-        generator = np.random.Generator(np.random.Philox(number))
-        built = build(made_up_text(number), settings, SPECIAL_IDS, generator)
-        shards[f"{split}-00000.arrow"] = built.shard
+    texts = [("train", 0), ("validation", 0), *(("train", n) for n in range(1, len(documents)))]
+    for seed, (split, number) in enumerate(texts):
+        text = made_up_text(seed, 60 if split == "validation" else documents[number])
+        generator = np.random.Generator(np.random.Philox(seed))
+        built = build(text, settings, SPECIAL_IDS, generator)
+        shards[f"{split}-{number:05d}.arrow"] = built.shard
     summary = {
         **write_shards(folder, shards, VOCAB),
         "kind": kind,

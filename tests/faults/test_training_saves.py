@@ -18,7 +18,7 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import SilentReporter
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage import Folder
-from rungwise.pretraining.gradient import PretrainStageConfig
+from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.training import checkpoint, loop
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.parallel import Group

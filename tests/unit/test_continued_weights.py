@@ -14,7 +14,8 @@ from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage import Folder
 from rungwise.finetune import FinetuneConfig, TaskModel
-from rungwise.pretraining.gradient import PretrainStageConfig, build, check_fit, identity_of
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.gradient import build, check_fit, identity_of
 from rungwise.pretraining.initial import began_with
 from rungwise.pretraining.pretrained import load_model
 from rungwise.tasks.examples import TaskInfo

@@ -23,7 +23,7 @@ from rungwise.report.page import ReportConfig, run
 from rungwise.report.specimen import specimen
 from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, WordPieceConfig, load, train
 from rungwise.training.checkpoint import save_tensors
-from rungwise.training.loop import PretrainConfig
+from rungwise.training.config import GradientConfig
 from tests.conftest import write_shards
 from tests.report_experiments import Experiment, MadeTask, stub_sweep_plots
 from tests.report_pages import Page, csv_rows, speed_summary
@@ -125,7 +125,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
         }
         for step in (0, 10, 20)
     ]
-    pretrain = PretrainConfig(steps=20, validation_instances=40)
+    pretrain = GradientConfig(steps=20, validation_instances=40)
     found = add(
         "pretrain",
         {"model": shape.model_dump(), "pretrain": pretrain.model_dump()},

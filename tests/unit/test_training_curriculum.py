@@ -12,10 +12,9 @@ from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import ConfigError
 from rungwise.models.config import flops_per_token
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
-from rungwise.training.curriculum import first_longer_step
-from rungwise.training.loop import PretrainConfig
+from rungwise.training.config import GradientConfig
+from rungwise.training.curriculum import epochs_read, first_longer_step, phases_of
 from rungwise.training.parallel import Group
-from rungwise.training.reading import epochs_read, phases_of
 from tests.conftest import small_recipe
 from tests.training_runs import (
     CPU,
@@ -64,7 +63,7 @@ def test_every_step_reads_what_its_phase_says_from_its_own_beginning(both: list[
     assert long.step(19).data_hash == alone.step(4).data_hash
     # Twelve rows a step: six at once of length 16, and three of length 32.
     assert [len(phase.step(phase.first_step).micro_batches) for phase in (short, long)] == [2, 4]
-    assert epochs_read([(0, both[0]), (15, both[1])], 18, 12) == pytest.approx(
+    assert epochs_read(settings.model, [(0, both[0]), (15, both[1])], 18, 12) == pytest.approx(
         15 * 12 / both[0].summary["instances"]["train"]
         + 3 * 12 / both[1].summary["instances"]["train"]
     )
@@ -107,7 +106,7 @@ def test_curves_name_the_length_and_operations_are_counted_by_it(
 def test_what_could_end_a_run_before_its_longer_instances_is_refused(end: str) -> None:
     value = {} if end == "early_stop" else 10
     with pytest.raises(ConfigError, match=f"{end} could end the run before the longer"):
-        validate(PretrainConfig, {"steps": 100, "longer_share": 0.1, end: value})
+        validate(GradientConfig, {"steps": 100, "longer_share": 0.1, end: value})
 
 
 @pytest.mark.parametrize("missing", ["longer_instances", "pretrain.longer_share"])

@@ -12,8 +12,9 @@ from rungwise.commands import dry_run as estimate
 from rungwise.core.config import load
 from rungwise.core.context import ComputeConfig
 from rungwise.pipeline.recipe import Recipe
+from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.estimate import Measures, dry_run, memory_estimate
-from rungwise.pretraining.gradient import PretrainStageConfig, build
+from rungwise.pretraining.gradient import build
 from rungwise.training.optimizer import build_optimizers
 from tests.conftest import REPOSITORY, small_recipe, write_recipe
 from tests.training_runs import config, make_instances

@@ -24,8 +24,7 @@ from rungwise.training.optimizer import (
     learning_rate_at,
     update,
 )
-from rungwise.training.progress import Progress
-from rungwise.training.stability import EarlyStopConfig, has_stalled, is_spike
+from rungwise.training.progress import EarlyStopConfig, Progress, has_stalled, is_spike
 from rungwise.training.throughput import Clock, Costs, matmul_rate, totals
 from tests.small_models import small_model
 from tests.training_runs import (

@@ -17,9 +17,9 @@ from rungwise.core.exit_codes import OK
 from rungwise.core.stage import Stage
 from rungwise.pipeline.recipe import Recipe, check_training, planned_vocab_size, pretrain_stages
 from rungwise.pipeline.workflow import root_folder
+from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.estimate import Measures, dry_run
-from rungwise.pretraining.gradient import PretrainStageConfig
-from rungwise.training.reading import READ_BY_NAME
+from rungwise.training.curriculum import READ_BY_NAME
 
 
 def dry_run_command(

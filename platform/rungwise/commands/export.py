@@ -2,7 +2,7 @@
 
 MODEL is a recipe, whose finished pretrain stage is meant, or the folder of a pretrain artifact, on
 this machine or an object store. The other way round there is no command, because no stage starts
-from weights of others: `rungwise.hugging_face.load` gives them to Python code.
+from weights of others: `rungwise.serving.hugging_face.load` gives them to Python code.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from rungwise.cluster.session import session, set_environment
+from rungwise.cluster.environment import set_environment
+from rungwise.cluster.session import session
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import fingerprint, load
@@ -45,9 +46,8 @@ from rungwise.pipeline import runner
 from rungwise.pipeline.recipe import Recipe, instances_stages
 from rungwise.pipeline.workflow import root_folder, spool_folder, tracking_uri
 from rungwise.pretraining import gradient as trainer
-from rungwise.pretraining.gradient import PretrainStageConfig
-from rungwise.training.curriculum import first_longer_step
-from rungwise.training.reading import READ_BY_NAME
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.training.curriculum import READ_BY_NAME, first_longer_step, rows_per_epoch
 
 # The largest relative difference of a loss that counts as the same, with other workers: sums of
 # float32 in another order, and the same with products in bfloat16.
@@ -160,8 +160,8 @@ def prove_resume(
 
 def second_epoch(config: PretrainStageConfig, instances: Artifact) -> tuple[int, int]:
     """The first and the last step of the second epoch at which a run can be killed."""
-    count = instances.summary["instances"]["train"]
     size, steps = config.pretrain.global_batch_size, config.pretrain.steps
+    count = rows_per_epoch(config.model, instances.summary["instances"]["train"], size)
     longer_from = first_longer_step(steps, config.pretrain.longer_share)
     first, last = -(-count // size) + 1, min(2 * count // size, steps - 1, longer_from)
     if last < first:

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from rungwise.core.artifact import Artifact
 from rungwise.instances.kinds import masked_config_of
 from rungwise.instances.masked import MaskedBatch, masked_batch, vocabulary_of
-from rungwise.instances.order import OrderConfig, ReadOrder
 from rungwise.instances.reader import CACHE_BYTES, InstanceReader
 
 
@@ -22,10 +21,6 @@ class MaskedReader:
 
     def __len__(self) -> int:
         return len(self.reader)
-
-    def order(self, seed: int, config: OrderConfig) -> ReadOrder:
-        """The order in which a run with this seed reads this split."""
-        return self.reader.order(seed, config)
 
     def prefetch(self, shards: list[int]) -> None:
         """Start fetching these shards if they are on an object store."""

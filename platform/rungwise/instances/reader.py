@@ -20,7 +20,6 @@ from rungwise.instances.cache import ShardStore
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.contexts import ContextBatch, ContextsConfig
 from rungwise.instances.kinds import config_of
-from rungwise.instances.order import OrderConfig, ReadOrder
 from rungwise.instances.rows import PaddedRows, joined, padded
 from rungwise.tokenizer import SpecialIds
 
@@ -63,10 +62,6 @@ class InstanceReader:
         """T: the tokens of the longest row."""
         assert not isinstance(self.config, ContextsConfig), "contexts are read with `contexts`"
         return self.config.sequence_length + isinstance(self.config, CausalConfig)
-
-    def order(self, seed: int, config: OrderConfig) -> ReadOrder:
-        """The order in which a run with this seed reads this split."""
-        return ReadOrder(self.rows_per_shard, seed, config)
 
     def rows(self, instances: NDArray[np.int64]) -> PaddedRows:
         """The rows with these indices (B,), padded to T.

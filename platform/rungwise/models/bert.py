@@ -19,7 +19,7 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -51,6 +51,7 @@ class BertConfig(Config):
     """
 
     kind: Literal["bert"] = "bert"
+    carries_state: ClassVar[bool] = False
     num_layers: int = Field(default=12, ge=1)
     num_heads: int = Field(default=12, ge=1)
     hidden_size: int = Field(default=768, ge=1)

@@ -21,7 +21,8 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -45,7 +46,10 @@ from rungwise.models.transformer import (
 class BidirectionalConfig(Config):
     """The shape; `num_layers` is that of one direction. The defaults have BERT base's 12 blocks."""
 
+    renamed: ClassVar[Mapping[str, str]] = {"two_way": "bidirectional"}
+
     kind: Literal["bidirectional"] = "bidirectional"
+    carries_state: ClassVar[bool] = False
     num_layers: int = Field(default=6, ge=1)
     num_heads: int = Field(default=12, ge=1)
     hidden_size: int = Field(default=768, ge=1)

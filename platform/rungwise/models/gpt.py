@@ -17,7 +17,7 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -44,6 +44,7 @@ class GptConfig(Config):
     """
 
     kind: Literal["gpt"] = "gpt"
+    carries_state: ClassVar[bool] = False
     num_layers: int = Field(default=12, ge=1)
     num_heads: int = Field(default=12, ge=1)
     hidden_size: int = Field(default=768, ge=1)

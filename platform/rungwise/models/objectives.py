@@ -98,6 +98,25 @@ class CausalBatch(_Tensors):
     weights: Tensor  # (B, T) float32, 1 for a real target, 0 at padding
     document: Tensor | None  # (B, T) int64, tokens of one document share a number in their row
     positions: Tensor | None  # (B, T) int64, from the beginning of the document, or of the block
+    # Of models that carry a state from step to step; None for others.
+    lanes: Tensor | None = None  # (B,) int64, numbers of the rows' lanes on this worker
+    continues: Tensor | None = None  # (B,) bool, False where a lane begins anew
+    state: Tensor | None = None  # (B, ...) float32, what the rows begin with (training/lanes.py)
+
+
+class CarriesState(Protocol):
+    """A model that reads a text block by block; it goes on where the block before has ended.
+
+    S stands for `state_shape`.
+    """
+
+    state_shape: tuple[int, ...]  # of one row; zeros where a text begins
+
+    def __call__(
+        self, ids_BT: Tensor, targets_BT: Tensor, weights_BT: Tensor, state_BS: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The sums of token_sums (cross_entropy.py), and the state (B, S) after the last token."""
+        ...
 
 
 Batch = PretrainingBatch | CausalBatch
@@ -115,6 +134,7 @@ class LossSum:
     count: Tensor  # (P,)
     correct: Tensor  # (P,)
     parts: tuple[str, ...]
+    state: Tensor | None = None  # (B, ...) after the last token, of models that carry one
 
     def loss(self, global_count: Tensor | None = None) -> Tensor:
         """The scalar to call `backward` on: this batch's share of the loss of the global batch.
@@ -133,6 +153,7 @@ class LossSum:
             total=self.total + other.total,
             count=self.count + other.count,
             correct=self.correct + other.correct,
+            state=None,
         )
 
     def packed(self) -> Tensor:
@@ -276,10 +297,14 @@ class EveryToken:
         return batch.weights.sum()[None]  # () -> (1,)
 
     def __call__(self, model: nn.Module, batch: CausalBatch) -> LossSum:
-        total, correct = model(
-            batch.ids, batch.targets, batch.weights, batch.document, batch.positions
-        )
-        return LossSum(total[None], self.counts(batch), correct[None], self.parts)
+        state = None
+        if batch.state is None:
+            total, correct = model(
+                batch.ids, batch.targets, batch.weights, batch.document, batch.positions
+            )
+        else:
+            total, correct, state = model(batch.ids, batch.targets, batch.weights, batch.state)
+        return LossSum(total[None], self.counts(batch), correct[None], self.parts, state)
 
     def expected_initial_losses(self, vocab_size: int) -> dict[str, float]:
         return {self.part: math.log(vocab_size)}

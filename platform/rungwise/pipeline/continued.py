@@ -1,7 +1,7 @@
 """Continued pretraining as stages: each step reads other text and begins with earlier weights.
 
     general ──> domain ──> task-adaptive ──> fine-tune                      (SPEC F11, K12)
-    pretrain    further    further, task_text
+    pretrain    continued  continued, task_text
 
 Howard & Ruder 2018 (arXiv:1801.06146) went on from general text to the task's; Gururangan et al.
 2020 (arXiv:2004.10964) put the domain between. A workflow takes as many steps as it likes:
@@ -29,10 +29,10 @@ from rungwise.instances import kinds
 from rungwise.instances import stage as instances
 from rungwise.instances.kinds import InstancesConfig
 from rungwise.pretraining import gradient as trainer
+from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig
 from rungwise.pretraining.initial import INITIAL
 from rungwise.tasks import task_text
 from rungwise.tasks.task_text import TaskTextConfig
-from rungwise.training.loop import PretrainConfig
 
 
 class ContinuedConfig(Config):
@@ -79,12 +79,12 @@ def continued_stages(
         title=f"instances/{name}",
     )
     begun = before["pretrain"].config
-    assert isinstance(begun, trainer.PretrainStageConfig), "pretrain is the stage of trainer.py"
+    assert isinstance(begun, PretrainStageConfig), "pretrain is the stage of trainer.py"
     trained = Stage(
         "pretrain",
         1,
         trainer.run,
-        trainer.PretrainStageConfig(model=begun.model, pretrain=config.pretrain),
+        PretrainStageConfig(model=begun.model, pretrain=config.pretrain),
         inputs={"instances": rows, INITIAL: before["pretrain"]},
         resumes=True,
         title=f"pretrain/{name}",

@@ -20,8 +20,8 @@ from rungwise.evaluation import compare, table
 from rungwise.finetune import FinetuneConfig, check
 from rungwise.pipeline.continued import continued_stages
 from rungwise.pipeline.recipe import Recipe, TaskEntry, need, planned_vocab_size, pretrain_stages
+from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.estimate import Measures, dry_run
-from rungwise.pretraining.gradient import PretrainStageConfig
 from rungwise.serving import registry
 from rungwise.sweep import SweepStageConfig
 from rungwise.tasks import config as task_config

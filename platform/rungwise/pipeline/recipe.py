@@ -8,7 +8,8 @@ Workflows (workflows/*.py) compose these functions in plain Python.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -28,14 +29,14 @@ from rungwise.instances.kinds import InstancesConfig
 from rungwise.models.config import ModelConfig
 from rungwise.pipeline.continued import ContinuedConfig
 from rungwise.pretraining import gradient as trainer
+from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig
 from rungwise.report import page
 from rungwise.report.page import ReportConfig
 from rungwise.serving.registry import RegistryConfig
 from rungwise.sweep import SweepConfig
 from rungwise.tasks.config import TaskConfig
 from rungwise.tokenizer import TokenizerConfig
-from rungwise.training.loop import PretrainConfig
-from rungwise.training.reading import READ_BY_NAME
+from rungwise.training.curriculum import READ_BY_NAME
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
@@ -59,6 +60,12 @@ class Recipe(Config):
     of the first cost. `continued_pretraining` names steps on other text, `continue_with` lists
     those that are taken, in their order.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {
+        "further": "continued_pretraining",
+        "pretrain_further": "continue_with",
+        "systems": "variants",
+    }
 
     name: Name  # labels folders and runs
     root: str = "artifacts"  # a folder or s3://bucket/prefix
@@ -138,7 +145,7 @@ def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
         "pretrain",
         1,
         trainer.run,
-        trainer.PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain),
+        PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain),
         inputs={name: stage for name, stage in before.items() if name in READ_BY_NAME},
         resumes=True,
     )

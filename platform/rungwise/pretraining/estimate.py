@@ -19,8 +19,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,13 +30,23 @@ from rungwise.core.context import ComputeConfig
 from rungwise.instances.kinds import AnyInstancesConfig, config_of
 from rungwise.models.config import AnyModelConfig, build_model, flops_per_token
 from rungwise.models.cross_entropy import MOST_LOGITS
-from rungwise.models.objectives import Batch, CausalBatch, PretrainingBatch, build_objective
+from rungwise.models.objectives import (
+    Batch,
+    CarriesState,
+    CausalBatch,
+    PretrainingBatch,
+    build_objective,
+)
 from rungwise.models.transformer import recompute_activations
-from rungwise.pretraining.gradient import PretrainStageConfig
-from rungwise.training.curriculum import first_longer_step
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.training.curriculum import (
+    first_longer_step,
+    masked_a_row,
+    rows_for_length,
+    rows_per_epoch,
+)
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import build_optimizers
-from rungwise.training.reading import masked_a_row, rows_for_length
 
 _MEASURED_BATCHES = 3
 _BYTES_A_TOKEN_AND_UNIT = 34
@@ -153,13 +163,16 @@ def _phase(
 ) -> dict[str, Any]:
     settings = config.pretrain
     rows = steps * settings.global_batch_size
+    epochs = None
+    if measures.instances is not None:
+        epochs = rows / rows_per_epoch(config.model, measures.instances, settings.global_batch_size)
     return {
         "steps": steps,
         "sequence_length": measures.sequence_length,
         "micro_batch_size": micro,
         "tokens_a_step": settings.global_batch_size * measures.tokens_per_row,
         "tokens": rows * measures.tokens_per_row,
-        "epochs": None if measures.instances is None else rows / measures.instances,
+        "epochs": epochs,
         "flops_per_token": flops_per_token(
             config.model,
             measures.vocab_size,
@@ -227,6 +240,9 @@ def _measured_rate(
         objective = build_objective(settings.objective)
         optimizers = build_optimizers(model, settings.optimizer)
         batch = random_batch(measures, settings.objective.masks, micro).to(device)
+        if config.model.carries_state:
+            state_shape = cast(CarriesState, model).state_shape
+            batch = replace(batch, state=torch.zeros(micro, *state_shape, device=device))
         bfloat16 = uses_bfloat16(settings.precision, device)
         seconds: list[float] = []
         for _ in range(1 + _MEASURED_BATCHES):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import validate
 from rungwise.models.config import PretrainingModel, build_model
-from rungwise.pretraining.gradient import PretrainStageConfig
+from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.initial import carried_by
 from rungwise.training.checkpoint import MODEL, load_tensors
 

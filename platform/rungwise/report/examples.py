@@ -23,9 +23,9 @@ from rungwise.instances.masked_reader import MaskedReader
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.bert import BertForPretraining
 from rungwise.models.bidirectional import BidirectionalForPretraining
-from rungwise.pretraining.pretrained import load_model
+from rungwise.pretraining.pretrained import config_of, load_model
 from rungwise.report.specimen import Specimen, specimen
-from rungwise.training.loop import PretrainConfig
+from rungwise.training.config import GradientConfig
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def gather(
     seed: int,
 ) -> Examples:
     """Examples of a pretrained model; `seed` draws them, in numbers that are asked for."""
-    settings = PretrainConfig.model_validate(pretrain.record["config"]["pretrain"])
+    settings = config_of(pretrain).pretrain
     model = load_model(pretrain)
     if isinstance(model, BertForPretraining):
         reader = held_out.first_held_out(instances, held_out.MOST_INSTANCES)
@@ -86,7 +86,7 @@ def gather(
 
 
 def _baseline(
-    reader: MaskedReader | InstanceReader, tokenizer: Tokenizer, settings: PretrainConfig
+    reader: MaskedReader | InstanceReader, tokenizer: Tokenizer, settings: GradientConfig
 ) -> Baseline:
     validated = min(settings.validation_instances, held_out.MOST_INSTANCES, len(reader))
     frequent, share = held_out.most_frequent_share(reader, validated, settings.seed)

@@ -29,6 +29,7 @@ from rungwise.evaluation import fill_in, spelling, surprise
 from rungwise.evaluation import generation as continuations
 from rungwise.instances.kinds import config_of
 from rungwise.instances.masked import MaskedConfig
+from rungwise.pretraining import pretrained
 from rungwise.report import (
     budget_plots,
     comparison,
@@ -50,7 +51,6 @@ from rungwise.report.compared import Compared, gather, input_of, of_stage
 from rungwise.report.examples import Examples
 from rungwise.report.terms import Terms, terms_of
 from rungwise.tokenizer import load as load_tokenizer
-from rungwise.training.loop import PretrainConfig
 
 PAGE = "report.html"
 _OF_A_TRIAL = (
@@ -74,7 +74,7 @@ def run(
 ) -> dict[str, Any]:
     """Write the page, the plots, the tables and the recipe that rebuilds them."""
     pretrain = inputs["pretrain"]
-    settings = PretrainConfig.model_validate(pretrain.record["config"]["pretrain"])
+    settings = pretrained.config_of(pretrain).pretrain
     terms = terms_of(settings.objective.kind)
     found = examples.gather(
         pretrain,

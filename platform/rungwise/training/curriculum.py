@@ -8,11 +8,32 @@ from its number alone, so that a resumed run knows it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import ComputeConfig
+from rungwise.instances.kinds import AnyInstancesConfig, config_of
+from rungwise.instances.lanes import LaneOrder, lanes_of
+from rungwise.instances.masked import MaskedConfig
+from rungwise.instances.order import ReadOrder
+from rungwise.models.config import AnyModelConfig, flops_per_token
 from rungwise.models.objectives import Batch
-from rungwise.training.feed import StepBatch
+from rungwise.training.config import GradientConfig
+from rungwise.training.feed import (
+    StepBatch,
+    held_out_batches,
+    held_out_in_lanes,
+    open_source,
+    step_batch,
+)
+from rungwise.training.parallel import Group
+
+READ_BY_NAME = ("instances", "longer_instances")  # the inputs of the stage
+# Objectives whose loss is minus the log of the probability of the text.
+_READS_LEFT_TO_RIGHT = ("causal", "left_to_right")
 
 
 @dataclass(frozen=True)
@@ -25,6 +46,7 @@ class Phase:
     validation: Callable[[], list[Batch]]  # the same instances each time
     tokens_per_byte: float | None = None  # of held-out text that is predicted token by token
     flops_per_token: float | None = None
+    lanes: range | None = None  # this worker's, where the model carries a state (lanes.py)
 
 
 def phase_at(phases: Sequence[Phase], step: int) -> Phase:
@@ -35,3 +57,142 @@ def phase_at(phases: Sequence[Phase], step: int) -> Phase:
 def first_longer_step(steps: int, longer_share: float | None) -> int:
     """The first step of `steps` that reads longer instances; `steps` if none does."""
     return steps - round(steps * (longer_share or 0.0))
+
+
+def read_in_turn(
+    inputs: Mapping[str, Artifact], settings: GradientConfig
+) -> list[tuple[int, Artifact]]:
+    """The instances that a run reads, each with the first step that reads it."""
+    turns = [(0, inputs["instances"])]
+    if settings.longer_share is not None:
+        longer_from = first_longer_step(settings.steps, settings.longer_share)
+        turns.append((longer_from, inputs["longer_instances"]))
+    return turns
+
+
+def epochs_read(
+    model: AnyModelConfig,
+    turns: list[tuple[int, Artifact]],
+    steps: int,
+    global_batch_size: int,
+) -> float:
+    """How often the first `steps` steps read the instances, each phase its own."""
+    ends = [*(first for first, _ in turns[1:]), steps]
+    return sum(
+        max(0, min(end, steps) - first)
+        * global_batch_size
+        / rows_per_epoch(model, artifact.summary["instances"]["train"], global_batch_size)
+        for (first, artifact), end in zip(turns, ends, strict=True)
+    )
+
+
+def rows_per_epoch(model: AnyModelConfig, instances: int, global_batch_size: int) -> int:
+    """How many of the instances an epoch reads: lanes are of equal length, so fewer than
+    `global_batch_size` of them are left out where the model carries a state."""
+    return instances - instances % global_batch_size if model.carries_state else instances
+
+
+def rows_for_length(micro_batch_size: int, first_length: int, length: int) -> int:
+    """Rows of a micro-batch: `compute.micro_batch_size` is of the first instances, and of longer
+    ones fewer are taken, so that a micro-batch holds as many tokens."""
+    return max(1, micro_batch_size * first_length // length)
+
+
+def phases_of(
+    model: AnyModelConfig,
+    settings: GradientConfig,
+    inputs: Mapping[str, Artifact],
+    compute: ComputeConfig,
+    group: Group,
+) -> list[Phase]:
+    """The phases of a run, ready to be read by this worker."""
+    return [
+        _phase(first_step, instances, inputs["instances"], model, settings, compute, group)
+        for first_step, instances in read_in_turn(inputs, settings)
+    ]
+
+
+def _phase(
+    first_step: int,
+    instances: Artifact,
+    first: Artifact,
+    model: AnyModelConfig,
+    settings: GradientConfig,
+    compute: ComputeConfig,
+    group: Group,
+) -> Phase:
+    summary = instances.summary
+    length = summary["sequence_length"]
+    micro_batch_size = rows_for_length(
+        compute.micro_batch_size, first.summary["sequence_length"], length
+    )
+    cache_bytes = compute.shard_cache_megabytes << 20
+    train_source, validation_source = (
+        open_source(instances, split, cache_bytes, compute.compile)
+        for split in ("train", "validation")
+    )
+    rows, lanes = train_source.rows_per_shard, None
+    order: ReadOrder | LaneOrder
+    if model.carries_state:
+        order = LaneOrder(rows, settings.seed, settings.global_batch_size)
+        lanes = lanes_of(settings.global_batch_size, group.rank, group.world_size)
+    else:
+        order = ReadOrder(rows, settings.seed, settings.order)
+
+    def step(number: int) -> StepBatch:
+        return step_batch(
+            train_source,
+            order,
+            number - first_step,
+            global_batch_size=settings.global_batch_size,
+            rank=group.rank,
+            world_size=group.world_size,
+            micro_batch_size=micro_batch_size,
+            seed=settings.seed,
+        )
+
+    held_out = (
+        functools.partial(held_out_in_lanes, lanes=settings.global_batch_size)
+        if model.carries_state
+        else held_out_batches
+    )
+    return Phase(
+        first_step,
+        length,
+        step,
+        functools.partial(
+            held_out,
+            validation_source,
+            settings.validation_instances,
+            rank=group.rank,
+            world_size=group.world_size,
+            micro_batch_size=micro_batch_size,
+            seed=settings.seed,
+        ),
+        tokens_per_byte(summary)
+        if settings.objective.kind in _READS_LEFT_TO_RIGHT and "text_bytes" in summary
+        else None,
+        flops_per_token(
+            model,
+            summary["vocab_size"],
+            length,
+            settings.objective.kind,
+            masked_a_row(config_of(instances)),
+        ),
+        lanes,
+    )
+
+
+def masked_a_row(config: AnyInstancesConfig) -> float:
+    """How many tokens of a full row are predicted, on average; 0 where none is masked."""
+    if not isinstance(config, MaskedConfig):
+        return 0.0
+    return min(config.masking.rate * config.sequence_length, config.masking.max_predictions)
+
+
+def tokens_per_byte(summary: Mapping[str, Any]) -> float:
+    """Predicted tokens of the held-out blocks over the bytes of their text in UTF-8."""
+    held_out = [row for row in summary["files"] if row["split"] == "validation"]
+    # A block holds one token more than it predicts.
+    predicted = sum(row["tokens"] - row["instances"] for row in held_out)
+    return predicted / max(1, summary["text_bytes"]["validation"])

@@ -18,25 +18,21 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, cast
 
 import torch
-from pydantic import Field, model_validator
 from torch import nn
 
-from rungwise.core.config import Config
 from rungwise.core.context import Reporter
 from rungwise.core.randomness import bits
-from rungwise.instances.order import OrderConfig
-from rungwise.models.objectives import Objective, ObjectiveConfig
+from rungwise.models.objectives import CarriesState, Objective
 from rungwise.models.transformer import recompute_activations
-from rungwise.training import stability
 from rungwise.training.checkpoint import Checkpoints
+from rungwise.training.config import GradientConfig, Precision
 from rungwise.training.curriculum import Phase, phase_at
 from rungwise.training.feed import Prefetched
+from rungwise.training.lanes import LaneStates
 from rungwise.training.optimizer import (
-    AnyOptimizerConfig,
-    OptimizerConfig,
     build_optimizers,
     clip_gradients,
     learning_rate_at,
@@ -44,73 +40,19 @@ from rungwise.training.optimizer import (
     update,
 )
 from rungwise.training.parallel import Group, Parallel, compile_model, distribute
-from rungwise.training.progress import Progress
-from rungwise.training.reporting import (
+from rungwise.training.progress import Progress, has_stalled
+from rungwise.training.step_metrics import (
+    StepMetrics,
+    StepTotals,
     check_start,
     log_step,
     record_validation,
     report_again,
     report_saves,
 )
-from rungwise.training.stability import EarlyStopConfig
-from rungwise.training.step_metrics import StepMetrics, StepTotals
 from rungwise.training.throughput import Clock, Costs, group_matmul_rate
 
-# "auto" is bfloat16 where the processor multiplies it natively, else float32. Weights, moments and
-# losses are float32 in each.
-Precision = Literal["float32", "bfloat16", "auto"]
-
 _NOTICE_SECONDS = 1.0  # between two looks whether this machine is about to go
-
-
-class PretrainConfig(Config):
-    """What is trained: these values decide the weights that come out.
-
-    A run ends after `steps`, or when a budget of tokens or seconds is spent, whichever comes first,
-    and the learning rate has gone its whole way by then: it follows the largest share spent.
-    """
-
-    objective: ObjectiveConfig = ObjectiveConfig()
-    steps: int = Field(ge=1)
-    # The share of the steps, the last ones, that read `longer_instances`.
-    longer_share: float | None = Field(default=None, gt=0, lt=1)
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_seconds: float | None = Field(default=None, gt=0)  # in the loop, validation included
-    global_batch_size: int = Field(default=256, ge=1)  # instances
-    order: OrderConfig = OrderConfig()
-    optimizer: AnyOptimizerConfig = OptimizerConfig()
-    precision: Precision = "float32"
-    validation_every_steps: int = Field(default=1000, ge=1)
-    validation_instances: int = Field(default=2048, ge=1)
-    log_every_steps: int = Field(default=10, ge=1)
-    max_skipped_steps: int = Field(default=10, ge=0)  # because their gradient was not finite
-    spike_factor: float = Field(default=1.5, gt=1)  # times the running median of the loss
-    early_stop: EarlyStopConfig | None = None
-    seed: int = Field(default=0, ge=0)
-
-    @model_validator(mode="after")
-    def _reaches_the_longer(self) -> PretrainConfig:
-        ends = [
-            name
-            for name in ("max_tokens", "max_seconds", "early_stop")
-            if getattr(self, name) is not None
-        ]
-        if self.longer_share is not None and ends:
-            raise ValueError(
-                f"longer_share {self.longer_share} is a share of the steps, and {ends[0]} could "
-                f"end the run before the longer instances; set longer_share or {ends[0]} to null"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _whole_lanes(self) -> PretrainConfig:
-        if self.global_batch_size % self.order.lanes:
-            raise ValueError(
-                f"order.lanes {self.order.lanes} does not divide global_batch_size "
-                f"{self.global_batch_size}, so workers would change lanes at every step and fetch "
-                "each other's shards; choose a divisor"
-            )
-        return self
 
 
 @dataclass(frozen=True)
@@ -129,7 +71,7 @@ class Execution:
 
 
 def train(
-    config: PretrainConfig,
+    config: GradientConfig,
     model: nn.Module,
     objective: Objective[Any],
     phases: Sequence[Phase],
@@ -148,7 +90,8 @@ def train(
     """
     exchange = distribute(model, group, execution.parallel, execution.shard_workers)
     optimizers = build_optimizers(model, config.optimizer)
-    progress = checkpoints.resume(model, optimizers)
+    states = _lane_states(model, phases[0], config, group)
+    progress = checkpoints.resume(model, optimizers, states)
     if not progress.attempts or progress.step < config.steps:
         progress.attempts.append({"step": progress.step, "workers": group.world_size})
     recompute_activations(model, execution.recompute_activations)
@@ -188,6 +131,8 @@ def train(
             torch.manual_seed(int(bits(config.seed, step, group.rank)) >> 1)
             rate = learning_rate_at(spent_steps(progress, config), config.steps, config.optimizer)
             parts = [part.to(group.device, non_blocking=True) for part in batch.micro_batches]
+            if states is not None:
+                parts = [states.enter(part) for part in parts]
             now = time.monotonic()
             totals = StepTotals(
                 torch.stack([objective.counts(part) for part in parts]).sum(0),
@@ -203,11 +148,15 @@ def train(
                         losses = objective(model, part)
                     losses.loss(totals.counts).backward()
                 sums += losses.packed()
+                if states is not None:
+                    states.leave(part, losses.state)
             exchange.finish()
             norm = clip_gradients(model, config.optimizer)
             for optimizer in optimizers:
                 set_learning_rate(optimizer, rate)
             update(optimizers, norm.isfinite())
+            if states is not None:
+                states.settle(norm.isfinite())
             exchange.zero()
 
             must_leave = False
@@ -232,7 +181,9 @@ def train(
                 clock.restart(progress)
             if save or ends:
                 wait = ends or must_leave
-                clock.stalled += checkpoints.save(model, optimizers, progress, wait, must=ends)
+                clock.stalled += checkpoints.save(
+                    model, optimizers, progress, wait, must=ends, states=states
+                )
                 report_saves(checkpoints, progress, report, group)
     finally:
         feed.close()
@@ -245,7 +196,7 @@ def validate(
     model: nn.Module,
     objective: Objective[Any],
     phase: Phase,
-    config: PretrainConfig,
+    config: GradientConfig,
     group: Group,
 ) -> dict[str, float]:
     """Losses and accuracies over a phase's validation instances, with the same masks each time.
@@ -256,9 +207,17 @@ def validate(
     model.eval()
     bfloat16 = uses_bfloat16(config.precision, group.device)
     total = torch.zeros(3, len(objective.parts), dtype=torch.float64, device=group.device)
+    states = _lane_states(model, phase, config, group)  # not those of training
     for batch in phase.validation():
+        part = batch.to(group.device)
+        if states is not None:
+            part = states.enter(part)
         with _precision(bfloat16, group):
-            total += objective(model, batch.to(group.device)).packed()
+            losses = objective(model, part)
+        if states is not None:
+            states.leave(part, losses.state)
+            states.settle(torch.tensor(True, device=group.device))
+        total += losses.packed()
     values = StepMetrics.metrics(group.sum(total), objective.parts)
     nats = values[f"{objective.parts[0]}_loss"]
     values["perplexity"] = math.exp(min(nats, 700.0))
@@ -267,7 +226,16 @@ def validate(
     return values | {"sequence_length": float(phase.sequence_length)}
 
 
-def spent_steps(progress: Progress, config: PretrainConfig) -> float:
+def _lane_states(
+    model: nn.Module, phase: Phase, config: GradientConfig, group: Group
+) -> LaneStates | None:
+    if phase.lanes is None:
+        return None
+    shape = cast(CarriesState, model).state_shape
+    return LaneStates(shape, phase.lanes, config.global_batch_size, group.device)
+
+
+def spent_steps(progress: Progress, config: GradientConfig) -> float:
     """How far the run is, in steps of its schedule: the largest share of its budgets."""
     shares = [float(progress.step)]
     if config.max_tokens is not None:
@@ -277,15 +245,15 @@ def spent_steps(progress: Progress, config: PretrainConfig) -> float:
     return max(shares)
 
 
-def is_spent(progress: Progress, config: PretrainConfig) -> bool:
+def is_spent(progress: Progress, config: GradientConfig) -> bool:
     """Whether no budget is left."""
     return spent_steps(progress, config) >= config.steps
 
 
-def is_finished(progress: Progress, config: PretrainConfig) -> bool:
+def is_finished(progress: Progress, config: GradientConfig) -> bool:
     """Whether the run has come to its end: no budget left, or a plateau."""
     losses = [row["loss"] for row in progress.validation]
-    return is_spent(progress, config) or stability.has_stalled(losses, config.early_stop)
+    return is_spent(progress, config) or has_stalled(losses, config.early_stop)
 
 
 def uses_bfloat16(precision: Precision, device: torch.device) -> bool:

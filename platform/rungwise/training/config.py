@@ -1,0 +1,68 @@
+"""Keys of a run that learns by gradient: the block `pretrain` with kind gradient."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rungwise.core.config import Config
+from rungwise.instances.order import OrderConfig
+from rungwise.models.objectives import ObjectiveConfig
+from rungwise.training.optimizer import AnyOptimizerConfig, OptimizerConfig
+from rungwise.training.progress import EarlyStopConfig
+
+# "auto" is bfloat16 where the processor multiplies it natively, else float32. Weights, moments and
+# losses are float32 in each.
+Precision = Literal["float32", "bfloat16", "auto"]
+
+
+class GradientConfig(Config):
+    """What is trained: these values decide the weights that come out.
+
+    A run ends after `steps`, or when a budget of tokens or seconds is spent, whichever comes first,
+    and the learning rate has gone its whole way by then: it follows the largest share spent.
+    """
+
+    kind: Literal["gradient"] = "gradient"
+    objective: ObjectiveConfig = ObjectiveConfig()
+    steps: int = Field(ge=1)
+    # The share of the steps, the last ones, that read `longer_instances`.
+    longer_share: float | None = Field(default=None, gt=0, lt=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_seconds: float | None = Field(default=None, gt=0)  # in the loop, validation included
+    global_batch_size: int = Field(default=256, ge=1)  # instances
+    order: OrderConfig = OrderConfig()
+    optimizer: AnyOptimizerConfig = OptimizerConfig()
+    precision: Precision = "float32"
+    validation_every_steps: int = Field(default=1000, ge=1)
+    validation_instances: int = Field(default=2048, ge=1)
+    log_every_steps: int = Field(default=10, ge=1)
+    max_skipped_steps: int = Field(default=10, ge=0)  # because their gradient was not finite
+    spike_factor: float = Field(default=1.5, gt=1)  # times the running median of the loss
+    early_stop: EarlyStopConfig | None = None
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _reaches_the_longer(self) -> GradientConfig:
+        ends = [
+            name
+            for name in ("max_tokens", "max_seconds", "early_stop")
+            if getattr(self, name) is not None
+        ]
+        if self.longer_share is not None and ends:
+            raise ValueError(
+                f"longer_share {self.longer_share} is a share of the steps, and {ends[0]} could "
+                f"end the run before the longer instances; set longer_share or {ends[0]} to null"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _whole_lanes(self) -> GradientConfig:
+        if self.global_batch_size % self.order.lanes:
+            raise ValueError(
+                f"order.lanes {self.order.lanes} does not divide global_batch_size "
+                f"{self.global_batch_size}, so workers would change lanes at every step and fetch "
+                "each other's shards; choose a divisor"
+            )
+        return self
