@@ -13,7 +13,9 @@ from rungwise.training.config import GradientConfig
 
 def _kind(block: Any) -> str:
     """The tag of a `pretrain` block: `gradient` where it names none."""
-    return block.get("kind", "gradient") if isinstance(block, dict) else getattr(block, "kind", None)
+    return (
+        block.get("kind", "gradient") if isinstance(block, dict) else getattr(block, "kind", None)
+    )
 
 
 PretrainConfig = Annotated[Annotated[GradientConfig, Tag("gradient")], Discriminator(_kind)]
