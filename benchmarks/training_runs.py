@@ -28,7 +28,8 @@ import torch
 from torch import distributed as dist
 from torch import multiprocessing
 
-from rungwise.cluster.session import session, set_environment
+from rungwise.cluster.environment import set_environment
+from rungwise.cluster.session import session
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import validate
 from rungwise.core.context import ComputeConfig, Context, SilentReporter

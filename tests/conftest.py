@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rungwise.cluster.session import session, set_environment
+from rungwise.cluster.environment import set_environment
+from rungwise.cluster.session import session
 from rungwise.core.context import ComputeConfig
 from rungwise.instances.shards import Shard, digest, write
 from rungwise.tokenizer import SpecialIds

@@ -31,7 +31,8 @@ BUCKET = "rungwise-faults"
 # environment that it was started with.
 STAGE = """
 import json, sys
-from rungwise.cluster.session import session, set_environment
+from rungwise.cluster.environment import set_environment
+from rungwise.cluster.session import session
 set_environment()
 from rungwise.core.config import validate
 from rungwise.core.context import ComputeConfig, Context, SilentReporter

@@ -24,7 +24,8 @@ import psutil
 import ray
 from torch import distributed as dist
 
-from rungwise.cluster.session import ENVIRONMENT, session, set_environment
+from rungwise.cluster.environment import ENVIRONMENT, set_environment
+from rungwise.cluster.session import session
 from rungwise.commands.prove_resume import kill_with_children
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rungwise import ray_private
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "platform" / "rungwise"
 # What must run on a bare machine with PyTorch: no Ray, no MLflow, whatever imports it.
@@ -47,6 +49,7 @@ def test_the_loop_and_the_models_import_neither_ray_nor_mlflow() -> None:
 # Lower layers first; a module may import from its own layer and those below.
 LAYERS = (
     "core",
+    "ray_private",
     "cluster",
     "corpus",
     "tokenizer",
@@ -83,3 +86,48 @@ def test_imports_go_one_way(path: Path) -> None:
                 assert target == own or RANK[target] < RANK[own] or (RANK[target] == RANK[own]), (
                     f"{relative}:{node.lineno} imports {target}, a layer above {own}"
                 )
+
+
+def _is_private(name: str) -> bool:
+    """Whether a dotted name of Ray lies in what Ray does not publish."""
+    parts = name.split(".")
+    inside = ("ray.autoscaler", "ray.core", "ray.dashboard", "ray.train.v2", "ray.includes")
+    return parts[0] == "ray" and (
+        any(part.startswith("_") and not part.startswith("__") for part in parts)
+        or name.startswith(inside)
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "private"),
+    [
+        ("import ray._private.utils", True),
+        ("from ray.train.torch.config import _TorchBackend", True),
+        ("from ray.autoscaler import tags", True),
+        ("ray._raylet.GcsClient()", True),
+        ("import ray.data\nfrom ray.train import FailureConfig\nray.__version__", False),
+    ],
+)
+def test_names_inside_ray_are_told_from_public_ones(source: str, private: bool) -> None:
+    assert bool(_private_names(ast.parse(source))) is private
+
+
+def _private_names(tree: ast.Module) -> list[str]:
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names.append(ast.unparse(node))
+    return [name for name in names if _is_private(name)]
+
+
+def test_one_file_names_what_is_inside_ray() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        assert _private_names(ast.parse(path.read_text("utf-8"))) == [], path
+    used = "\n".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
+    for name in ray_private._PLACES:
+        assert getattr(ray_private, name) is not None
+        assert used.count(name) > 1, f"{name} is used by nobody"

@@ -10,6 +10,7 @@ import torch
 import yaml
 
 from rungwise.core.config import load
+from rungwise.core.errors import ConfigError
 from rungwise.models.bert import BertForPretraining
 from rungwise.pipeline.recipe import Recipe
 from tests.conftest import REPOSITORY
@@ -55,3 +56,19 @@ def test_bert_base_is_the_papers() -> None:
     masking = recipe.instances.masking
     assert (masking.rate, masking.mask_share, masking.random_share) == (0.15, 0.8, 0.1)
     assert (recipe.instances.sequence_length, masking.max_predictions) == (128, 20)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("systems={a: {}}", "systems: this key is called variants now"),
+        ("further={}", "further: this key is called continued_pretraining now"),
+        ("pretrain_further=[a]", "pretrain_further: this key is called continue_with now"),
+        ("finetune.use.kind=full", "finetune.use: this key is called adaptation now"),
+        ("instances.units.segmenter=none", "instances.units: this key is called mask_units now"),
+        ("model.kind=two_way", "model.kind: two_way is called bidirectional now"),
+    ],
+)
+def test_an_old_key_is_refused_with_the_new_one_named(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(Recipe, REPOSITORY / "workflows" / "configs" / "quickstart.yaml", [override])

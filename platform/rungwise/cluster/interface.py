@@ -17,7 +17,8 @@ from typing import Any
 import psutil
 import ray
 from ray.train.torch import TorchConfig
-from ray.train.torch.config import _TorchBackend
+
+from rungwise.ray_private import TorchBackend
 
 _VARIABLE = "GLOO_SOCKET_IFNAME"
 
@@ -27,11 +28,11 @@ class NodeAddressTorchConfig(TorchConfig):
     """Ray Train's own connection of the workers, after each has chosen its interface."""
 
     @property
-    def backend_cls(self) -> type[_TorchBackend]:
+    def backend_cls(self) -> type[TorchBackend]:
         return _Backend
 
 
-class _Backend(_TorchBackend):
+class _Backend(TorchBackend):
     def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
         worker_group.execute(choose_interface)
         super().on_start(worker_group, backend_config)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rungwise.cluster.session import ENVIRONMENT
+from rungwise.cluster.environment import ENVIRONMENT
 
 GCS_PORT = 6379
 DASHBOARD_PORT = 8265

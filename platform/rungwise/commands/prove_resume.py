@@ -31,7 +31,8 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from rungwise.cluster.session import session, set_environment
+from rungwise.cluster.environment import set_environment
+from rungwise.cluster.session import session
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import fingerprint, load

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from rungwise.cluster.session import set_environment
+from rungwise.cluster.environment import set_environment
 from rungwise.core.exit_codes import OK, USER_ERROR, guarded
 from rungwise.core.stage import plan
 from rungwise.core.tracking import Tracker, without_password

@@ -15,9 +15,9 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -26,8 +26,13 @@ from rungwise.core.errors import ConfigError
 
 
 class Config(BaseModel):
-    """Base of every configuration block: frozen, unknown keys refused, no NaN."""
+    """Base of every configuration block: frozen, unknown keys refused, no NaN.
 
+    `renamed` maps keys that the block once had, and former names of its `kind`, to those of today:
+    a file that still has them is refused with the new name.
+    """
+
+    renamed: ClassVar[Mapping[str, str]] = {}
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True
     )
@@ -89,7 +94,7 @@ def with_overrides(data: dict[str, Any], overrides: dict[str, Any]) -> dict[str,
 
 
 def _key_in(node: Any, parts: list[str], depth: int) -> Any:
-    """What `parts[depth]` of a dotted key is in `node`: a key of a block, an index into a list."""
+    """Read `parts[depth]` of a dotted key as a key of a block, or as an index into a list."""
     part = parts[depth]
     if isinstance(node, list):
         if not part.isdigit() or int(part) >= len(node):
@@ -161,22 +166,30 @@ def _describe(model: type[Config], item: Any) -> str:
     location = _yaml_path(model, item["loc"])
     key = ".".join(str(part) for part in location) or "the file"
     if item["type"] == "extra_forbidden":
-        known = sorted(_fields_at(model, item["loc"][:-1]))
+        nodes = _nodes_at(model, item["loc"][:-1])
+        for node in nodes:
+            if new := node.renamed.get(str(location[-1])):
+                return f"{key}: this key is called {new} now"
+        known = sorted({name for node in nodes for name in node.model_fields})
         near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
         return f"{key}: unknown key; {hint}"
     if item["type"] == "missing":
         return f"{key}: this key is missing"
     if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        kinds = [str(_tag(node)) for node in _nodes_at(model, item["loc"])]
+        nodes = _nodes_at(model, item["loc"])
+        kinds = [str(_tag(node)) for node in nodes]
         tag = item.get("ctx", {}).get("tag")
+        for node in nodes:
+            if new := node.renamed.get(str(tag)):
+                return f"{key}.kind: {tag} is called {new} now"
         near = difflib.get_close_matches(str(tag), kinds, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        found = f"found {tag!r}{hint}" if tag is not None else "this key is missing"
-        return f"{key}.kind: expected one of {', '.join(kinds)}; {found}"
+        given = f"found {tag!r}{hint}" if tag is not None else "this key is missing"
+        return f"{key}.kind: expected one of {', '.join(kinds)}; {given}"
     message = item["msg"].removeprefix("Value error, ")
-    found = "" if item["type"] == "value_error" else f", found {_shorten(item.get('input'))}"
-    return f"{key}: {message[0].lower() + message[1:]}{found}"
+    given = "" if item["type"] == "value_error" else f", found {_shorten(item.get('input'))}"
+    return f"{key}: {message[0].lower() + message[1:]}{given}"
 
 
 def _yaml_path(model: Any, location: tuple[int | str, ...]) -> list[int | str]:
@@ -195,10 +208,6 @@ def _yaml_path(model: Any, location: tuple[int | str, ...]) -> list[int | str]:
     return path
 
 
-def _fields_at(model: type[Config], location: tuple[int | str, ...]) -> set[str]:
-    return {name for node in _nodes_at(model, location) for name in node.model_fields}
-
-
 def _nodes_at(model: type[Config], location: tuple[int | str, ...]) -> list[type[Config]]:
     nodes: list[Any] = [model]
     for part in location:
@@ -208,13 +217,13 @@ def _nodes_at(model: type[Config], location: tuple[int | str, ...]) -> list[type
 
 
 def _children(nodes: list[Any], part: int | str) -> list[Any]:
-    found: list[Any] = []
+    children: list[Any] = []
     for node in nodes:
         if _is_model(node) and part in node.model_fields:
-            found.extend(_models_in(node.model_fields[part].annotation))
+            children.extend(_models_in(node.model_fields[part].annotation))
         elif not _is_model(node) or isinstance(part, int):
-            found.append(node)
-    return found
+            children.append(node)
+    return children
 
 
 def _models_in(annotation: Any) -> list[Any]:

@@ -9,8 +9,9 @@ B batch, T sequence, M masked positions
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,8 @@ _TOKENS_A_SPAN = 10.0  # phrases and spans decide 80/10/10 for all their tokens 
 
 class MaskedConfig(Config):
     """What every masked kind is told."""
+
+    renamed: ClassVar[Mapping[str, str]] = {"units": "mask_units"}
 
     sequence_length: int = Field(default=128, ge=8, le=65_535)  # special tokens included
     short_rate: float = Field(default=0.1, ge=0, le=1)  # of instances with a shorter target

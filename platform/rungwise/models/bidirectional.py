@@ -21,6 +21,10 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 
 from __future__ import annotations
 
+<<<<<<< HEAD
+=======
+from collections.abc import Mapping
+>>>>>>> main
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -44,6 +48,8 @@ from rungwise.models.transformer import (
 
 class BidirectionalConfig(Config):
     """The shape; `num_layers` is that of one direction. The defaults have BERT base's 12 blocks."""
+
+    renamed: ClassVar[Mapping[str, str]] = {"two_way": "bidirectional"}
 
     kind: Literal["bidirectional"] = "bidirectional"
     carries_state: ClassVar[bool] = False

@@ -279,8 +279,11 @@ class NgramLanguageModel:
             self.keys, self.ngram_log_probabilities[1:], self.log_backoffs, strict=True
         ):
             position = np.flatnonzero(index[:-1] >= 0) + 1
+            key = index[position - 1] * self.vocab_size + tokens[position]
+            # Sorted, searches stay in the cache: several times faster.
+            ascending = np.argsort(key)
+            position, key = position[ascending], key[ascending]
             context = index[position - 1]
-            key = context * self.vocab_size + tokens[position]
             place = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
             known = keys[place] == key
             scores[position] = np.where(known, values[place], scores[position] + backoffs[context])

@@ -11,19 +11,16 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray._private.ray_constants import (
-    DASHBOARD_CLIENT_MAX_SIZE,
-    RAY_RUNTIME_ENV_IGNORE_GITIGNORE,
-    get_runtime_env_default_excludes,
-)
-from ray._private.runtime_env.packaging import (
-    GCS_STORAGE_MAX_SIZE,
-    _dir_travel,
-    _get_excludes,
-    get_uri_for_directory,
-)
-
 from rungwise.core.errors import UserError
+from rungwise.ray_private import (
+    DASHBOARD_CLIENT_MAX_SIZE,
+    GCS_STORAGE_MAX_SIZE,
+    IGNORE_GITIGNORE,
+    default_excludes,
+    folder_excludes,
+    uri_of_folder,
+    walk_folder,
+)
 
 # The job server takes no larger body, and the head's store no larger value.
 MOST_BYTES = min(DASHBOARD_CLIENT_MAX_SIZE, GCS_STORAGE_MAX_SIZE)
@@ -66,9 +63,9 @@ def packed(folder: Path) -> list[Packed]:
                     "folder with --working-dir, or exclude what a job does not need in .rayignore"
                 )
 
-    excludes = [_get_excludes(folder, get_runtime_env_default_excludes())]
+    excludes = [folder_excludes(folder, default_excludes())]
     try:
-        _dir_travel(folder, excludes, take, include_gitignore=_gitignore_counts(), logger=_SILENT)
+        walk_folder(folder, excludes, take, include_gitignore=_gitignore_counts(), logger=_SILENT)
     except OSError as error:
         raise UserError(
             f"cannot read {error.filename} ({error.strerror}), which would be uploaded; exclude it "
@@ -85,10 +82,8 @@ def package_bytes(files: list[Packed]) -> int:
 
 def package_uri(folder: Path) -> str:
     """The name of the folder's package on a cluster: a digest of its content."""
-    return get_uri_for_directory(
-        str(folder), _gitignore_counts(), excludes=get_runtime_env_default_excludes()
-    )
+    return uri_of_folder(str(folder), _gitignore_counts(), excludes=default_excludes())
 
 
 def _gitignore_counts() -> bool:
-    return os.environ.get(RAY_RUNTIME_ENV_IGNORE_GITIGNORE, "0") != "1"
+    return os.environ.get(IGNORE_GITIGNORE, "0") != "1"

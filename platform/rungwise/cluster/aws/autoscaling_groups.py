@@ -55,15 +55,16 @@ from typing import Any
 import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
-from ray.autoscaler.node_provider import NodeProvider
-from ray.autoscaler.tags import (
+
+from rungwise.ray_private import (
     NODE_KIND_HEAD,
     NODE_KIND_WORKER,
     TAG_RAY_LAUNCH_REQUEST,
     TAG_RAY_NODE_KIND,
     TAG_RAY_USER_NODE_TYPE,
+    InstanceReconcileConfig,
+    NodeProvider,
 )
-from ray.autoscaler.v2.instance_manager.config import InstanceReconcileConfig
 
 logger = logging.getLogger(__name__)
 

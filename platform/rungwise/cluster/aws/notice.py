@@ -117,9 +117,7 @@ class RayCluster:
 
     def nodes_here(self) -> list[str]:
         """The ids, in hexadecimal, of the living nodes with this machine's address."""
-        from ray.core.generated.gcs_pb2 import (
-            GcsNodeInfo,  # pyright: ignore[reportAttributeAccessIssue]
-        )
+        from rungwise.ray_private import GcsNodeInfo
 
         nodes = self._connected().get_all_node_info(
             timeout=_CALL_SECONDS, state_filter=GcsNodeInfo.GcsNodeState.ALIVE
@@ -130,9 +128,7 @@ class RayCluster:
 
     def drain(self, node: str, notice: Notice) -> None:
         """Raises RuntimeError if Ray refuses."""
-        from ray.core.generated.autoscaler_pb2 import (
-            DrainNodeReason,  # pyright: ignore[reportAttributeAccessIssue]
-        )
+        from rungwise.ray_private import DrainNodeReason
 
         accepted, why = self._connected().drain_node(
             node,
@@ -145,7 +141,7 @@ class RayCluster:
             raise RuntimeError(f"Ray refused to drain node {node}: {why}")
 
     def _connected(self) -> Any:
-        from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]
+        from rungwise.ray_private import GcsClient
 
         if self._client is None:
             # Ray 2.60 does not find every name that the machine finds.
