@@ -21,10 +21,7 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-=======
 from collections.abc import Mapping
->>>>>>> main
 from typing import ClassVar, Literal, Self
 
 import torch
