@@ -33,6 +33,7 @@ class ComputeConfig(Config):
     checkpoint_every_steps: int = Field(default=100, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
     keep_checkpoint_every_steps: int | None = Field(default=None, ge=1)  # these are never removed
+    max_concurrent_stages: int = Field(default=1, ge=1)  # that do not need each other
     max_concurrent_trials: int = Field(default=2, ge=1)  # of a sweep; fewer where fewer fit
     cpus_per_trial: float = Field(default=1.0, gt=0)
     gpus_per_trial: float = Field(default=0.0, ge=0)

@@ -20,6 +20,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,7 @@ _ATTEMPTS = 4
 _CONNECT_SECONDS = 5
 _ANSWER_SECONDS = 30
 _SHORT_ANSWERS = 3
+_SETTLE_SECONDS = 3.0
 
 
 def is_remote(uri: str) -> bool:
@@ -101,17 +103,31 @@ class Folder:
 
     def subfolders(self) -> list[str]:
         """The names of the folders directly in this one, sorted."""
+        return self._directly_here("directory")
+
+    def files(self) -> list[str]:
+        """The names of the files directly in this one, sorted."""
+        return self._directly_here("file")
+
+    def _directly_here(self, kind: str) -> list[str]:
         fs, root = self._filesystem()
         with reached(self.uri):
             if not fs.exists(root):
                 return []
             entries = fs.ls(root, detail=True)
-        paths = [str(item["name"]) for item in entries if item["type"] == "directory"]
+        paths = [str(entry["name"]) for entry in entries if entry["type"] == kind]
         return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
 
     def read_bytes(self, name: str) -> bytes:
-        with reached(self.uri), _open(self.path(name)) as stream:
-            return stream.read()
+        with reached(self.uri):
+            while True:
+                try:
+                    with _open(self.path(name)) as stream:
+                        return stream.read()
+                except OSError as error:
+                    # Replaced between s3fs's two requests: read what is new.
+                    if not (isinstance(error.__cause__, OSError) and _refused(error.__cause__)):
+                        raise
 
     def open(self, name: str) -> BinaryIO:
         """A seekable stream of the bytes of one file; nothing is kept on this machine."""
@@ -122,6 +138,53 @@ class Folder:
         """Write one file whole: a reader sees the old file, the new one, or none."""
         with self.staged(name) as path:
             path.write_bytes(data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write one small file unless there is one already; False if there is.
+
+        Of several that create one name at once, one succeeds: on a disk by O_EXCL (a reader may
+        meet the file while it is still empty), on a store by a put that is conditional. A store
+        that does not know those is written to, and read again after _SETTLE_SECONDS: there, two
+        can succeed if one of them takes longer than that for its put.
+        """
+        if not self.remote:
+            return self._create_local(name, data)
+        fs, root = self._filesystem()
+        path = f"{root}/{name}"
+        with reached(self.uri):
+            if fs.exists(path):
+                return False
+            try:
+                fs.pipe_file(path, data, mode="create")
+                # The same again, which must be refused: or else the condition was not looked at.
+                fs.pipe_file(path, data, mode="create")
+            except OSError as error:
+                if _refused(error):
+                    # By us, if the first answer was lost and botocore asked again.
+                    return self._holds(name, data)
+                if error.errno != errno.ENOSYS:
+                    raise
+                fs.pipe_file(path, data)
+        time.sleep(_SETTLE_SECONDS)
+        return self._holds(name, data)
+
+    def _create_local(self, name: str, data: bytes) -> bool:
+        path = Path(self.uri) / name
+        with explained(self.uri):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            except FileExistsError:
+                return False
+            with open(descriptor, "wb") as stream:
+                stream.write(data)
+        return True
+
+    def _holds(self, name: str, data: bytes) -> bool:
+        try:
+            return self.read_bytes(name) == data
+        except FileNotFoundError:
+            return False
 
     @contextlib.contextmanager
     def staged(self, name: str) -> Iterator[Path]:
@@ -443,6 +506,12 @@ def _store_message(error: Exception) -> str:
     if code == "NoSuchBucket":
         return "there is no such bucket"
     return "" if isinstance(error, FileNotFoundError) else " ".join(str(cause).split())
+
+
+def _refused(error: OSError) -> bool:
+    """True if a conditional put met another object, or another put of the same one."""
+    answer = getattr(error.__cause__, "response", {}).get("ResponseMetadata", {})
+    return answer.get("HTTPStatusCode") in (409, 412)
 
 
 def _bucket(uri: str) -> str:
