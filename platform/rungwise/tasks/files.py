@@ -19,14 +19,15 @@ from rungwise.tasks.splits import drawn, overlap, shares
 
 @dataclass(frozen=True)
 class Task:
-    """What a task stage writes: the splits, what they have in common, and what was found.
+    """What a task stage writes: the splits, and what they have in common.
 
-    `found` goes into the summary; `notes` are lines that the user should read.
+    `overlap` and `irregular` are those of the summary; `notes` are lines that the user should read.
     """
 
     info: TaskInfo
     splits: dict[str, list[Any]]
-    found: dict[str, Any] = field(default_factory=dict)
+    overlap: dict[str, int] = field(default_factory=dict)
+    irregular: dict[str, dict[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -65,15 +66,15 @@ def load(config: FilesTaskConfig) -> Task:
                 f"{number} of {len(splits[split])} {split} examples have a text that stands in "
                 "train too; their score says what was remembered"
             )
-    irregular = {split: dict(found) for split, found in counts.items() if found}
+    irregular = {split: dict(reasons) for split, reasons in counts.items() if reasons}
     notes += [
         f"{split}: {number} {reason.replace('_', ' ')}"
-        for split, found in irregular.items()
-        for reason, number in found.items()
+        for split, reasons in irregular.items()
+        for reason, number in reasons.items()
     ]
     if labels and (idle := set(labels) - {label for e in splits["train"] for label in _of(e)}):
         notes.append(f"no training example has the label {listed(_sorted(idle))}")
-    return Task(info, splits, {"overlap": shared, "irregular": irregular}, notes)
+    return Task(info, splits, shared, irregular, notes)
 
 
 def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Example]:

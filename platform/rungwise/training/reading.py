@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig
 from rungwise.instances.kinds import AnyInstancesConfig, config_of
 from rungwise.instances.masked import MaskedConfig
+from rungwise.instances.summary import InstancesSummary
 from rungwise.models.config import AnyModelConfig, flops_per_token
 from rungwise.training.curriculum import Phase, first_longer_step
 from rungwise.training.feed import StepBatch, held_out_batches, open_source, step_batch
@@ -36,7 +36,7 @@ def epochs_read(turns: list[tuple[int, Artifact]], steps: int, global_batch_size
     """How often the first `steps` steps read the instances, each phase its own."""
     ends = [*(first for first, _ in turns[1:]), steps]
     return sum(
-        max(0, min(end, steps) - first) * global_batch_size / artifact.summary["instances"]["train"]
+        max(0, min(end, steps) - first) * global_batch_size / InstancesSummary.of(artifact).instances.train
         for (first, artifact), end in zip(turns, ends, strict=True)
     )
 
@@ -70,11 +70,9 @@ def _phase(
     compute: ComputeConfig,
     group: Group,
 ) -> Phase:
-    summary = instances.summary
-    length = summary["sequence_length"]
-    micro_batch_size = rows_for_length(
-        compute.micro_batch_size, first.summary["sequence_length"], length
-    )
+    summary = InstancesSummary.of(instances)
+    length = length_of(instances)
+    micro_batch_size = rows_for_length(compute.micro_batch_size, length_of(first), length)
     cache_bytes = compute.shard_cache_megabytes << 20
     train_source, validation_source = (
         open_source(instances, split, cache_bytes, compute.compile)
@@ -108,11 +106,11 @@ def _phase(
             settings.seed,
         ),
         tokens_per_byte(summary)
-        if settings.objective.kind in _READS_LEFT_TO_RIGHT and "text_bytes" in summary
+        if settings.objective.kind in _READS_LEFT_TO_RIGHT
         else None,
         flops_per_token(
             model,
-            summary["vocab_size"],
+            summary.vocab_size,
             length,
             settings.objective.kind,
             masked_a_row(config_of(instances)),
@@ -127,9 +125,15 @@ def masked_a_row(config: AnyInstancesConfig) -> float:
     return min(config.masking.rate * config.sequence_length, config.masking.max_predictions)
 
 
-def tokens_per_byte(summary: Mapping[str, Any]) -> float:
+def length_of(instances: Artifact) -> int:
+    """T: the tokens of the longest row."""
+    length = InstancesSummary.of(instances).sequence_length
+    assert length is not None, f"instances {instances.fingerprint} have no rows to train on"
+    return length
+
+
+def tokens_per_byte(summary: InstancesSummary) -> float:
     """Predicted tokens of the held-out blocks over the bytes of their text in UTF-8."""
-    held_out = [row for row in summary["files"] if row["split"] == "validation"]
     # A block holds one token more than it predicts.
-    predicted = sum(row["tokens"] - row["instances"] for row in held_out)
-    return predicted / max(1, summary["text_bytes"]["validation"])
+    predicted = sum(row.tokens - row.instances for row in summary.files_of("validation"))
+    return predicted / max(1, summary.text_bytes.validation)
