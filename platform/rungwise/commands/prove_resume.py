@@ -41,11 +41,13 @@ from rungwise.core.exit_codes import OK
 from rungwise.core.provenance import provenance
 from rungwise.core.storage import Folder
 from rungwise.core.tracking import Tracker
+from rungwise.instances.summary import InstancesSummary
 from rungwise.pipeline import runner
 from rungwise.pipeline.recipe import Recipe, instances_stages
 from rungwise.pipeline.workflow import root_folder, spool_folder, tracking_uri
 from rungwise.pretraining import gradient as trainer
 from rungwise.pretraining.gradient import PretrainStageConfig
+from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.training.curriculum import first_longer_step
 from rungwise.training.reading import READ_BY_NAME
 
@@ -135,16 +137,16 @@ def prove_resume(
     disturbed = _run(config, read, changed, broken, "3 of 3, resumed", console)
     assert disturbed is not None
     certificate = {
-        **_compared(undisturbed, disturbed, same_workers=before == after),
+        **_compared(_gradient(undisturbed), _gradient(disturbed), same_workers=before == after),
         "workers": {"undisturbed": before, "until_the_kill": before, "after_it": after},
         "parallel": compute.parallel,
         "killed_at_step": kill_at,
-        "resumed_at_step": disturbed["attempts"][-1]["step"],
-        "steps": undisturbed["steps"],
-        "instances": inputs["instances"].summary["instances"]["train"],
+        "resumed_at_step": _gradient(disturbed).attempts[-1].step,
+        "steps": _gradient(undisturbed).steps,
+        "instances": InstancesSummary.of(inputs["instances"]).instances.train,
         "global_batch_size": config.pretrain.global_batch_size,
-        "epochs": undisturbed["epochs"],
-        "precision": _precision(undisturbed),
+        "epochs": undisturbed.epochs,
+        "precision": _precision(_gradient(undisturbed)),
         "seeds": {"pretrain": config.pretrain.seed, "kill": seed},
         "config": fingerprint({"config": config}),
         "instances_fingerprints": [artifact.fingerprint for artifact in read.values()],
@@ -160,7 +162,7 @@ def prove_resume(
 
 def second_epoch(config: PretrainStageConfig, instances: Artifact) -> tuple[int, int]:
     """The first and the last step of the second epoch at which a run can be killed."""
-    count = instances.summary["instances"]["train"]
+    count = InstancesSummary.of(instances).instances.train
     size, steps = config.pretrain.global_batch_size, config.pretrain.steps
     longer_from = first_longer_step(steps, config.pretrain.longer_share)
     first, last = -(-count // size) + 1, min(2 * count // size, steps - 1, longer_from)
@@ -173,30 +175,35 @@ def second_epoch(config: PretrainStageConfig, instances: Artifact) -> tuple[int,
     return first, last
 
 
-def _precision(summary: dict[str, Any]) -> str:
-    """What "auto" came to."""
-    return "bfloat16" if summary["bfloat16"] else "float32"
+def _gradient(summary: PretrainSummary) -> GradientRun:
+    assert summary.gradient is not None, "the proof is of a fit by gradient"
+    return summary.gradient
 
 
-def _compared(one: dict[str, Any], other: dict[str, Any], same_workers: bool) -> dict[str, Any]:
+def _precision(run: GradientRun) -> str:
+    """The one that "auto" came to."""
+    return "bfloat16" if run.bfloat16 else "float32"
+
+
+def _compared(one: GradientRun, other: GradientRun, same_workers: bool) -> dict[str, Any]:
     """What is the same in two runs, and what is not."""
     tolerance = 0.0 if same_workers else TOLERANCES[_precision(one)]
-    pairs = list(zip(one["history"], other["history"], strict=False))
+    pairs = list(zip(one.history, other.history, strict=False))
     difference = max(_difference(a["loss"], b["loss"]) for a, b in pairs)
-    steps_alike = [a["step"] for a in one["history"]] == [b["step"] for b in other["history"]]
-    differing = [a[0] for a, b in zip(one["data"], other["data"], strict=False) if a != b]
-    same_rows = one["data"] == other["data"]
+    steps_alike = [a["step"] for a in one.history] == [b["step"] for b in other.history]
+    differing = [a[0] for a, b in zip(one.data, other.data, strict=False) if a != b]
+    same_rows = one.data == other.data
     return {
         "verdict": "same" if same_rows and steps_alike and difference <= tolerance else "DIFFERENT",
         "same_instances_at_every_step": same_rows,
         "first_differing_step": differing[0] if differing else None,
-        "data_hash": {"undisturbed": one["data_hash"], "disturbed": other["data_hash"]},
+        "data_hash": {"undisturbed": one.data_hash, "disturbed": other.data_hash},
         "largest_relative_loss_difference": difference,
         "allowed_loss_difference": tolerance,
-        "bit_identical_losses": one["history"] == other["history"],
+        "bit_identical_losses": one.history == other.history,
         # Rows of [step, undisturbed, disturbed].
         "data_hash_by_step": [
-            [a[0], a[1], b[1]] for a, b in zip(one["data"], other["data"], strict=False)
+            [a[0], a[1], b[1]] for a, b in zip(one.data, other.data, strict=False)
         ],
         "loss_by_step": [[a["step"], a["loss"], b["loss"]] for a, b in pairs],
     }
@@ -293,7 +300,7 @@ def _run(
     title: str,
     console: Console,
     kill_at: int | None = None,
-) -> dict[str, Any] | None:
+) -> PretrainSummary | None:
     """The pretrain stage in a process of its own; its summary, or None if it was killed."""
     began = time.monotonic()
     workers, total = compute.num_workers, config.pretrain.steps
@@ -339,7 +346,7 @@ def _run(
             if not result.exists():
                 log.seek(0)
                 raise UserError(f"a run of the proof failed: {_last_line(log.read())}")
-        return json.loads(result.read_text())
+        return PretrainSummary.model_validate_json(result.read_text())
 
 
 def kill_with_children(pid: int) -> None:
@@ -376,14 +383,14 @@ def _work(path: str) -> None:
     context = Context(compute, StepFile(job["steps"], job["hold_at"]))
     output = Folder.at(job["output"])
     with session(compute):
-        summary = trainer.run(
+        summary = trainer.pretrain_model(
             PretrainStageConfig.model_validate(job["config"]),
             inputs,
             output,
             context,
         )
     Folder.at(Path(job["result"]).parent).write_bytes(
-        Path(job["result"]).name, json.dumps(summary).encode()
+        Path(job["result"]).name, summary.model_dump_json().encode()
     )
 
 

@@ -17,6 +17,8 @@ from rungwise.core.stage import plan
 from rungwise.core.tracking import Tracker, without_password
 from rungwise.pipeline.runner import Outcome, run
 from rungwise.pipeline.workflow import prepare, spool_folder, tracking_uri
+from rungwise.report.page import REPORT, ReportSummary
+from rungwise.serving.registry import REGISTER, RegisterSummary
 
 
 def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
@@ -37,7 +39,8 @@ def run_command(workflow: str, config: str, overrides: Sequence[str]) -> int:
         return Tracker(uri, recipe.tracking.experiment, spool_folder(root))
 
     console = Console()
-    outcome = run(stages, root, recipe.name, recipe.compute, tracker, console)
+    kept = recipe.resolved(root.uri)
+    outcome = run(stages, root, recipe.name, recipe.compute, tracker, console, kept)
     _print_outcome(outcome, uri, shlex.join([config, *overrides]), console)
     return OK
 
@@ -74,10 +77,10 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, console: Console) ->
     built = f"{len(outcome.built)} of {len(outcome.artifacts)} stages built"
     console.print(f"\n{built} in {outcome.seconds:.0f} s", highlight=False)
     for artifact in outcome.artifacts.values():
-        if "page" in artifact.summary:
-            _say(console, "report", artifact.folder.path(artifact.summary["page"]))
-        if "model_uri" in artifact.summary:
-            _say(console, "model", artifact.summary["model_uri"])
+        if artifact.stage == REPORT.name:
+            _say(console, "report", artifact.folder.path(ReportSummary.of(artifact).page))
+        if artifact.stage == REGISTER.name:
+            _say(console, "model", RegisterSummary.of(artifact).model_uri)
     shown = without_password(uri)
     hint = f"  (look at it with: rungwise ui {recipe})" if uri.startswith("sqlite:") else ""
     _say(console, "MLflow", shown + hint)

@@ -73,9 +73,7 @@ def build_corpus(
     return summary
 
 
-CORPUS = StageType(
-    "corpus", 3, build_corpus, CorpusSummary, identity=identity, outside=outside
-)
+CORPUS = StageType("corpus", 3, build_corpus, CorpusSummary, identity=identity, outside=outside)
 
 
 def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[str, Any]]:

@@ -56,7 +56,7 @@ class CorpusSummary(Summary):
 def summary_of(reports: dict[str, Any]) -> CorpusSummary:
     """The summary of a corpus; `reports` are of `shards.merged`."""
     files = [CorpusFile(**row) for row in reports["files"]]
-    totals = {
+    totals: dict[str, Any] = {
         unit: PerSplit(
             **{
                 split: sum(getattr(row, unit) for row in files if row.split == split)

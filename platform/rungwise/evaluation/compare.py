@@ -299,8 +299,7 @@ def _differences(
     for first, second in itertools.combinations(names, 2):
         scores = [[row.test[info.metric] for row in _of(rows, name)] for name in (first, second)]
         stacked = [
-            np.stack([sums[name, row.seed] for row in _of(rows, name)])
-            for name in (first, second)
+            np.stack([sums[name, row.seed] for row in _of(rows, name)]) for name in (first, second)
         ]
         drawn = paired_bootstrap(
             *stacked,
@@ -344,7 +343,6 @@ def _selection(inputs: dict[str, Artifact], name: str) -> Selection | None:
     if sweep is None:
         return None
     best = SweepSummary.of(sweep).best
-    assert best.score is not None, "a winner has a score"
     return Selection(score=best.score, trial=best.name, seed=best.seed)
 
 
@@ -380,4 +378,3 @@ def _predictions(scratch: Folder, done: str) -> list[dict[str, Any]]:
 
 def _json_lines(rows: list[dict[str, Any]]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode("utf-8")
-

@@ -96,7 +96,7 @@ class TableSummary(Summary):
 def build_table(
     config: TableConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> TableSummary:
-    """Write `table.csv`, `differences.csv`, `budgets.csv` and `table.md`; inputs are evaluations."""
+    """Write `table.csv`, `differences.csv`, `budgets.csv` and `table.md` of the evaluations."""
     _check(config)
     evaluated = [EvaluateSummary.of(artifact) for artifact in inputs.values()]
     whole = [each for each in evaluated if each.budget is None]

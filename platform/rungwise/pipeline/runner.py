@@ -11,7 +11,7 @@ import datetime
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from rungwise.core.errors import StageFailed, UserError, user_error_in
 from rungwise.core.provenance import provenance
 from rungwise.core.stage import Planned, Stage, plan
 from rungwise.core.storage import Folder, explained
+from rungwise.core.summary import Summary
 from rungwise.core.tracking import Tracker
 from rungwise.pipeline.display import Display
 
@@ -53,11 +54,12 @@ def run(
     compute: ComputeConfig,
     tracker: Callable[[], Tracker],
     console: Console,
+    recipe: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Build what is missing of `stages` (in order, inputs first) below `root`.
 
-    `tracker` is called only if something must be built. Raises UserError for what the user can
-    mend, StageFailed for anything else a stage raises.
+    `tracker` is called only if something must be built; `recipe` is kept in the records. Raises
+    UserError for what the user can mend, StageFailed for anything else a stage raises.
     """
     began = time.monotonic()
     root.check_writable("root")
@@ -66,9 +68,9 @@ def run(
         if all(row.artifact for row in rows):
             done = {row.stage.shown: row.artifact for row in rows if row.artifact}
             for name, artifact in done.items():
-                display.cached(name, artifact.summary.get("headline", ""))
+                display.cached(name, artifact.headline)
             return Outcome(done, (), time.monotonic() - began, 0)
-        return _build(rows, root, label, compute, tracker(), display, began)
+        return _build(rows, root, label, compute, tracker(), display, began, recipe or {})
 
 
 def _build(
@@ -79,6 +81,7 @@ def _build(
     tracker: Tracker,
     display: Display,
     began: float,
+    recipe: Mapping[str, Any],
 ) -> Outcome:
     from rungwise.cluster.session import session
 
@@ -94,14 +97,14 @@ def _build(
                 stage = row.stage
                 if row.artifact:
                     finished[stage.shown] = row.artifact
-                    display.cached(stage.shown, row.artifact.summary.get("headline", ""))
+                    display.cached(stage.shown, row.artifact.headline)
                     continue
                 inputs = {name: finished[source.shown] for name, source in stage.inputs.items()}
-                job = _Job(row, inputs, label, compute, tracker, parent, made_by, display)
+                job = _Job(row, inputs, label, compute, tracker, parent, made_by, display, recipe)
                 finished[stage.shown] = job.run()
                 built.append(stage.shown)
         tracker.tags(
-            parent, {f"rungwise.{name}": found.fingerprint for name, found in finished.items()}
+            parent, {f"rungwise.{name}": made.fingerprint for name, made in finished.items()}
         )
         status = "FINISHED"
     except KeyboardInterrupt:
@@ -125,11 +128,12 @@ class _Job:
     parent: str
     made_by: dict[str, Any]
     display: Display
+    recipe: Mapping[str, Any]
 
     def run(self) -> Artifact:
         stage, folder = self.row.stage, self.row.folder
         self._check_room()
-        if not stage.resumes:
+        if not stage.type.resumes:
             folder.remove()
         key = f"{stage.name}-{stage.fingerprint}"
         self.tracker.open(
@@ -138,7 +142,9 @@ class _Job:
             parent=self.parent,
             tags=_source_tags(self.made_by)
             | {"rungwise.core.stage": stage.name, "rungwise.fingerprint": stage.fingerprint}
-            | {f"rungwise.input.{name}": found.fingerprint for name, found in self.inputs.items()},
+            | {
+                f"rungwise.input.{name}": source.fingerprint for name, source in self.inputs.items()
+            },
             params=flatten(stage.config),
         )
         self.display.start(stage.shown, self.row.reason)
@@ -146,7 +152,7 @@ class _Job:
         clock = time.monotonic()
         status = "FAILED"
         try:
-            summary = self._in_driver(key) if stage.place == "driver" else self._in_task(key)
+            summary = self._in_driver(key) if stage.type.place == "driver" else self._in_task(key)
             with explained(folder.uri):
                 artifact = self._record(summary, key, started, time.monotonic() - clock)
             status = "FINISHED"
@@ -161,10 +167,10 @@ class _Job:
             raise StageFailed(f"the stage {stage.shown} failed: {_last_line(error)}") from error
         finally:
             self.tracker.close(key, status)
-        self.display.finish(stage.shown, "done", summary.get("headline", ""))
+        self.display.finish(stage.shown, "done", summary.headline)
         return artifact
 
-    def _in_task(self, key: str) -> dict[str, Any]:
+    def _in_task(self, key: str) -> Summary:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -174,11 +180,11 @@ class _Job:
         # With the driver, so that the loss of another node does not take it away.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         board = Board.options(scheduling_strategy=here).remote()  # pyright: ignore[reportAttributeAccessIssue]
-        context = Context(self.compute, BoardReporter(board, stage.shown))
+        context = Context(self.compute, BoardReporter(board, stage.shown), recipe=self.recipe)
         # A killed node's stage starts again by itself; an exception of the stage does not.
         task = ray.remote(num_cpus=_STAGE_CPUS, max_retries=2, retry_exceptions=False)(_call)
         pending = task.options(name=stage.shown).remote(
-            stage.run, stage.config, self.inputs, self.row.folder, context
+            stage.type.run, stage.config, self.inputs, self.row.folder, context
         )
         try:
             while not ray.wait([pending], timeout=_POLL_SECONDS)[0]:
@@ -188,7 +194,7 @@ class _Job:
             self._handle(ray.get(board.drain.remote()), key)
             ray.kill(board)
 
-    def _in_driver(self, key: str) -> dict[str, Any]:
+    def _in_driver(self, key: str) -> Summary:
         stage = self.row.stage
         run_id = self.tracker.run_id(key, timeout_seconds=60)
         if run_id is None:
@@ -198,8 +204,8 @@ class _Job:
                 "when the server is back"
             )
         tracking = TrackingRun(self.tracker.uri, run_id)
-        context = Context(self.compute, tracking=tracking)
-        return stage.run(stage.config, self.inputs, self.row.folder, context)
+        context = Context(self.compute, tracking=tracking, recipe=self.recipe)
+        return stage.type.run(stage.config, self.inputs, self.row.folder, context)
 
     def _handle(self, events: list[dict[str, Any]], key: str) -> None:
         name = self.row.stage.shown
@@ -220,24 +226,23 @@ class _Job:
                     self.display.note(name, event["message"])
                     self.tracker.tags(key, {"rungwise.note": event["message"]})
 
-    def _record(self, summary: dict[str, Any], key: str, started: str, seconds: float) -> Artifact:
+    def _record(self, summary: Summary, key: str, started: str, seconds: float) -> Artifact:
         stage = self.row.stage
-        summary = dict(summary)
-        known = summary.pop("sha256", {})
-        show = summary.pop("show", [])
+        said = summary.model_dump(mode="json")
         run_id = self.tracker.run_id(key, timeout_seconds=0.1)
         record = {
             "stage": stage.name,
-            "version": stage.version,
+            "version": stage.type.version,
             "label": self.label,
             "fingerprint": stage.fingerprint,
             "facts": stage.facts,
             "config": stage.config.model_dump(mode="json"),
             "inputs": {
-                name: {"stage": found.stage, "fingerprint": found.fingerprint}
-                for name, found in self.inputs.items()
+                name: {"stage": source.stage, "fingerprint": source.fingerprint}
+                for name, source in self.inputs.items()
             },
-            "summary": summary,
+            "summary": said,
+            "recipe": dict(self.recipe),
             "started": started,
             "finished": _now(),
             "seconds": round(seconds, 3),
@@ -245,15 +250,15 @@ class _Job:
             "ray_job_id": os.environ.get("RAY_JOB_ID"),
             "made_by": self.made_by,
         }
-        artifact = artifacts.finish(self.row.folder, record, known)
+        artifact = artifacts.finish(self.row.folder, record, summary.sha256)
         numbers = {
             f"summary/{name}": float(value)
-            for name, value in flatten(summary).items()
+            for name, value in flatten(said).items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
         self.tracker.metrics(key, {"stage/seconds": seconds, **numbers}, step=0)
         self.tracker.artifact(key, str(artifact.folder.local(artifacts.RECORD)))
-        for name in show:
+        for name in summary.show:
             for target in (key, self.parent):
                 self.tracker.artifact(target, str(artifact.folder.local(name)))
         return artifact
@@ -273,7 +278,7 @@ def _call(
     inputs: dict[str, Artifact],
     output: Folder,
     context: Context,
-) -> dict[str, Any]:
+) -> Summary:
     try:
         return function(config, inputs, output, context)
     finally:

@@ -54,7 +54,7 @@ def _load_workflow(workflow: str) -> Callable[[Recipe], list[Stage]]:
     if not path.suffix:
         path = Path("workflows") / f"{workflow}.py"
     if not path.is_file():
-        there = ", ".join(sorted(str(found) for found in Path("workflows").glob("*.py")))
+        there = ", ".join(sorted(str(other) for other in Path("workflows").glob("*.py")))
         raise ConfigError(
             f"there is no workflow {path}; found: {there or 'no workflows/*.py in this folder'}"
         )

@@ -27,7 +27,16 @@ from rungwise.core.tracking import quieten_mlflow
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.finetune import DESCRIPTION
 from rungwise.serving.predictor import Predictor
-from rungwise.tasks.examples import Choice, Example, Question, Tagged, TaskInfo, TaskSummary, Text, read
+from rungwise.tasks.examples import (
+    Choice,
+    Example,
+    Question,
+    Tagged,
+    TaskInfo,
+    TaskSummary,
+    Text,
+    read,
+)
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.training.checkpoint import MODEL
 

@@ -87,7 +87,9 @@ def settings_of(config: SweepStageConfig, values: Values) -> FinetuneConfig:
     read_back = settings.model_dump(mode="json")
     for key, value in own.items():
         if not holds(resolved := value_at(read_back, key), value):
-            raise ConfigError(f"sweep.space.{FINETUNE}.{key}: drew {value!r}, which became {resolved}")
+            raise ConfigError(
+                f"sweep.space.{FINETUNE}.{key}: drew {value!r}, which became {resolved}"
+            )
     return settings
 
 

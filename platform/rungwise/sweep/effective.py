@@ -1,8 +1,8 @@
 """Did each drawn value take effect? A sweep over a key that nothing reads looks like any other.
 
 Three checks: the resolved `finetune` block holds each value (`draws.settings_of`), the artifacts of
-upstream values were made with them (`check_inputs`), and what the training measured of the objects it
-built is what was drawn (`difference`).
+upstream values were made with them (`check_inputs`), and what the training measured of the objects
+it built is what was drawn (`difference`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rungwise.core.title import Title
 from rungwise.sweep.config import FINETUNE
 from rungwise.sweep.space import holds, value_at
 
-READ = ("pretrain", "task", "tokenizer")  # by a trial
+_READ = ("pretrain", "task", "tokenizer")  # by a trial
 PREFIX = "effective/"  # of metrics that are measured settings: effective/learning_rate
 _PRECISION = 1e-6  # relative; what was measured may have been a float32
 
@@ -49,10 +49,7 @@ def difference(
 def inputs_of(inputs: Mapping[str, Artifact], upstream: int | None) -> dict[str, Artifact]:
     """The inputs of a trial: of those that are there once for each of the upstream values, the one
     with this number."""
-    of_trial = {str(Title(name, number=upstream)): name for name in READ}
-    return {of_trial[name]: artifact for name, artifact in inputs.items() if name in of_trial} | {
-        name: inputs[name] for name in READ if name in inputs
-    }
+    return {name: inputs.get(str(Title(name, number=upstream))) or inputs[name] for name in _READ}
 
 
 def check_inputs(inputs: Mapping[str, Artifact], upstream: Sequence[Mapping[str, Any]]) -> None:

@@ -79,9 +79,10 @@ class TrialRecord:
         fields = asdict(self)
         del fields["saved"], fields["number"]
         fields["finetune"] = fields.pop("settings")
-        if self.history and self.state != "failed":
-            fields |= {name: self.history[-1][name] for name in ("score", "loss")}
-        return Trial.model_validate(fields)
+        if not self.history or self.state == "failed":
+            return Trial.model_validate(fields)
+        last = {name: self.history[-1][name] for name in ("score", "loss")}
+        return ScoredTrial.model_validate(fields | last)
 
 
 class Epoch(Part):
@@ -96,7 +97,7 @@ class Epoch(Part):
 
 
 class Trial(Part):
-    """A trial that has ended; the fields are those of `TrialRecord`. One that failed has no score."""
+    """A trial that has ended, with the fields of `TrialRecord`."""
 
     name: str
     drawn: dict[str, Any]
@@ -110,8 +111,6 @@ class Trial(Part):
     taken_over: tuple[dict[str, Any], ...]
     seconds: float
     error: str | None
-    score: float | None = None
-    loss: float | None = None
 
     @property
     def epochs_run(self) -> int:
@@ -126,14 +125,21 @@ class Trial(Part):
         return self.state == "stopped_early"
 
 
+class ScoredTrial(Trial):
+    """A trial that did not fail, with what its last epoch scored."""
+
+    score: float
+    loss: float | None
+
+
 class SweepSummary(Summary):
-    """All trials and the winner. `upstream` are the values of keys before fine-tuning, by number;
+    """All trials and the winner. `upstream_values` are those of keys before fine-tuning, by number;
     `grid_epochs` what every combination of settings would take to its end."""
 
-    trials: tuple[Trial, ...]
-    best: Trial
+    trials: tuple[ScoredTrial | Trial, ...]
+    best: ScoredTrial
     metric: str
-    upstream: tuple[dict[str, Any], ...]
+    upstream_values: tuple[dict[str, Any], ...]
     stopped_early: int
     failed: int
     epochs_run: int
@@ -142,9 +148,9 @@ class SweepSummary(Summary):
     seconds: float
 
     @property
-    def scored(self) -> list[Trial]:
+    def scored(self) -> list[ScoredTrial]:
         """The trials that did not fail."""
-        return [trial for trial in self.trials if trial.score is not None]
+        return [trial for trial in self.trials if isinstance(trial, ScoredTrial)]
 
 
 def name_of(number: int) -> str:
@@ -182,8 +188,8 @@ def table(trials: Iterable[Trial]) -> list[dict[str, Any]]:
             **{key: _cell(value) for key, value in trial.values.items()},
             "epochs_run": trial.epochs_run,
             "epochs_asked": trial.epochs_asked,
-            "score": "" if trial.score is None else trial.score,
-            "loss": "" if trial.loss is None else trial.loss,
+            "score": getattr(trial, "score", ""),
+            "loss": getattr(trial, "loss", ""),
             "seconds": trial.seconds,
             **{f"effective/{key}": value for key, value in trial.effective.items()},
             "error": trial.error or "",

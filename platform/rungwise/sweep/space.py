@@ -158,8 +158,8 @@ def check_space(model: type[ConfigT], data: dict[str, Any], space: Mapping[str, 
             resolved = value_at(config.model_dump(mode="json"), key)
             if not holds(resolved, value):
                 raise ConfigError(
-                    f"sweep.space.{key}: {value!r} would become {resolved!r}; give values as the key "
-                    "takes them (whole numbers: kind integer)"
+                    f"sweep.space.{key}: {value!r} would become {resolved!r}; give values as the "
+                    "key takes them (whole numbers: kind integer)"
                 )
 
 

@@ -22,7 +22,7 @@ from rungwise.sweep import record as records
 from rungwise.sweep.config import SweepStageConfig
 from rungwise.sweep.draws import grid_epochs, upstream_values
 from rungwise.sweep.effective import check_inputs
-from rungwise.sweep.record import SweepSummary, Trial
+from rungwise.sweep.record import ScoredTrial, SweepSummary
 from rungwise.sweep.trial import STATES, Job, Train, train
 from rungwise.tasks.examples import TaskSummary
 
@@ -39,9 +39,9 @@ def run_sweep(
     """Run the trials; the winner has the highest validation score of those that ran to their end.
 
     `inputs` are task, tokenizer and pretrain, the last two once for each of the upstream values
-    where the sweep has such (`effective.inputs_of`). Started again in the same `output` after a kill, it runs what has not ended.
-    Raises UserError if every trial failed, if a trial asks for more than a node has, or if a value
-    was not in force.
+    where the sweep has such (`effective.inputs_of`). Started again in the same `output` after a
+    kill, it runs what has not ended. Raises UserError if every trial failed, if a trial asks for
+    more than a node has, or if a value was not in force.
     """
     from rungwise.sweep import tune
 
@@ -62,7 +62,7 @@ SWEEP = StageType("sweep", 3, run_sweep, SweepSummary, resumes=True)
 
 def _summary(job: Job, tried: list[dict[str, Any]]) -> SweepSummary:
     trials = [record.trial() for record in records.read_all(job.output)]
-    scored = [trial for trial in trials if trial.state in ("finished", "stopped_early")]
+    scored = [trial for trial in trials if isinstance(trial, ScoredTrial)]
     if not scored:
         raise UserError(
             f"all {len(trials)} trials of the sweep failed, the first with: {trials[0].error}"
@@ -81,7 +81,7 @@ def _summary(job: Job, tried: list[dict[str, Any]]) -> SweepSummary:
         trials=tuple(trials),
         best=best,
         metric=job.metric,
-        upstream=tuple(tried),
+        upstream_values=tuple(tried),
         stopped_early=stopped,
         failed=failed,
         epochs_run=sum(trial.epochs_run for trial in trials),
@@ -101,9 +101,8 @@ def _summary(job: Job, tried: list[dict[str, Any]]) -> SweepSummary:
     return summary
 
 
-def _rank(trial: Trial) -> tuple[float, float, str]:
+def _rank(trial: ScoredTrial) -> tuple[float, float, str]:
     """The winner's is the smallest."""
-    assert trial.score is not None, f"{trial.name} has ended without a score"
     return -trial.score, math.inf if trial.loss is None else trial.loss, trial.name
 
 

@@ -112,7 +112,7 @@ def _check_size(config: TrainedConfig, tokenizer: Tokenizer, characters: int) ->
         )
 
 
-def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, float]:
+def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:
     encoder = encoder_of(tokenizer)
     unknown_id = special_ids(tokenizer).unk
     files = CorpusSummary.of(corpus).files_of("validation")

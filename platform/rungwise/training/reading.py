@@ -36,7 +36,9 @@ def epochs_read(turns: list[tuple[int, Artifact]], steps: int, global_batch_size
     """How often the first `steps` steps read the instances, each phase its own."""
     ends = [*(first for first, _ in turns[1:]), steps]
     return sum(
-        max(0, min(end, steps) - first) * global_batch_size / InstancesSummary.of(artifact).instances.train
+        max(0, min(end, steps) - first)
+        * global_batch_size
+        / InstancesSummary.of(artifact).instances.train
         for (first, artifact), end in zip(turns, ends, strict=True)
     )
 
@@ -105,9 +107,7 @@ def _phase(
             micro_batch_size,
             settings.seed,
         ),
-        tokens_per_byte(summary)
-        if settings.objective.kind in _READS_LEFT_TO_RIGHT
-        else None,
+        tokens_per_byte(summary) if settings.objective.kind in _READS_LEFT_TO_RIGHT else None,
         flops_per_token(
             model,
             summary.vocab_size,
