@@ -32,6 +32,7 @@ from rungwise.training.checkpoint import MODEL, load_tensors
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
 from tests.conftest import SPECIAL_IDS, write_shards
+from tests.summaries import standing
 
 VOCAB = 60
 LENGTH = 32
@@ -64,14 +65,10 @@ def make_instances(folder: Path, kind: str = "masked_pairs", length: int = LENGT
         generator = np.random.Generator(np.random.Philox(number))
         built = build(made_up_text(number), settings, SPECIAL_IDS, generator)
         shards[f"{split}-00000.arrow"] = built.shard
-    summary = {
-        **write_shards(folder, shards, VOCAB),
-        "kind": kind,
-        "sequence_length": length,
-        "unigram_entropy": 4.0,
-    }
-    record = {"summary": summary, "config": settings.model_dump(mode="json")}
-    return Artifact("instances", "f" * 12, Folder.at(folder), record)
+    summary = write_shards(folder, shards, VOCAB, kind=kind, sequence_length=length)
+    return standing(
+        "instances", folder, summary, settings.model_dump(mode="json"), fingerprint="f" * 12
+    )
 
 
 def config(kind: str = "masked_pairs", **changes: Any) -> PretrainStageConfig:

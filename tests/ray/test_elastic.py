@@ -15,6 +15,7 @@ from rungwise.core.artifact import Artifact, finish
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
+from rungwise.instances.summary import InstancesSummary
 from rungwise.training.progress import Progress
 from tests.faults.raylets import Raylets, own_interfaces, raylets
 from tests.faults.training_job import job
@@ -122,7 +123,7 @@ def test_prove_resume_gives_a_certificate(
     tmp_path: Path, kind: str, parallel: Literal["ddp", "fsdp"], after: int
 ) -> None:
     instances = made(tmp_path / "instances", kind)
-    count = instances.summary["instances"]["train"]
+    count = InstancesSummary.of(instances).instances.train
     settings = config(kind, **{"pretrain.steps": count // 12 * 2 + 5})
     compute = ComputeConfig(
         num_workers=2,
