@@ -72,9 +72,7 @@ def tokens(tokenizer: Tokenizer, text: str) -> list[str]:
 def test_published_vocabularies_have_their_published_special_ids(
     name: str, special: SpecialIds, real_data: Path
 ) -> None:
-    found = special_ids(read(config(real_data / "vocab" / name)))
-    assert found == special
-    assert SpecialIds.from_data(json.loads(json.dumps(found.as_data()))) == found
+    assert special_ids(read(config(real_data / "vocab" / name))) == special
 
 
 def test_a_role_that_is_missing_is_refused_by_name() -> None:

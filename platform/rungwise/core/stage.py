@@ -58,7 +58,7 @@ class StageType(Generic[StageConfigT, SummaryT]):
         return Stage(
             self,
             config,
-            inputs or {},
+            dict(inputs or {}),
             config if self.identity is None else dict(self.identity(config)),
             {} if self.outside is None else dict(self.outside(config)),
             title or Title(self.name),
