@@ -161,7 +161,7 @@ def input_name(stage: str, variant: str, number: int | None = None) -> str:
 
 
 def _settings(config: CompareConfig, inputs: dict[str, Artifact], name: str) -> FinetuneConfig:
-    """What the sweep of a variant chose, or the config's own where there was none."""
+    """The settings that the sweep of a variant chose, or the config's where there was none."""
     sweep = inputs.get(input_name("sweep", name))
     return config.variants[name] if sweep is None else SweepSummary.of(sweep).best.finetune
 
@@ -275,7 +275,7 @@ def _score(
 def _sums(
     rows: list[_ScoredSeed], info: TaskInfo, task: Artifact, scratch: Folder
 ) -> dict[tuple[str, int], NDArray[np.float64]]:
-    """Of every row, what each test example adds to the metric: (N, k)."""
+    """The sums (N, k) that each test example adds to the metric, for every variant and seed."""
     examples = read(task, "test")
     return {
         (row.variant, row.seed): metrics.sums(_predictions(scratch, row.files), examples, info)

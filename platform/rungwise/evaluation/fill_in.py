@@ -161,7 +161,7 @@ def _masked_logits(model: BertForPretraining, blanks: Sequence[Blank]) -> Tensor
 def _bidirectional_logits(
     model: BidirectionalForPretraining, reader: InstanceReader, blank: Blank
 ) -> Tensor:
-    """Of one blank, (1, V)."""
+    """The logits of one blank, (1, V)."""
     instance, length = np.array([blank.instance]), np.array([blank.length])
     block = Rows(instance, np.array([blank.ids]), length, {}, None)
     # What stands at a position is the target of the one before.

@@ -152,6 +152,6 @@ def _counts(rng: np.random.Generator, things: int, resamples: int) -> NDArray[np
 def _difference(
     totals: NDArray[np.floating], value: Callable[[NDArray[np.floating]], NDArray[np.floating]]
 ) -> NDArray[np.floating]:
-    """Of the metrics of two variants, whose sums are (2, ..., k)."""
+    """First minus second metric of two variants, whose sums are (2, ..., k)."""
     of_first, of_second = value(totals)
     return of_first - of_second

@@ -31,7 +31,7 @@ class Selection(Part):
 
 
 class PretrainingCost(Part):
-    """What the weights cost that a variant began with. Steps and operations are None where they
+    """The cost of the weights that a variant began with. Steps and operations are None where they
     were not fitted step by step."""
 
     objective: ObjectiveKind
@@ -86,7 +86,7 @@ class EvaluateSummary(Summary):
         return [getattr(row, split)[self.metric] for row in self.rows if row.variant == variant]
 
     def trivial(self) -> dict[str, float]:
-        """What the trivial baselines score, those that have the judged metric."""
+        """The scores of the trivial baselines, those that have the judged metric."""
         return {
             name: scores[self.metric]
             for name, scores in self.baselines.items()

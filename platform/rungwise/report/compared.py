@@ -98,7 +98,7 @@ def of_stage(inputs: Mapping[str, Artifact], stage: str) -> dict[str, Artifact]:
 
 
 def input_of(artifact: Artifact, name: str, inputs: Mapping[str, Artifact]) -> Artifact | None:
-    """What `artifact` read under `name`, found among the stages of the run; None if it is not."""
+    """The input `name` of `artifact` among the stages of the run; None if it is not there."""
     read = artifact.record["inputs"].get(name)
     if read is None:
         return None

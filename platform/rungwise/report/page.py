@@ -69,7 +69,7 @@ _STAGES_DRAWN = 20  # more are drawn by kind
 
 
 class ReportConfig(Config):
-    """What the page is called, and its examples, of which each kind of model has its own."""
+    """The title of the page, and its examples, of which each kind of model has its own."""
 
     title: str | None = None  # the label of the run if unset
     fill_in_examples: int = Field(default=8, ge=0, le=48)

@@ -73,8 +73,8 @@ def most_telling(trials: Sequence[ScoredTrial], keys: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """Where the values of a key lie. `values` are all that are listed, or the two bounds of a range
-    if `listed` is None."""
+    """The places of the values of a key. `values` are all that are listed, or the two bounds of a
+    range if `listed` is None."""
 
     key: str
     values: list[Any]
@@ -129,7 +129,7 @@ class Axis:
 
 
 def axis_of(key: str, sweeps: Sequence[Sweep]) -> Axis:
-    """Of a key over the sweeps of a task: what was searched, and what populations made of it."""
+    """The axis of a key over the sweeps of a task: its space, and what populations made of it."""
     spaces = [s.settings["space"][key] for s in sweeps if key in s.settings["space"]]
     used = [t.values[key] for s in sweeps for t in s.summary.scored if key in t.values]
     if all("values" in space for space in spaces):

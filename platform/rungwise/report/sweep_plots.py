@@ -297,7 +297,7 @@ def _best(sweeps: Sequence[Sweep]) -> str:
 
 
 def _winners(sweeps: Sequence[Sweep], keys: Sequence[str]) -> str:
-    """What the winners have in common."""
+    """The settings that the winners have in common."""
     values = [sweep.summary.best.values for sweep in sweeps]
     same = [key for key in keys if len({text_of(one.get(key)) for one in values}) == 1]
     if not same:

@@ -1,4 +1,4 @@
-"""Which settings are tried: a pure function of the `sweep` block, but where Optuna chooses.
+"""The settings that are tried: a pure function of the `sweep` block, but where Optuna chooses.
 
 A sweep that is started again therefore draws the same trials. The draw of a trial depends on the
 seed and its number alone, so that more trials add to the first ones and change none.

@@ -31,7 +31,7 @@ def split_metrics(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[
 def difference(
     trial: str, values: Mapping[str, Any], measured: Mapping[str, float]
 ) -> UserError | None:
-    """What says that a drawn value was not in force, or None. Keys nobody measured are let pass."""
+    """An error if a drawn value was not in force, else None. Keys nobody measured are let pass."""
     for key, drawn in values.items():
         block, _, name = key.partition(".")
         if block != FINETUNE or name not in measured or drawn is None:

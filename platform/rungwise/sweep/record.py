@@ -1,4 +1,4 @@
-"""What is kept of a trial: one small JSON file, `trials/trial-003.json`, from its start on.
+"""The record of a trial: one small JSON file, `trials/trial-003.json`, from its start on.
 
 The trial writes it after every epoch and before it tells Ray Tune of that epoch; what only the
 driver knows (stopped early, failed) the driver adds when the trial has ended. Each write is whole.
@@ -65,12 +65,12 @@ class TrialRecord:
         return self.state in ("finished", "stopped_early")
 
     def parameters(self) -> dict[str, Any]:
-        """What tracking keeps as the parameters of its run: the whole block, and other keys."""
+        """The parameters of its run for tracking: the whole block, and other keys."""
         others = {k: v for k, v in self.drawn.items() if not k.startswith("finetune.")}
         return flatten(self.settings, "finetune") | flatten(others)
 
     def points(self, row: dict[str, Any]) -> dict[str, float]:
-        """What tracking keeps of an epoch."""
+        """The points of an epoch for tracking."""
         shown = {f"validation/{key}": value for key, value in row["metrics"].items()}
         return shown | {f"setting/{key}": value for key, value in row.get("values", {}).items()}
 

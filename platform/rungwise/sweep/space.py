@@ -1,4 +1,4 @@
-"""What a swept key may be: a few values, or a range to draw from.
+"""The values of a swept key: a few, or a range to draw from.
 
 A key is a dotted key of the recipe, such as `finetune.learning_rate` or `model.num_layers`.
 """
@@ -164,7 +164,7 @@ def check_space(model: type[ConfigT], data: dict[str, Any], space: Mapping[str, 
 
 
 def value_at(data: Any, key: str) -> Any:
-    """What stands at a dotted key of plain data; KeyError, IndexError if there is no such key."""
+    """The value at a dotted key of plain data; KeyError, IndexError if there is no such key."""
     for part in key.split("."):
         data = data[int(part)] if isinstance(data, list) else data[part]
     return data
