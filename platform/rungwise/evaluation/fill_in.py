@@ -136,7 +136,7 @@ def fill(
             assert isinstance(reader, InstanceReader)
             logits_BV = torch.cat([_bidirectional_logits(model, reader, blank) for blank in blanks])
     probability_BV = torch.softmax(logits_BV.float(), dim=-1)
-    found = []
+    filled = []
     for blank, probability_V in zip(blanks, probability_BV, strict=True):
         right = float(probability_V[blank.answer_id])
         best = torch.topk(probability_V, min(TOP, len(probability_V)))
@@ -145,8 +145,8 @@ def fill(
             for value, token in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         )
         rank = 1 + int((probability_V > probability_V[blank.answer_id]).sum())
-        found.append(Filled(blank, guesses, rank, right))
-    return found
+        filled.append(Filled(blank, guesses, rank, right))
+    return filled
 
 
 def _masked_logits(model: BertForPretraining, blanks: Sequence[Blank]) -> Tensor:
@@ -161,7 +161,7 @@ def _masked_logits(model: BertForPretraining, blanks: Sequence[Blank]) -> Tensor
 def _bidirectional_logits(
     model: BidirectionalForPretraining, reader: InstanceReader, blank: Blank
 ) -> Tensor:
-    """Of one blank, (1, V)."""
+    """The logits of one blank, (1, V)."""
     instance, length = np.array([blank.instance]), np.array([blank.length])
     block = PaddedRows(instance, np.array([blank.ids]), length, {}, None)
     # What stands at a position is the target of the one before.

@@ -12,10 +12,10 @@ from torch import Tensor
 from rungwise.core.artifact import Artifact
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.finetune.config import FeaturesAdaptation, FinetuneConfig
-from rungwise.finetune.model import model_config
 from rungwise.models.config import AnyModelConfig, ObjectiveKind
 from rungwise.models.encoders import Encoder, build_encoder, new_tokens_of
-from rungwise.tasks.examples import SPLITS, TaskInfo, read
+from rungwise.pretraining.summary import PretrainSummary
+from rungwise.tasks.examples import SPLITS, TaskInfo, TaskSummary, read
 from rungwise.tasks.items import Frame, Item
 from rungwise.tokenizer import load as load_tokenizer
 from rungwise.tokenizer import special_ids
@@ -52,16 +52,15 @@ def load_data(
     """
     from rungwise.tasks.kinds import encode
 
-    info = TaskInfo.of(task)
-    model = model_config(pretrain.summary["model"])
-    objective: ObjectiveKind = pretrain.record["config"]["pretrain"]["objective"]["kind"]
-    vocab_size: int = pretrain.summary["vocab_size"]
+    info, pretrained = TaskSummary.of(task).info, PretrainSummary.of(pretrain)
+    model, objective = pretrained.model, pretrained.objective
+    vocab_size = pretrained.vocab_size
     check(config, info, model, objective)
     splitter = load_tokenizer(tokenizer.folder)
-    if (found := splitter.get_vocab_size(with_added_tokens=True)) != vocab_size:
+    if (size := splitter.get_vocab_size(with_added_tokens=True)) != vocab_size:
         raise DataError(
             f"{tokenizer.folder.uri}: expected the {vocab_size} tokens of the pretrained model, "
-            f"found {found}; give the tokenizer that the model was trained with"
+            f"found {size}; give the tokenizer that the model was trained with"
         )
     frame = frame_of(config, model, objective, vocab_size, splitter)
     splits: dict[str, Split] = {}

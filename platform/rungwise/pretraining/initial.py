@@ -17,8 +17,6 @@ pooler, which fine-tuning puts its head on. A carried part was trained on an old
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
@@ -27,6 +25,7 @@ from rungwise.core.artifact import Artifact, find_input
 from rungwise.core.config import flatten
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.models.config import AnyModelConfig, ModelConfig, ObjectiveKind, build_model
+from rungwise.pretraining.summary import BeganWith, PretrainSummary
 from rungwise.training.checkpoint import MODEL, load_tensors
 
 INITIAL = "initial"  # the input of the stage
@@ -83,23 +82,24 @@ def load_initial(model: nn.Module, initial: Artifact) -> dict[str, Tensor]:
 
 def carried_by(pretrain: Artifact) -> list[str]:
     """The names of the tensors in the file of `pretrain` that are not of the model it trained."""
-    return pretrain.summary.get("began_with", {}).get("carried", [])
+    began_with = PretrainSummary.of(pretrain).began_with
+    return [] if began_with is None else list(began_with.carried)
 
 
-def began_with(model: nn.Module, initial: Artifact) -> dict[str, Any]:
-    """What a run that began with `initial` says of it: plain data."""
+def began_with(model: nn.Module, initial: Artifact) -> BeganWith:
+    """What a run that began with `initial` says of it."""
     own = set(model.state_dict())
-    vocab_size = initial.summary["vocab_size"]
+    vocab_size = PretrainSummary.of(initial).vocab_size
     with torch.device("meta"):
         old = build_model(model_of(initial), vocab_size, objective_of(initial)).state_dict()
     had = {*old, *carried_by(initial)}
-    return {
-        "fingerprint": initial.fingerprint,
-        "label": initial.label,
-        "objective": objective_of(initial),
-        "fresh": sorted(own - had),
-        "carried": sorted(had - own),
-    }
+    return BeganWith(
+        fingerprint=initial.fingerprint,
+        label=initial.label,
+        objective=objective_of(initial),
+        fresh=tuple(sorted(own - had)),
+        carried=tuple(sorted(had - own)),
+    )
 
 
 def model_of(pretrain: Artifact) -> AnyModelConfig:

@@ -7,6 +7,7 @@ from rungwise.core.config import validate
 from rungwise.models.config import PretrainingModel, build_model
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.initial import carried_by
+from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.checkpoint import MODEL, load_tensors
 
 
@@ -19,7 +20,7 @@ def load_model(pretrain: Artifact) -> PretrainingModel:
     """The pretrained model of an artifact, with the heads it was trained with, on the CPU."""
     config = config_of(pretrain)
     model = build_model(
-        config.model, pretrain.summary["vocab_size"], config.pretrain.objective.kind
+        config.model, PretrainSummary.of(pretrain).vocab_size, config.pretrain.objective.kind
     )
     found = load_tensors(pretrain.folder, MODEL)
     for name in carried_by(pretrain):

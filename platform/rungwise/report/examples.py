@@ -1,5 +1,4 @@
-"""What the page shows of the model at work, on held-out text: gathered once, drawn and rendered
-later.
+"""The model at work on held-out text, for the page: gathered once, drawn and rendered later.
 
 A masked model gets a masked instance and blanks to fill in. A model of every token gets a passage
 with its surprise at each token; if it reads from left to right, also what context is worth to it
@@ -39,7 +38,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Examples:
-    """What a kind of model has none of is None, or empty."""
+    """Examples of each kind; None or empty where a kind of model has none."""
 
     baseline: Baseline
     shown: Specimen | None = None
