@@ -41,7 +41,7 @@ MLM = {"pretrain.objective.kind": "mlm"}
 
 def kept(root: Path, stage: str, fingerprint: str, made: dict[str, Any]) -> Artifact:
     """A finished artifact below `root`, as a run leaves it."""
-    record = {"stage": stage, "fingerprint": fingerprint, "label": "made", **made}
+    record = {**made, "stage": stage, "fingerprint": fingerprint, "label": "made"}
     return artifacts.finish(Folder.at(root / stage / f"made-{fingerprint}"), record, {})
 
 
@@ -72,7 +72,7 @@ def pretrained(
     summary = PretrainSummary.model_construct(
         vocab_size=VOCAB,
         began_with=began,
-        gradient=GradientRun.model_construct(validation=progress.validation),
+        gradient=GradientRun.model_construct(validation=tuple(progress.validation)),
     )
     return summary.replacing_that_of(artifact)
 

@@ -148,12 +148,12 @@ def test_a_label_that_training_never_has_is_refused_with_its_place(tmp_path: Pat
 def test_an_unseen_label_can_be_dropped_or_kept_and_is_counted(tmp_path: Path) -> None:
     dropped, _ = made(tmp_path, **UNSEEN, unseen_labels="drop")
     assert dropped.info.labels == ("a", "b")
-    assert dropped["examples"]["test"] == 1
+    assert dropped.examples.test == 1
     assert dropped.irregular == {"test": {"examples_dropped_with_a_label_unseen_in_training": 1}}
     notes = Notes()
     kept, _ = made(tmp_path, notes, **UNSEEN, unseen_labels="keep")
     assert kept.info.labels == ("a", "b", "bb")
-    assert kept["examples"]["test"] == 2
+    assert kept.examples.test == 2
     assert notes.lines == [
         "test: 1 examples kept with a label unseen in training",
         "no training example has the label bb",
