@@ -140,6 +140,7 @@ def _config(job: dict[str, Any]) -> PretrainStageConfig:
         "pretrain": {
             "steps": job["steps"],
             "global_batch_size": job["workers"] * job["rows"],
+            "precision": "float32",
             "validation_every_steps": job["steps"],
             "validation_instances": 16,
             "log_every_steps": _STEPS_TO_WARM_UP,

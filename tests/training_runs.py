@@ -101,6 +101,7 @@ def config(kind: str = "masked_pairs", **changes: Any) -> PretrainStageConfig:
             "steps": 20,
             "global_batch_size": 12,
             "optimizer": {"kind": "adamw", "learning_rate": 0.01},
+            "precision": "float32",
             "validation_every_steps": 10,
             "validation_instances": 30,
             "log_every_steps": 1,

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import rungwise
 from rungwise import ray_private
+from rungwise.__main__ import VERBS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "platform" / "rungwise"
@@ -122,6 +124,33 @@ def _private_names(tree: ast.Module) -> list[str]:
         elif isinstance(node, ast.Attribute):
             names.append(ast.unparse(node))
     return [name for name in names if _is_private(name)]
+
+
+def test_the_public_names_are_these_and_are_imported_when_used() -> None:
+    names = ["Recipe", "load", "load_recipe", "plan", "run"]
+    assert rungwise.__all__ == names
+    assert (PACKAGE / "py.typed").exists()
+    code = (
+        "import sys, rungwise; heavy = {'ray', 'torch', 'mlflow', 'pydantic'}; "
+        "assert not heavy & set(sys.modules); from rungwise import *; "
+        f"assert all(callable(globals()[name]) for name in {names})"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["down", "--name", "no-such"]])
+def test_a_light_command_imports_neither_ray_nor_torch_nor_mlflow(arguments: list[str]) -> None:
+    code = (
+        "import contextlib, sys; from rungwise.__main__ import main\n"
+        f"with contextlib.suppress(SystemExit): main({arguments})\n"
+        "bad = {'ray', 'torch', 'mlflow'} & set(sys.modules); assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, capture_output=True)
+
+
+def test_each_verb_is_a_file() -> None:
+    files = {path.stem for path in (PACKAGE / "commands").glob("*.py")}
+    assert files == {*VERBS, "__init__", "arguments"}
 
 
 def test_one_file_names_what_is_inside_ray() -> None:

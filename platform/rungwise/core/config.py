@@ -123,7 +123,7 @@ def canonical_json(value: Any) -> str:
     NaN and infinities, so that a fingerprint never rests on somebody's `repr`.
     """
     return json.dumps(
-        _plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
 
 
@@ -134,18 +134,19 @@ def fingerprint(value: Any, length: int = 12) -> str:
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     """Nested blocks as `{"a.b": leaf}`: what MLflow calls parameters and `plan` compares."""
-    plain = _plain(value)
-    if isinstance(plain, dict) and plain:
+    data = plain(value)
+    if isinstance(data, dict) and data:
         flat: dict[str, Any] = {}
-        for key, item in plain.items():
+        for key, item in data.items():
             flat.update(flatten(item, f"{prefix}.{key}" if prefix else key))
         return flat
-    return {prefix: plain} if prefix else {}
+    return {prefix: data} if prefix else {}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Turn Configs and tuples into the dicts and lists of JSON. Refuses what JSON cannot hold."""
     if isinstance(value, Config):
-        return _plain(value.model_dump(mode="json"))
+        return plain(value.model_dump(mode="json"))
     if value is None or isinstance(value, bool | str | int):
         return value
     if isinstance(value, float):
@@ -153,11 +154,11 @@ def _plain(value: Any) -> Any:
             raise ValueError(f"{value} has no exact JSON text")
         return value
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
         if bad := [key for key in value if not isinstance(key, str)]:
             raise TypeError(f"keys must be strings, found {bad[0]!r}")
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     raise TypeError(f"{type(value).__name__} cannot be written exactly as JSON")
 
 
@@ -178,7 +179,7 @@ def _describe(model: type[Config], item: Any) -> str:
         return f"{key}: this key is missing"
     if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
         nodes = _nodes_at(model, item["loc"])
-        kinds = [str(_tag(node)) for node in nodes]
+        kinds = [str(tag_of(node)) for node in nodes]
         tag = item.get("ctx", {}).get("tag")
         for node in nodes:
             if new := node.renamed.get(str(tag)):
@@ -199,7 +200,7 @@ def _yaml_path(model: Any, location: tuple[int | str, ...]) -> list[int | str]:
         if any(_is_model(node) for node in nodes) and all(
             part not in node.model_fields for node in nodes if _is_model(node)
         ):
-            tagged = [node for node in nodes if _is_model(node) and _tag(node) == part]
+            tagged = [node for node in nodes if _is_model(node) and tag_of(node) == part]
             if tagged:
                 nodes = tagged
                 continue
@@ -211,7 +212,7 @@ def _yaml_path(model: Any, location: tuple[int | str, ...]) -> list[int | str]:
 def _nodes_at(model: type[Config], location: tuple[int | str, ...]) -> list[type[Config]]:
     nodes: list[Any] = [model]
     for part in location:
-        tagged = [node for node in nodes if _is_model(node) and _tag(node) == part]
+        tagged = [node for node in nodes if _is_model(node) and tag_of(node) == part]
         nodes = tagged or _children(nodes, part)
     return [node for node in nodes if _is_model(node)]
 
@@ -220,28 +221,29 @@ def _children(nodes: list[Any], part: int | str) -> list[Any]:
     children: list[Any] = []
     for node in nodes:
         if _is_model(node) and part in node.model_fields:
-            children.extend(_models_in(node.model_fields[part].annotation))
+            children.extend(models_in(node.model_fields[part].annotation))
         elif not _is_model(node) or isinstance(part, int):
             children.append(node)
     return children
 
 
-def _models_in(annotation: Any) -> list[Any]:
-    """Every Config class that appears in a type: in unions, lists, dicts and Annotated."""
+def models_in(annotation: Any) -> list[Any]:
+    """List the Config classes in a type: in unions, lists, dicts and Annotated."""
     if _is_model(annotation):
         return [annotation]
     if typing.get_origin(annotation) in (None, typing.Literal) and not isinstance(
         annotation, types.UnionType
     ):
         return []
-    return [model for part in typing.get_args(annotation) for model in _models_in(part)]
+    return [model for part in typing.get_args(annotation) for model in models_in(part)]
 
 
 def _is_model(node: Any) -> bool:
     return isinstance(node, type) and issubclass(node, BaseModel)
 
 
-def _tag(node: Any) -> Any:
+def tag_of(node: type[BaseModel]) -> Any:
+    """Return the `kind` of a class, None if it has none."""
     field = node.model_fields.get("kind")
     return field.default if field is not None else None
 

@@ -104,9 +104,11 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[
     num_shards = max(1, math.ceil(text_bytes / (config.shard_megabytes * 1e6)))
 
     def with_shard(rows: pa.Table) -> pa.Table:
-        found = [shards.shard_of(digest, num_shards) for digest in rows["digest"].to_pylist()]
+        shard_numbers = [
+            shards.shard_of(digest, num_shards) for digest in rows["digest"].to_pylist()
+        ]
         rows = rows.drop_columns(["bands", "signature"])
-        return rows.append_column("shard", pa.array(found, pa.int64()))
+        return rows.append_column("shard", pa.array(shard_numbers, pa.int64()))
 
     def write(rows: pa.Table) -> pa.Table:
         try:
@@ -179,7 +181,7 @@ def _measure(rows: pa.Table) -> tuple[int, int, str | None]:
 
 
 def _tasks(config: CorpusConfig) -> list[str]:
-    """What is to be read, packed into tasks of about equal work, each as JSON."""
+    """Pack the files and modules to read into tasks of about equal work, each as JSON."""
     items: list[tuple[float, int, list[Any]]] = []
     for index, source in enumerate(config.sources):
         if isinstance(source, PydocsSource):

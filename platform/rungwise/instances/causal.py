@@ -90,8 +90,7 @@ def batch(rows: PaddedRows, end_id: int) -> CausalBlocks:
 
 
 def check(shard: Shard, facts: Facts, config: CausalConfig) -> dict[str, Any]:
-    """Check and count one shard; DataError naming the figure and the bound if it breaks the "
-    "rules."""
+    """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
     (end_id,) = facts.special.require("end")
     ends = int((shard.ids == end_id).sum())
     counts = check_rows(shard, facts, config.sequence_length + 1, {end_id: ends})

@@ -73,8 +73,7 @@ def windows(
 
 
 def check(shard: Shard, facts: Facts, config: ContextsConfig) -> dict[str, Any]:
-    """Check and count one shard; DataError naming the figure and the bound if it breaks the "
-    "rules."""
+    """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
     (end_id,) = facts.special.require("end")
     counts = check_rows(shard, facts, _LONGEST, {end_id: len(shard)}, histogram_up_to=128)
     closed = int((shard.ids[shard.offsets[1:] - 1] == end_id).sum())

@@ -1,5 +1,4 @@
-"""The kinds of instances: for each its config, and the functions that build and check its "
-"shards."""
+"""The kinds of instances: the config of each, and the functions that build and check its shards."""
 
 from __future__ import annotations
 

@@ -49,8 +49,7 @@ def build(
 
 
 def check(shard: Shard, facts: Facts, config: MaskedBlocksConfig) -> dict[str, Any]:
-    """Check and count one shard; DataError naming the figure and the bound if it breaks the "
-    "rules."""
+    """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
     return check_masked(shard, facts, config, segments=1)
 
 

@@ -101,8 +101,7 @@ def build(
 
 
 def check(shard: Shard, facts: Facts, config: MaskedPairsConfig) -> dict[str, Any]:
-    """Check and count one shard; DataError naming the figure and the bound if it breaks the "
-    "rules."""
+    """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
     counts = check_masked(shard, facts, config, segments=2)
     same = shard.columns["document_a"] == shard.columns["document_b"]
     is_next = shard.columns["is_next"].astype(bool)

@@ -27,8 +27,7 @@ class SentenceOrderConfig(MaskedConfig):
 def build(
     text: TokenisedText, config: SentenceOrderConfig, special: SpecialIds, rng: np.random.Generator
 ) -> Built:
-    """Build the pairs of one shard. A lone last sentence has no order: it is left out and "
-    "counted."""
+    """Build the pairs of one shard; a lone last sentence has no order, so it is only counted."""
     starts, bounds = text.starts.tolist(), text.first_sentence.tolist()
     room = config.sequence_length - 3
     draw = Draws(rng)
@@ -69,8 +68,7 @@ def build(
 
 
 def check(shard: Shard, facts: Facts, config: SentenceOrderConfig) -> dict[str, Any]:
-    """Check and count one shard; DataError naming the figure and the bound if it breaks the "
-    "rules."""
+    """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
     counts = check_masked(shard, facts, config, segments=2)
     counts["in_order"] = int(shard.columns["in_order"].sum())
     near(facts.name, "share of pairs in order", counts["in_order"], len(shard), 0.5, 0.01)

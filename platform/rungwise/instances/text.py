@@ -19,8 +19,7 @@ from rungwise.instances.shards import Shard, document_hash
 
 @dataclass(frozen=True)
 class TokenisedText:
-    """The ids of a shard's documents; sentence s, never empty, is `ids[starts[s]:starts[s + "
-    "1]]`."""
+    """The ids of a shard's documents; sentence s, not empty, is `ids[starts[s]:starts[s + 1]]`."""
 
     ids: NDArray[np.unsignedinteger]
     starts: NDArray[np.int64]  # sentences + 1

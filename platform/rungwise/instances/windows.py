@@ -144,8 +144,7 @@ def _pairs(
 
 
 def check(shard: Shard, facts: Facts, config: WindowsConfig) -> dict[str, Any]:
-    """Check and count one shard; DataError naming the figure and the bound if it breaks the "
-    "rules."""
+    """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
     return check_rows(shard, facts, config.sequence_length, {}, histogram_up_to=128)
 
 

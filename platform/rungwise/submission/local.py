@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rungwise.core.config import load, parse_overrides
+from rungwise.core.config import parse_overrides
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.storage import find_files, is_remote
 from rungwise.core.tracking import without_password
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.workflow import prepare
+from rungwise.pipeline.workflow import load_recipe, stages_of
 from rungwise.submission.upload import Upload
 
 # Keys of a recipe whose values are files, folders and globs.
@@ -59,7 +59,7 @@ def read(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> J
                 "cluster; write it in the environment of the cluster instead, such as "
                 "MLFLOW_TRACKING_URI"
             )
-    recipe = load(Recipe, top / recipe_file, overrides)
+    recipe = load_recipe(top / recipe_file, overrides)
     return Job(top, script, recipe_file, tuple(overrides), recipe)
 
 
@@ -73,7 +73,7 @@ def stages(job: Job, notes: list[str]) -> list[str]:
     with contextlib.chdir(job.folder):
         elsewhere = [path for path in paths_of(job.recipe) if _elsewhere(path)]
         try:
-            built = prepare(job.workflow, job.config, job.overrides)[1]
+            built = stages_of(job.workflow, job.recipe)
         except UserError as error:
             if not any(path in str(error) for path in elsewhere):
                 raise

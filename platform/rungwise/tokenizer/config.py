@@ -28,6 +28,7 @@ class ByteBpeConfig(_Trained):
     """Byte-level BPE, as in GPT-2 (Radford et al. 2019), which has no unknown text."""
 
     kind: Literal["byte_bpe"] = "byte_bpe"
+    lowercase: bool = False
     min_frequency: int = Field(default=2, ge=1)
 
 

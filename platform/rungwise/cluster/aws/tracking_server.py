@@ -52,8 +52,7 @@ def password_line(database: Database, user: str, password: str) -> str:
 
 
 def command(machine: Machine, user: str) -> list[str]:
-    """The server's command. It listens on all addresses; the security group decides who "
-    "connects."""
+    """The server's command; it listens on all addresses, and the security group filters."""
     assert machine.database is not None
     assert machine.artifact_uri is not None
     database = machine.database

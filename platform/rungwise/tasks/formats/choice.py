@@ -29,7 +29,7 @@ class _Choice(FormatConfig):
 
 
 class SwagFormat(_Choice):
-    """Comma-separated with quoting, found by the names in the header."""
+    """Comma-separated with quoting; the columns are found by the header."""
 
     kind: Literal["swag"] = "swag"
 
@@ -47,7 +47,7 @@ class DreamFormat(_Choice):
 
 
 def read(file: SourceFile, form: SwagFormat | CodahFormat | DreamFormat) -> Iterator[ChoiceExample]:
-    """The questions of one file."""
+    """Read the questions of one file."""
     match form:
         case SwagFormat():
             yield from _swag(file)
@@ -94,12 +94,12 @@ def _dream(file: SourceFile) -> Iterator[ChoiceExample]:
     data = json_of(file)
     if not isinstance(data, list):
         raise _not_dream(file.uri, data)
-    for number, found in enumerate(data):
-        match found:
+    for number, dialogue in enumerate(data):
+        match dialogue:
             case [[*turns], [*questions], str(id_)] if turns and questions:
                 pass
             case _:
-                raise _not_dream(f"{file.uri}, item {number}", found)
+                raise _not_dream(f"{file.uri}, item {number}", dialogue)
         context = "\n".join(words(turn, f"{file.uri}, {id_}", "a turn") for turn in turns)
         for place, question in enumerate(questions):
             where = f"{file.uri}, {id_}, question {place}"
@@ -150,8 +150,8 @@ def _check_width(cells: Sequence[str], width: int, where: str) -> None:
         )
 
 
-def _not_dream(where: str, found: Any) -> DataError:
+def _not_dream(where: str, value: Any) -> DataError:
     return DataError(
         f"{where}: expected [turns, [{{question, choice, answer}}], id] as in DREAM, found "
-        f"{shown(found)}; mend the file, or change data.format.kind"
+        f"{shown(value)}; mend the file, or change data.format.kind"
     )
