@@ -44,7 +44,6 @@ from rungwise.instances.causal import CausalConfig
 from rungwise.instances.stage import entropy
 from rungwise.instances.text import TokenisedText
 from rungwise.models.gpt import GptConfig
-from rungwise.models.objectives import ObjectiveConfig, build_objective
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import MODEL_FILE, build, pretrain
 from rungwise.tokenizer import SpecialIds
@@ -88,7 +87,7 @@ def shakespeare_settings(optimizer: AnyOptimizerConfig) -> PretrainStageConfig:
             max_position_embeddings=64,
         ),
         pretrain=GradientConfig(
-            objective=ObjectiveConfig(kind="causal"),
+            objective="causal",
             steps=2000,
             global_batch_size=12,
             optimizer=optimizer,
@@ -109,7 +108,7 @@ PTB = PretrainStageConfig(
         dropout=0.1,
     ),
     pretrain=GradientConfig(
-        objective=ObjectiveConfig(kind="causal"),
+        objective="causal",
         steps=2400,
         global_batch_size=32,
         optimizer=MuonConfig(
@@ -201,7 +200,7 @@ def learn(settings: PretrainStageConfig, splits: dict[str, list[int]], seed: int
             (phase,) = phases_of(
                 settings.model, settings.pretrain, {"instances": held_out}, compute, group
             )
-            objective = build_objective(settings.pretrain.objective)
+            objective = settings.objective
             values = validate(model, objective, phase, settings.pretrain, group)
             row["test_loss"] = round(values["lm_loss"], 4)
         return row

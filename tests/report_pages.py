@@ -22,14 +22,12 @@ from rungwise.instances.masked_blocks import MaskedBlocksConfig
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.text import TokenisedText
-from rungwise.models.config import ObjectiveKind
-from rungwise.models.objectives import ObjectiveConfig, build_objective
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, train
 from rungwise.training.checkpoint import save_tensors
 from rungwise.training.config import GradientConfig
 from rungwise.training.throughput import COUNTING_RULE
 from tests.conftest import SPECIAL_IDS, made_up_sentences, write_shards
-from tests.small_models import shaken, small_config, small_model
+from tests.small_models import objective_of, shaken, small_config, small_model
 
 LENGTH = 24
 INSTANCES: dict[str, Any] = {
@@ -130,7 +128,7 @@ def text_of(tokenizer: Tokenizer, seed: int) -> TokenisedText:
 
 
 def built(
-    objective: ObjectiveKind, root: Path, shape: dict[str, Any] | None = None, **summary: Any
+    objective: str, root: Path, shape: dict[str, Any] | None = None, **summary: Any
 ) -> dict[str, Artifact]:
     """The artifacts of a pretrain workflow with this objective, the model only shaken.
 
@@ -164,7 +162,7 @@ def built(
         made[stage] = Artifact(stage, fingerprint, folder, record)
         return made[stage]
 
-    masks = ObjectiveConfig(kind=objective).masks
+    masks = objective_of(objective).masks
     units = ("documents", "sentences", "words", "characters")
     corpus = {unit: {"train": 10, "validation": 10} for unit in units}
     corpus |= {"labels": {"made up": 20}, "dropped": {}, "dropped_examples": {}}
@@ -201,7 +199,7 @@ def built(
     changes = {"max_position_embeddings": LENGTH} | (shape or {})
     model_config = small_config(objective, **changes)
     model = shaken(small_model(objective, vocab_size, **changes), 0.2)
-    parts = build_objective(ObjectiveConfig(kind=objective)).parts
+    parts = objective_of(objective).parts
     rows = [
         {
             "step": step,
@@ -214,9 +212,7 @@ def built(
         }
         for step in (0, STEPS // 2, STEPS)
     ]
-    pretrain = GradientConfig(
-        steps=STEPS, validation_instances=40, objective=ObjectiveConfig(kind=objective)
-    )
+    pretrain = GradientConfig(steps=STEPS, validation_instances=40, objective=objective)
     found = add(
         "pretrain",
         {"model": model_config.model_dump(), "pretrain": pretrain.model_dump()},

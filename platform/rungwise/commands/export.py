@@ -24,7 +24,7 @@ from rungwise.core.stage import plan
 from rungwise.core.storage import Folder
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pipeline.workflow import root_folder
-from rungwise.pretraining.pretrained import config_of, load_model
+from rungwise.pretraining.pretrained import config_of, load_module
 from rungwise.serving.hugging_face import export
 from rungwise.serving.hugging_face.names import AUTO_CLASSES, CONFIG, FILES
 
@@ -87,7 +87,7 @@ def write(pretrain: Artifact, to: Folder) -> str:
             f"--to {to.uri}: holds {', '.join(there)} already; give another folder, or empty it"
         )
     tokenizer = find_input(find_input(pretrain, "instances"), "tokenizer")
-    trained = load_model(pretrain)
+    trained = load_module(pretrain)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         architecture = export(
             trained,

@@ -44,8 +44,8 @@ from rungwise.core.tracking import Tracker
 from rungwise.pipeline import runner
 from rungwise.pipeline.recipe import Recipe, instances_stages
 from rungwise.pipeline.workflow import root_folder, spool_folder, tracking_uri
-from rungwise.pretraining import gradient as trainer
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining import gradient
+from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.training.curriculum import READ_BY_NAME, first_longer_step
 
 # The largest relative difference of a loss that counts as the same, with other workers: sums of
@@ -110,9 +110,8 @@ def prove_resume(
     epoch, or does not fit one of the numbers of workers.
     """
     console = console or Console(quiet=True)
-    config = config.model_copy(
-        update={"pretrain": config.pretrain.model_copy(update={"log_every_steps": 1})}
-    )
+    settings = by_gradient(config.pretrain, "steps").model_copy(update={"log_every_steps": 1})
+    config = config.model_copy(update={"pretrain": settings})
     before = compute.num_workers
     after = workers_after or (before - 1 if before > 1 else 2)
     seed = secrets.randbelow(1 << 31) if seed is None else seed
@@ -124,7 +123,7 @@ def prove_resume(
     compute = compute.model_copy(update={"checkpoint_every_steps": every, "min_workers": None})
     changed = compute.model_copy(update={"num_workers": after})
     for one in (compute, changed):
-        trainer.check_fit(config, inputs, one)
+        gradient.check_fit(config, inputs, one)
     read = {name: inputs[name] for name in READ_BY_NAME if name in inputs}
 
     straight, broken = place / "undisturbed", place / "disturbed"
@@ -141,10 +140,10 @@ def prove_resume(
         "resumed_at_step": disturbed["attempts"][-1]["step"],
         "steps": undisturbed["steps"],
         "instances": inputs["instances"].summary["instances"]["train"],
-        "global_batch_size": config.pretrain.global_batch_size,
+        "global_batch_size": settings.global_batch_size,
         "epochs": undisturbed["epochs"],
         "precision": _precision(undisturbed),
-        "seeds": {"pretrain": config.pretrain.seed, "kill": seed},
+        "seeds": {"pretrain": settings.seed, "kill": seed},
         "config": fingerprint({"config": config}),
         "instances_fingerprints": [artifact.fingerprint for artifact in read.values()],
         "made_by": provenance(),
@@ -160,8 +159,9 @@ def prove_resume(
 def second_epoch(config: PretrainStageConfig, instances: Artifact) -> tuple[int, int]:
     """The first and the last step of the second epoch at which a run can be killed."""
     count = instances.summary["instances"]["train"]
-    size, steps = config.pretrain.global_batch_size, config.pretrain.steps
-    longer_from = first_longer_step(steps, config.pretrain.longer_share)
+    settings = by_gradient(config.pretrain, "steps")
+    size, steps = settings.global_batch_size, settings.steps
+    longer_from = first_longer_step(steps, settings.longer_share)
     first, last = -(-count // size) + 1, min(2 * count // size, steps - 1, longer_from)
     if last < first:
         raise UserError(
@@ -295,7 +295,7 @@ def _run(
 ) -> dict[str, Any] | None:
     """The pretrain stage in a process of its own; its summary, or None if it was killed."""
     began = time.monotonic()
-    workers, total = compute.num_workers, config.pretrain.steps
+    workers, total = compute.num_workers, by_gradient(config.pretrain, "steps").steps
     title = f"run {title}: {workers} worker{'s' if workers > 1 else ''}"
     with tempfile.TemporaryDirectory(prefix="rungwise-proof-") as scratch:
         steps, result = Path(scratch) / "step", Path(scratch) / "summary.json"
@@ -375,7 +375,7 @@ def _work(path: str) -> None:
     context = Context(compute, StepFile(job["steps"], job["hold_at"]))
     output = Folder.at(job["output"])
     with session(compute):
-        summary = trainer.run(
+        summary = gradient.run(
             PretrainStageConfig.model_validate(job["config"]),
             inputs,
             output,

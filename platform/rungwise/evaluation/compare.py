@@ -36,6 +36,7 @@ from rungwise.evaluation.statistics import (
     paired_difference,
 )
 from rungwise.finetune import DESCRIPTION, FinetuneConfig, describe, evaluate, finetune, load_data
+from rungwise.pretraining.pretrained import config_of
 from rungwise.tasks import metrics
 from rungwise.tasks.examples import TaskInfo, read
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
@@ -336,7 +337,7 @@ def _pretraining(pretrain: Artifact, settings: FinetuneConfig) -> dict[str, Any]
         return None
     summary = pretrain.summary
     return {
-        "objective": pretrain.record["config"]["pretrain"]["objective"]["kind"],
+        "objective": config_of(pretrain).objective.name,
         "steps": summary["steps"],
         "tokens": summary["tokens"],
         "flops": summary["flops_per_token"] * summary["tokens"],

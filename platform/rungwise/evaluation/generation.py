@@ -24,8 +24,7 @@ from rungwise.core.randomness import uniform
 from rungwise.evaluation import held_out
 from rungwise.evaluation.spelling import Spelling
 from rungwise.instances.reader import InstanceReader
-from rungwise.models.gpt import GptForPretraining
-from rungwise.models.left_to_right import BertLeftToRight
+from rungwise.models.capabilities import NextTokenLogits
 
 TEMPERATURE = 0.8
 LONGEST_PROMPT, MOST_NEW = 24, 40  # tokens
@@ -35,7 +34,7 @@ _BLOCK, _TOKEN = 22, 23  # streams of the generator
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the model is given, and `truth`, what follows it in the text."""
+    """The beginning that the model is given; `truth` follows it in the text."""
 
     instance: int
     ids: tuple[int, ...]
@@ -79,7 +78,7 @@ def choose(reader: InstanceReader, tokenizer: Tokenizer, number: int, seed: int)
 
 @torch.no_grad()
 def go_on(
-    model: GptForPretraining | BertLeftToRight,
+    model: NextTokenLogits,
     tokenizer: Tokenizer,
     prompts: Sequence[Prompt],
     end: int,
@@ -98,7 +97,7 @@ def go_on(
 
 
 def _generated(
-    model: GptForPretraining | BertLeftToRight,
+    model: NextTokenLogits,
     prompts: Sequence[Prompt],
     end: int,
     seed: int,
@@ -112,7 +111,7 @@ def _generated(
         longest = max(len(rows[row]) for row in open_rows)
         ids_NT = torch.tensor([rows[r] + [0] * (longest - len(rows[r])) for r in open_rows])
         last_N = torch.tensor([len(rows[row]) - 1 for row in open_rows])
-        logits_NV = model.logits(ids_NT)[torch.arange(len(open_rows)), last_N].double()
+        logits_NV = model.next_logits(ids_NT)[torch.arange(len(open_rows)), last_N].double()
         if temperature:
             below_NV = torch.softmax(logits_NV / temperature, dim=-1).cumsum(dim=-1)
             draw_N = uniform(
@@ -158,7 +157,7 @@ def _text(tokenizer: Tokenizer, ids: Sequence[int], end: int) -> str:
 
 
 def _added(tokenizer: Tokenizer, prompt: Sequence[int], new: Sequence[int], end: int) -> str:
-    """What `new` adds to the text of the prompt, blanks included."""
+    """The text that `new` adds to that of the prompt, blanks included."""
     before = _text(tokenizer, prompt, end)
     whole = _text(tokenizer, [*prompt, *new], end)
     if whole.startswith(before):

@@ -28,7 +28,7 @@ from rungwise.corpus.sources import CorpusConfig, identity, outside
 from rungwise.instances import kinds
 from rungwise.instances import stage as instances
 from rungwise.instances.kinds import InstancesConfig
-from rungwise.pretraining import gradient as trainer
+from rungwise.pretraining import stage as pretraining
 from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig
 from rungwise.pretraining.initial import INITIAL
 from rungwise.tasks import task_text
@@ -50,7 +50,7 @@ class ContinuedConfig(Config):
                 "a continued step reads either corpus or task_text, found "
                 f"{'neither' if self.corpus is None else 'both'}; give one of them"
             )
-        if self.pretrain.longer_share is not None:
+        if self.pretrain.reads_longer:
             raise ValueError(
                 "a continued step has no longer_instances; set pretrain.longer_share to null, or "
                 "take two steps"
@@ -79,11 +79,11 @@ def continued_stages(
         title=f"instances/{name}",
     )
     begun = before["pretrain"].config
-    assert isinstance(begun, PretrainStageConfig), "pretrain is the stage of trainer.py"
+    assert isinstance(begun, PretrainStageConfig), "pretrain is the stage of pretraining"
     trained = Stage(
         "pretrain",
         1,
-        trainer.run,
+        pretraining.run,
         PretrainStageConfig(model=begun.model, pretrain=config.pretrain),
         inputs={"instances": rows, INITIAL: before["pretrain"]},
         resumes=True,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from rungwise import tokenizer
 from rungwise.core.config import Config
@@ -27,8 +27,8 @@ from rungwise.instances import stage as instances
 from rungwise.instances.kinds import InstancesConfig
 from rungwise.models.config import ModelConfig
 from rungwise.pipeline.continued import ContinuedConfig
-from rungwise.pretraining import gradient as trainer
-from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig
+from rungwise.pretraining import stage as pretraining
+from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig, with_objective
 from rungwise.report import page
 from rungwise.report.page import ReportConfig
 from rungwise.serving.registry import RegistryConfig
@@ -80,6 +80,29 @@ class Recipe(Config):
     sweep: SweepConfig | None = None
     evaluate: EvaluateConfig | None = None
     registry: RegistryConfig | None = None
+
+    @field_validator("pretrain", mode="after")
+    @classmethod
+    def _names_its_objective(
+        cls, pretrain: PretrainConfig | None, info: ValidationInfo
+    ) -> PretrainConfig | None:
+        model = info.data.get("model")
+        if pretrain is None or model is None or pretrain.objective is not None:
+            return pretrain
+        return with_objective(pretrain, model)
+
+    @field_validator("continued_pretraining", mode="after")
+    @classmethod
+    def _name_their_objectives(
+        cls, steps: dict[str, ContinuedConfig], info: ValidationInfo
+    ) -> dict[str, ContinuedConfig]:
+        model = info.data.get("model")
+        return {
+            name: step
+            if model is None or step.pretrain.objective is not None
+            else step.model_copy(update={"pretrain": with_objective(step.pretrain, model)})
+            for name, step in steps.items()
+        }
 
     @model_validator(mode="after")
     def _known_steps(self) -> Recipe:
@@ -137,7 +160,7 @@ def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
     trained = Stage(
         "pretrain",
         1,
-        trainer.run,
+        pretraining.run,
         PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain),
         inputs={name: stage for name, stage in before.items() if name in READ_BY_NAME},
         resumes=True,
@@ -149,7 +172,7 @@ def check_training(recipe: Recipe) -> None:
     """Raise ConfigError where blocks that training needs are missing or do not go together."""
     need(recipe, "trains", "model", "pretrain")
     assert recipe.pretrain
-    if (recipe.longer_instances is None) != (recipe.pretrain.longer_share is None):
+    if (recipe.longer_instances is not None) != recipe.pretrain.reads_longer:
         raise ConfigError(
             "longer_instances are what the last pretrain.longer_share of the steps read, but only "
             f"{'the first' if recipe.longer_instances else 'the second'} is set; set both or none"

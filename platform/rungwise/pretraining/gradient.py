@@ -1,4 +1,4 @@
-"""Pretrain stage: the loop (loop.py) on the workers of Ray Train V2.
+"""Fitting by gradient: the loop (training/loop.py) on the workers of Ray Train V2.
 
 Ray Train starts the workers, connects them (gloo on CPUs, nccl on GPUs) and starts them again when
 one dies, with fewer if `compute.min_workers` allows it. Checkpoints are ours (checkpoint.py), in
@@ -18,6 +18,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+from torch import nn
 
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.artifact import Artifact
@@ -25,14 +26,7 @@ from rungwise.core.config import fingerprint
 from rungwise.core.context import ComputeConfig, Context, Reporter
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
-from rungwise.models.config import (
-    AnyModelConfig,
-    PretrainingModel,
-    build_model,
-    check_objective,
-)
-from rungwise.models.objectives import build_objective
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.pretraining.initial import INITIAL, began_with, check_initial, load_initial
 from rungwise.training import checkpoint
 from rungwise.training.checkpoint import Checkpoints
@@ -44,15 +38,6 @@ from rungwise.training.progress import Progress
 from rungwise.training.throughput import COUNTING_RULE, Costs, device_name, totals
 
 MODEL_FILE = checkpoint.MODEL
-# The kinds of instances that each objective reads.
-_READS = {
-    "mlm_nsp": ("masked_pairs",),
-    "mlm": ("masked_pairs", "masked_blocks", "sentence_order"),
-    "sentence_order": ("sentence_order",),
-    "causal": ("causal",),
-    "left_to_right": ("causal",),
-    "bidirectional": ("causal",),
-}
 _USER_ERROR = "user-error.txt"
 # Between two looks whether there is room for more workers: as often as Ray counts its nodes.
 _GROWTH_SECONDS = 20.0
@@ -65,9 +50,9 @@ def run(
 
     Raises UserError if the instances do not fit the model or the loss stops being a number.
     """
-    compute = context.compute
+    compute, settings = context.compute, _settings(config)
     check_fit(config, inputs, compute)
-    read = read_in_turn(inputs, config.pretrain)
+    read = read_in_turn(inputs, settings)
     identity = identity_of(config, inputs)
     value = _fit(config, inputs, output, identity, context)
     progress, costs = Progress(**value["progress"]), Costs(**value["costs"])
@@ -76,11 +61,11 @@ def run(
     model = build(config, vocab_size, meta=True)
     parameters = sum(p.numel() for p in model.parameters())
     first, last = progress.validation[0], progress.validation[-1]
-    part = build_objective(config.pretrain.objective).parts[0]
-    pair = next((name for name in ("nsp", "sop") if f"{name}_accuracy" in last), "")
-    accuracy = f"  {pair} accuracy {last[f'{pair}_accuracy']:.1%}" if pair else ""
+    objective = config.objective
+    part, pair = objective.tokens, objective.pair
+    accuracy = f"  {pair.key} accuracy {last[pair.accuracy_key]:.1%}" if pair else ""
     initial = inputs.get(INITIAL)
-    before = f" from {first[f'{part}_loss']:.3f}" if initial else ""
+    before = f" from {first[part.loss_key]:.3f}" if initial else ""
     return {
         **({"began_with": began_with(model, initial)} if initial else {}),
         "steps": progress.step,
@@ -93,7 +78,7 @@ def run(
         "skipped_steps": progress.skipped,
         "spikes": progress.spikes,
         "attempts": progress.attempts,
-        "stopped_early": progress.step < config.pretrain.steps,
+        "stopped_early": progress.step < settings.steps,
         "parameters": parameters,
         "device": value["device"],
         "bfloat16": value["bfloat16"],
@@ -104,7 +89,7 @@ def run(
             {"from_step": first, "sequence_length": artifact.summary["sequence_length"]}
             for first, artifact in read
         ],
-        "epochs": epochs_read(read, progress.step, config.pretrain.global_batch_size),
+        "epochs": epochs_read(read, progress.step, settings.global_batch_size),
         "final_train_loss": progress.history[-1]["loss"],
         "final_validation_loss": last["loss"],
         "final": last,
@@ -114,15 +99,15 @@ def run(
         # Over all attempts, without start-up and validation.
         "tokens_per_second": totals(progress, costs)["tokens_per_second"],
         "throughput": totals(progress, costs),
-        "headline": f"{parameters / 1e6:.1f} M parameters  validation {part} "
-        f"{last[f'{part}_loss']:.3f}{before} (unigram {instances.summary['unigram_entropy']:.2f})"
+        "headline": f"{parameters / 1e6:.1f} M parameters  validation {part.key} "
+        f"{last[part.loss_key]:.3f}{before} (unigram {instances.summary['unigram_entropy']:.2f})"
         f"{accuracy}",
     }
 
 
 def identity_of(config: PretrainStageConfig, inputs: Mapping[str, Artifact]) -> str:
     """Which run the checkpoints belong to: what decides the weights that come out."""
-    read = read_in_turn(inputs, config.pretrain)
+    read = read_in_turn(inputs, _settings(config))
     facts: dict[str, Any] = {
         "config": config,
         "instances": [artifact.fingerprint for _, artifact in read],
@@ -137,27 +122,26 @@ def check_fit(
 ) -> None:
     """Raise UserError where the instances cannot train this model, or not on so many workers, or
     where the weights it is to begin with are not of this model and tokenizer."""
-    settings = config.pretrain
-    check_objective(config.model, settings.objective.kind)
+    settings = _settings(config)
     for first_step, instances in read_in_turn(inputs, settings):
         block = "longer_instances" if first_step else "instances"
         _check_instances(config, instances, block, compute)
         if INITIAL in inputs:
-            check_initial(config.model, settings.objective.kind, inputs[INITIAL], instances)
+            check_initial(config.model, config.objective, inputs[INITIAL], instances)
     _check_workers(settings, compute)
 
 
 def _check_instances(
     config: PretrainStageConfig, instances: Artifact, block: str, compute: ComputeConfig
 ) -> None:
-    settings, summary = config.pretrain, instances.summary
-    kind, reads = summary["kind"], _READS[settings.objective.kind]
-    if kind not in reads:
+    settings, summary = _settings(config), instances.summary
+    kind, objective = summary["kind"], config.objective
+    if kind not in objective.reads:
         raise UserError(
-            f"pretrain.objective.kind is {settings.objective.kind}, which reads {block}.kind "
-            f"{' or '.join(reads)}, but the instances are {kind}; change one of them"
+            f"pretrain.objective is {objective.name}, which reads {block}.kind "
+            f"{' or '.join(objective.reads)}, but the instances are {kind}; change one of them"
         )
-    length, longest = summary["sequence_length"], _longest(config.model)
+    length, longest = summary["sequence_length"], config.model.max_length
     if longest is not None and length > longest:
         raise UserError(
             f"model.max_position_embeddings is {longest}, but {block}.sequence_length is "
@@ -198,12 +182,6 @@ def _check_workers(settings: GradientConfig, compute: ComputeConfig) -> None:
             f"compute.min_workers is {compute.min_workers}, more than compute.num_workers "
             f"{workers}; lower the first"
         )
-
-
-def _longest(model: AnyModelConfig) -> int | None:
-    """The most positions that the model has, None where they are computed."""
-    learned = getattr(model, "positions", "learned") == "learned"
-    return model.max_position_embeddings if learned else None
 
 
 def _fit(
@@ -298,7 +276,7 @@ def _work(worker: dict[str, Any]) -> dict[str, Any]:
         "progress": asdict(progress),
         "costs": asdict(costs),
         "device": device_name(group.device),
-        "bfloat16": uses_bfloat16(worker["config"].pretrain.precision, group.device),
+        "bfloat16": uses_bfloat16(_settings(worker["config"]).precision, group.device),
     }
 
 
@@ -313,7 +291,7 @@ def pretrain(
     notice: Any = lambda: False,
 ) -> tuple[Progress, Costs]:
     """The loop on this worker; the leader writes `model.safetensors` at the end."""
-    settings = config.pretrain
+    settings = _settings(config)
     vocab_size = inputs["instances"].summary["vocab_size"]
     initial = inputs.get(INITIAL)
     model = build(config, vocab_size)
@@ -329,7 +307,7 @@ def pretrain(
     progress, costs = train(
         settings,
         model,
-        build_objective(settings.objective),
+        config.objective,
         phases_of(config.model, settings, inputs, compute, group),
         vocab_size,
         checkpoints,
@@ -351,8 +329,12 @@ def pretrain(
     return progress, costs
 
 
-def build(config: PretrainStageConfig, vocab_size: int, meta: bool = False) -> PretrainingModel:
+def build(config: PretrainStageConfig, vocab_size: int, meta: bool = False) -> nn.Module:
     """The model with the weights of its seed; with `meta` only its shape."""
     with torch.device("meta" if meta else "cpu"):
-        torch.manual_seed(config.pretrain.seed)
-        return build_model(config.model, vocab_size, config.pretrain.objective.kind)
+        torch.manual_seed(_settings(config).seed)
+        return config.model.build(vocab_size, config.objective)
+
+
+def _settings(config: PretrainStageConfig) -> GradientConfig:
+    return by_gradient(config.pretrain, "steps")

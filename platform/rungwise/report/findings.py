@@ -1,4 +1,4 @@
-"""What the numbers say, in words: verdicts, and the sentences on top of the page.
+"""Findings in words: verdicts, and the sentences on top of the page.
 
 A verdict follows from an interval and from nothing else: an interval that holds 0 resolves nothing,
 however large its middle.
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rungwise.core.artifact import Artifact
+from rungwise.models.objectives import Objective
+from rungwise.pretraining.pretrained import config_of
 from rungwise.report.compared import Compared
 from rungwise.report.formats import (
     compact,
@@ -19,7 +21,6 @@ from rungwise.report.formats import (
     points_interval,
     points_with_interval,
 )
-from rungwise.report.terms import Terms
 
 # A loss over some thousand masked tokens is known to about 0.03 nats; three times that is no noise.
 _HARDLY_NATS = 0.1
@@ -92,13 +93,13 @@ def use_of_context(loss: float, unigram_entropy: float) -> str:
     return f"{gain:.2f} nats below what a guess without context costs"
 
 
-def what_was_trained(inputs: Mapping[str, Artifact], terms: Terms) -> str:
+def what_was_trained(inputs: Mapping[str, Artifact]) -> str:
     """One sentence: which model, on which text, for how long."""
     pretrain, corpus = inputs["pretrain"].summary, inputs["corpus"]
-    model = pretrain["model"]
+    config = config_of(inputs["pretrain"])
     return (
-        f"A {terms.model} of {compact(pretrain['parameters'])} parameters "
-        f"({model['num_layers']} layers, hidden size {model['hidden_size']}) was pretrained for "
+        f"A {config.model.page_name(config.objective)} of {compact(pretrain['parameters'])} "
+        f"parameters ({config.model.describe()}) was pretrained for "
         f"{number(pretrain['steps'])} steps on {compact(pretrain['tokens'])} tokens, "
         f"{pretrain['epochs']:.1f} passes over {what_text(corpus)}."
     )
@@ -174,12 +175,15 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def headline(inputs: Mapping[str, Artifact], terms: Terms, compared: Compared | None = None) -> str:
+def headline(
+    inputs: Mapping[str, Artifact], objective: Objective, compared: Compared | None = None
+) -> str:
     """The line of the terminal: the verdict, or where there is none a score or the loss."""
     if compared is None:
         final = inputs["pretrain"].summary["final"]
+        tokens = objective.tokens
         entropy = inputs["instances"].summary["unigram_entropy"]
-        return f"validation {terms.key} {final[terms.loss_key]:.3f} (unigram {entropy:.2f})"
+        return f"validation {tokens.key} {final[tokens.loss_key]:.3f} (unigram {entropy:.2f})"
     task, *others = compared.tasks
     if len(compared.variants) == 1:
         more = f"; {len(others)} more tasks" if others else ""

@@ -29,7 +29,8 @@ from rungwise.evaluation import fill_in, spelling, surprise
 from rungwise.evaluation import generation as continuations
 from rungwise.instances.kinds import config_of
 from rungwise.instances.masked import MaskedConfig
-from rungwise.pretraining import pretrained
+from rungwise.models.objectives import Objective
+from rungwise.pretraining.pretrained import config_of as config_of_pretrained
 from rungwise.report import (
     budget_plots,
     comparison,
@@ -49,7 +50,6 @@ from rungwise.report import (
 )
 from rungwise.report.compared import Compared, gather, input_of, of_stage
 from rungwise.report.examples import Examples
-from rungwise.report.terms import Terms, terms_of
 from rungwise.tokenizer import load as load_tokenizer
 
 PAGE = "report.html"
@@ -74,8 +74,7 @@ def run(
 ) -> dict[str, Any]:
     """Write the page, the plots, the tables and the recipe that rebuilds them."""
     pretrain = inputs["pretrain"]
-    settings = pretrained.config_of(pretrain).pretrain
-    terms = terms_of(settings.objective.kind)
+    objective = config_of_pretrained(pretrain).objective
     found = examples.gather(
         pretrain,
         inputs["instances"],
@@ -85,26 +84,26 @@ def run(
         config.seed,
     )
     compared = gather(inputs)
-    plots = draw(inputs, terms, found, compared)
+    plots = draw(inputs, objective, found, compared)
     csv = {name: tables.csv_bytes(rows) for name, rows in _tables(inputs, found, compared).items()}
     recipe = origin.recipe_text(rebuild.recipe(inputs, config.model_dump(mode="json")))
-    page = render(config, inputs, terms, plots, found, compared, recipe)
+    page = render(config, inputs, objective, plots, found, compared, recipe)
     files = {PAGE: page.encode("utf-8"), **plots, **csv, origin.RECIPE: recipe.encode("utf-8")}
     for name, data in files.items():
         output.write_bytes(name, data)
-    headline = findings.headline(inputs, terms, compared)
+    headline = findings.headline(inputs, objective, compared)
     return {"page": PAGE, "show": list(files), "headline": headline}
 
 
 def draw(
-    inputs: Mapping[str, Artifact], terms: Terms, found: Examples, compared: Compared | None
+    inputs: Mapping[str, Artifact], objective: Objective, found: Examples, compared: Compared | None
 ) -> dict[str, bytes]:
     """Every plot that the stages at hand allow, as PNG."""
     pretrain, instances = inputs["pretrain"], inputs["instances"]
     entropy = instances.summary["unigram_entropy"]
-    plots = {"loss.png": pretraining_plots.loss(pretrain, entropy, terms)}
-    if terms.pair:
-        plots["pair.png"] = pretraining_plots.pair(pretrain, terms.pair)
+    plots = {"loss.png": pretraining_plots.loss(pretrain, entropy, objective.tokens)}
+    if objective.pair:
+        plots["pair.png"] = pretraining_plots.pair(pretrain, objective.pair)
     if compared:
         plots |= _compared_plots(compared)
     sweeps = of_stage(inputs, "sweep")
@@ -145,7 +144,7 @@ def _compared_plots(compared: Compared) -> dict[str, bytes]:
 def render(
     config: ReportConfig,
     inputs: Mapping[str, Artifact],
-    terms: Terms,
+    objective: Objective,
     plots: Mapping[str, bytes],
     found: Examples,
     compared: Compared | None,
@@ -184,10 +183,10 @@ def render(
     return environment.get_template("page.html.j2").render(
         title=config.title or last.label,
         inputs=inputs,
-        terms=terms,
+        objective=objective,
         plots=plots,
         built=last.record["finished"],
-        trained=findings.what_was_trained(inputs, terms),
+        trained=findings.what_was_trained(inputs),
         num_pretrained=len(of_stage(inputs, "pretrain")),
         compared=compared,
         **(_compared_facts(compared) if compared else {}),
@@ -197,7 +196,7 @@ def render(
         swept_columns=_swept_columns,
         registered=_registered(inputs),
         context_use=findings.use_of_context(
-            pretrain["final"][terms.loss_key], instances.summary["unigram_entropy"]
+            pretrain["final"][objective.tokens.loss_key], instances.summary["unigram_entropy"]
         ),
         ln_vocabulary=math.log(pretrain["vocab_size"]),
         ln_2=math.log(2),

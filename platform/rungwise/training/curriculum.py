@@ -17,15 +17,13 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig
 from rungwise.instances.kinds import AnyInstancesConfig, config_of
 from rungwise.instances.masked import MaskedConfig
-from rungwise.models.config import AnyModelConfig, flops_per_token
+from rungwise.models.family import Family
 from rungwise.models.objectives import Batch
 from rungwise.training.config import GradientConfig
 from rungwise.training.feed import StepBatch, held_out_batches, open_source, step_batch
 from rungwise.training.parallel import Group
 
 READ_BY_NAME = ("instances", "longer_instances")  # the inputs of the stage
-# Objectives whose loss is minus the log of the probability of the text.
-_READS_LEFT_TO_RIGHT = ("causal", "left_to_right")
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def rows_for_length(micro_batch_size: int, first_length: int, length: int) -> in
 
 
 def phases_of(
-    model: AnyModelConfig,
+    model: Family,
     settings: GradientConfig,
     inputs: Mapping[str, Artifact],
     compute: ComputeConfig,
@@ -94,7 +92,7 @@ def _phase(
     first_step: int,
     instances: Artifact,
     first: Artifact,
-    model: AnyModelConfig,
+    model: Family,
     settings: GradientConfig,
     compute: ComputeConfig,
     group: Group,
@@ -110,6 +108,7 @@ def _phase(
         for split in ("train", "validation")
     )
     order = train_source.order(settings.seed, settings.order)
+    objective = model.objective(settings.objective)
 
     def step(number: int) -> StepBatch:
         return step_batch(
@@ -136,15 +135,9 @@ def _phase(
             micro_batch_size,
             settings.seed,
         ),
-        tokens_per_byte(summary)
-        if settings.objective.kind in _READS_LEFT_TO_RIGHT and "text_bytes" in summary
-        else None,
-        flops_per_token(
-            model,
-            summary["vocab_size"],
-            length,
-            settings.objective.kind,
-            masked_a_row(config_of(instances)),
+        tokens_per_byte(summary) if objective.is_code_length and "text_bytes" in summary else None,
+        model.flops_per_token(
+            summary["vocab_size"], length, objective, masked_a_row(config_of(instances))
         ),
     )
 
