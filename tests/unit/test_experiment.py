@@ -162,7 +162,7 @@ def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -
     }
     stages = built(
         plain,
-        further=further,
+        continued_pretraining=further,
         variants={
             "GF": {},
             "GTF": {"continue_with": ["task"]},
@@ -212,7 +212,10 @@ def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -
             "finetune.pooling is cls, but a bert pretrained on left_to_right",
         ),
         ({"finetune.sequence_length": 64}, "sequence_length is 64, but .* 32 positions"),
-        ({"continue_with": ["domain"]}, "continue_with names 'domain', which further lacks"),
+        (
+            {"continue_with": ["domain"]},
+            "continue_with names 'domain', which continued_pretraining lacks",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_built(

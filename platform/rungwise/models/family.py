@@ -70,7 +70,7 @@ class Family(Config):
 
         `dropout` takes the place of pretraining's; `new_tokens` follow the vocabulary.
         """
-        self._lacks("an encoder to fine-tune")
+        self._lacks("encoder to fine-tune")
 
     def trained(self, model: nn.Module, objective: Objective, special: SpecialIds) -> object:
         """The trained model with the capabilities of the family (capabilities.py)."""
@@ -87,7 +87,7 @@ class Family(Config):
 
         `masked_per_sequence` is for objectives that mask. Padding of the vocabulary is not counted.
         """
-        self._lacks("a count of operations")
+        self._lacks("count of operations")
 
     def objective(self, name: str | None) -> Objective:
         """The objective of that name, the default for None.
