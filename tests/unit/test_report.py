@@ -400,7 +400,7 @@ def test_guesses_are_the_models_own_and_sorted(inputs: dict[str, Artifact]) -> N
     reader = held_out.first_held_out(inputs["instances"], 60)
     tokenizer = load(inputs["tokenizer"].folder)
     blanks = fill_in.choose(reader, tokenizer, 4, seed=0)
-    model = load_model(inputs["pretrain"])
+    model = load_model(inputs["pretrain"], inputs["instances"])
     assert isinstance(model, MaskedModel)
     together = fill_in.fill(model, tokenizer, blanks)
     for blank, found in zip(blanks, together, strict=True):
