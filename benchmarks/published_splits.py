@@ -46,7 +46,6 @@ from rungwise.instances.stage import entropy
 from rungwise.instances.summary import InstancesSummary
 from rungwise.instances.text import TokenisedText
 from rungwise.models.gpt import GptConfig
-from rungwise.models.objectives import ObjectiveConfig, build_objective
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import MODEL_FILE, build, pretrain
 from rungwise.tokenizer import SpecialIds
@@ -90,7 +89,7 @@ def shakespeare_settings(optimizer: AnyOptimizerConfig) -> PretrainStageConfig:
             max_position_embeddings=64,
         ),
         pretrain=GradientConfig(
-            objective=ObjectiveConfig(kind="causal"),
+            objective="causal",
             steps=2000,
             global_batch_size=12,
             optimizer=optimizer,
@@ -112,7 +111,7 @@ PTB = PretrainStageConfig(
         dropout=0.1,
     ),
     pretrain=GradientConfig(
-        objective=ObjectiveConfig(kind="causal"),
+        objective="causal",
         steps=2400,
         global_batch_size=32,
         optimizer=MuonConfig(
@@ -204,7 +203,7 @@ def learn(settings: PretrainStageConfig, splits: dict[str, list[int]], seed: int
             (phase,) = phases_of(
                 settings.model, settings.pretrain, {"instances": held_out}, compute, group
             )
-            objective = build_objective(settings.pretrain.objective)
+            objective = settings.objective
             values = validate(model, objective, phase, settings.pretrain, group)
             row["test_loss"] = round(values["lm_loss"], 4)
         return row

@@ -45,13 +45,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.training_cases import CASES, Case, Rows, draw, tensor
-from rungwise.models.config import build_model, flops_per_token
 from rungwise.models.objectives import (
     Batch,
     CausalBatch,
-    ObjectiveConfig,
     PretrainingBatch,
-    build_objective,
 )
 from rungwise.models.transformer import padded_size, parameter_count
 from rungwise.training.optimizer import OptimizerConfig, build_optimizers, clip_gradients, update
@@ -138,14 +135,9 @@ def build(name: str, case: Case, setting: Setting) -> Competitor:
 
 
 def _ours(case: Case, setting: Setting, device: torch.device) -> Competitor:
-    kind = "mlm_nsp" if case.is_bert else "causal"
-    objective = build_objective(ObjectiveConfig(kind=kind))
-    model = build_model(
-        case.model,
-        case.vocab_size,
-        kind,
-        pad_vocab_to_multiple_of=_VOCABULARY_MULTIPLE[setting.device],
-    ).to(device)
+    objective = case.model.objective(None)
+    pad = _VOCABULARY_MULTIPLE[setting.device]
+    model = case.model.build(case.vocab_size, objective, pad).to(device)
 
     def micro_batches(rows: Rows) -> list[Batch]:
         by_length = np.argsort(rows.lengths, kind="stable")
@@ -413,11 +405,10 @@ def compare(
         name: [found["tokens"] / found["seconds"] for found in rounds_]
         for name, rounds_ in measured.items()
     }
-    flops = flops_per_token(
-        case.model,
+    flops = case.model.flops_per_token(
         case.vocab_size,
         case.sequence_length,
-        "mlm_nsp" if case.is_bert else "causal",
+        case.model.objective(None),
         0.15 * case.sequence_length,
     )
     return {

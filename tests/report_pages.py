@@ -24,15 +24,13 @@ from rungwise.instances.masked_blocks import MaskedBlocksConfig
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.text import TokenisedText
-from rungwise.models.config import ObjectiveKind
-from rungwise.models.objectives import ObjectiveConfig, build_objective
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tokenizer import ByteBpeConfig, TokenizerSummary, WordPieceConfig, train
 from rungwise.training.checkpoint import save_tensors
 from rungwise.training.config import GradientConfig
 from rungwise.training.throughput import COUNTING_RULE
 from tests.conftest import SPECIAL_IDS, made_up_sentences, write_shards
-from tests.small_models import shaken, small_config, small_model
+from tests.small_models import objective_of, shaken, small_config, small_model
 
 LENGTH = 24
 INSTANCES: dict[str, Any] = {
@@ -206,14 +204,14 @@ def text_of(tokenizer: Tokenizer, seed: int) -> TokenisedText:
 
 
 def built(
-    objective: ObjectiveKind, root: Path, shape: dict[str, Any] | None = None, **run: Any
+    objective: str, root: Path, shape: dict[str, Any] | None = None, **run: Any
 ) -> dict[str, Artifact]:
     """The artifacts of a pretrain workflow with this objective, the model only shaken.
 
     `shape` are keys of the model block, `run` fields of the gradient run.
     """
     recorder = Recorder(Folder.at(root))
-    masks = ObjectiveConfig(kind=objective).masks
+    masks = objective_of(objective).masks
     source = {"sources": [{"kind": "text", "paths": ["a.txt"]}]}
     recorder.add("corpus", source, corpus_summary())
     settings: Any = WordPieceConfig if masks else ByteBpeConfig
@@ -248,7 +246,7 @@ def built(
     changes = {"max_position_embeddings": LENGTH} | (shape or {})
     model_config = small_config(objective, **changes)
     model = shaken(small_model(objective, vocab_size, **changes), 0.2)
-    parts = build_objective(ObjectiveConfig(kind=objective)).parts
+    parts = objective_of(objective).parts
     rows = [
         {
             "step": step,
@@ -261,9 +259,7 @@ def built(
         }
         for step in (0, STEPS // 2, STEPS)
     ]
-    pretrain = GradientConfig(
-        steps=STEPS, validation_instances=40, objective=ObjectiveConfig(kind=objective)
-    )
+    pretrain = GradientConfig(steps=STEPS, validation_instances=40, objective=objective)
     made = recorder.add(
         "pretrain",
         {"model": model_config.model_dump(), "pretrain": pretrain.model_dump(mode="json")},

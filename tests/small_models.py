@@ -13,17 +13,17 @@ from torch import Tensor, nn
 
 from rungwise.models.bert import BertConfig
 from rungwise.models.bidirectional import BidirectionalConfig
-from rungwise.models.config import AnyModelConfig, ObjectiveKind, PretrainingModel, build_model
+from rungwise.models.family import Family
 from rungwise.models.gpt import GptConfig
-from rungwise.models.objectives import Batch, CausalBatch, ObjectiveConfig, PretrainingBatch
+from rungwise.models.objectives import Batch, CausalBatch, Objective, PretrainingBatch
 
 VOCAB_SIZE = 50
 LENGTH = 16
-CAUSAL_KINDS: tuple[ObjectiveKind, ...] = ("causal", "left_to_right", "bidirectional")
-KINDS: tuple[ObjectiveKind, ...] = ("mlm_nsp", "mlm", "sentence_order", *CAUSAL_KINDS)
+CAUSAL_KINDS: tuple[str, ...] = ("causal", "left_to_right", "bidirectional")
+KINDS: tuple[str, ...] = ("mlm_nsp", "mlm", "sentence_order", *CAUSAL_KINDS)
 
 
-def small_config(kind: ObjectiveKind, **changes: Any) -> AnyModelConfig:
+def small_config(kind: str, **changes: Any) -> Family:
     """A config of the family that the objective trains."""
     families = {"causal": GptConfig, "bidirectional": BidirectionalConfig}
     values: dict[str, Any] = {
@@ -37,18 +37,19 @@ def small_config(kind: ObjectiveKind, **changes: Any) -> AnyModelConfig:
 
 
 def small_model(
-    kind: ObjectiveKind,
+    kind: str,
     vocab_size: int = VOCAB_SIZE,
     pad_vocab_to_multiple_of: int = 1,
     **changes: Any,
-) -> PretrainingModel:
+) -> Any:
     """A model for the objective, its weights as at the start."""
-    return build_model(
-        small_config(kind, **changes),
-        vocab_size,
-        kind,
-        pad_vocab_to_multiple_of=pad_vocab_to_multiple_of,
-    )
+    config = small_config(kind, **changes)
+    return config.build(vocab_size, config.objective(kind), pad_vocab_to_multiple_of)
+
+
+def objective_of(kind: str) -> Objective:
+    """The objective of that name."""
+    return small_config(kind).objective(kind)
 
 
 def shaken(model: nn.Module, scale: float = 0.3) -> Any:
@@ -60,7 +61,7 @@ def shaken(model: nn.Module, scale: float = 0.3) -> Any:
 
 
 def random_batch(
-    kind: ObjectiveKind,
+    kind: str,
     B: int,
     T: int,
     M: int = 4,
@@ -68,7 +69,7 @@ def random_batch(
     dtype: torch.dtype = torch.float32,
 ) -> Batch:
     """Ragged rows of whatever the objective reads; packed ones where it reads blocks."""
-    if ObjectiveConfig(kind=kind).masks:
+    if objective_of(kind).masks:
         return random_masked_batch(B, T, M, vocab_size, dtype=dtype)
     return random_causal_batch(B, T, vocab_size, dtype=dtype)
 

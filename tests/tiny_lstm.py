@@ -1,27 +1,25 @@
-"""A small recurrent model: what the platform asks of a family that carries a state.
+"""A small recurrent model: a family that carries a state and that no union names.
 
 Shapes: B batch, T sequence, D hidden, L layers, V vocabulary.
 """
 
 from __future__ import annotations
 
-import functools
-import multiprocessing
 from typing import Any, ClassVar, Literal
 
-import pytest
 import torch
 from torch import Tensor, nn
 
-from rungwise.core.config import Config
 from rungwise.models.cross_entropy import MOST_LOGITS, token_sums
-from rungwise.pretraining import estimate, gradient
-from rungwise.training import curriculum
+from rungwise.models.family import Family
+from rungwise.models.objectives import CAUSAL
 
 
-class TinyLstmConfig(Config):
-    kind: Literal["tiny_lstm"] = "tiny_lstm"
+class TinyLstmConfig(Family):
+    objectives: ClassVar = (CAUSAL,)
     carries_state: ClassVar[bool] = True
+
+    kind: Literal["tiny_lstm"] = "tiny_lstm"
     num_layers: int = 2
     hidden_size: int = 16
 
@@ -60,27 +58,3 @@ class TinyLstm(nn.Module):
             MOST_LOGITS,
         )
         return total, correct, torch.stack(after).permute(2, 0, 1, 3)
-
-
-def known(patch: pytest.MonkeyPatch) -> None:
-    """Let the platform build a family that is not in its union."""
-    patched = (
-        (gradient, "build_model", "build"),
-        (estimate, "build_model", "build"),
-        (curriculum, "flops_per_token", "flops_per_token"),
-        (estimate, "flops_per_token", "flops_per_token"),
-    )
-    for module, name, method in patched:
-        patch.setattr(module, name, functools.partial(_call, method, getattr(module, name)))
-    patch.setattr(gradient, "check_objective", lambda *_: None)
-    patch.setattr(gradient, "_longest", lambda *_: None)
-
-
-def _call(method: str, platforms: Any, model: Any, *arguments: Any) -> Any:
-    if isinstance(model, TinyLstmConfig):
-        return getattr(model, method)(*arguments)
-    return platforms(model, *arguments)
-
-
-if multiprocessing.parent_process() is not None:
-    known(pytest.MonkeyPatch())

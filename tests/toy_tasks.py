@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from rungwise.finetune import Split, TaskData
-from rungwise.models.config import ObjectiveKind
 from rungwise.tasks.examples import Kind, TaskInfo
 from rungwise.tasks.items import Frame, Item
 from tests.small_models import VOCAB_SIZE, small_config, small_model
@@ -31,7 +30,7 @@ INFO: dict[Kind, TaskInfo] = {
 
 
 def toy_data(
-    kind: Kind, objective: ObjectiveKind = "mlm_nsp", examples: int = 24, **changes: Any
+    kind: Kind, objective: str = "mlm_nsp", examples: int = 24, **changes: Any
 ) -> TaskData:
     """A task of this kind, and a random model that pretends to have been pretrained."""
     rng = np.random.default_rng(7)
@@ -42,7 +41,8 @@ def toy_data(
     torch.manual_seed(0)
     weights = small_model(objective, **changes).state_dict()
     config = small_config(objective, **changes)
-    return TaskData(INFO[kind], splits, config, objective, VOCAB_SIZE, dict(weights))
+    trained_on = config.objective(objective)
+    return TaskData(INFO[kind], splits, config, trained_on, VOCAB_SIZE, dict(weights))
 
 
 def toy_item(kind: Kind, number: int, rng: np.random.Generator) -> Item:

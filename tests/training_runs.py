@@ -94,7 +94,7 @@ def config(kind: str = "masked_pairs", **changes: Any) -> PretrainStageConfig:
             "max_position_embeddings": LENGTH,
         },
         "pretrain": {
-            "objective": {"kind": "causal" if kind == "causal" else "mlm_nsp"},
+            "objective": "causal" if kind == "causal" else "mlm_nsp",
             "steps": 20,
             "global_batch_size": 12,
             "optimizer": {"kind": "adamw", "learning_rate": 0.01},

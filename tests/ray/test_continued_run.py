@@ -16,10 +16,9 @@ from rungwise.core.config import load, validate
 from rungwise.core.context import ComputeConfig, Context
 from rungwise.core.stage import Stage, StageType
 from rungwise.core.storage import Folder
-from rungwise.models.objectives import build_objective
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
-from rungwise.pretraining.pretrained import config_of, load_model
+from rungwise.pretraining.pretrained import config_of, load_module
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.examples import (
     SPLITS,
@@ -86,8 +85,8 @@ def built(stages: Iterable[Stage], root: Folder) -> dict[str, Artifact]:
 @torch.no_grad()
 def mlm_loss(pretrain: Artifact, instances: Artifact, split: str) -> float:
     """Nats a masked token of the instances of a split, at most 2000 of them."""
-    model = load_model(pretrain)
-    objective = build_objective(config_of(pretrain).pretrain.objective)
+    model = load_module(pretrain)
+    objective = config_of(pretrain).objective
     batches = held_out_batches(open_source(instances, split, 1 << 30, False), 2000, 0, 1, 64, 0)
     total = sum(objective(model, batch).packed()[:2, 0] for batch in batches)
     assert isinstance(total, torch.Tensor)
@@ -108,7 +107,7 @@ def step_of(recipe: Recipe, steps: int, rate: float) -> ContinuedConfig:
     """A step on the text of the task, as short sentences need it."""
     assert recipe.pretrain
     pretrain = recipe.pretrain.model_dump() | {
-        "objective": {"kind": "mlm"},
+        "objective": "mlm",
         "steps": steps,
         "validation_every_steps": steps,
         "optimizer": {"kind": "adamw", "learning_rate": rate},

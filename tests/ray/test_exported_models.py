@@ -16,7 +16,7 @@ import transformers
 from rungwise.core.artifact import find_input
 from rungwise.models.bert import BertForPretraining
 from rungwise.pipeline.loading import find_pretrain
-from rungwise.pretraining.pretrained import load_model
+from rungwise.pretraining.pretrained import load_module
 from rungwise.tokenizer import cached_encoder
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
@@ -66,7 +66,7 @@ def test_a_trained_model_reads_text_the_same_in_transformers(
     corpus = write_corpus(tmp_path / "text", documents=40)
     recipe = small_recipe(tmp_path / "root", corpus, **changes)
     if changes:
-        recipe["pretrain"] |= {"objective": {"kind": "causal"}}
+        recipe["pretrain"] |= {"objective": "causal"}
     path = write_recipe(tmp_path / "recipe.yaml", recipe)
     rungwise(tmp_path, "run", "pretrain", str(path))
     [page] = (tmp_path / "root" / "report").glob("*/report.html")
@@ -75,7 +75,7 @@ def test_a_trained_model_reads_text_the_same_in_transformers(
     assert auto in rungwise(tmp_path, "export", str(path), "--to", str(out))
 
     pretrain = find_pretrain(str(path))
-    model: Any = load_model(pretrain)
+    model: Any = load_module(pretrain)
     tokens = find_input(find_input(pretrain, "instances"), "tokenizer")
     ids = cached_encoder(tokens.folder).encode(pa.array([TEXT.partition("[")[0]])).ids.tolist()
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)

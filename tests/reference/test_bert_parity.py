@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from rungwise.models.bert import IS_NEXT, NOT_NEXT, BertConfig, BertForPretraining
-from rungwise.models.objectives import ObjectiveConfig, PretrainingBatch, build_objective
+from rungwise.models.objectives import MLM_NSP, PretrainingBatch
 from rungwise.models.transformer import parameter_count
 
 TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
@@ -163,7 +163,7 @@ def test_the_loss_and_its_gradient_are_the_same(ours, theirs, inputs):
         masked_weights=weights_BM,
         label=is_next_B,
     )
-    loss = build_objective(ObjectiveConfig())(ours, batch).loss()
+    loss = MLM_NSP(ours, batch).loss()
     torch.testing.assert_close(loss, expected.loss, **TOLERANCE)
 
     theirs.zero_grad()

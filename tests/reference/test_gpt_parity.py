@@ -10,9 +10,8 @@ import pytest
 import torch
 import transformers
 
-from rungwise.models.config import build_model
 from rungwise.models.gpt import GptConfig
-from rungwise.models.objectives import CausalBatch, ObjectiveConfig, build_objective
+from rungwise.models.objectives import CAUSAL, CausalBatch
 from rungwise.models.transformer import parameter_count
 from rungwise.serving.hugging_face import load
 
@@ -41,7 +40,7 @@ def pair(request, tmp_path_factory):
     theirs.eval().save_pretrained(folder)
     config, state = load(folder)
     assert config.norm == ("pre" if request.param == "gpt2" else "post")
-    ours = build_model(config, VOCAB_SIZE, "causal")
+    ours = config.build(VOCAB_SIZE, config.objective("causal"))
     ours.load_state_dict(state)
     return ours.eval(), theirs
 
@@ -80,7 +79,7 @@ def test_the_loss_and_its_gradient_are_the_same(pair):
     shifted = torch.cat((torch.full((4, 1), -100), labels), dim=1)
     expected = theirs(input_ids=stream, labels=shifted).loss
     batch = CausalBatch(stream[:, :-1], stream[:, 1:], weights_BT, None, None)
-    loss = build_objective(ObjectiveConfig(kind="causal"))(ours, batch).loss()
+    loss = CAUSAL(ours, batch).loss()
     torch.testing.assert_close(loss, expected, **TOLERANCE)
 
     theirs.zero_grad()
@@ -113,5 +112,5 @@ def test_the_presets_have_the_sizes_of_their_classes():
                 transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig()),
             ),
         ):
-            ours = build_model(preset, theirs.config.vocab_size, "causal")
+            ours = preset.build(theirs.config.vocab_size, preset.objective("causal"))
             assert parameter_count(ours) == theirs.num_parameters()

@@ -19,7 +19,6 @@ from rungwise.finetune.heads import (
     TokenHead,
 )
 from rungwise.finetune.scoring import loss_sums
-from rungwise.models.encoders import build_encoder, load_encoder
 from rungwise.serving.hugging_face import load
 from tests.small_models import shaken
 
@@ -64,8 +63,8 @@ def ours(model, folder, objective, head, last):
     """Their body under a head of ours, the last layer copied."""
     model.base_model.save_pretrained(folder)
     config, state = load(folder)
-    encoder = build_encoder(config, objective, V, dropout=0.1)
-    load_encoder(encoder, state)
+    encoder = config.encoder(config.objective(objective), V, dropout=0.1)
+    encoder.load(state)
     with torch.no_grad():
         if getattr(getattr(head, "pool", None), "dense", None) is not None:
             head.pool.dense.weight.copy_(state["bert.pooler.weight"])
@@ -184,8 +183,8 @@ def test_the_states_of_every_layer_are_theirs(tmp_path):
         model = theirs(name)
         model.save_pretrained(tmp_path / name)
         config, state = load(tmp_path / name)
-        encoder = build_encoder(config, objective, V, dropout=0.0).eval()
-        load_encoder(encoder, state)
+        encoder = config.encoder(config.objective(objective), V, dropout=0.0).eval()
+        encoder.load(state)
         (ids_BT, segments_BT), inputs, real_BT = batch(segments=name == "BertModel")
         expected = model(**inputs, output_hidden_states=True).hidden_states
         found = encoder.layers(ids_BT, segments_BT, LENGTHS)

@@ -21,9 +21,14 @@ from rungwise.finetune.heads import (
     SpanHead,
     TokenHead,
 )
-from rungwise.models.bert import IS_NEXT, NOT_NEXT, Bert, BertConfig, BertForPretraining
-from rungwise.models.config import build_model
-from rungwise.models.encoders import BertEncoder, build_encoder
+from rungwise.models.bert import (
+    IS_NEXT,
+    NOT_NEXT,
+    Bert,
+    BertConfig,
+    BertEncoder,
+    BertForPretraining,
+)
 from rungwise.models.gpt import GptConfig, GptForPretraining
 from rungwise.serving.hugging_face import export, load
 from rungwise.serving.hugging_face.names import headed_names
@@ -437,7 +442,7 @@ def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
     plain = BertConfig(**SIZES)
     mean = HeadedEncoder(BertEncoder(plain, V), SequenceHead(32, 2, "mean", 0.1))
     topped = HeadedEncoder(BertEncoder(plain, V), SpanHead(8), top=BiLstm(32, 4, 1, 0.0))
-    reader = HeadedEncoder(build_encoder(gpt, "causal", V, 0.0, 3), SpanHead(32))
+    reader = HeadedEncoder(gpt.encoder(gpt.objective("causal"), V, 0.0, 3), SpanHead(32))
     left = small_model("left_to_right", V, norm="pre")
     for model, config, message in (
         (BertForPretraining(bert, V), bert, r"model\.norm is pre, and the BERT of .*PreTraining"),
@@ -554,7 +559,7 @@ def test_files_that_are_not_there_or_not_readable_are_named(bert_folder):
 def test_an_imported_model_can_be_trained_on(gpt_folder):
     config, state = load(gpt_folder)
     V = len(state["gpt.token_embedding.weight"])
-    model = build_model(config, V, "causal")
+    model = config.build(V, config.objective("causal"))
     model.load_state_dict(state)
     ids_BT = torch.randint(V, (2, 8))
     model(ids_BT, ids_BT, torch.ones(2, 8)).total.backward()

@@ -14,7 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rungwise.core.config import validate
 from rungwise.core.errors import ConfigError
-from rungwise.models.bert import Bert, BertConfig, BertForPretraining, flops_per_token
+from rungwise.models.bert import Bert, BertConfig, BertForPretraining
+from rungwise.models.objectives import MLM_NSP
 from rungwise.models.transformer import (
     Transformer,
     gather_positions,
@@ -82,12 +83,14 @@ def test_sinusoid_has_no_position_parameters():
 
 @pytest.mark.parametrize(("sequence_length", "megaflops"), [(128, 545.4), (512, 587.9)])
 def test_flops_per_token_of_base(sequence_length, megaflops):
-    flops = flops_per_token(BertConfig.base(), 30_522, sequence_length, 0.15 * sequence_length)
+    flops = BertConfig.base().flops_per_token(
+        30_522, sequence_length, MLM_NSP, 0.15 * sequence_length
+    )
     assert flops / 1e6 == pytest.approx(megaflops, abs=0.05)
 
 
 def test_flops_per_token_with_twenty_masked_of_128():
-    assert flops_per_token(BertConfig.base(), 30_522, 128, 20) / 1e6 == pytest.approx(
+    assert BertConfig.base().flops_per_token(30_522, 128, MLM_NSP, 20) / 1e6 == pytest.approx(
         545.4, rel=0.01
     )
 
@@ -102,7 +105,9 @@ def test_flops_are_what_pytorch_counts():
         logits = model(ids_BT, None, None, positions_BM)
         (logits.mlm.sum() + logits.nsp.sum()).backward()
     counted = counter.get_total_flops() / (B * T)
-    assert flops_per_token(BertConfig.base(), 30_522, T, M) == pytest.approx(counted, rel=1e-12)
+    assert BertConfig.base().flops_per_token(30_522, T, MLM_NSP, M) == pytest.approx(
+        counted, rel=1e-12
+    )
 
 
 # Configuration.

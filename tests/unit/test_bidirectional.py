@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from rungwise.models.bert import BertConfig, BertForPretraining
 from rungwise.models.bidirectional import BidirectionalConfig, BidirectionalForPretraining
-from rungwise.models.config import flops_per_token
-from rungwise.models.objectives import CausalBatch
+from rungwise.models.objectives import BIDIRECTIONAL, CausalBatch
 from rungwise.models.transformer import parameter_count
 from tests.small_models import (
     VOCAB_SIZE,
@@ -135,5 +134,5 @@ def test_flops_per_token_by_hand():
     L, D, T, V = 6, 768, 512, 30_522
     stacks = 2 * (6 * L * (4 * D * D + 2 * D * 4 * D) + 6 * L * D * T)
     head = 6 * (2 * D * D + D * V)
-    found = flops_per_token(BidirectionalConfig(), V, T, "bidirectional")
+    found = BidirectionalConfig().flops_per_token(V, T, BIDIRECTIONAL)
     assert found == stacks + head

@@ -17,10 +17,11 @@ from rungwise.finetune import FinetuneConfig, TaskModel
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import build, check_fit, identity_of
 from rungwise.pretraining.initial import began_with, carried_by
-from rungwise.pretraining.pretrained import load_model
+from rungwise.pretraining.pretrained import load_module
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tasks.examples import TaskInfo
 from rungwise.training.checkpoint import MODEL, load_tensors, save_tensors
+from tests.small_models import objective_of
 from tests.training_runs import (
     VOCAB,
     Killed,
@@ -36,7 +37,7 @@ from tests.training_runs import (
 HEADS = {"bert.pooler.weight", "bert.pooler.bias", "nsp.weight", "nsp.bias"}
 # A step that changes no weight: float32 has no room for what it would add.
 STANDING = {"pretrain.steps": 1, "pretrain.optimizer.learning_rate": 1e-30}
-MLM = {"pretrain.objective.kind": "mlm"}
+MLM = {"pretrain.objective": "mlm"}
 
 
 def kept(root: Path, stage: str, fingerprint: str, made: dict[str, Any]) -> Artifact:
@@ -192,9 +193,9 @@ def test_parts_that_the_objective_does_not_train_are_carried_along(
     assert before.keys() == after.keys()
     assert {name for name in before if torch.equal(before[name], after[name])} == HEADS
     # The model is read as one of its objective, without them, and fine-tuning finds the pooler.
-    assert set(load_model(words).state_dict()) == before.keys() - HEADS
+    assert set(load_module(words).state_dict()) == before.keys() - HEADS
     task = TaskInfo("classification", ("no", "yes"), False, "accuracy")
-    model = TaskModel(FinetuneConfig(), task, load_model(words).bert.config, "mlm", VOCAB)
+    model = TaskModel(FinetuneConfig(), task, config().model, objective_of("mlm"), VOCAB)
     model.load_pretrained(after)
     pooler = dict(model.head.named_parameters())["pool.dense.weight"]
     assert torch.equal(pooler, before["bert.pooler.weight"])
@@ -268,8 +269,8 @@ def test_what_cannot_go_on_is_refused_before_training(
     assert "tokenizer" in told
 
     blocks = {**inputs, "instances": instances_of(root, kind="causal")}
-    left_to_right = config(**{"pretrain.objective.kind": "left_to_right"})
+    left_to_right = config(**{"pretrain.objective": "left_to_right"})
     told = refusal(left_to_right, blocks)
-    assert "pretrain.objective.kind is left_to_right" in told
+    assert "pretrain.objective is left_to_right" in told
     assert "mlm_nsp or mlm or sentence_order" in told
     assert "model.kind is gpt, but there it was bert" in refusal(config("causal"), blocks)

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.models.encoders import NUM_MARKS, build_encoder, load_encoder, new_tokens_of
+from rungwise.models.encoders import NUM_MARKS, new_tokens_of
 from tests.small_models import (
     CAUSAL_KINDS,
     KINDS,
     LENGTH,
     VOCAB_SIZE,
+    objective_of,
     random_causal_batch,
     shaken,
     small_config,
@@ -32,21 +33,23 @@ def _one_thread_and_a_seed():
 
 def encoder_of(kind, dropout=0.0, **changes):
     """A random encoder with its new tokens."""
-    return build_encoder(small_config(kind, **changes), kind, V, dropout, new_tokens_of(kind))
+    return small_config(kind, **changes).encoder(
+        objective_of(kind), V, dropout, new_tokens_of(objective_of(kind))
+    )
 
 
 def loaded(kind, loaded_layers=None, **changes):
     """An encoder, and the pretraining model whose weights it has."""
     model = shaken(small_model(kind, **changes))
     encoder = encoder_of(kind, **changes)
-    load_encoder(encoder, model.state_dict(), loaded_layers)
+    encoder.load(model.state_dict(), loaded_layers)
     return encoder, model
 
 
 @pytest.mark.parametrize(("kind", "changes"), CASES, ids=IDS)
 def test_the_states_do_not_depend_on_padding(kind, changes):
     encoder = shaken(encoder_of(kind, dropout=0.1, **changes)).eval()
-    ids_BT = torch.randint(V + new_tokens_of(kind), (3, 9))
+    ids_BT = torch.randint(V + new_tokens_of(objective_of(kind)), (3, 9))
     segments_BT = torch.randint(2, (3, 9))
     lengths = [9, 4, 1]
     together = encoder.layers(ids_BT, segments_BT, torch.tensor(lengths))
@@ -134,10 +137,10 @@ def test_a_bidirectional_state_is_that_of_pretraining_on_both_sides(norm):
 def test_new_tokens_are_for_what_was_pretrained_on_blocks(kind):
     encoder, model = loaded(kind)
     added = NUM_MARKS if kind in CAUSAL_KINDS else 0
-    assert encoder.tokens.weight.shape == (V + added, D)
+    assert encoder.word_table().shape == (V + added, D)
     pretrained = next(t for n, t in model.state_dict().items() if "token_embedding" in n)
-    assert torch.equal(encoder.tokens.weight[:V], pretrained)
-    fresh = encoder.tokens.weight[V:]
+    assert torch.equal(encoder.word_table()[:V], pretrained)
+    fresh = encoder.word_table()[V:]
     assert (fresh.abs().sum(dim=1) > 0).all()
     assert (fresh.abs() < 0.1).all(), "drawn as all embeddings are"
     assert encoder(torch.tensor([[V + added - 1]])).shape == (1, 1, encoder.width)
@@ -149,7 +152,7 @@ def test_only_the_lowest_layers_are_loaded(kind, count):
     model = shaken(small_model(kind, norm="pre"))
     encoder = encoder_of(kind, norm="pre")
     start = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
-    load_encoder(encoder, model.state_dict(), count)
+    encoder.load(model.state_dict(), count)
     for name, tensor in encoder.state_dict().items():
         block = int(name.partition(".blocks.")[2].partition(".")[0] or -1)
         is_loaded = count == 2 if "final_norm" in name else block < count
@@ -162,35 +165,35 @@ def test_only_the_lowest_layers_are_loaded(kind, count):
 
 def test_the_first_tensor_that_does_not_fit_is_named_and_nothing_is_copied():
     pretrained = small_model("mlm_nsp").state_dict()
-    encoder = build_encoder(small_config("mlm_nsp"), "mlm_nsp", V + 1, 0.0)
+    encoder = small_config("mlm_nsp").encoder(objective_of("mlm_nsp"), V + 1, 0.0)
     before = encoder.bert.position_embedding.weight.clone()
     message = r"bert\.token_embedding\.weight: expected shape \[51, 16\], found \[50, 16\]"
     with pytest.raises(DataError, match=message):
-        load_encoder(encoder, pretrained)
+        encoder.load(pretrained)
     assert torch.equal(encoder.bert.position_embedding.weight, before)
     del pretrained["bert.transformer.blocks.0.mlp.expand.bias"]
     message = r"lack bert\.transformer\.blocks\.0\.mlp\.expand\.bias, expected with shape \[32\]"
     with pytest.raises(DataError, match=message):
-        load_encoder(encoder_of("mlm_nsp"), pretrained)
+        encoder_of("mlm_nsp").load(pretrained)
 
 
 def test_layers_left_over_are_an_error():
     pretrained = small_model("causal").state_dict()
     for loaded_layers in (None, 1):
         with pytest.raises(DataError, match=r"hold gpt\.transformer\.blocks\.1\."):
-            load_encoder(encoder_of("causal", num_layers=1), pretrained, loaded_layers)
+            encoder_of("causal", num_layers=1).load(pretrained, loaded_layers)
 
 
 def test_the_longest_row_is_the_number_of_learned_positions():
     for kind in KINDS:
         encoder = encoder_of(kind).eval()
-        assert encoder.longest_row == LENGTH
+        assert encoder.max_length == LENGTH
         assert encoder(torch.zeros((1, LENGTH), dtype=torch.int64)).shape[1] == LENGTH
-    assert encoder_of("mlm", positions="sinusoid").longest_row is None
+    assert encoder_of("mlm", positions="sinusoid").max_length is None
 
 
 def test_dropout_is_that_of_fine_tuning_and_model_and_objective_must_fit():
     rates = {m.p for m in encoder_of("mlm", 0.3).modules() if isinstance(m, torch.nn.Dropout)}
     assert rates == {0.3}
     with pytest.raises(ConfigError, match=r"but model\.kind is bert"):
-        build_encoder(small_config("mlm"), "causal", V, 0.0)
+        small_config("mlm").objective("causal")

@@ -122,7 +122,7 @@ def test_matched_pretraining_costs_every_system_the_same(plain: dict[str, Any]) 
     """A model that predicts every position does more a token than one that predicts 15 %."""
     variants = {
         "bert": {},
-        "ltr": {"pretrain.objective": {"kind": "left_to_right"}, "instances": CAUSAL},
+        "ltr": {"pretrain.objective": "left_to_right", "instances": CAUSAL},
     }
     stages = built(plain, variants=variants, match_pretraining="flops")
     steps = [
@@ -152,12 +152,12 @@ def test_a_sweep_over_what_is_before_builds_each_variant_once(plain: dict[str, A
 
 
 def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -> None:
-    step = {"objective": {"kind": "mlm"}, "steps": 10, "global_batch_size": 8}
+    step = {"objective": "mlm", "steps": 10, "global_batch_size": 8}
     steps = {
         "domain": {
             "corpus": plain["corpus"] | {"seed": 1},
             "instances": {"kind": "masked_pairs", "sequence_length": 32},
-            "pretrain": step | {"objective": {"kind": "mlm_nsp"}},
+            "pretrain": step | {"objective": "mlm_nsp"},
         },
         "task": {"task_text": {"held_out_fraction": 0.2}, "instances": WORDS, "pretrain": step},
     }
@@ -208,7 +208,7 @@ def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -
             r"seeds 3 to 4, which hold the sweep's own \(4, variant pretrained\)",
         ),
         (
-            {"variants": {"a": {"pretrain.objective.kind": "left_to_right", "instances": CAUSAL}}}
+            {"variants": {"a": {"pretrain.objective": "left_to_right", "instances": CAUSAL}}}
             | {"finetune.pooling": "cls"},
             "finetune.pooling is cls, but a bert pretrained on left_to_right",
         ),

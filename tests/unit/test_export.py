@@ -18,7 +18,7 @@ from rungwise.core.storage import Folder
 from rungwise.models.bert import BertForPretraining
 from rungwise.pipeline.loading import find_pretrain, load
 from rungwise.pipeline.workflow import load_recipe
-from rungwise.pretraining.pretrained import load_model
+from rungwise.pretraining.pretrained import load_module
 from rungwise.serving.hugging_face.names import FILES
 from rungwise.tokenizer import cached_encoder
 from tests.conftest import s3_bucket, small_recipe, write_corpus, write_recipe
@@ -55,7 +55,7 @@ def test_an_exported_artifact_gives_the_same_ids_and_logits_on_text(
     out = tmp_path / "out"
     assert write(made["pretrain"], Folder.at(out)) == auto
     assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
-    model: Any = load_model(made["pretrain"])
+    model: Any = load_module(made["pretrain"])
     theirs, told = getattr(transformers, auto).from_pretrained(out, output_loading_info=True)
     assert not any(told[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     theirs.eval()

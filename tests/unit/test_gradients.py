@@ -13,13 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rungwise.models import cross_entropy
 from rungwise.models.cross_entropy import MOST_LOGITS, token_sums
-from rungwise.models.objectives import ObjectiveConfig, build_objective
 from rungwise.models.transformer import recompute_activations
 from tests.small_models import (
     CAUSAL_KINDS,
     KINDS,
     VOCAB_SIZE,
     gradient,
+    objective_of,
     random_batch,
     random_causal_batch,
     shaken,
@@ -31,10 +31,6 @@ from tests.small_models import (
 def _one_thread_and_a_seed():
     torch.set_num_threads(1)
     torch.manual_seed(31)
-
-
-def objective_of(kind):
-    return build_objective(ObjectiveConfig(kind=kind))
 
 
 def loss_and_gradient(kind, model, batch):

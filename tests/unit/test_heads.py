@@ -23,8 +23,7 @@ from rungwise.finetune.heads import (
 )
 from rungwise.finetune.mixing import ScalarMix
 from rungwise.finetune.scoring import loss_sums
-from rungwise.models.encoders import build_encoder
-from tests.small_models import VOCAB_SIZE, shaken, small_config
+from tests.small_models import VOCAB_SIZE, objective_of, shaken, small_config
 
 KINDS = ("mlm_nsp", "left_to_right", "causal", "bidirectional")
 LENGTHS = [9, 4, 6]
@@ -38,7 +37,7 @@ def _one_thread_and_a_seed():
 
 def headed(kind, head, top=None, mixed=(), **changes):
     """A random model with one of the heads; `head` is given the width of what it reads."""
-    encoder = build_encoder(small_config(kind, **changes), kind, VOCAB_SIZE, 0.1, 3)
+    encoder = small_config(kind, **changes).encoder(objective_of(kind), VOCAB_SIZE, 0.1, 3)
     lstm = BiLstm(encoder.width, 5, 2, 0.1) if top == "bilstm" else None
     width = 10 if lstm else encoder.width
     mix = ScalarMix(len(mixed)) if mixed else None
@@ -179,7 +178,7 @@ def test_a_bilstm_is_that_of_torch_on_each_row_without_padding():
 
 
 def test_a_fixed_encoder_drops_nothing_and_has_no_gradient():
-    encoder = build_encoder(small_config("mlm"), "mlm", VOCAB_SIZE, 0.5)
+    encoder = small_config("mlm").encoder(objective_of("mlm"), VOCAB_SIZE, 0.5)
     model = HeadedEncoder(
         encoder,
         SequenceHead(16, 2, "mean", 0.5),

@@ -16,23 +16,22 @@ from rungwise.models.cross_entropy import weighted_sums
 from rungwise.models.objectives import (
     CausalBatch,
     LossSum,
-    ObjectiveConfig,
     PretrainingBatch,
-    build_objective,
 )
 from tests.small_models import (
     CAUSAL_KINDS,
     KINDS,
     VOCAB_SIZE,
     gradient,
+    objective_of,
     random_batch,
     random_causal_batch,
     random_masked_batch,
     small_model,
 )
 
-MLM_NSP = build_objective(ObjectiveConfig())
-MLM = build_objective(ObjectiveConfig(kind="mlm"))
+MLM_NSP = objective_of("mlm_nsp")
+MLM = objective_of("mlm")
 SMALL = BertConfig(
     num_layers=2, num_heads=2, hidden_size=16, intermediate_size=32, max_position_embeddings=16
 )
@@ -75,7 +74,7 @@ def test_sums_by_hand():
         }
     )
     # Sentence order is the same pair of losses under another name; in order is class 1.
-    order = build_objective(ObjectiveConfig(kind="sentence_order"))(lambda *_: logits, batch)
+    order = objective_of("sentence_order")(lambda *_: logits, batch)
     assert order.parts == ("mlm", "sop")
     torch.testing.assert_close(order.packed(), sums.packed())
     alone = MLM(lambda *_: logits, batch)
@@ -102,7 +101,7 @@ def test_sums_of_next_tokens_by_hand():
         ("left_to_right", "lm"),
         ("bidirectional", "bidirectional"),
     ):
-        sums = build_objective(ObjectiveConfig(kind=kind))(model, batch)
+        sums = objective_of(kind)(model, batch)
         assert sums.total.item() == pytest.approx(-math.log(0.5 * 0.8 * 0.25))
         assert sums.count.tolist() == [3.0]
         assert sums.correct.tolist() == [2.0]
@@ -112,11 +111,12 @@ def test_sums_of_next_tokens_by_hand():
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_starts_at_the_logarithm_of_the_number_of_classes(kind):
     """With hundreds of tokens and weights of 0.02; logits then spread by about 0.2."""
-    objective, vocab_size = build_objective(ObjectiveConfig(kind=kind)), 1000
+    objective, vocab_size = objective_of(kind), 1000
     sizes = {"hidden_size": 128, "intermediate_size": 512, "max_position_embeddings": 32}
     model = small_model(kind, vocab_size, **sizes)
     found = objective(model, random_batch(kind, 64, 32, 20, vocab_size)).metrics()
-    expected = objective.expected_initial_losses(vocab_size)
+    parts = [part for part in (objective.tokens, objective.pair) if part]
+    expected = {part.key: part.expected_start(vocab_size) for part in parts}
     assert tuple(expected) == objective.parts
     assert expected[objective.parts[0]] == math.log(vocab_size)
     assert all(expected[part] == math.log(2) for part in objective.parts[1:])
@@ -124,15 +124,20 @@ def test_the_loss_starts_at_the_logarithm_of_the_number_of_classes(kind):
         assert found[f"{part}_loss"] == pytest.approx(expected[part], abs=0.1), part
 
 
-def test_the_config_says_what_the_objective_reads_and_which_head_it_trains():
-    reads = {kind: ObjectiveConfig(kind=kind) for kind in KINDS}
-    assert {kind for kind, config in reads.items() if config.next_sentence} == {
-        "mlm_nsp",
-        "sentence_order",
+def test_an_objective_says_what_it_reads_and_makes_a_batch_of_it():
+    objectives = {kind: objective_of(kind) for kind in KINDS}
+    assert {kind for kind, each in objectives.items() if each.pair} == {"mlm_nsp", "sentence_order"}
+    assert {kind for kind, each in objectives.items() if each.is_code_length} == {
+        "causal",
+        "left_to_right",
     }
-    for kind, config in reads.items():
-        expected = PretrainingBatch if config.masks else CausalBatch
-        assert type(random_batch(kind, 2, 8)) is expected
+    for objective in objectives.values():
+        batch = objective.random_batch(2, 8, VOCAB_SIZE, 1.2)
+        assert type(batch) is (PretrainingBatch if objective.masks else CausalBatch)
+        assert batch.ids.shape == (2, 8)
+        assert objective.counts(batch).tolist() == (
+            [2.0] * 2 if objective.pair else [2.0 if objective.masks else 16.0]
+        )
 
 
 def test_counts_need_no_forward_pass():
@@ -142,7 +147,7 @@ def test_counts_need_no_forward_pass():
     assert MLM.counts(batch).tolist() == [masked]
     blocks = random_causal_batch(5, 9)
     for kind in CAUSAL_KINDS:
-        objective = build_objective(ObjectiveConfig(kind=kind))
+        objective = objective_of(kind)
         assert objective.counts(blocks).tolist() == [blocks.weights.sum().item()]
         assert torch.equal(objective(small_model(kind), blocks).count, objective.counts(blocks))
     model = BertForPretraining(SMALL, VOCAB_SIZE)
@@ -217,7 +222,7 @@ def test_rows_of_blocks_keep_what_is_there_and_what_is_not():
 
 @pytest.mark.parametrize("kind", CAUSAL_KINDS)
 def test_blocks_of_padding_alone_add_exactly_nothing(kind):
-    objective, model = build_objective(ObjectiveConfig(kind=kind)), small_model(kind)
+    objective, model = objective_of(kind), small_model(kind)
     batch = random_causal_batch(2, 9)
     empty = CausalBatch(**(vars(batch) | {"weights": torch.zeros(2, 9)}))
     sums = objective(model, empty)

@@ -19,7 +19,8 @@ from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.instances import shards
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.models.bert import BertConfig, BertForPretraining
-from rungwise.pretraining.pretrained import load_model
+from rungwise.models.language_models import MaskedModel
+from rungwise.pretraining.pretrained import load_model, load_module
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.page import ReportConfig, ReportSummary, write_report
 from rungwise.report.specimen import specimen
@@ -329,11 +330,11 @@ def _without_pairs(pretrain: Artifact, folder: Path, rows: dict[str, Any]) -> Ar
     """The same model as MLM alone would leave it."""
     changed = changed_run(pretrain, **rows)
     summary = PretrainSummary.of(changed).model_copy(update={"objective": "mlm"})
-    settings = {**pretrain.record["config"]["pretrain"], "objective": {"kind": "mlm"}}
+    settings = {**pretrain.record["config"]["pretrain"], "objective": "mlm"}
     config = {**pretrain.record["config"], "pretrain": settings}
     weights = {
         name: tensor
-        for name, tensor in load_model(pretrain).state_dict().items()
+        for name, tensor in load_module(pretrain).state_dict().items()
         if not name.startswith(("nsp", "bert.pooler"))
     }
     save_tensors(Folder.at(folder), "model.safetensors", weights)
@@ -384,11 +385,11 @@ def test_guesses_are_the_models_own_and_sorted(inputs: dict[str, Artifact]) -> N
     reader = held_out.first_held_out(inputs["instances"], 60)
     tokenizer = load(inputs["tokenizer"].folder)
     blanks = fill_in.choose(reader, tokenizer, 4, seed=0)
-    model = load_model(inputs["pretrain"])
-    assert isinstance(model, BertForPretraining)
-    together = fill_in.fill(model, reader, tokenizer, blanks)
+    model = load_model(inputs["pretrain"], inputs["instances"])
+    assert isinstance(model, MaskedModel)
+    together = fill_in.fill(model, tokenizer, blanks)
     for blank, found in zip(blanks, together, strict=True):
-        [alone] = fill_in.fill(model, reader, tokenizer, [blank])
+        [alone] = fill_in.fill(model, tokenizer, [blank])
         assert [guess.text for guess in alone.guesses] == [guess.text for guess in found.guesses]
         assert alone.probability == pytest.approx(found.probability, rel=1e-5)
         probabilities = [guess.probability for guess in found.guesses]

@@ -23,7 +23,6 @@ from rungwise.report import (
 )
 from rungwise.report.compared import Compared, gather
 from rungwise.report.page import ReportConfig, ReportSummary, write_report
-from rungwise.report.terms import terms_of
 from tests.report_experiments import (
     METRICS,
     Experiment,
@@ -33,6 +32,7 @@ from tests.report_experiments import (
     whole,
 )
 from tests.report_pages import Page, built, csv_rows
+from tests.small_models import objective_of
 
 PNG = b"\x89PNG"
 
@@ -161,7 +161,7 @@ def test_no_name_of_a_system_means_anything(before: dict[str, Artifact]) -> None
         for names in (("pretrained", "random"), ("random", "pretrained"), ("x", "y"))
     ]
     assert [comparison.board(found).name for found in named] == ["above"] * 3
-    lines = [findings.headline({}, terms_of("mlm"), found) for found in named]
+    lines = [findings.headline({}, objective_of("mlm"), found) for found in named]
     assert lines[1] == lines[0].replace("pretrained above random", "random above pretrained")
     looks = {
         comparison_plots.differences(found.tasks[0])

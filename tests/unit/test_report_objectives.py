@@ -22,15 +22,11 @@ from rungwise.evaluation import generation as continuations
 from rungwise.evaluation.generation import Prompt
 from rungwise.evaluation.spelling import Spelling
 from rungwise.instances.reader import InstanceReader
-from rungwise.models.bidirectional import BidirectionalForPretraining
-from rungwise.models.config import ObjectiveKind
-from rungwise.models.gpt import GptForPretraining
-from rungwise.models.objectives import ObjectiveConfig
+from rungwise.models.language_models import CausalModel, TwoDirectionModel
 from rungwise.pretraining.pretrained import load_model
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report import pretraining_plots, speed, speed_plots
 from rungwise.report.page import ReportConfig, write_report
-from rungwise.report.terms import terms_of
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,
@@ -43,6 +39,7 @@ from rungwise.tokenizer import (
 from tests.conftest import made_up_sentences
 from tests.report_pages import LENGTH, STEPS, Page, built, changed_run, csv_rows
 from tests.small_models import KINDS as OBJECTIVES
+from tests.small_models import objective_of, small_config
 
 END = 3
 
@@ -67,14 +64,13 @@ def opened(made: dict[str, Artifact]) -> tuple[Any, InstanceReader, Tokenizer]:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_every_objective_has_a_page_with_its_own_numbers(
-    objective: ObjectiveKind, tmp_path: Path
-) -> None:
-    made, terms = built(objective, tmp_path), terms_of(objective)
+def test_every_objective_has_a_page_with_its_own_numbers(objective: str, tmp_path: Path) -> None:
+    made, trained_on = built(objective, tmp_path), objective_of(objective)
+    terms, model = trained_on.tokens, small_config(objective)
     out = Folder.at(tmp_path / "page")
     summary = write_report(ReportConfig(fill_in_examples=3, continuations=2), made, out, Context())
     page = Page((tmp_path / "page" / "report.html").read_text("utf-8"))
-    masks = ObjectiveConfig(kind=objective).masks
+    masks = trained_on.masks
     sections = {"result", "loss", "speed", "time", "origin"}
     sections |= {"reads"} if masks else {"passage"}
     sections |= {"blanks"} if masks or objective == "bidirectional" else {"continuations"}
@@ -82,10 +78,15 @@ def test_every_objective_has_a_page_with_its_own_numbers(
     assert all(link.removeprefix("#") in page.ids for link in page.links)
     assert all(load.startswith("data:") for load in page.loads)
     assert summary.headline == f"validation {terms.key} 5.478 (unigram 4.50)"
-    for words in (f"Validation {terms.loss} 5.48", "23.4%", "123.4", terms.model):
+    for words in (
+        f"Validation {terms.name} loss 5.48",
+        "23.4%",
+        "123.4",
+        model.page_name(trained_on),
+    ):
         assert words in page.words, words
-    assert ("2.345" in page.words) == terms.bits_per_byte
-    assert (terms.pair is not None) == ("pair.png" in summary.show)
+    assert ("2.345" in page.words) == trained_on.is_code_length
+    assert (trained_on.pair is not None) == ("pair.png" in summary.show)
     rows = csv_rows(tmp_path / "page" / "validation.csv")
     assert [float(row[terms.loss_key]) for row in rows] == [5.678, 5.578, 5.478]
     alternatives = (tmp_path / "page" / "report.html").read_text("utf-8").count(' alt="')
@@ -162,7 +163,7 @@ def test_a_change_of_sequence_length_is_drawn_and_listed(tmp_path: Path) -> None
 def _loss(pretrain: Artifact) -> bytes:
     summary = PretrainSummary.of(pretrain)
     assert summary.gradient is not None
-    return pretraining_plots.loss(summary, summary.gradient, terms_of("mlm"))
+    return pretraining_plots.loss(summary, summary.gradient, objective_of("mlm").tokens)
 
 
 def test_a_model_that_was_fitted_without_steps_has_a_page_without_curves(tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_surprise_is_that_of_each_document_read_alone(causal: dict[str, Artifact
     for place, seen in enumerate(passage.tokens):
         begin = place - int(block.positions[0, place])
         before = torch.from_numpy(block.ids[:, begin : place + 1])
-        probability_V = torch.softmax(model.logits(before)[0, -1], dim=-1)
+        probability_V = torch.softmax(model.next_logits(before)[0, -1], dim=-1)
         assert seen.probability == pytest.approx(
             float(probability_V[block.targets[0, place]]), rel=1e-4
         )
@@ -204,14 +205,14 @@ def test_surprise_is_that_of_each_document_read_alone(causal: dict[str, Artifact
 @torch.no_grad()
 def test_surprise_by_context_adds_up_to_the_validation_loss(causal: dict[str, Artifact]) -> None:
     model, reader, _ = opened(causal)
-    assert isinstance(model, GptForPretraining)
+    assert isinstance(model, CausalModel)
     reach = surprise.by_context(model, reader)
     batch = held_out.blocks(reader, np.arange(len(reader)))
     tensors = (
         torch.from_numpy(np.ascontiguousarray(array))
         for array in (batch.ids, batch.targets, batch.weights, batch.document, batch.positions)
     )
-    total = float(model(*tensors).total)
+    total = float(model.module(*tensors).total)
     assert sum(row.tokens for row in reach) == int(batch.weights.sum())
     assert sum(row.tokens * row.nats for row in reach) == pytest.approx(total, rel=1e-5)
     assert [(row.low, row.high) for row in reach][:3] == [(1, 1), (2, 3), (4, 7)]
@@ -232,9 +233,7 @@ def test_levels_of_surprise_by_hand() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("objective", ["causal", "left_to_right"])
-def test_the_likeliest_continuation_is_that_of_a_plain_loop(
-    objective: ObjectiveKind, tmp_path: Path
-) -> None:
+def test_the_likeliest_continuation_is_that_of_a_plain_loop(objective: str, tmp_path: Path) -> None:
     model, reader, tokenizer = opened(built(objective, tmp_path))
     prompts = continuations.choose(reader, tokenizer, 4, seed=2)
     together = continuations.go_on(model, tokenizer, prompts, END, seed=2)
@@ -242,7 +241,7 @@ def test_the_likeliest_continuation_is_that_of_a_plain_loop(
     for prompt, found in zip(prompts, together, strict=True):
         ids = list(prompt.ids)
         for _ in range(prompt.room):
-            ids.append(int(model.logits(torch.tensor([ids]))[0, -1].argmax()))
+            ids.append(int(model.next_logits(torch.tensor([ids]))[0, -1].argmax()))
             if ids[-1] == END:
                 break
         whole = tokenizer.decode([t for t in ids if t != END], skip_special_tokens=False)
@@ -278,7 +277,7 @@ class _Fixed(torch.nn.Module):
         super().__init__()
         self.logits_V = logits_V
 
-    def logits(self, ids_BT: torch.Tensor) -> torch.Tensor:
+    def next_logits(self, ids_BT: torch.Tensor) -> torch.Tensor:
         return self.logits_V.expand(*ids_BT.shape, -1)
 
 
@@ -314,17 +313,17 @@ def test_a_continuation_ends_with_the_document() -> None:
 @torch.no_grad()
 def test_a_bidirectional_model_guesses_without_seeing_the_answer(tmp_path: Path) -> None:
     model, reader, tokenizer = opened(built("bidirectional", tmp_path))
-    assert isinstance(model, BidirectionalForPretraining)
+    assert isinstance(model, TwoDirectionModel)
     blanks = fill_in.choose(reader, tokenizer, 5, seed=0)
     assert len(blanks) == 5
-    found = fill_in.fill(model, reader, tokenizer, blanks)
+    found = fill_in.fill(model, tokenizer, blanks)
     changed = []
     for blank in blanks:
         ids = list(blank.ids)
         assert ids[blank.position] == blank.answer_id
         ids[blank.position] = 200 if blank.answer_id != 200 else 201
         changed.append(dataclasses.replace(blank, ids=tuple(ids)))
-    for one, other in zip(found, fill_in.fill(model, reader, tokenizer, changed), strict=True):
+    for one, other in zip(found, fill_in.fill(model, tokenizer, changed), strict=True):
         assert [g.text for g in one.guesses] == [g.text for g in other.guesses]
         assert one.probability == pytest.approx(other.probability, rel=1e-5)
         assert one.rank == other.rank

@@ -12,7 +12,6 @@ from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import ConfigError
 from rungwise.instances.kinds import config_of
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.config import flops_per_token
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import epochs_read, first_longer_step, phases_of
@@ -95,8 +94,8 @@ def test_curves_name_the_length_and_operations_are_counted_by_it(
     at_change = next(row for row in progress.history if row["step"] == 10)["tokens"]
     masked = {SHORT: 0.15 * SHORT, LONG: 0.15 * LONG} if kind == "masked_pairs" else {}
     a_token = {
-        length: flops_per_token(
-            settings.model, VOCAB, length, settings.pretrain.objective.kind, masked.get(length, 0.0)
+        length: settings.model.flops_per_token(
+            VOCAB, length, settings.objective, masked.get(length, 0.0)
         )
         for length in (SHORT, LONG)
     }

@@ -65,7 +65,7 @@ def write(pretrain: Artifact, to: Folder) -> str:
     from rungwise import tokenizer as tokenizers
     from rungwise.core.artifact import find_input
     from rungwise.core.errors import UserError
-    from rungwise.pretraining.pretrained import config_of, load_model
+    from rungwise.pretraining.pretrained import config_of, load_module
     from rungwise.serving import hugging_face
     from rungwise.serving.hugging_face.names import AUTO_CLASSES, CONFIG, FILES
 
@@ -75,7 +75,7 @@ def write(pretrain: Artifact, to: Folder) -> str:
             f"--to {to.uri}: holds {', '.join(there)} already; give another folder, or empty it"
         )
     tokenizer = find_input(find_input(pretrain, "instances"), "tokenizer")
-    trained = load_model(pretrain)
+    trained = load_module(pretrain)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         architecture = hugging_face.export(
             trained,

@@ -238,7 +238,7 @@ def _refuse_too_few(config: CorpusConfig, summary: CorpusSummary) -> None:
             "the corpus is one document, and it takes one to train on and one held out, or two of "
             "each for next-sentence pairs; add documents, cut it into several with "
             "corpus.sources.N.documents (blank_line or line), and for fewer than four set "
-            "instances.kind=masked_blocks pretrain.objective.kind=mlm"
+            "instances.kind=masked_blocks pretrain.objective=mlm"
         )
     for split, direction in (("validation", "raise"), ("train", "lower")):
         if getattr(documents, split) == 0:

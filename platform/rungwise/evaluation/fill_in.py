@@ -16,18 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from rungwise.core.randomness import bits
-from rungwise.evaluation.held_out import drawn, end_of, originals, rows
+from rungwise.evaluation.held_out import drawn, originals, rows
 from rungwise.evaluation.spelling import Spelling, token_text
-from rungwise.evaluation.surprise import logits
-from rungwise.instances import causal
 from rungwise.instances.masked_reader import MaskedReader
 from rungwise.instances.reader import InstanceReader
-from rungwise.instances.rows import PaddedRows
-from rungwise.models.bert import BertForPretraining
-from rungwise.models.bidirectional import BidirectionalForPretraining
+from rungwise.models.capabilities import BlankLogits
 
 TOP = 5
 _INSTANCE, _WORD = 11, 12  # streams of the generator
@@ -36,7 +31,7 @@ _SHOWN_TOKENS = 16  # on either side of the blank
 
 @dataclass(frozen=True)
 class Blank:
-    """A hidden word: the ids the model reads (padded), and the text that is shown around it."""
+    """A hidden word: the ids the model reads (padded), and the text shown around it."""
 
     instance: int
     position: int
@@ -120,21 +115,17 @@ def choose(
     return blanks
 
 
-def fill(
-    model: BertForPretraining | BidirectionalForPretraining,
-    reader: MaskedReader | InstanceReader,
-    tokenizer: Tokenizer,
-    blanks: Sequence[Blank],
-) -> list[Filled]:
+def fill(model: BlankLogits, tokenizer: Tokenizer, blanks: Sequence[Blank]) -> list[Filled]:
     """The model's best guesses for each blank, with their probabilities."""
     if not blanks:
         return []
     with torch.no_grad():
-        if isinstance(model, BertForPretraining):
-            logits_BV = _masked_logits(model, blanks)
-        else:
-            assert isinstance(reader, InstanceReader)
-            logits_BV = torch.cat([_bidirectional_logits(model, reader, blank) for blank in blanks])
+        logits_BV = model.blank_logits(
+            torch.tensor([blank.ids for blank in blanks]),
+            torch.tensor([blank.segments for blank in blanks]),
+            torch.tensor([blank.length for blank in blanks]),
+            torch.tensor([blank.position for blank in blanks]),
+        )
     probability_BV = torch.softmax(logits_BV.float(), dim=-1)
     filled = []
     for blank, probability_V in zip(blanks, probability_BV, strict=True):
@@ -147,25 +138,6 @@ def fill(
         rank = 1 + int((probability_V > probability_V[blank.answer_id]).sum())
         filled.append(Filled(blank, guesses, rank, right))
     return filled
-
-
-def _masked_logits(model: BertForPretraining, blanks: Sequence[Blank]) -> Tensor:
-    return model(
-        torch.tensor([blank.ids for blank in blanks]),
-        torch.tensor([blank.segments for blank in blanks]),
-        torch.tensor([blank.length for blank in blanks]),
-        torch.tensor([[blank.position] for blank in blanks]),
-    ).mlm[:, 0]
-
-
-def _bidirectional_logits(
-    model: BidirectionalForPretraining, reader: InstanceReader, blank: Blank
-) -> Tensor:
-    """The logits of one blank, (1, V)."""
-    instance, length = np.array([blank.instance]), np.array([blank.length])
-    block = PaddedRows(instance, np.array([blank.ids]), length, {}, None)
-    # What stands at a position is the target of the one before.
-    return logits(model, causal.batch(block, end_of(reader)))[:, blank.position - 1]
 
 
 def _shown(

@@ -24,8 +24,7 @@ from rungwise.core.randomness import uniform
 from rungwise.evaluation import held_out
 from rungwise.evaluation.spelling import Spelling
 from rungwise.instances.reader import InstanceReader
-from rungwise.models.gpt import GptForPretraining
-from rungwise.models.left_to_right import BertLeftToRight
+from rungwise.models.capabilities import NextTokenLogits
 
 TEMPERATURE = 0.8
 LONGEST_PROMPT, MOST_NEW = 24, 40  # tokens
@@ -79,7 +78,7 @@ def choose(reader: InstanceReader, tokenizer: Tokenizer, number: int, seed: int)
 
 @torch.no_grad()
 def go_on(
-    model: GptForPretraining | BertLeftToRight,
+    model: NextTokenLogits,
     tokenizer: Tokenizer,
     prompts: Sequence[Prompt],
     end: int,
@@ -98,7 +97,7 @@ def go_on(
 
 
 def _generated(
-    model: GptForPretraining | BertLeftToRight,
+    model: NextTokenLogits,
     prompts: Sequence[Prompt],
     end: int,
     seed: int,
@@ -112,7 +111,7 @@ def _generated(
         longest = max(len(rows[row]) for row in open_rows)
         ids_NT = torch.tensor([rows[r] + [0] * (longest - len(rows[r])) for r in open_rows])
         last_N = torch.tensor([len(rows[row]) - 1 for row in open_rows])
-        logits_NV = model.logits(ids_NT)[torch.arange(len(open_rows)), last_N].double()
+        logits_NV = model.next_logits(ids_NT)[torch.arange(len(open_rows)), last_N].double()
         if temperature:
             below_NV = torch.softmax(logits_NV / temperature, dim=-1).cumsum(dim=-1)
             draw_N = uniform(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rungwise.core.summary import Part, Summary
 from rungwise.evaluation.statistics import Difference, Estimate
 from rungwise.finetune import FinetuneConfig
-from rungwise.models.config import ObjectiveKind
 from rungwise.tasks.examples import ExampleCounts, Kind
 
 
@@ -34,7 +33,7 @@ class PretrainingCost(Part):
     """The cost of the weights that a variant began with. Steps and operations are None where they
     were not fitted step by step."""
 
-    objective: ObjectiveKind
+    objective: str
     steps: int | None
     tokens: int
     flops: float | None

@@ -22,11 +22,9 @@ from rungwise.evaluation import held_out
 from rungwise.evaluation.spelling import token_text
 from rungwise.instances.causal import CausalBlocks
 from rungwise.instances.reader import InstanceReader
-from rungwise.models.bidirectional import BidirectionalForPretraining
-from rungwise.models.gpt import GptForPretraining
-from rungwise.models.left_to_right import BertLeftToRight
+from rungwise.models.capabilities import TargetLogits
+from rungwise.models.objectives import CausalBatch
 
-EveryTokenModel = GptForPretraining | BertLeftToRight | BidirectionalForPretraining
 MOST_TOKENS = 1 << 14  # that a page reads
 _MOST_LOGITS = 1 << 26
 _PASSAGE = 21  # stream of the generator
@@ -78,20 +76,15 @@ class Reach:
     nats: float
 
 
-def logits(model: EveryTokenModel, batch: CausalBlocks) -> Tensor:
+def logits(model: TargetLogits, batch: CausalBlocks) -> Tensor:
     """Logits (B, T, V) of the targets of these blocks."""
-    ids_BT, targets_BT, document_BT, positions_BT = (
-        torch.from_numpy(np.ascontiguousarray(array))
-        for array in (batch.ids, batch.targets, batch.document, batch.positions)
-    )
-    if isinstance(model, BidirectionalForPretraining):
-        lengths_B = torch.from_numpy((batch.weights > 0).sum(axis=1))
-        return model.logits(ids_BT, targets_BT, lengths_B, document_BT, positions_BT)
-    return model.logits(ids_BT, document_BT, positions_BT)
+    arrays = (batch.ids, batch.targets, batch.weights, batch.document, batch.positions)
+    tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
+    return model.target_logits(CausalBatch(*tensors))
 
 
 def passage(
-    model: EveryTokenModel, reader: InstanceReader, tokenizer: Tokenizer, seed: int
+    model: TargetLogits, reader: InstanceReader, tokenizer: Tokenizer, seed: int
 ) -> Passage:
     """The beginning of the block that the seed draws, which is picked by nothing else."""
     instance = held_out.drawn(seed, _PASSAGE, len(reader))[0]
@@ -112,7 +105,7 @@ def passage(
     )
 
 
-def by_context(model: EveryTokenModel, reader: InstanceReader) -> list[Reach]:
+def by_context(model: TargetLogits, reader: InstanceReader) -> list[Reach]:
     """Mean surprise by how many tokens of its document the model has read, the symbol that opens
     it included. Ranges double in width: 1 token, 2 to 3, 4 to 7 and so on.
     """
@@ -138,7 +131,7 @@ def by_context(model: EveryTokenModel, reader: InstanceReader) -> list[Reach]:
 
 @torch.no_grad()
 def _nats(
-    model: EveryTokenModel, reader: InstanceReader
+    model: TargetLogits, reader: InstanceReader
 ) -> Iterator[tuple[CausalBlocks, NDArray[np.float32]]]:
     """The first blocks, and the surprise (B, T) at each token."""
     length = reader.width - 1

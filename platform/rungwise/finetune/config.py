@@ -1,6 +1,6 @@
-"""What fine-tuning can be asked for: the recipe, the way of use, and what stands on the encoder.
+"""Keys of fine-tuning: the recipe, how the encoder is adapted, and what stands on it.
 
-use             the encoder                                                     trained
+adaptation      the encoder                                                     trained
 full            all its weights learn (Devlin et al. 2019, arXiv:1810.04805)    everything
 frozen          as pretrained, nothing dropped; its last layer is read          top and head
 discriminative  each layer learns more slowly than the one above it, and may    everything, in

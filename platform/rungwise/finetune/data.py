@@ -1,4 +1,4 @@
-"""All that fine-tuning reads, loaded once, and what is refused before anything is trained."""
+"""Data of fine-tuning, loaded once, and what is refused before anything is trained."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from torch import Tensor
 from rungwise.core.artifact import Artifact
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.finetune.config import FeaturesAdaptation, FinetuneConfig
-from rungwise.models.config import AnyModelConfig, ObjectiveKind
-from rungwise.models.encoders import Encoder, build_encoder, new_tokens_of
+from rungwise.models.encoders import LayeredEncoder, new_tokens_of
+from rungwise.models.family import Family
+from rungwise.models.objectives import Objective
+from rungwise.pretraining.pretrained import config_of
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.examples import SPLITS, TaskInfo, TaskSummary, read
 from rungwise.tasks.items import Frame, Item
@@ -36,8 +38,8 @@ class TaskData:
 
     info: TaskInfo
     splits: dict[str, Split]
-    model: AnyModelConfig
-    objective: ObjectiveKind
+    model: Family
+    objective: Objective
     vocab_size: int
     pretrained: dict[str, Tensor]  # its weights, under the names of pretraining
 
@@ -52,9 +54,9 @@ def load_data(
     """
     from rungwise.tasks.kinds import encode
 
-    info, pretrained = TaskSummary.of(task).info, PretrainSummary.of(pretrain)
-    model, objective = pretrained.model, pretrained.objective
-    vocab_size = pretrained.vocab_size
+    info, trained = TaskSummary.of(task).info, config_of(pretrain)
+    model, objective = trained.model, trained.objective
+    vocab_size = PretrainSummary.of(pretrain).vocab_size
     check(config, info, model, objective)
     splitter = load_tokenizer(tokenizer.folder)
     if (size := splitter.get_vocab_size(with_added_tokens=True)) != vocab_size:
@@ -81,8 +83,8 @@ def load_data(
 
 def frame_of(
     config: FinetuneConfig,
-    model: AnyModelConfig,
-    objective: ObjectiveKind,
+    model: Family,
+    objective: Objective,
     vocab_size: int,
     tokenizer: Tokenizer,
 ) -> Frame:
@@ -99,17 +101,15 @@ def frame_of(
     return Frame(*marks, sequence_length=config.sequence_length, reads_ahead=ahead)
 
 
-def check(
-    config: FinetuneConfig, info: TaskInfo, model: AnyModelConfig, objective: ObjectiveKind
-) -> None:
+def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Objective) -> None:
     """Raise ConfigError, naming the key, for what this model or this task cannot be asked."""
     encoder = _outline(model, objective)
     pools = info.kind in ("classification", "regression", "choice")
     if pools and config.pooling == "cls" and encoder.causal and config.top.kind == "linear":
         raise ConfigError(
-            f"finetune.pooling is cls, but a {model.kind} pretrained on {objective} reads from "
-            "left to right, and its first token sees nothing but itself; change pooling to last or "
-            "mean, or finetune.top.kind to bilstm"
+            f"finetune.pooling is cls, but a {model.kind} pretrained on {objective.name} reads "
+            "from left to right, and its first token sees nothing but itself; change pooling to "
+            "last or mean, or finetune.top.kind to bilstm"
         )
     if config.loaded_layers is not None and config.loaded_layers > encoder.num_layers:
         raise ConfigError(
@@ -128,7 +128,7 @@ def check(
             "finetune.both_orders is true, but the texts of the task are not pairs, found a task "
             f"of {info.kind}; change it to false"
         )
-    longest = encoder.longest_row
+    longest = encoder.max_length
     if longest is not None and config.sequence_length > longest:
         raise ConfigError(
             f"finetune.sequence_length is {config.sequence_length}, but the pretrained model has "
@@ -136,7 +136,7 @@ def check(
         )
 
 
-def _outline(model: AnyModelConfig, objective: ObjectiveKind) -> Encoder:
+def _outline(model: Family, objective: Objective) -> LayeredEncoder:
     """The encoder without its numbers: all that can be asked of it, for nothing."""
     with torch.device("meta"):
-        return build_encoder(model, objective, vocab_size=1, dropout=0.0)
+        return model.encoder(objective, vocab_size=1, dropout=0.0)

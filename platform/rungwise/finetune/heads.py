@@ -1,4 +1,4 @@
-"""What fine-tuning puts on an encoder: a head for each kind of task, and the whole of them.
+"""Heads for an encoder, one for each kind of task, and encoder and head as one model.
 
     ids ──> encoder ──> states (R, T, E) ──> top ──> head ──> logits
 
@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from rungwise.finetune.bilstm import BiLstm
 from rungwise.finetune.mixing import ScalarMix
-from rungwise.models.encoders import Encoder
+from rungwise.models.encoders import LayeredEncoder
 from rungwise.models.transformer import initialise
 
 Pooling = Literal["cls", "mean", "last"]
@@ -161,7 +161,7 @@ class HeadedEncoder(nn.Module):
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: LayeredEncoder,
         head: Head,
         *,
         top: BiLstm | None = None,
@@ -188,7 +188,7 @@ class HeadedEncoder(nn.Module):
     def states(
         self, ids_RT: Tensor, segments_RT: Tensor | None, lengths_R: Tensor | None
     ) -> Tensor:
-        """What the encoder says of each token, (R, T, E)."""
+        """The states (R, T, E) of the encoder, mixed if layers are."""
         with torch.no_grad() if self.fixed else contextlib.nullcontext():
             layers = self.encoder.layers(ids_RT, segments_RT, lengths_R)
         if self.mix is None:

@@ -1,4 +1,4 @@
-"""What learns how fast in which epoch, and the state that can be kept after one.
+"""Learning rates of the layers in each epoch, and the state that can be kept after one.
 
 A state is safetensors, with the names that a checkpoint of pretraining has: `model/NAME`,
 `optimizer/PARAMETER/KEY`, and `epoch`, how many are done. There is no generator in it: the order
@@ -20,7 +20,7 @@ _EPOCH = "epoch"
 
 
 def learning_rate_shares(model: TaskModel, config: FinetuneConfig) -> dict[str, float]:
-    """What each parameter has of `learning_rate`, by name.
+    """The share of `learning_rate` that each parameter has, by name.
 
     Of L layers, layer l has decay^(L - l), and the embeddings are layer 0.
     """
@@ -81,14 +81,14 @@ def put_state(model: TaskModel, optimizer: torch.optim.Optimizer, state: bytes) 
     tensors = safetensors.torch.load(state)
     parameters = dict(model.named_parameters())
     for name, tensor in model.state_dict().items():
-        found = tensors.get(f"model/{name}")
-        if found is None or found.shape != tensor.shape:
+        saved = tensors.get(f"model/{name}")
+        if saved is None or saved.shape != tensor.shape:
             raise UserError(
                 f"the saved state is of another model: expected {name} with the shape "
-                f"{list(tensor.shape)}, found {None if found is None else list(found.shape)}; what "
+                f"{list(tensor.shape)}, found {None if saved is None else list(saved.shape)}; what "
                 "goes on from a state must keep finetune.top, finetune.adaptation and the encoder"
             )
-        tensor.copy_(found)
+        tensor.copy_(saved)
     for key, value in tensors.items():
         kind, _, rest = key.partition("/")
         if kind == "optimizer":

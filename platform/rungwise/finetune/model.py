@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter
 from torch import Tensor
 
 from rungwise.core.config import validate
@@ -26,12 +25,13 @@ from rungwise.finetune.heads import (
     TokenHead,
 )
 from rungwise.finetune.mixing import ScalarMix
-from rungwise.models.config import AnyModelConfig, ModelConfig, ObjectiveKind
-from rungwise.models.encoders import BertEncoder, build_encoder, load_encoder, new_tokens_of
+from rungwise.models.config import model_config
+from rungwise.models.encoders import new_tokens_of
+from rungwise.models.family import Family
+from rungwise.models.objectives import Objective
 from rungwise.tasks.examples import TaskInfo
 
 DESCRIPTION = "model.json"  # the file of `describe` beside the weights
-_POOLER = "bert.pooler."
 
 
 class TaskModel(HeadedEncoder):
@@ -44,13 +44,11 @@ class TaskModel(HeadedEncoder):
         self,
         config: FinetuneConfig,
         info: TaskInfo,
-        model: AnyModelConfig,
-        objective: ObjectiveKind,
+        model: Family,
+        objective: Objective,
         vocab_size: int,
     ) -> None:
-        encoder = build_encoder(
-            model, objective, vocab_size, config.dropout, new_tokens_of(objective)
-        )
+        encoder = model.encoder(objective, vocab_size, config.dropout, new_tokens_of(objective))
         mixed: list[int] = []
         if isinstance(config.adaptation, FeaturesAdaptation):
             layers = config.adaptation.layers
@@ -60,14 +58,8 @@ class TaskModel(HeadedEncoder):
             sizes = config.top
             top = BiLstm(width, sizes.hidden_size, sizes.num_layers, config.dropout)
             width = 2 * sizes.hidden_size
-        # The pooler stands on the last [CLS] of both directions and nowhere else.
-        pooler = (
-            isinstance(encoder, BertEncoder)
-            and not encoder.causal
-            and config.pooling == "cls"
-            and top is None
-            and not mixed
-        )
+        # A pooler stands on the last state of the first token and nowhere else.
+        pooler = bool(encoder.pooler) and config.pooling == "cls" and top is None and not mixed
         super().__init__(
             encoder,
             _head(config, info, width, pooler),
@@ -79,7 +71,7 @@ class TaskModel(HeadedEncoder):
         self.config = config
         self.info = info
         self.model_config = model
-        self.objective: ObjectiveKind = objective
+        self.objective = objective
         self.vocab_size = vocab_size
         self.calibration: dict[str, float] = {}
 
@@ -90,12 +82,12 @@ class TaskModel(HeadedEncoder):
         A pooler that pretraining has not trained keeps its random start, and so does one above
         layers that were not loaded. Raises DataError for weights that do not fit.
         """
-        load_encoder(self.encoder, pretrained, self.config.loaded_layers)
+        self.encoder.load(pretrained, self.config.loaded_layers)
         whole = self.config.loaded_layers in (None, self.encoder.num_layers)
         if isinstance(self.head, SequenceHead | ChoiceHead) and self.head.pool.dense and whole:
             for name, parameter in self.head.pool.dense.named_parameters():
-                if (found := pretrained.get(_POOLER + name)) is not None:
-                    parameter.copy_(found)
+                if (trained := pretrained.get(f"{self.encoder.pooler}{name}")) is not None:
+                    parameter.copy_(trained)
 
 
 def _head(config: FinetuneConfig, info: TaskInfo, width: int, pooler: bool) -> Head:
@@ -115,7 +107,7 @@ def describe(model: TaskModel) -> dict[str, Any]:
     """All of the model but its tensors, as JSON holds it; `restore` reads it."""
     return {
         "model": model.model_config.model_dump(mode="json"),
-        "objective": model.objective,
+        "objective": model.objective.name,
         "vocab_size": model.vocab_size,
         "task": model.info.as_data(),
         "finetune": model.config.model_dump(mode="json"),
@@ -128,11 +120,12 @@ def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Ta
 
     Raises DataError naming the first tensor that is missing, left over or of another shape.
     """
+    family = model_config(description["model"])
     model = TaskModel(
         validate(FinetuneConfig, description["finetune"], source="finetune"),
         TaskInfo.from_data(description["task"]),
-        model_config(description["model"]),
-        description["objective"],
+        family,
+        family.objective(description["objective"]),
         description["vocab_size"],
     )
     expected = model.state_dict()
@@ -146,8 +139,3 @@ def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Ta
     model.load_state_dict(dict(tensors))
     model.calibration = dict(description["calibration"])
     return model.eval()
-
-
-def model_config(data: Mapping[str, Any]) -> AnyModelConfig:
-    """The config of a pretrained model, from plain data."""
-    return TypeAdapter(ModelConfig).validate_python(data)

@@ -127,7 +127,7 @@ def _enough_documents(config: AnyInstancesConfig, documents: PerSplit) -> None:
         raise DataError(
             f"next-sentence pairs need documents to draw B from, but the corpus holds "
             f"{documents.train} for training and {documents.validation} held out; set "
-            "instances.kind=masked_blocks (and pretrain.objective.kind=mlm), or add documents"
+            "instances.kind=masked_blocks (and pretrain.objective=mlm), or add documents"
         )
 
 

@@ -10,8 +10,10 @@ logits are computed at the masked positions only: 15 % of the largest matrix pro
 NSP are 0 NotNext and 1 IsNext (google-research/bert and transformers have them the other way); of
 sentence order, on the same head, 0 swapped and 1 in order (Lan et al. 2020, arXiv:1909.11942).
 
-`causal=True` is the body of the ablation "LTR & No NSP" (left_to_right.py), with the same weights
-in the same places.
+The ablation "LTR & No NSP" (the same paper, table 5) is a BERT in all but two things: a position
+sees only itself and what came before, and every position predicts the NEXT token. Body and MLM head
+are the same with the same names, so that nothing else differs from "No NSP". There is no pooler,
+for [CLS] sees nothing but itself.
 
 Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 """
@@ -26,7 +28,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.core.config import Config
+from rungwise.models.cross_entropy import MOST_LOGITS, TokenSums, token_sums
+from rungwise.models.encoders import LayeredEncoder, blocks_by_layer
+from rungwise.models.family import Family
+from rungwise.models.language_models import CausalModel, MaskedModel
+from rungwise.models.objectives import LEFT_TO_RIGHT, MLM, MLM_NSP, SENTENCE_ORDER, Objective
 from rungwise.models.transformer import (
     Norm,
     Transformer,
@@ -37,21 +43,24 @@ from rungwise.models.transformer import (
     padded_size,
     sinusoid_positions,
 )
+from rungwise.tokenizer.special import SpecialIds
 
 NUM_SEGMENTS = 2
 LAYER_NORM_EPSILON = 1e-12
 NOT_NEXT, IS_NEXT = 0, 1
 
 
-class BertConfig(Config):
+class BertConfig(Family):
     """The shape of a BERT; the defaults are BERT base.
 
     `dropout` is 0 unless asked for, where the paper has 0.1 everywhere: pretraining sees an
     instance a few times at most and does not overfit. Fine-tuning should set the paper's 0.1.
     """
 
+    objectives: ClassVar = (MLM_NSP, MLM, SENTENCE_ORDER, LEFT_TO_RIGHT)
+    optional_tensors: ClassVar = ("bert.pooler.", "nsp.")
+
     kind: Literal["bert"] = "bert"
-    carries_state: ClassVar[bool] = False
     num_layers: int = Field(default=12, ge=1)
     num_heads: int = Field(default=12, ge=1)
     hidden_size: int = Field(default=768, ge=1)
@@ -97,9 +106,86 @@ class BertConfig(Config):
         """BERT small of the same paper, 29.1 M parameters with its heads."""
         return cls(num_layers=4, num_heads=8, hidden_size=512, intermediate_size=2048)
 
+    @property
+    def max_length(self) -> int | None:
+        return self.max_position_embeddings if self.positions == "learned" else None
+
+    @property
+    def depth(self) -> int:
+        return self.num_layers
+
+    @property
+    def width(self) -> int:
+        return self.hidden_size
+
+    def describe(self) -> str:
+        return f"{self.num_layers} layers, hidden size {self.hidden_size}"
+
+    def page_name(self, objective: Objective) -> str:
+        return "BERT" if objective.masks else "left-to-right BERT"
+
+    def build(
+        self, vocab_size: int, objective: Objective, pad_vocab_to_multiple_of: int = 1
+    ) -> BertForPretraining | BertLeftToRight:
+        pad = pad_vocab_to_multiple_of
+        if not objective.masks:
+            return BertLeftToRight(self, vocab_size, pad_vocab_to_multiple_of=pad)
+        return BertForPretraining(
+            self,
+            vocab_size,
+            next_sentence=objective.pair is not None,
+            pad_vocab_to_multiple_of=pad,
+        )
+
+    def encoder(
+        self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
+    ) -> BertEncoder:
+        config = self.model_copy(update={"dropout": dropout})
+        return BertEncoder(config, vocab_size, new_tokens, causal=not objective.masks)
+
+    def trained(
+        self, model: nn.Module, objective: Objective, special: SpecialIds
+    ) -> CausalModel | MaskedModel:
+        assert isinstance(model, BertForPretraining | BertLeftToRight)
+        table, vocab_size = model.bert.token_embedding.weight, model.bert.vocab_size
+        if not objective.masks:
+            (end,) = special.require("end")
+            return CausalModel(model, table, vocab_size, self.max_length, end)
+        frame = special.require("cls", "sep", "mask")
+        return MaskedModel(model, table, vocab_size, self.max_length, *frame)
+
+    def flops_per_token(
+        self,
+        vocab_size: int,
+        sequence_length: int,
+        objective: Objective,
+        masked_per_sequence: float = 0.0,
+    ) -> float:
+        """The rule: 6 for each weight of a matrix that multiplies the token (2 forward, 4
+        backward), and 12·L·D·T for the two products of attention, every position with every one.
+        Per token,
+
+            6·L·(4·D² + 2·D·I) + 12·L·D·T + 6·M/T·(D² + D·V) + 6/T·(D² + 2·D)
+
+        with I the intermediate size: the blocks, attention, the MLM head at its M predicted
+        positions alone, and the pooler and NSP once a sequence. Left to right every position is
+        predicted, and half of attention is counted: what a kernel that skips the future computes.
+        Not counted: look-ups in the embedding tables, biases, LayerNorm, GELU, softmax, the
+        optimizer, rows that pad the vocabulary, recomputation. BERT base with 15 % masked and
+        V = 30,522: 545.4 MFLOP at T = 128, 587.9 at T = 512.
+        """
+        L, D, T = self.num_layers, self.hidden_size, sequence_length
+        causal = not objective.masks
+        predicted = T if causal else masked_per_sequence
+        blocks = 6 * L * (4 * D * D + 2 * D * self.intermediate_size)
+        attention = (6 if causal else 12) * L * D * T
+        mlm = 6 * predicted / T * (D * D + D * vocab_size)
+        nsp = 6 / T * (D * D + 2 * D) if objective.pair else 0.0
+        return blocks + attention + mlm + nsp
+
 
 class PretrainingLogits(NamedTuple):
-    """What pretraining predicts; `nsp` is None in a model without next-sentence prediction."""
+    """Logits of pretraining; `nsp` is None in a model without next-sentence prediction."""
 
     mlm: Tensor  # (B, M, V)
     nsp: Tensor | None  # (B, 2)
@@ -239,7 +325,7 @@ class MlmHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def transform(self, hidden: Tensor) -> Tensor:
-        """What the output matrix is multiplied with, (..., D)."""
+        """The vectors (..., D) that the output matrix multiplies."""
         return self.norm(functional.gelu(self.dense(hidden)))
 
     def forward(self, hidden_BMD: Tensor, embedding_VD: Tensor) -> Tensor:
@@ -303,31 +389,94 @@ class BertForPretraining(nn.Module):
         return PretrainingLogits(mlm_BMV, nsp_B2)
 
 
-def flops_per_token(
-    config: BertConfig,
-    vocab_size: int,
-    sequence_length: int,
-    predicted_per_sequence: float,
-    *,
-    next_sentence: bool = True,
-    causal: bool = False,
-) -> float:
-    """Floating-point operations a token of one training step, forward and backward.
+class BertLeftToRight(nn.Module):
+    """The ablation "LTR & No NSP"; see the head of this file.
 
-    The rule: 6 for each weight of a matrix that multiplies the token (2 forward, 4 backward), and
-    12·L·D·T for the two products of attention, every position with every one. Per token,
-
-        6·L·(4·D² + 2·D·I) + 12·L·D·T + 6·M/T·(D² + D·V) + 6/T·(D² + 2·D)
-
-    with I the intermediate size: the blocks, attention, the MLM head at its M predicted positions
-    alone, and the pooler and NSP once a sequence. `causal` counts half of attention: what a kernel
-    that skips the future computes. Not counted: look-ups in the embedding tables, biases,
-    LayerNorm, GELU, softmax, the optimizer, rows that pad the vocabulary, recomputation.
-    BERT base with 15 % masked and V = 30,522: 545.4 MFLOP at T = 128, 587.9 at T = 512.
+    `most_logits` may be set: how many logits are held at a time, see cross_entropy.py.
     """
-    L, D, T = config.num_layers, config.hidden_size, sequence_length
-    blocks = 6 * L * (4 * D * D + 2 * D * config.intermediate_size)
-    attention = (6 if causal else 12) * L * D * T
-    mlm = 6 * predicted_per_sequence / T * (D * D + D * vocab_size)
-    nsp = 6 / T * (D * D + 2 * D) if next_sentence else 0.0
-    return blocks + attention + mlm + nsp
+
+    def __init__(
+        self, config: BertConfig, vocab_size: int, *, pad_vocab_to_multiple_of: int = 1
+    ) -> None:
+        super().__init__()
+        self.most_logits = MOST_LOGITS
+        self.bert = Bert(
+            config,
+            vocab_size,
+            pooler=False,
+            causal=True,
+            pad_vocab_to_multiple_of=pad_vocab_to_multiple_of,
+        )
+        self.mlm = MlmHead(config.hidden_size, vocab_size)
+        initialise(self.mlm, config.initializer_range)
+
+    def initialise(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights anew, from `generator` or else from PyTorch's own."""
+        self.bert.initialise(generator)
+        initialise(self.mlm, self.bert.config.initializer_range, generator)
+        nn.init.zeros_(self.mlm.bias)
+
+    def forward(
+        self,
+        ids_BT: Tensor,
+        targets_BT: Tensor,
+        weights_BT: Tensor,
+        document_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+    ) -> TokenSums:
+        """Cross entropy of the next tokens, summed. See `Gpt.encode` for the last two."""
+        hidden_BTD = self.bert.encode(ids_BT, None, None, document_BT, positions_BT)
+        return token_sums(
+            self.mlm.transform(hidden_BTD.flatten(0, 1)),  # (B, T, D) -> (B·T, D)
+            self.bert.token_embedding.weight,
+            self.mlm.bias,
+            targets_BT.flatten(),
+            weights_BT.flatten(),
+            self.bert.vocab_size,
+            self.most_logits,
+        )
+
+    def logits(
+        self,
+        ids_BT: Tensor,
+        document_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+    ) -> Tensor:
+        """Logits (B, T, V) of the token that follows each position."""
+        hidden_BTD = self.bert.encode(ids_BT, None, None, document_BT, positions_BT)
+        return self.mlm(hidden_BTD, self.bert.token_embedding.weight)[..., : self.bert.vocab_size]
+
+
+class BertEncoder(LayeredEncoder):
+    """BERT, or with `causal` the body of BertLeftToRight, without its pooler."""
+
+    left_behind: ClassVar[tuple[str, ...]] = ("bert.pooler.",)
+
+    def __init__(
+        self, config: BertConfig, vocab_size: int, new_tokens: int = 0, *, causal: bool = False
+    ) -> None:
+        super().__init__()
+        self.bert = Bert(config, vocab_size + new_tokens, pooler=False, causal=causal)
+        self.width = config.hidden_size
+        self.causal = causal
+        self.max_length = config.max_length
+        self.new_tokens = new_tokens
+        self.pooler = None if causal else "bert.pooler."
+
+    def layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
+        return self.bert.encode_layers(ids_BT, segments_BT, lengths_B)
+
+    def levels(self) -> list[list[nn.Module]]:
+        bert = self.bert
+        tables = (bert.token_embedding, bert.segment_embedding, bert.position_embedding)
+        embeddings: list[nn.Module] = [table for table in tables if table is not None]
+        embeddings.append(bert.embedding_norm)
+        return [embeddings, *blocks_by_layer([bert.transformer])]
+
+    def word_table(self) -> Tensor:
+        return self.bert.token_embedding.weight

@@ -28,10 +28,13 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from rungwise.core.config import Config
 from rungwise.models.bert import MlmHead
 from rungwise.models.cross_entropy import MOST_LOGITS, TokenSums, token_sums
+from rungwise.models.encoders import LayeredEncoder, blocks_by_layer
+from rungwise.models.family import Family
 from rungwise.models.gpt import LAYER_NORM_EPSILON
+from rungwise.models.language_models import TwoDirectionModel
+from rungwise.models.objectives import BIDIRECTIONAL, Objective
 from rungwise.models.transformer import (
     Norm,
     Transformer,
@@ -41,15 +44,16 @@ from rungwise.models.transformer import (
     learned_positions,
     padded_size,
 )
+from rungwise.tokenizer.special import SpecialIds
 
 
-class BidirectionalConfig(Config):
+class BidirectionalConfig(Family):
     """The shape; `num_layers` is that of one direction. The defaults have BERT base's 12 blocks."""
 
+    objectives: ClassVar = (BIDIRECTIONAL,)
     renamed: ClassVar[Mapping[str, str]] = {"two_way": "bidirectional"}
 
     kind: Literal["bidirectional"] = "bidirectional"
-    carries_state: ClassVar[bool] = False
     num_layers: int = Field(default=6, ge=1)
     num_heads: int = Field(default=12, ge=1)
     hidden_size: int = Field(default=768, ge=1)
@@ -68,6 +72,61 @@ class BidirectionalConfig(Config):
     def base(cls) -> Self:
         """As many blocks, and as wide, as BERT base: the defaults."""
         return cls()
+
+    @property
+    def max_length(self) -> int:
+        return self.max_position_embeddings
+
+    @property
+    def depth(self) -> int:
+        return 2 * self.num_layers
+
+    @property
+    def width(self) -> int:
+        return self.hidden_size
+
+    def describe(self) -> str:
+        return f"{self.num_layers} layers, hidden size {self.hidden_size}"
+
+    def page_name(self, objective: Objective) -> str:
+        return "two-direction Transformer"
+
+    def build(
+        self, vocab_size: int, objective: Objective, pad_vocab_to_multiple_of: int = 1
+    ) -> BidirectionalForPretraining:
+        return BidirectionalForPretraining(
+            self, vocab_size, pad_vocab_to_multiple_of=pad_vocab_to_multiple_of
+        )
+
+    def encoder(
+        self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
+    ) -> BidirectionalEncoder:
+        config = self.model_copy(update={"dropout": dropout})
+        return BidirectionalEncoder(config, vocab_size, new_tokens)
+
+    def trained(
+        self, model: nn.Module, objective: Objective, special: SpecialIds
+    ) -> TwoDirectionModel:
+        assert isinstance(model, BidirectionalForPretraining)
+        (end,) = special.require("end")
+        body = model.bidirectional
+        table, vocab_size = body.token_embedding.weight, body.vocab_size
+        return TwoDirectionModel(model, table, vocab_size, self.max_length, end)
+
+    def flops_per_token(
+        self,
+        vocab_size: int,
+        sequence_length: int,
+        objective: Objective,
+        masked_per_sequence: float = 0.0,
+    ) -> float:
+        """The causal rule of `GptConfig.flops_per_token`, for both directions, and the head:
+
+        2·(6·L·(4·D² + 2·D·I) + 6·L·D·T) + 6·(2·D² + D·V)
+        """
+        L, D, T = self.num_layers, self.hidden_size, sequence_length
+        blocks = 6 * L * (4 * D * D + 2 * D * self.intermediate_size)
+        return float(2 * (blocks + 6 * L * D * T) + 6 * (2 * D * D + D * vocab_size))
 
 
 class Direction(nn.Module):
@@ -136,7 +195,7 @@ class Bidirectional(nn.Module):
         document_BT: Tensor | None = None,
         positions_BT: Tensor | None = None,
     ) -> Tensor:
-        """What is known of each target without it, (B, T, 2D): left state, then right state.
+        """The states (B, T, 2D) that know all of a target but itself: left, then right.
 
         `lengths_B` counts the real targets of a row; what comes out at padding means nothing.
         `document_BT` and `positions_BT` are those of the ids, and None where no row holds a
@@ -162,8 +221,8 @@ class Bidirectional(nn.Module):
         return torch.cat((left_BTD, right_BTD), dim=-1)
 
     def encode_layers(self, ids_BT: Tensor, lengths_B: Tensor | None = None) -> list[Tensor]:
-        """What is known of each token with itself, num_layers + 1 tensors (B, T, 2D), embeddings
-        first: at t the left half has read ids[0 .. t], the right half ids[t ..] from the end.
+        """The states that know each token too, num_layers + 1 tensors (B, T, 2D), embeddings first:
+        at t the left half has read ids[0 .. t], the right half ids[t ..] from the end.
 
         This is what fine-tuning reads, as in ELMo: nothing is predicted, so no token is left out.
         `lengths_B` are the numbers of real tokens in the rows, None says that no row is padded.
@@ -259,13 +318,30 @@ class BidirectionalForPretraining(nn.Module):
         return logits_BTV[..., : self.bidirectional.vocab_size]
 
 
-def flops_per_token(config: BidirectionalConfig, vocab_size: int, sequence_length: int) -> float:
-    """Floating-point operations a token of one training step, forward and backward.
+class BidirectionalEncoder(LayeredEncoder):
+    """The two directions, their states side by side; a level has the same part of both."""
 
-    The causal rule of `rungwise.models.gpt.flops_per_token`, for both directions, and the head:
+    def __init__(self, config: BidirectionalConfig, vocab_size: int, new_tokens: int = 0) -> None:
+        super().__init__()
+        self.bidirectional = Bidirectional(config, vocab_size + new_tokens)
+        self.width = 2 * config.hidden_size
+        self.causal = False
+        self.max_length = config.max_length
+        self.new_tokens = new_tokens
 
-        2·(6·L·(4·D² + 2·D·I) + 6·L·D·T) + 6·(2·D² + D·V)
-    """
-    L, D, T = config.num_layers, config.hidden_size, sequence_length
-    blocks = 6 * L * (4 * D * D + 2 * D * config.intermediate_size)
-    return float(2 * (blocks + 6 * L * D * T) + 6 * (2 * D * D + D * vocab_size))
+    def layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
+        return self.bidirectional.encode_layers(ids_BT, lengths_B)
+
+    def levels(self) -> list[list[nn.Module]]:
+        both = (self.bidirectional.left_to_right, self.bidirectional.right_to_left)
+        embeddings: list[nn.Module] = [way.position_embedding for way in both]
+        embeddings.insert(0, self.bidirectional.token_embedding)
+        return [embeddings, *blocks_by_layer([way.transformer for way in both])]
+
+    def word_table(self) -> Tensor:
+        return self.bidirectional.token_embedding.weight

@@ -23,8 +23,11 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from rungwise.core.config import Config
 from rungwise.models.cross_entropy import MOST_LOGITS, TokenSums, output_logits, token_sums
+from rungwise.models.encoders import LayeredEncoder, blocks_by_layer
+from rungwise.models.family import Family
+from rungwise.models.language_models import CausalModel
+from rungwise.models.objectives import CAUSAL, Objective
 from rungwise.models.transformer import (
     Norm,
     Transformer,
@@ -33,18 +36,20 @@ from rungwise.models.transformer import (
     learned_positions,
     padded_size,
 )
+from rungwise.tokenizer.special import SpecialIds
 
 LAYER_NORM_EPSILON = 1e-5
 
 
-class GptConfig(Config):
+class GptConfig(Family):
     """The shape of a GPT; the defaults are the smallest GPT-2.
 
     `dropout` is 0 unless asked for, where both papers have 0.1: see BertConfig.
     """
 
+    objectives: ClassVar = (CAUSAL,)
+
     kind: Literal["gpt"] = "gpt"
-    carries_state: ClassVar[bool] = False
     num_layers: int = Field(default=12, ge=1)
     num_heads: int = Field(default=12, ge=1)
     hidden_size: int = Field(default=768, ge=1)
@@ -83,6 +88,64 @@ class GptConfig(Config):
     def gpt2_xl(cls) -> Self:
         """GPT-2 of 48 layers, 1.5 billion parameters."""
         return cls(num_layers=48, num_heads=25, hidden_size=1600, intermediate_size=6400)
+
+    @property
+    def max_length(self) -> int:
+        return self.max_position_embeddings
+
+    @property
+    def depth(self) -> int:
+        return self.num_layers
+
+    @property
+    def width(self) -> int:
+        return self.hidden_size
+
+    def describe(self) -> str:
+        return f"{self.num_layers} layers, hidden size {self.hidden_size}"
+
+    def page_name(self, objective: Objective) -> str:
+        return "GPT"
+
+    def build(
+        self, vocab_size: int, objective: Objective, pad_vocab_to_multiple_of: int = 1
+    ) -> GptForPretraining:
+        return GptForPretraining(
+            self, vocab_size, pad_vocab_to_multiple_of=pad_vocab_to_multiple_of
+        )
+
+    def encoder(
+        self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
+    ) -> GptEncoder:
+        config = self.model_copy(update={"dropout": dropout})
+        return GptEncoder(config, vocab_size, new_tokens)
+
+    def trained(self, model: nn.Module, objective: Objective, special: SpecialIds) -> CausalModel:
+        assert isinstance(model, GptForPretraining)
+        (end,) = special.require("end")
+        table, vocab_size = model.gpt.token_embedding.weight, model.gpt.vocab_size
+        return CausalModel(model, table, vocab_size, self.max_length, end)
+
+    def flops_per_token(
+        self,
+        vocab_size: int,
+        sequence_length: int,
+        objective: Objective,
+        masked_per_sequence: float = 0.0,
+    ) -> float:
+        """The causal rule: 6 for each weight of a matrix that multiplies the token, and 6·L·D·T for
+        attention, half of every position with every one, because a kernel that knows the rule skips
+        the future. Per token, with I the intermediate size,
+
+            6·L·(4·D² + 2·D·I) + 6·L·D·T + 6·D·V
+
+        Not counted: what `BertConfig.flops_per_token` leaves out. Boundaries inside a block are not
+        taken off. GPT-2 124M at T = 1,024: 797.8 MFLOP with V = 50,257, and 798.0 with the 50,304
+        of a padded vocabulary.
+        """
+        L, D, T = self.num_layers, self.hidden_size, sequence_length
+        blocks = 6 * L * (4 * D * D + 2 * D * self.intermediate_size)
+        return float(blocks + 6 * L * D * T + 6 * D * vocab_size)
 
 
 class Gpt(nn.Module):
@@ -190,19 +253,28 @@ class GptForPretraining(nn.Module):
         return output_logits(hidden_BTD, self.gpt.token_embedding.weight, None, self.gpt.vocab_size)
 
 
-def flops_per_token(config: GptConfig, vocab_size: int, sequence_length: int) -> float:
-    """Floating-point operations a token of one training step, forward and backward.
+class GptEncoder(LayeredEncoder):
+    """GPT without its output. Segments are not for it: the delimiter says where a text ends."""
 
-    The causal rule: 6 for each weight of a matrix that multiplies the token, and 6·L·D·T for
-    attention, half of every position with every one, because a kernel that knows the rule skips
-    the future. Per token, with I the intermediate size,
+    def __init__(self, config: GptConfig, vocab_size: int, new_tokens: int = 0) -> None:
+        super().__init__()
+        self.gpt = Gpt(config, vocab_size + new_tokens)
+        self.width = config.hidden_size
+        self.causal = True
+        self.max_length = config.max_length
+        self.new_tokens = new_tokens
 
-        6·L·(4·D² + 2·D·I) + 6·L·D·T + 6·D·V
+    def layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
+        return self.gpt.encode_layers(ids_BT)
 
-    Not counted: what `rungwise.models.bert.flops_per_token` leaves out. Boundaries inside a block
-    are not taken off. GPT-2 124M at T = 1,024: 797.8 MFLOP with V = 50,257, and 798.0 with the
-    50,304 of a padded vocabulary.
-    """
-    L, D, T = config.num_layers, config.hidden_size, sequence_length
-    blocks = 6 * L * (4 * D * D + 2 * D * config.intermediate_size)
-    return float(blocks + 6 * L * D * T + 6 * D * vocab_size)
+    def levels(self) -> list[list[nn.Module]]:
+        embeddings: list[nn.Module] = [self.gpt.token_embedding, self.gpt.position_embedding]
+        return [embeddings, *blocks_by_layer([self.gpt.transformer])]
+
+    def word_table(self) -> Tensor:
+        return self.gpt.token_embedding.weight

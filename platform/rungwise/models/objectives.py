@@ -1,4 +1,4 @@
-"""Objectives of pretraining: `(model, batch) -> LossSum(total, count, ...)`, one row a part.
+"""Objectives of pretraining: `(model, batch) -> LossSum(total, count, ...)`, one entry a part.
 
     counts = objective.counts(batch)                 from the batch alone, before any forward
     counts = sum over micro-batches and workers      one small all-reduce
@@ -14,13 +14,16 @@ google-research/bert divides by `sum(weights) + 1e-5` to survive a batch without
 That makes the loss a little too small, by an amount that depends on the split. Here the division is
 by the exact global count, and a part with nothing in it adds exactly 0.
 
-    kind            parts      model      batch              predicts
-    mlm_nsp         mlm, nsp   bert       PretrainingBatch   masked tokens; is B next
-    mlm             mlm        bert       PretrainingBatch   masked tokens ("No NSP")
-    sentence_order  mlm, sop   bert       PretrainingBatch   masked tokens; are A and B in order
-    causal          lm         gpt        CausalBatch        the next token, from the left
-    left_to_right   lm         bert       CausalBatch        the same ("LTR & No NSP")
-    bidirectional   bidirectional  bidirectional  CausalBatch  each token, from left and right
+    name            parts          model          batch             predicts
+    mlm_nsp         mlm, nsp       bert           PretrainingBatch  masked tokens; is B next
+    mlm             mlm            bert           PretrainingBatch  masked tokens ("No NSP")
+    sentence_order  mlm, sop       bert           PretrainingBatch  masked tokens; A and B in order
+    causal          lm             gpt            CausalBatch       the next token, from the left
+    left_to_right   lm             bert           CausalBatch       the same ("LTR & No NSP")
+    bidirectional   bidirectional  bidirectional  CausalBatch       each token, from both sides
+
+An objective is one value. A family lists those that it takes (family.py), and nothing else needs to
+know which there are.
 
 Sentence order is ALBERT's in place of NSP (Lan et al. 2020, arXiv:1909.11942, section 3.1).
 
@@ -33,14 +36,12 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.core.config import Config
-from rungwise.models.config import PAIR_OBJECTIVES, ObjectiveKind
 from rungwise.models.cross_entropy import at_least_float32, weighted_sums
 
 
@@ -70,7 +71,7 @@ class _Tensors:
 
 @dataclass(frozen=True)
 class PretrainingBatch(_Tensors):
-    """What one forward pass of BERT reads.
+    """Rows that one forward pass of BERT reads.
 
     `lengths` is None where every row is full. The reader knows that on the host; finding it out
     from a tensor on an accelerator would stall each step.
@@ -87,7 +88,7 @@ class PretrainingBatch(_Tensors):
 
 @dataclass(frozen=True)
 class CausalBatch(_Tensors):
-    """What one forward pass reads of packed blocks: of a stream, `ids` and what follows each.
+    """Packed blocks that one forward pass reads: of a stream, `ids` and what follows each.
 
     `document` and `positions` are None where no row holds a boundary, which keeps the flash kernel
     and is known on the host. Padding is at the end of a row.
@@ -120,7 +121,6 @@ class CarriesState(Protocol):
 
 
 Batch = PretrainingBatch | CausalBatch
-BatchT = TypeVar("BatchT", PretrainingBatch, CausalBatch, contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -181,133 +181,94 @@ class LossSum:
         return values
 
 
-class Objective(Protocol[BatchT]):
-    """What the loop trains on; see the head of this file.
+@dataclass(frozen=True)
+class Part:
+    """One of the losses that an objective adds up: its name in metrics, its start, its words."""
 
-    The first part is the one over tokens: the exponential of its loss is a perplexity.
+    key: str  # of its metrics, `{key}_loss` and `{key}_accuracy`
+    name: str  # on the page: the name of the loss
+    right: str  # on the page: the share of right answers
+    unit: str  # on the page: a loss is in nats a ...
+    num_classes: int | None = None  # None: the vocabulary
+    start_tolerance: float = 0.5  # nats between its first value and the expected one
+
+    @property
+    def loss_key(self) -> str:
+        return f"{self.key}_loss"
+
+    @property
+    def accuracy_key(self) -> str:
+        return f"{self.key}_accuracy"
+
+    def expected_start(self, vocab_size: int) -> float:
+        """Its value in nats before the first step, when every class is about as likely."""
+        return math.log(self.num_classes or vocab_size)
+
+
+class Losses(NamedTuple):
+    """Sums over a batch, by part."""
+
+    total: Tensor  # (P,) nats
+    correct: Tensor  # (P,) right guesses
+    state: Tensor | None = None  # (B, ...) after the last token, of models that carry one
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A prediction to train on; see the head of this file.
+
+    `losses(model, batch)` is one forward pass; `counts(batch)` how many losses each part sums,
+    (P,), from the batch alone. `tokens` is the part over tokens, the exponential of its loss is a
+    perplexity; `pair` is over pairs of segments.
     """
 
-    parts: tuple[str, ...]
+    name: str
+    tokens: Part
+    reads: tuple[str, ...]  # kinds of instances
+    masks: bool  # whether it reads rows framed by [CLS] and [SEP] with some tokens masked
+    counts: Callable[[Any], Tensor]
+    losses: Callable[[nn.Module, Any], Losses]
+    # (rows, length, vocabulary, masked tokens a row) -> full rows of random tokens, for timing
+    random_batch: Callable[[int, int, int, float], Batch]
+    pair: Part | None = None
+    is_code_length: bool = False  # whether the loss is minus the log of the text's probability
 
-    def counts(self, batch: BatchT) -> Tensor:
-        """How many losses each part of this batch sums, (P,), from the batch alone."""
-        ...
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The keys of the parts, the one over tokens first."""
+        return (self.tokens.key, self.pair.key) if self.pair else (self.tokens.key,)
 
-    def __call__(self, model: nn.Module, batch: BatchT) -> LossSum:
+    def __call__(self, model: nn.Module, batch: Any) -> LossSum:
         """The sums over this batch; one forward pass."""
-        ...
-
-    def expected_initial_losses(self, vocab_size: int) -> dict[str, float]:
-        """What each part is near before the first step, when every class is about as likely."""
-        ...
+        losses = self.losses(model, batch)
+        return LossSum(losses.total, self.counts(batch), losses.correct, self.parts, losses.state)
 
 
-class ObjectiveConfig(Config):
-    """What is predicted; see the head of this file. `mlm_nsp` is BERT's."""
-
-    kind: ObjectiveKind = "mlm_nsp"
-
-    @property
-    def masks(self) -> bool:
-        """Whether it reads a PretrainingBatch; the others read a CausalBatch."""
-        return self.kind in ("mlm_nsp", "mlm", "sentence_order")
-
-    @property
-    def next_sentence(self) -> bool:
-        """Whether it reads sentence pairs and trains BERT's NSP head."""
-        return self.kind in PAIR_OBJECTIVES
+def _masked_counts(batch: PretrainingBatch) -> Tensor:
+    return batch.masked_weights.sum()[None]  # () -> (1,)
 
 
-def build_objective(config: ObjectiveConfig) -> Objective[Any]:
-    """The objective that the config names."""
-    match config.kind:
-        case "mlm_nsp":
-            return MaskedLanguageModelAndPairs("nsp")
-        case "mlm":
-            return MaskedLanguageModel()
-        case "sentence_order":
-            return MaskedLanguageModelAndPairs("sop")
-        case "causal" | "left_to_right":
-            return EveryToken("lm")
-        case "bidirectional":
-            return EveryToken("bidirectional")
+def _masked_losses(model: nn.Module, batch: PretrainingBatch) -> Losses:
+    logits = model(batch.ids, batch.segments, batch.lengths, batch.masked_positions)
+    total, correct = _mlm_sums(logits.mlm, batch)
+    return Losses(total[None], correct[None])
 
 
-class MaskedLanguageModel:
-    """Cross entropy of the original token at each masked position."""
-
-    parts: tuple[str, ...] = ("mlm",)
-
-    def counts(self, batch: PretrainingBatch) -> Tensor:
-        return batch.masked_weights.sum()[None]  # () -> (1,)
-
-    def __call__(self, model: nn.Module, batch: PretrainingBatch) -> LossSum:
-        logits = model(batch.ids, batch.segments, batch.lengths, batch.masked_positions)
-        total, correct = _mlm_sums(logits.mlm, batch)
-        return LossSum(total[None], self.counts(batch), correct[None], self.parts)
-
-    def expected_initial_losses(self, vocab_size: int) -> dict[str, float]:
-        return {"mlm": math.log(vocab_size)}
+def _masked_and_pair_counts(batch: PretrainingBatch) -> Tensor:
+    masked = batch.masked_weights.sum()
+    return torch.stack((masked, masked.new_full((), len(batch.label))))
 
 
-class MaskedLanguageModelAndPairs:
-    """BERT's two losses: masked tokens, and one of two classes of the sentence pair.
-
-    The class is whether the second segment follows the first (`nsp`) or whether the two are in
-    order (`sop`); the batch says which.
-    """
-
-    def __init__(self, pair: Literal["nsp", "sop"]) -> None:
-        self.pair = pair
-        self.parts: tuple[str, ...] = ("mlm", pair)
-
-    def counts(self, batch: PretrainingBatch) -> Tensor:
-        masked = batch.masked_weights.sum()
-        return torch.stack((masked, masked.new_full((), len(batch.label))))
-
-    def __call__(self, model: nn.Module, batch: PretrainingBatch) -> LossSum:
-        logits = model(batch.ids, batch.segments, batch.lengths, batch.masked_positions)
-        mlm_total, mlm_correct = _mlm_sums(logits.mlm, batch)
-        pair_B2 = at_least_float32(logits.nsp)
-        pair_total = functional.cross_entropy(pair_B2, batch.label, reduction="sum")
-        pair_correct = (pair_B2.argmax(dim=-1) == batch.label).sum()
-        return LossSum(
-            torch.stack((mlm_total, pair_total)),
-            self.counts(batch),
-            torch.stack((mlm_correct, pair_correct.to(mlm_correct.dtype))),
-            self.parts,
-        )
-
-    def expected_initial_losses(self, vocab_size: int) -> dict[str, float]:
-        return {"mlm": math.log(vocab_size), self.pair: math.log(2)}
-
-
-class EveryToken:
-    """Cross entropy of every token, from what the model lets a position see.
-
-    The model sums by itself: the logits of all positions are too many to hand out
-    (models/cross_entropy.py).
-    """
-
-    def __init__(self, part: Literal["lm", "bidirectional"]) -> None:
-        self.part = part
-        self.parts: tuple[str, ...] = (part,)
-
-    def counts(self, batch: CausalBatch) -> Tensor:
-        return batch.weights.sum()[None]  # () -> (1,)
-
-    def __call__(self, model: nn.Module, batch: CausalBatch) -> LossSum:
-        state = None
-        if batch.state is None:
-            total, correct = model(
-                batch.ids, batch.targets, batch.weights, batch.document, batch.positions
-            )
-        else:
-            total, correct, state = model(batch.ids, batch.targets, batch.weights, batch.state)
-        return LossSum(total[None], self.counts(batch), correct[None], self.parts, state)
-
-    def expected_initial_losses(self, vocab_size: int) -> dict[str, float]:
-        return {self.part: math.log(vocab_size)}
+def _masked_and_pair_losses(model: nn.Module, batch: PretrainingBatch) -> Losses:
+    logits = model(batch.ids, batch.segments, batch.lengths, batch.masked_positions)
+    mlm_total, mlm_correct = _mlm_sums(logits.mlm, batch)
+    pair_B2 = at_least_float32(logits.nsp)
+    pair_total = functional.cross_entropy(pair_B2, batch.label, reduction="sum")
+    pair_correct = (pair_B2.argmax(dim=-1) == batch.label).sum()
+    return Losses(
+        torch.stack((mlm_total, pair_total)),
+        torch.stack((mlm_correct, pair_correct.to(mlm_correct.dtype))),
+    )
 
 
 def _mlm_sums(logits_BMV: Tensor, batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
@@ -317,3 +278,89 @@ def _mlm_sums(logits_BMV: Tensor, batch: PretrainingBatch) -> tuple[Tensor, Tens
         batch.masked_ids.flatten(),
         batch.masked_weights.flatten(),
     )
+
+
+def _random_masked(B: int, T: int, vocab_size: int, masked_per_row: float) -> PretrainingBatch:
+    ids_BT = torch.randint(vocab_size, (B, T))
+    M = max(1, round(masked_per_row))
+    return PretrainingBatch(
+        ids=ids_BT,
+        segments=torch.zeros(B, T, dtype=torch.int64),
+        lengths=None,
+        masked_positions=torch.arange(M).expand(B, M),
+        masked_ids=ids_BT[:, :M],
+        masked_weights=torch.ones(B, M),
+        label=torch.ones(B, dtype=torch.int64),
+    )
+
+
+def _token_counts(batch: CausalBatch) -> Tensor:
+    return batch.weights.sum()[None]  # () -> (1,)
+
+
+def _token_losses(model: nn.Module, batch: CausalBatch) -> Losses:
+    # The model sums by itself: the logits of all positions are too many to hand out
+    # (cross_entropy.py).
+    if batch.state is None:
+        total, correct = model(
+            batch.ids, batch.targets, batch.weights, batch.document, batch.positions
+        )
+        return Losses(total[None], correct[None])
+    total, correct, state = model(batch.ids, batch.targets, batch.weights, batch.state)
+    return Losses(total[None], correct[None], state)
+
+
+def _random_blocks(B: int, T: int, vocab_size: int, masked_per_row: float) -> CausalBatch:
+    ids_BT = torch.randint(vocab_size, (B, T))
+    return CausalBatch(ids_BT, ids_BT.roll(-1, 1), torch.ones(B, T), None, None)
+
+
+_MLM = Part("mlm", "MLM", "Masked tokens guessed right", "masked token")
+_NSP = Part("nsp", "NSP", "Next sentence recognised", "pair", 2, 0.15)
+_SOP = Part("sop", "SOP", "Order of the halves recognised", "pair", 2, 0.15)
+_LM = Part("lm", "next-token", "Next tokens guessed right", "token")
+
+MLM_NSP = Objective(
+    "mlm_nsp",
+    _MLM,
+    reads=("masked_pairs",),
+    masks=True,
+    counts=_masked_and_pair_counts,
+    losses=_masked_and_pair_losses,
+    random_batch=_random_masked,
+    pair=_NSP,
+)
+MLM = Objective(
+    "mlm",
+    _MLM,
+    reads=("masked_pairs", "masked_blocks", "sentence_order"),
+    masks=True,
+    counts=_masked_counts,
+    losses=_masked_losses,
+    random_batch=_random_masked,
+)
+SENTENCE_ORDER = dataclasses.replace(
+    MLM_NSP, name="sentence_order", reads=("sentence_order",), pair=_SOP
+)
+CAUSAL = Objective(
+    "causal",
+    _LM,
+    reads=("causal",),
+    masks=False,
+    counts=_token_counts,
+    losses=_token_losses,
+    random_batch=_random_blocks,
+    is_code_length=True,
+)
+LEFT_TO_RIGHT = dataclasses.replace(CAUSAL, name="left_to_right")
+BIDIRECTIONAL = dataclasses.replace(
+    CAUSAL,
+    name="bidirectional",
+    tokens=Part(
+        "bidirectional",
+        "two-direction",
+        "Tokens guessed right from all others",
+        "token, given all others",
+    ),
+    is_code_length=False,
+)

@@ -29,8 +29,8 @@ from rungwise.corpus.stage import CORPUS
 from rungwise.instances.kinds import InstancesConfig
 from rungwise.instances.stage import INSTANCES
 from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig
-from rungwise.pretraining.gradient import PRETRAIN
 from rungwise.pretraining.initial import INITIAL
+from rungwise.pretraining.stage import PRETRAIN
 from rungwise.tasks.task_text import TASK_TEXT, TaskTextConfig
 
 
@@ -49,7 +49,7 @@ class ContinuedConfig(Config):
                 "a continued step reads either corpus or task_text, found "
                 f"{'neither' if self.corpus is None else 'both'}; give one of them"
             )
-        if self.pretrain.longer_share is not None:
+        if self.pretrain.reads_longer:
             raise ValueError(
                 "a continued step has no longer_instances; set pretrain.longer_share to null, or "
                 "take two steps"
@@ -69,7 +69,7 @@ def continued_stages(
     read = {"corpus": corpus, "tokenizer": before["tokenizer"]}
     instances = INSTANCES.stage(config.instances, read, Title("instances", step=name))
     begun = before["pretrain"].config
-    assert isinstance(begun, PretrainStageConfig), "pretrain is the stage of gradient.py"
+    assert isinstance(begun, PretrainStageConfig), "pretrain is the stage of pretraining"
     pretrain = PRETRAIN.stage(
         PretrainStageConfig(model=begun.model, pretrain=config.pretrain),
         {"instances": instances, INITIAL: before["pretrain"]},

@@ -22,7 +22,7 @@ from rungwise.evaluation.table import TABLE, TableConfig
 from rungwise.finetune import FinetuneConfig, check
 from rungwise.pipeline.continued import continued_stages
 from rungwise.pipeline.recipe import Recipe, TaskEntry, need, planned_vocab_size, pretrain_stages
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.pretraining.estimate import Measures, dry_run
 from rungwise.serving.registry import REGISTER
 from rungwise.sweep import SWEEP, SweepStageConfig, check_space, upstream_values
@@ -290,8 +290,9 @@ def _matched(variants: dict[str, Recipe]) -> dict[str, Recipe]:
     matched: dict[str, Recipe] = {}
     for name, adapted in variants.items():
         assert adapted.pretrain
-        steps = max(1, round(adapted.pretrain.steps * target / _flops(adapted)))
-        pretrain = adapted.pretrain.model_copy(update={"steps": steps})
+        settings = by_gradient(adapted.pretrain, "match_pretraining: flops")
+        steps = max(1, round(settings.steps * target / _flops(adapted)))
+        pretrain = settings.model_copy(update={"steps": steps})
         matched[name] = adapted.model_copy(update={"pretrain": pretrain})
     return matched
 
@@ -338,7 +339,7 @@ def _check_finetune(config: FinetuneConfig, adapted: Recipe, entry: TaskEntry) -
     paragraphs = isinstance(data, ParagraphTaskConfig)
     kind = "classification" if paragraphs else data.format.task_kind
     info = TaskInfo(kind, (), pair=True, metric="")
-    check(config, info, adapted.model, adapted.pretrain.objective.kind)
+    check(config, info, adapted.model, adapted.model.objective(adapted.pretrain.objective))
 
 
 def _with_budget(config: TaskConfig, budget: int, task: str) -> TaskConfig:

@@ -18,7 +18,6 @@ from rungwise.core.stage import plan
 from rungwise.core.storage import Folder
 from rungwise.core.tracking import default_uri, quieten_mlflow
 from rungwise.finetune import DESCRIPTION
-from rungwise.models.config import PretrainingModel
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pipeline.workflow import load_recipe, root_folder
 from rungwise.pretraining.pretrained import load_model
@@ -30,9 +29,10 @@ _REGISTERED = "models:/"
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A pretrained model on the CPU, with the heads it was trained with, and its tokenizer."""
+    """A pretrained model on the CPU, with its capabilities (models/capabilities.py), and its
+    tokenizer."""
 
-    model: PretrainingModel
+    model: object
     tokenizer: Tokenizer
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from rungwise.core.config import Config
 from rungwise.core.context import ComputeConfig
@@ -26,8 +26,8 @@ from rungwise.instances.kinds import InstancesConfig
 from rungwise.instances.stage import INSTANCES, LONGER_INSTANCES
 from rungwise.models.config import ModelConfig
 from rungwise.pipeline.continued import ContinuedConfig
-from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig
-from rungwise.pretraining.gradient import PRETRAIN
+from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig, with_objective
+from rungwise.pretraining.stage import PRETRAIN
 from rungwise.report.page import REPORT, ReportConfig
 from rungwise.serving.registry import RegistryConfig
 from rungwise.sweep import SweepConfig
@@ -85,6 +85,29 @@ class Recipe(Config):
     evaluate: EvaluateConfig | None = None
     registry: RegistryConfig | None = None
 
+    @field_validator("pretrain", mode="after")
+    @classmethod
+    def _names_its_objective(
+        cls, pretrain: PretrainConfig | None, info: ValidationInfo
+    ) -> PretrainConfig | None:
+        model = info.data.get("model")
+        if pretrain is None or model is None or pretrain.objective is not None:
+            return pretrain
+        return with_objective(pretrain, model)
+
+    @field_validator("continued_pretraining", mode="after")
+    @classmethod
+    def _name_their_objectives(
+        cls, steps: dict[str, ContinuedConfig], info: ValidationInfo
+    ) -> dict[str, ContinuedConfig]:
+        model = info.data.get("model")
+        return {
+            name: step
+            if model is None or step.pretrain.objective is not None
+            else step.model_copy(update={"pretrain": with_objective(step.pretrain, model)})
+            for name, step in steps.items()
+        }
+
     @model_validator(mode="after")
     def _known_steps(self) -> Recipe:
         for name in self.continue_with:
@@ -129,7 +152,7 @@ def check_training(recipe: Recipe) -> None:
     """Raise ConfigError where blocks that training needs are missing or do not go together."""
     need(recipe, "trains", "model", "pretrain")
     assert recipe.pretrain
-    if (recipe.longer_instances is None) != (recipe.pretrain.longer_share is None):
+    if (recipe.longer_instances is not None) != recipe.pretrain.reads_longer:
         raise ConfigError(
             "longer_instances are what the last pretrain.longer_share of the steps read, but only "
             f"{'the first' if recipe.longer_instances else 'the second'} is set; set both or none"

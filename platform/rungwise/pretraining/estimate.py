@@ -1,4 +1,4 @@
-"""What a run would take, before anything is spent: size, steps, memory, time and cost.
+"""The estimate of what a run takes, before anything is spent: size, steps, memory, time and cost.
 
     dry_run(config, measures, compute, measure=True) -> dict
 
@@ -10,8 +10,6 @@ Memory is an estimate by rule, a device: 4 bytes each for weight, gradient and t
 parameter, what backward needs of a layer (Korthikanti et al. 2022, arXiv:2205.05198: 34 bytes a
 token and hidden unit in 16 bits, without the attention matrix, which the flash kernel never
 stores), and logits with their gradient.
-
-B batch, T sequence, M masked positions
 """
 
 from __future__ import annotations
@@ -29,17 +27,10 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig
 from rungwise.instances.kinds import AnyInstancesConfig, config_of
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.config import AnyModelConfig, build_model, flops_per_token
 from rungwise.models.cross_entropy import MOST_LOGITS
-from rungwise.models.objectives import (
-    Batch,
-    CarriesState,
-    CausalBatch,
-    PretrainingBatch,
-    build_objective,
-)
+from rungwise.models.objectives import CarriesState
 from rungwise.models.transformer import recompute_activations
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.training.curriculum import (
     first_longer_step,
     masked_a_row,
@@ -56,7 +47,7 @@ _RECOMPUTED_BYTES = 2
 
 @dataclass(frozen=True)
 class Measures:
-    """What instances say about a run. `instances` is None before they are built."""
+    """Sizes of a run that its instances decide. `instances` is None before they are built."""
 
     vocab_size: int
     sequence_length: int
@@ -66,7 +57,7 @@ class Measures:
 
     @classmethod
     def of(cls, artifact: Artifact) -> Measures:
-        """Of instances that are there."""
+        """Those of instances that are built."""
         summary = InstancesSummary.of(artifact)
         planned = cls.planned(config_of(artifact), summary.vocab_size)
         tokens = sum(row.tokens for row in summary.files) / summary.instances.total
@@ -80,7 +71,7 @@ class Measures:
 
     @classmethod
     def planned(cls, config: AnyInstancesConfig, vocab_size: int) -> Measures:
-        """Of instances that would be built: every row full."""
+        """Those of instances that would be built: every row full."""
         length = getattr(config, "sequence_length", 0)
         return cls(vocab_size, length, masked_a_row(config), length)
 
@@ -98,10 +89,10 @@ def dry_run(
     is of the whole run; without it, and with `measure`, this machine's rate times the workers is
     taken. Raises ConfigError where model and objective do not fit.
     """
-    settings = config.pretrain
+    settings = by_gradient(config.pretrain, "steps")
     first = measures[0]
     with torch.device("meta"):
-        model = build_model(config.model, first.vocab_size, settings.objective.kind)
+        model = config.model.build(first.vocab_size, config.objective)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     largest = -(-settings.global_batch_size // compute.num_workers)
     micro = min(compute.micro_batch_size, largest)
@@ -161,7 +152,7 @@ def _rows_at_once(measures: Measures, first: Measures, compute: ComputeConfig, l
 def _phase(
     config: PretrainStageConfig, measures: Measures, micro: int, steps: int
 ) -> dict[str, Any]:
-    settings = config.pretrain
+    settings = by_gradient(config.pretrain, "steps")
     rows = steps * settings.global_batch_size
     epochs = None
     if measures.instances is not None:
@@ -173,11 +164,10 @@ def _phase(
         "tokens_a_step": settings.global_batch_size * measures.tokens_per_row,
         "tokens": rows * measures.tokens_per_row,
         "epochs": epochs,
-        "flops_per_token": flops_per_token(
-            config.model,
+        "flops_per_token": config.model.flops_per_token(
             measures.vocab_size,
             measures.sequence_length,
-            settings.objective.kind,
+            config.objective,
             measures.masked_per_row,
         ),
     }
@@ -196,25 +186,22 @@ def memory_estimate(
         "fsdp": compute.num_workers,
         "hybrid": compute.shard_workers,
     }[compute.parallel]
-    moments = 2 if config.pretrain.optimizer.kind == "adamw" else 1.5
+    settings = by_gradient(config.pretrain, "steps")
+    moments = 2 if settings.optimizer.kind == "adamw" else 1.5
     fixed = 4 * (2 + moments) * parameters / sharded_over
     if sharded_over > 1:
         # A block is put together while it is used, and the next one meanwhile.
-        fixed += 2 * 4 * parameters / _depth(config.model)
-    words = 2 if uses_bfloat16(config.pretrain.precision, torch.device("cpu")) else 4
+        fixed += 2 * 4 * parameters / config.model.depth
+    words = 2 if uses_bfloat16(settings.precision, torch.device("cpu")) else 4
     rows_tokens = micro * measures.sequence_length
     a_unit = _RECOMPUTED_BYTES if compute.recompute_activations else _BYTES_A_TOKEN_AND_UNIT
-    layers = _depth(config.model) + (1 if compute.recompute_activations else 0)
-    activations = rows_tokens * config.model.hidden_size * a_unit * layers * words / 2
+    layers = config.model.depth + (1 if compute.recompute_activations else 0)
+    activations = rows_tokens * config.model.width * a_unit * layers * words / 2
     predicted = micro * measures.masked_per_row or rows_tokens
     logits = min(
         predicted * measures.vocab_size, MOST_LOGITS if not measures.masked_per_row else math.inf
     )
     return int(fixed + activations + 3 * 4 * logits)
-
-
-def _depth(model: AnyModelConfig) -> int:
-    return model.num_layers * (2 if model.kind == "bidirectional" else 1)
 
 
 def _device_name(compute: ComputeConfig) -> str:
@@ -230,16 +217,18 @@ def _measured_rate(
     device = torch.device(
         "cuda" if compute.gpus_per_worker and torch.cuda.is_available() else "cpu"
     )
-    settings = config.pretrain
+    settings = by_gradient(config.pretrain, "steps")
     threads = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(max(1, int(compute.cpus_per_worker)))
     try:
-        model = build_model(config.model, measures.vocab_size, settings.objective.kind).to(device)
+        model = config.model.build(measures.vocab_size, config.objective).to(device)
         recompute_activations(model, compute.recompute_activations)
-        objective = build_objective(settings.objective)
+        objective = config.objective
         optimizers = build_optimizers(model, settings.optimizer)
-        batch = random_batch(measures, settings.objective.masks, micro).to(device)
+        batch = objective.random_batch(
+            micro, measures.sequence_length, measures.vocab_size, measures.masked_per_row
+        ).to(device)
         if config.model.carries_state:
             state_shape = cast(CarriesState, model).state_shape
             batch = replace(batch, state=torch.zeros(micro, *state_shape, device=device))
@@ -260,21 +249,3 @@ def _measured_rate(
         torch.set_num_threads(threads)
     # Rows are as long as the longest here, and as long as they are in the run.
     return micro * measures.tokens_per_row / min(seconds[1:])
-
-
-def random_batch(measures: Measures, masked: bool, rows: int) -> Batch:
-    """Full rows of random tokens, of the kind that the objective reads."""
-    B, T = rows, measures.sequence_length
-    ids = torch.randint(measures.vocab_size, (B, T))
-    if not masked:
-        return CausalBatch(ids, ids.roll(-1, 1), torch.ones(B, T), None, None)
-    M = max(1, round(measures.masked_per_row))
-    return PretrainingBatch(
-        ids=ids,
-        segments=torch.zeros(B, T, dtype=torch.int64),
-        lengths=None,
-        masked_positions=torch.arange(M).expand(B, M),
-        masked_ids=ids[:, :M],
-        masked_weights=torch.ones(B, M),
-        label=torch.ones(B, dtype=torch.int64),
-    )

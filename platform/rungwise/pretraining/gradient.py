@@ -1,4 +1,4 @@
-"""Pretrain stage: the loop (loop.py) on the workers of Ray Train V2.
+"""Fitting by gradient: the loop (training/loop.py) on the workers of Ray Train V2.
 
 Ray Train starts the workers, connects them (gloo on CPUs, nccl on GPUs) and starts them again when
 one dies, with fewer if `compute.min_workers` allows it. Checkpoints are ours (checkpoint.py), in
@@ -18,24 +18,17 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+from torch import nn
 
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import fingerprint
 from rungwise.core.context import ComputeConfig, Context, Reporter
 from rungwise.core.errors import UserError
-from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.instances.order import OrderConfig
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.config import (
-    AnyModelConfig,
-    PretrainingModel,
-    build_model,
-    check_objective,
-)
-from rungwise.models.objectives import build_objective
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.pretraining.initial import INITIAL, began_with, check_initial, load_initial
 from rungwise.pretraining.summary import Attempt, GradientRun, PretrainSummary, ReadLength
 from rungwise.training import checkpoint
@@ -54,30 +47,21 @@ from rungwise.training.progress import Progress
 from rungwise.training.throughput import COUNTING_RULE, Costs, device_name, totals
 
 MODEL_FILE = checkpoint.MODEL
-# The kinds of instances that each objective reads.
-_READS = {
-    "mlm_nsp": ("masked_pairs",),
-    "mlm": ("masked_pairs", "masked_blocks", "sentence_order"),
-    "sentence_order": ("sentence_order",),
-    "causal": ("causal",),
-    "left_to_right": ("causal",),
-    "bidirectional": ("causal",),
-}
 _USER_ERROR = "user-error.txt"
 # Between two looks whether there is room for more workers: as often as Ray counts its nodes.
 _GROWTH_SECONDS = 20.0
 
 
-def pretrain_model(
+def pretrain_by_gradient(
     config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> PretrainSummary:
     """Train until the end and leave `model.safetensors`.
 
     Raises UserError if the instances do not fit the model or the loss stops being a number.
     """
-    compute = context.compute
+    compute, settings = context.compute, _settings(config)
     check_fit(config, inputs, compute)
-    read = read_in_turn(inputs, config.pretrain)
+    read = read_in_turn(inputs, settings)
     identity = identity_of(config, inputs)
     value = _fit(config, inputs, output, identity, context)
     progress, costs = Progress(**value["progress"]), Costs(**value["costs"])
@@ -85,19 +69,19 @@ def pretrain_model(
     model = build(config, instances.vocab_size, meta=True)
     parameters = sum(p.numel() for p in model.parameters())
     first, last = progress.validation[0], progress.validation[-1]
-    part = build_objective(config.pretrain.objective).parts[0]
-    pair = next((name for name in ("nsp", "sop") if f"{name}_accuracy" in last), "")
-    accuracy = f"  {pair} accuracy {last[f'{pair}_accuracy']:.1%}" if pair else ""
+    objective = config.objective
+    part, pair = objective.tokens, objective.pair
+    accuracy = f"  {pair.key} accuracy {last[pair.accuracy_key]:.1%}" if pair else ""
     initial = inputs.get(INITIAL)
-    before = f" from {first[f'{part}_loss']:.3f}" if initial else ""
+    before = f" from {first[part.loss_key]:.3f}" if initial else ""
     return PretrainSummary(
         fitting="gradient",
         model=config.model,
-        objective=config.pretrain.objective.kind,
+        objective=objective.name,
         parameters=parameters,
         vocab_size=instances.vocab_size,
         tokens=progress.tokens,
-        epochs=epochs_read(config.model, read, progress.step, config.pretrain.global_batch_size),
+        epochs=epochs_read(config.model, read, progress.step, settings.global_batch_size),
         unigram_entropy=instances.unigram_entropy,
         final=last,
         seconds=progress.seconds,
@@ -112,7 +96,7 @@ def pretrain_model(
             skipped_steps=tuple(progress.skipped),
             spikes=tuple(progress.spikes),
             attempts=tuple(Attempt(**row) for row in progress.attempts),
-            stopped_early=progress.step < config.pretrain.steps,
+            stopped_early=progress.step < settings.steps,
             device=value["device"],
             bfloat16=value["bfloat16"],
             parallel=compute.parallel if progress.attempts[-1]["workers"] > 1 else "one worker",
@@ -124,18 +108,15 @@ def pretrain_model(
             flops_rule=COUNTING_RULE,
             throughput=totals(progress, costs),
         ),
-        headline=f"{parameters / 1e6:.1f} M parameters  validation {part} "
-        f"{last[f'{part}_loss']:.3f}{before} (unigram {instances.unigram_entropy:.2f})"
+        headline=f"{parameters / 1e6:.1f} M parameters  validation {part.key} "
+        f"{last[part.loss_key]:.3f}{before} (unigram {instances.unigram_entropy:.2f})"
         f"{accuracy}",
     )
 
 
-PRETRAIN = StageType("pretrain", 2, pretrain_model, PretrainSummary, resumes=True)
-
-
 def identity_of(config: PretrainStageConfig, inputs: Mapping[str, Artifact]) -> str:
     """Which run the checkpoints belong to: what decides the weights that come out."""
-    read = read_in_turn(inputs, config.pretrain)
+    read = read_in_turn(inputs, _settings(config))
     facts: dict[str, Any] = {
         "config": config,
         "instances": [artifact.fingerprint for _, artifact in read],
@@ -150,13 +131,12 @@ def check_fit(
 ) -> None:
     """Raise UserError where the instances cannot train this model, or not on so many workers, or
     where the weights it is to begin with are not of this model and tokenizer."""
-    settings = config.pretrain
-    check_objective(config.model, settings.objective.kind)
+    settings = _settings(config)
     for first_step, instances in read_in_turn(inputs, settings):
         block = "longer_instances" if first_step else "instances"
         _check_instances(config, instances, block, compute)
         if INITIAL in inputs:
-            check_initial(config.model, settings.objective.kind, inputs[INITIAL], instances)
+            check_initial(config.model, config.objective, inputs[INITIAL], instances)
     _check_workers(settings, compute)
     if config.model.carries_state:
         _check_lanes(config, compute)
@@ -165,14 +145,14 @@ def check_fit(
 def _check_instances(
     config: PretrainStageConfig, instances: Artifact, block: str, compute: ComputeConfig
 ) -> None:
-    settings, summary = config.pretrain, InstancesSummary.of(instances)
-    kind, reads = summary.kind, _READS[settings.objective.kind]
-    if kind not in reads:
+    settings, summary = _settings(config), InstancesSummary.of(instances)
+    kind, objective = summary.kind, config.objective
+    if kind not in objective.reads:
         raise UserError(
-            f"pretrain.objective.kind is {settings.objective.kind}, which reads {block}.kind "
-            f"{' or '.join(reads)}, but the instances are {kind}; change one of them"
+            f"pretrain.objective is {objective.name}, which reads {block}.kind "
+            f"{' or '.join(objective.reads)}, but the instances are {kind}; change one of them"
         )
-    length, longest = length_of(instances), _longest(config.model)
+    length, longest = length_of(instances), config.model.max_length
     if longest is not None and length > longest:
         raise UserError(
             f"model.max_position_embeddings is {longest}, but {block}.sequence_length is "
@@ -216,7 +196,7 @@ def _check_workers(settings: GradientConfig, compute: ComputeConfig) -> None:
 
 
 def _check_lanes(config: PretrainStageConfig, compute: ComputeConfig) -> None:
-    order, default = config.pretrain.order, OrderConfig()
+    order, default = _settings(config).order, OrderConfig()
     for key, value, only, why in (
         (
             "pretrain.order.window_instances",
@@ -244,12 +224,6 @@ def _check_lanes(config: PretrainStageConfig, compute: ComputeConfig) -> None:
                 f"{key} is {value}, but model.kind {config.model.kind} carries a state from block "
                 f"to block: {why}; leave it at {only}"
             )
-
-
-def _longest(model: AnyModelConfig) -> int | None:
-    """The most positions that the model has, None where they are computed."""
-    learned = getattr(model, "positions", "learned") == "learned"
-    return model.max_position_embeddings if learned else None
 
 
 def _fit(
@@ -344,7 +318,7 @@ def _work(worker: dict[str, Any]) -> dict[str, Any]:
         "progress": asdict(progress),
         "costs": asdict(costs),
         "device": device_name(group.device),
-        "bfloat16": uses_bfloat16(worker["config"].pretrain.precision, group.device),
+        "bfloat16": uses_bfloat16(_settings(worker["config"]).precision, group.device),
     }
 
 
@@ -359,7 +333,7 @@ def pretrain(
     notice: Any = lambda: False,
 ) -> tuple[Progress, Costs]:
     """The loop on this worker; the leader writes `model.safetensors` at the end."""
-    settings = config.pretrain
+    settings = _settings(config)
     vocab_size = InstancesSummary.of(inputs["instances"]).vocab_size
     initial = inputs.get(INITIAL)
     model = build(config, vocab_size)
@@ -382,7 +356,7 @@ def pretrain(
     progress, costs = train(
         settings,
         model,
-        build_objective(settings.objective),
+        config.objective,
         phases_of(config.model, settings, inputs, compute, group),
         vocab_size,
         checkpoints,
@@ -404,8 +378,12 @@ def pretrain(
     return progress, costs
 
 
-def build(config: PretrainStageConfig, vocab_size: int, meta: bool = False) -> PretrainingModel:
+def build(config: PretrainStageConfig, vocab_size: int, meta: bool = False) -> nn.Module:
     """The model with the weights of its seed; with `meta` only its shape."""
     with torch.device("meta" if meta else "cpu"):
-        torch.manual_seed(config.pretrain.seed)
-        return build_model(config.model, vocab_size, config.pretrain.objective.kind)
+        torch.manual_seed(_settings(config).seed)
+        return config.model.build(vocab_size, config.objective)
+
+
+def _settings(config: PretrainStageConfig) -> GradientConfig:
+    return by_gradient(config.pretrain, "steps")

@@ -18,49 +18,46 @@ pooler, which fine-tuning puts its head on. A carried part was trained on an old
 from __future__ import annotations
 
 import torch
-from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from rungwise.core.artifact import Artifact, find_input
-from rungwise.core.config import flatten
+from rungwise.core.config import flatten, validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.models.config import AnyModelConfig, ModelConfig, ObjectiveKind, build_model
+from rungwise.models.family import Family
+from rungwise.models.objectives import Objective
+from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.summary import BeganWith, PretrainSummary
 from rungwise.training.checkpoint import MODEL, load_tensors
 
 INITIAL = "initial"  # the input of the stage
 
-_MASKED: tuple[ObjectiveKind, ...] = ("mlm_nsp", "mlm", "sentence_order")
-_FRESH = ("bert.pooler.", "nsp.")  # what may be missing in the old model
-_MODEL: TypeAdapter[AnyModelConfig] = TypeAdapter(ModelConfig)
-
 
 def check_initial(
-    model: AnyModelConfig, objective: ObjectiveKind, initial: Artifact, instances: Artifact
+    model: Family, objective: Objective, initial: Artifact, instances: Artifact
 ) -> None:
     """Raise ConfigError where the weights of `initial` cannot go on with these blocks, or on
     instances of another tokenizer, naming the keys."""
-    old_model, old_objective = model_of(initial), objective_of(initial)
-    old, new = flatten(old_model), flatten(model)
+    before = config_of(initial)
+    old, new = flatten(before.model), flatten(model)
     differing = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
     if differing:
         told = "; ".join(
             f"model.{key} is {new.get(key)}, but there it was {old.get(key)}" for key in differing
         )
         raise ConfigError(f"{_named(initial)} are of another model: {told}; take the same model")
-    if objective != old_objective and not (objective in _MASKED and old_objective in _MASKED):
-        fitting = _MASKED if old_objective in _MASKED else (old_objective,)
+    fitting = [each.name for each in model.objectives if _goes_on(before.objective, each)]
+    if objective.name not in fitting:
         raise ConfigError(
-            f"pretrain.objective.kind is {objective}, but {_named(initial)} were trained on "
-            f"{old_objective}; set pretrain.objective.kind={' or '.join(fitting)}"
+            f"pretrain.objective is {objective.name}, but {_named(initial)} were trained on "
+            f"{before.objective.name}; set pretrain.objective={' or '.join(fitting)}"
         )
     trained_on = find_input(initial, "instances").record["inputs"]["tokenizer"]["fingerprint"]
-    found = instances.record["inputs"]["tokenizer"]["fingerprint"]
-    if found != trained_on:
+    tokenizer = instances.record["inputs"]["tokenizer"]["fingerprint"]
+    if tokenizer != trained_on:
         raise ConfigError(
-            f"the instances are of the tokenizer {found}, but {_named(initial)} were trained with "
-            f"the tokenizer {trained_on}, so their ids mean other tokens; build the instances with "
-            "that one (block tokenizer)"
+            f"the instances are of the tokenizer {tokenizer}, but {_named(initial)} were "
+            f"trained with the tokenizer {trained_on}, so their ids mean other tokens; build the "
+            "instances with that one (block tokenizer)"
         )
 
 
@@ -69,15 +66,16 @@ def load_initial(model: nn.Module, initial: Artifact) -> dict[str, Tensor]:
 
     Returns what is carried. Raises DataError if the file lacks a tensor that it should have.
     """
-    found = load_tensors(initial.folder, MODEL)
+    saved = load_tensors(initial.folder, MODEL)
     own = model.state_dict()
-    missing = [name for name in own if name not in found and not name.startswith(_FRESH)]
+    optional = config_of(initial).model.optional_tensors
+    missing = [name for name in own if name not in saved and not name.startswith(optional)]
     if missing:
         raise DataError(
             f"{initial.folder.path(MODEL)} lacks {missing[0]}; remove the folder to train it again"
         )
-    model.load_state_dict({name: found[name] for name in own if name in found}, strict=False)
-    return {name: tensor for name, tensor in found.items() if name not in own}
+    model.load_state_dict({name: saved[name] for name in own if name in saved}, strict=False)
+    return {name: tensor for name, tensor in saved.items() if name not in own}
 
 
 def carried_by(pretrain: Artifact) -> list[str]:
@@ -87,29 +85,28 @@ def carried_by(pretrain: Artifact) -> list[str]:
 
 
 def began_with(model: nn.Module, initial: Artifact) -> BeganWith:
-    """What a run that began with `initial` says of it."""
-    own = set(model.state_dict())
+    """The record of the weights that a run began with."""
+    own, before = set(model.state_dict()), config_of(initial)
     vocab_size = PretrainSummary.of(initial).vocab_size
     with torch.device("meta"):
-        old = build_model(model_of(initial), vocab_size, objective_of(initial)).state_dict()
+        old = before.model.build(vocab_size, before.objective).state_dict()
     had = {*old, *carried_by(initial)}
     return BeganWith(
         fingerprint=initial.fingerprint,
         label=initial.label,
-        objective=objective_of(initial),
+        objective=before.objective.name,
         fresh=tuple(sorted(own - had)),
         carried=tuple(sorted(had - own)),
     )
 
 
-def model_of(pretrain: Artifact) -> AnyModelConfig:
-    """The model block that the artifact was trained with."""
-    return _MODEL.validate_python(pretrain.record["config"]["model"])
+def config_of(pretrain: Artifact) -> PretrainStageConfig:
+    """The two blocks of the recipe that the artifact was trained with."""
+    return validate(PretrainStageConfig, pretrain.record["config"])
 
 
-def objective_of(pretrain: Artifact) -> ObjectiveKind:
-    """The objective that the artifact was trained on."""
-    return pretrain.record["config"]["pretrain"]["objective"]["kind"]
+def _goes_on(old: Objective, new: Objective) -> bool:
+    return new == old or (new.masks and old.masks)
 
 
 def _named(initial: Artifact) -> str:

@@ -1,29 +1,69 @@
-"""What a finished pretrain stage left: its model with its weights, and its tokenizer."""
+"""A finished pretrain stage as a model that can be asked: its capabilities, or its bare module."""
 
 from __future__ import annotations
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import validate
-from rungwise.models.config import PretrainingModel, build_model
+from torch import nn
+
+from rungwise.core.artifact import Artifact, find_input
+from rungwise.core.errors import ConfigError
+from rungwise.instances.summary import InstancesSummary
+from rungwise.models.capabilities import LanguageModel, WordVectors
 from rungwise.pretraining.config import PretrainStageConfig
-from rungwise.pretraining.initial import carried_by
+from rungwise.pretraining.initial import carried_by, config_of
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.checkpoint import MODEL, load_tensors
+from rungwise.training.config import GradientConfig
 
 
-def config_of(pretrain: Artifact) -> PretrainStageConfig:
-    """The two blocks of the recipe that the artifact was trained with."""
-    return validate(PretrainStageConfig, pretrain.record["config"])
+def load_model(pretrain: Artifact, instances: Artifact | None = None) -> object:
+    """The trained model on the CPU; which protocols of capabilities.py it has says what it offers.
 
-
-def load_model(pretrain: Artifact) -> PretrainingModel:
-    """The pretrained model of an artifact, with the heads it was trained with, on the CPU."""
+    `instances` are those that it was trained on, looked up below the same root if left out.
+    """
     config = config_of(pretrain)
-    model = build_model(
-        config.model, PretrainSummary.of(pretrain).vocab_size, config.pretrain.objective.kind
-    )
-    found = load_tensors(pretrain.folder, MODEL)
+    instances = instances or find_input(pretrain, "instances")
+    special = InstancesSummary.of(instances).special
+    match config.pretrain:
+        case GradientConfig():
+            return config.model.trained(load_module(pretrain), config.objective, special)
+
+
+def load_module(pretrain: Artifact) -> nn.Module:
+    """The module that was trained by gradient, with its heads, in eval mode on the CPU."""
+    config = config_of(pretrain)
+    module = config.model.build(PretrainSummary.of(pretrain).vocab_size, config.objective)
+    tensors = load_tensors(pretrain.folder, MODEL)
     for name in carried_by(pretrain):
-        del found[name]
-    model.load_state_dict(found)
-    return model.eval()
+        del tensors[name]
+    module.load_state_dict(tensors)
+    return module.eval()
+
+
+def language_model(pretrain: Artifact) -> LanguageModel:
+    """The trained model, asked for probabilities of texts.
+
+    Raises ConfigError where its family cannot give them.
+    """
+    model = load_model(pretrain)
+    if not isinstance(model, LanguageModel):
+        raise _lacks(pretrain, "LanguageModel (the probability of a text)")
+    return model
+
+
+def word_vectors(pretrain: Artifact) -> WordVectors:
+    """The trained model, asked for a vector of each token, whatever stands around it.
+
+    Raises ConfigError where its family has none.
+    """
+    model = load_model(pretrain)
+    if not isinstance(model, WordVectors):
+        raise _lacks(pretrain, "WordVectors (a vector of each token)")
+    return model
+
+
+def _lacks(pretrain: Artifact, capability: str) -> ConfigError:
+    config: PretrainStageConfig = config_of(pretrain)
+    return ConfigError(
+        f"{pretrain.label}-{pretrain.fingerprint} is a {config.model.kind} trained on "
+        f"{config.objective.name}, which does not offer {capability}; choose a rung that does"
+    )

@@ -39,8 +39,8 @@ from rungwise.core.errors import UserError
 from rungwise.core.provenance import provenance
 from rungwise.core.storage import Folder
 from rungwise.instances.summary import InstancesSummary
-from rungwise.pretraining import gradient as trainer
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining import gradient
+from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.training.curriculum import READ_BY_NAME, first_longer_step, rows_per_epoch
 
@@ -68,9 +68,8 @@ def prove_resume(
     epoch, or does not fit one of the numbers of workers.
     """
     console = console or Console(quiet=True)
-    config = config.model_copy(
-        update={"pretrain": config.pretrain.model_copy(update={"log_every_steps": 1})}
-    )
+    settings = by_gradient(config.pretrain, "steps").model_copy(update={"log_every_steps": 1})
+    config = config.model_copy(update={"pretrain": settings})
     before = compute.num_workers
     after = workers_after or (before - 1 if before > 1 else 2)
     seed = secrets.randbelow(1 << 31) if seed is None else seed
@@ -82,7 +81,7 @@ def prove_resume(
     compute = compute.model_copy(update={"checkpoint_every_steps": every, "min_workers": None})
     changed = compute.model_copy(update={"num_workers": after})
     for one in (compute, changed):
-        trainer.check_fit(config, inputs, one)
+        gradient.check_fit(config, inputs, one)
     read = {name: inputs[name] for name in READ_BY_NAME if name in inputs}
 
     straight, broken = place / "undisturbed", place / "disturbed"
@@ -99,10 +98,10 @@ def prove_resume(
         "resumed_at_step": _gradient(disturbed).attempts[-1].step,
         "steps": _gradient(undisturbed).steps,
         "instances": InstancesSummary.of(inputs["instances"]).instances.train,
-        "global_batch_size": config.pretrain.global_batch_size,
+        "global_batch_size": settings.global_batch_size,
         "epochs": undisturbed.epochs,
         "precision": _precision(_gradient(undisturbed)),
-        "seeds": {"pretrain": config.pretrain.seed, "kill": seed},
+        "seeds": {"pretrain": settings.seed, "kill": seed},
         "config": fingerprint({"config": config}),
         "instances_fingerprints": [artifact.fingerprint for artifact in read.values()],
         "made_by": provenance(),
@@ -117,9 +116,10 @@ def prove_resume(
 
 def second_epoch(config: PretrainStageConfig, instances: Artifact) -> tuple[int, int]:
     """Find the first and the last step of the second epoch at which a run can be killed."""
-    size, steps = config.pretrain.global_batch_size, config.pretrain.steps
+    settings = by_gradient(config.pretrain, "steps")
+    size, steps = settings.global_batch_size, settings.steps
     count = rows_per_epoch(config.model, InstancesSummary.of(instances).instances.train, size)
-    longer_from = first_longer_step(steps, config.pretrain.longer_share)
+    longer_from = first_longer_step(steps, settings.longer_share)
     first, last = -(-count // size) + 1, min(2 * count // size, steps - 1, longer_from)
     if last < first:
         raise UserError(
@@ -193,7 +193,7 @@ def _run(
 ) -> PretrainSummary | None:
     """Run the stage in a process of its own; return its summary, or None if it was killed."""
     began = time.monotonic()
-    workers, total = compute.num_workers, config.pretrain.steps
+    workers, total = compute.num_workers, by_gradient(config.pretrain, "steps").steps
     title = f"run {title}: {workers} worker{'s' if workers > 1 else ''}"
     with tempfile.TemporaryDirectory(prefix="rungwise-proof-") as scratch:
         steps, result = Path(scratch) / "step", Path(scratch) / "summary.json"
@@ -273,7 +273,7 @@ def _work(path: str) -> None:
     context = Context(compute, StepFile(job["steps"], job["hold_at"]))
     output = Folder.at(job["output"])
     with session(compute):
-        summary = trainer.pretrain_model(
+        summary = gradient.pretrain_by_gradient(
             PretrainStageConfig.model_validate(job["config"]),
             inputs,
             output,

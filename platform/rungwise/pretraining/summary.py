@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Literal
 
 from rungwise.core.summary import Part, Summary
-from rungwise.models.config import ModelConfig, ObjectiveKind
+from rungwise.models.config import ModelConfig
 
 Row = dict[str, int | float]  # of a curve: step, tokens, and metrics by name
 
@@ -16,7 +16,7 @@ class BeganWith(Part):
 
     fingerprint: str
     label: str
-    objective: ObjectiveKind
+    objective: str
     fresh: tuple[str, ...]
     carried: tuple[str, ...]
 
@@ -72,7 +72,7 @@ class PretrainSummary(Summary):
 
     fitting: Literal["gradient", "counts"]
     model: ModelConfig
-    objective: ObjectiveKind
+    objective: str
     parameters: int
     vocab_size: int
     tokens: int

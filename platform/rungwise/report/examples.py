@@ -1,8 +1,8 @@
 """The model at work on held-out text, for the page: gathered once, drawn and rendered later.
 
-A masked model gets a masked instance and blanks to fill in. A model of every token gets a passage
-with its surprise at each token; if it reads from left to right, also what context is worth to it
-and text it makes up; if it reads both ways, blanks.
+An objective that masks gets a masked instance. The rest goes by capability: a passage with its
+surprise at each token, words to fill in, and for a model of next tokens the use of context and text
+that it makes up.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rungwise.evaluation.spelling import token_text
 from rungwise.evaluation.surprise import Passage, Reach
 from rungwise.instances.masked_reader import MaskedReader
 from rungwise.instances.reader import InstanceReader
-from rungwise.models.bert import BertForPretraining
-from rungwise.models.bidirectional import BidirectionalForPretraining
+from rungwise.models.capabilities import BlankLogits, NextTokenLogits, TargetLogits
+from rungwise.pretraining.config import PretrainConfig
 from rungwise.pretraining.pretrained import config_of, load_model
 from rungwise.report.specimen import Specimen, specimen
 from rungwise.training.config import GradientConfig
@@ -38,7 +38,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples of each kind; None or empty where a kind of model has none."""
+    """Examples of a model; those that it cannot give are None, or empty."""
 
     baseline: Baseline
     shown: Specimen | None = None
@@ -57,36 +57,47 @@ def gather(
     seed: int,
 ) -> Examples:
     """Examples of a pretrained model; `seed` draws them, in numbers that are asked for."""
-    settings = config_of(pretrain).pretrain
-    model = load_model(pretrain)
-    if isinstance(model, BertForPretraining):
+    config = config_of(pretrain)
+    model = load_model(pretrain, instances)
+    validated, mask_seed = _validation(config.pretrain)
+    shown, passage, reach, continued = None, None, [], []
+    if config.objective.masks:
         reader = held_out.first_held_out(instances, held_out.MOST_INSTANCES)
+        shown = specimen(reader, tokenizer, mask_seed)
+    else:
+        reader = held_out.first_blocks(instances, held_out.MOST_INSTANCES)
+        if isinstance(model, TargetLogits):
+            passage = surprise.passage(model, reader, tokenizer, seed)
+        if isinstance(model, TargetLogits) and isinstance(model, NextTokenLogits):
+            reach = surprise.by_context(model, reader)
+        if isinstance(model, NextTokenLogits):
+            begun = continuations.choose(reader, tokenizer, prompts, seed)
+            end = held_out.end_of(reader)
+            continued = continuations.go_on(model, tokenizer, begun, end, seed)
+    filled = []
+    if isinstance(model, BlankLogits):
         chosen = fill_in.choose(reader, tokenizer, blanks, seed)
-        return Examples(
-            _baseline(reader, tokenizer, settings),
-            shown=specimen(reader, tokenizer, settings.seed),
-            filled=tuple(fill_in.fill(model, reader, tokenizer, chosen)),
-        )
-    reader = held_out.first_blocks(instances, held_out.MOST_INSTANCES)
-    baseline = _baseline(reader, tokenizer, settings)
-    passage = surprise.passage(model, reader, tokenizer, seed)
-    if isinstance(model, BidirectionalForPretraining):
-        chosen = fill_in.choose(reader, tokenizer, blanks, seed)
-        filled = fill_in.fill(model, reader, tokenizer, chosen)
-        return Examples(baseline, passage=passage, filled=tuple(filled))
-    begun = continuations.choose(reader, tokenizer, prompts, seed)
-    continued = continuations.go_on(model, tokenizer, begun, held_out.end_of(reader), seed)
+        filled = fill_in.fill(model, tokenizer, chosen)
     return Examples(
-        baseline,
-        passage=passage,
-        reach=tuple(surprise.by_context(model, reader)),
-        continued=tuple(continued),
+        _baseline(reader, tokenizer, validated, mask_seed),
+        shown,
+        passage,
+        tuple(reach),
+        tuple(filled),
+        tuple(continued),
     )
 
 
+def _validation(settings: PretrainConfig) -> tuple[int, int]:
+    """How many held-out instances the run validated on, and the seed of their masks."""
+    if isinstance(settings, GradientConfig):
+        return settings.validation_instances, settings.seed
+    return held_out.MOST_INSTANCES, 0
+
+
 def _baseline(
-    reader: MaskedReader | InstanceReader, tokenizer: Tokenizer, settings: GradientConfig
+    reader: MaskedReader | InstanceReader, tokenizer: Tokenizer, validated: int, seed: int
 ) -> Baseline:
-    validated = min(settings.validation_instances, held_out.MOST_INSTANCES, len(reader))
-    frequent, share = held_out.most_frequent_share(reader, validated, settings.seed)
-    return Baseline(token_text(tokenizer, frequent), share, validated)
+    count = min(validated, held_out.MOST_INSTANCES, len(reader))
+    frequent, share = held_out.most_frequent_share(reader, count, seed)
+    return Baseline(token_text(tokenizer, frequent), share, count)

@@ -13,6 +13,7 @@ from typing import Literal
 from rungwise.core.artifact import Artifact
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.summary import PairedDifference
+from rungwise.models.objectives import Objective
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.compared import Compared
 from rungwise.report.formats import (
@@ -22,7 +23,6 @@ from rungwise.report.formats import (
     points_interval,
     points_with_interval,
 )
-from rungwise.report.terms import Terms
 from rungwise.tasks.examples import TaskInfo
 
 # A loss over some thousand masked tokens is known to about 0.03 nats; three times that is no noise.
@@ -96,15 +96,16 @@ def use_of_context(loss: float, unigram_entropy: float) -> str:
     return f"{gain:.2f} nats below what a guess without context costs"
 
 
-def what_was_trained(inputs: Mapping[str, Artifact], terms: Terms) -> str:
+def what_was_trained(inputs: Mapping[str, Artifact]) -> str:
     """One sentence: which model, on which text, for how long."""
     pretrain = PretrainSummary.of(inputs["pretrain"])
     model, run = pretrain.model, pretrain.gradient
+    name = model.page_name(model.objective(pretrain.objective))
+    article = "An" if name[0] in "AEFHILMNORSX5" else "A"
     steps = f"pretrained for {number(run.steps)} steps" if run else "fitted"
     return (
-        f"A {terms.model} of {compact(pretrain.parameters)} parameters "
-        f"({model.num_layers} layers, hidden size {model.hidden_size}) was {steps} on "
-        f"{compact(pretrain.tokens)} tokens, {pretrain.epochs:.1f} passes over "
+        f"{article} {name} of {compact(pretrain.parameters)} parameters ({model.describe()}) was "
+        f"{steps} on {compact(pretrain.tokens)} tokens, {pretrain.epochs:.1f} passes over "
         f"{what_text(inputs['corpus'])}."
     )
 
@@ -178,12 +179,14 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def headline(inputs: Mapping[str, Artifact], terms: Terms, compared: Compared | None = None) -> str:
+def headline(
+    inputs: Mapping[str, Artifact], objective: Objective, compared: Compared | None = None
+) -> str:
     """The line of the terminal: the verdict, or where there is none a score or the loss."""
     if compared is None:
-        pretrain = PretrainSummary.of(inputs["pretrain"])
-        loss = pretrain.final[terms.loss_key]
-        return f"validation {terms.key} {loss:.3f} (unigram {pretrain.unigram_entropy:.2f})"
+        pretrain, tokens = PretrainSummary.of(inputs["pretrain"]), objective.tokens
+        loss = pretrain.final[tokens.loss_key]
+        return f"validation {tokens.key} {loss:.3f} (unigram {pretrain.unigram_entropy:.2f})"
     task, *others = compared.tasks
     if len(compared.variants) == 1:
         more = f"; {len(others)} more tasks" if others else ""

@@ -36,6 +36,7 @@ from rungwise.evaluation.table import TableSummary
 from rungwise.instances.kinds import config_of
 from rungwise.instances.masked import MaskedConfig
 from rungwise.instances.summary import InstancesSummary
+from rungwise.models.objectives import Objective
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.report import (
     budget_plots,
@@ -55,7 +56,6 @@ from rungwise.report import (
 )
 from rungwise.report.compared import Compared, Swept, gather, input_of, of_stage, sweeps_of
 from rungwise.report.examples import Examples
-from rungwise.report.terms import Terms, terms_of
 from rungwise.serving.registry import RegisterSummary
 from rungwise.tokenizer import TokenizerSummary
 from rungwise.tokenizer import load as load_tokenizer
@@ -88,7 +88,7 @@ def write_report(
 ) -> ReportSummary:
     """Write the page, the plots, the tables and the recipe that rebuilds them."""
     pretrain = PretrainSummary.of(inputs["pretrain"])
-    terms = terms_of(pretrain.objective)
+    objective = pretrain.model.objective(pretrain.objective)
     shown = examples.gather(
         inputs["pretrain"],
         inputs["instances"],
@@ -99,15 +99,15 @@ def write_report(
     )
     compared = gather(inputs)
     sweeps = sweeps_of(inputs)
-    plots = draw(inputs, terms, shown, compared, sweeps)
+    plots = draw(inputs, objective, shown, compared, sweeps)
     rows = _tables(inputs, shown, compared, sweeps)
     csv = {name: csv_bytes(each) for name, each in rows.items()}
     recipe = origin.recipe_text(context.recipe)
-    page = render(config, inputs, terms, plots, shown, compared, sweeps, recipe)
+    page = render(config, inputs, objective, plots, shown, compared, sweeps, recipe)
     files = {PAGE: page.encode("utf-8"), **plots, **csv, origin.RECIPE: recipe.encode("utf-8")}
     for name, data in files.items():
         output.write_bytes(name, data)
-    headline = findings.headline(inputs, terms, compared)
+    headline = findings.headline(inputs, objective, compared)
     return ReportSummary(page=PAGE, show=tuple(files), headline=headline)
 
 
@@ -116,7 +116,7 @@ REPORT = StageType("report", 3, write_report, ReportSummary)
 
 def draw(
     inputs: Mapping[str, Artifact],
-    terms: Terms,
+    objective: Objective,
     shown: Examples,
     compared: Compared | None,
     sweeps: Sequence[Swept],
@@ -125,9 +125,9 @@ def draw(
     pretrain = PretrainSummary.of(inputs["pretrain"])
     plots = {}
     if run := pretrain.gradient:
-        plots["loss.png"] = pretraining_plots.loss(pretrain, run, terms)
-        if terms.pair:
-            plots["pair.png"] = pretraining_plots.pair(run, terms.pair)
+        plots["loss.png"] = pretraining_plots.loss(pretrain, run, objective.tokens)
+        if objective.pair:
+            plots["pair.png"] = pretraining_plots.pair(run, objective.pair)
     if compared:
         plots |= _compared_plots(compared)
     if sweeps:
@@ -169,7 +169,7 @@ def _compared_plots(compared: Compared) -> dict[str, bytes]:
 def render(
     config: ReportConfig,
     inputs: Mapping[str, Artifact],
-    terms: Terms,
+    objective: Objective,
     plots: Mapping[str, bytes],
     shown: Examples,
     compared: Compared | None,
@@ -212,10 +212,10 @@ def render(
         instances=InstancesSummary.of(inputs["instances"]),
         corpus=CorpusSummary.of(inputs["corpus"]),
         pieces=TokenizerSummary.of(inputs["tokenizer"]).kind == "wordpiece",
-        terms=terms,
+        objective=objective,
         plots=plots,
         built=last.record["finished"],
-        trained=findings.what_was_trained(inputs, terms),
+        trained=findings.what_was_trained(inputs),
         num_pretrained=len(of_stage(inputs, "pretrain")),
         compared=compared,
         **(_compared_facts(compared) if compared else {}),
@@ -225,7 +225,7 @@ def render(
         swept_columns=_swept_columns,
         registered=_registered(inputs),
         context_use=findings.use_of_context(
-            pretrain.final[terms.loss_key], pretrain.unigram_entropy
+            pretrain.final[objective.tokens.loss_key], pretrain.unigram_entropy
         ),
         ln_vocabulary=math.log(pretrain.vocab_size),
         ln_2=math.log(2),

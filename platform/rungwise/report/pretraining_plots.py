@@ -9,16 +9,16 @@ import numpy as np
 
 from rungwise.evaluation.surprise import Reach
 from rungwise.instances.summary import InstancesSummary
+from rungwise.models.objectives import Part
 from rungwise.pretraining.summary import GradientRun, PretrainSummary, Row
 from rungwise.report import style
 from rungwise.report.formats import duration, percent
-from rungwise.report.terms import Pair, Terms
 
 
-def loss(pretrain: PretrainSummary, run: GradientRun, terms: Terms) -> bytes:
+def loss(pretrain: PretrainSummary, run: GradientRun, tokens: Part) -> bytes:
     """Loss of training and validation against tokens, between ln V and the unigram entropy, and
     below it the learning rate."""
-    key, unigram_entropy = terms.loss_key, pretrain.unigram_entropy
+    key, unigram_entropy = tokens.loss_key, pretrain.unigram_entropy
     uniform = math.log(pretrain.vocab_size)
     drawn = style.figure((style.WIDE[0], 5.2))
     axes, rates = drawn.subplots(2, 1, sharex=True, height_ratios=(4, 1))
@@ -43,9 +43,9 @@ def loss(pretrain: PretrainSummary, run: GradientRun, terms: Terms) -> bytes:
     first, last = run.validation[0][key], pretrain.final[key]
     style.dress(
         axes,
-        f"Validation {terms.loss}: from {first:.2f} to {last:.2f} nats; guessing without context "
-        f"costs {unigram_entropy:.2f}",
-        y=f"{terms.loss} (nats)",
+        f"Validation {tokens.name} loss: from {first:.2f} to {last:.2f} nats; guessing without "
+        f"context costs {unigram_entropy:.2f}",
+        y=f"{tokens.name} loss (nats)",
     )
     axes.margins(x=0.02)
     # Between the two lines, where the curves pass only at the left.
@@ -63,13 +63,13 @@ def loss(pretrain: PretrainSummary, run: GradientRun, terms: Terms) -> bytes:
     return style.png(drawn)
 
 
-def pair(run: GradientRun, task: Pair) -> bytes:
+def pair(run: GradientRun, task: Part) -> bytes:
     """Loss and accuracy of the pair task against tokens, with the lines of chance."""
     drawn = style.figure(style.HALF)
     upper, lower = drawn.subplots(2, 1, sharex=True)
     for axes, key, scale, chance, bounds, label in (
-        (upper, f"{task.key}_loss", 1.0, math.log(2), (0.55, 0.75), "chance"),
-        (lower, f"{task.key}_accuracy", 100.0, 50.0, (40.0, 100.0), "chance (ln 2, 50%)"),
+        (upper, task.loss_key, 1.0, math.log(2), (0.55, 0.75), "chance"),
+        (lower, task.accuracy_key, 100.0, 50.0, (40.0, 100.0), "chance (ln 2, 50%)"),
     ):
         x, y = _curve(run.history, key)
         axes.plot(x, y * scale, color=style.SKY, linewidth=1.1, label="training")
@@ -87,7 +87,7 @@ def pair(run: GradientRun, task: Pair) -> bytes:
         axes.axhline(chance, color=style.PURPLE, linestyle=(0, (5, 3)), linewidth=1.3, label=label)
         # A range that always holds the same bounds: noise about chance must not look like news.
         axes.set_ylim(min(*seen, *(y * scale)), max(*seen, *(y * scale)))
-    accuracy = percent(run.validation[-1][f"{task.key}_accuracy"])
+    accuracy = percent(run.validation[-1][task.accuracy_key])
     style.dress(upper, f"{task.name} accuracy ends at {accuracy}; chance is 50%", y="loss (nats)")
     style.dress(lower, x="tokens read (millions)", y="accuracy (%)")
     style.legend(lower, "upper center", ncols=3)

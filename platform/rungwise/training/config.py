@@ -6,9 +6,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rungwise.core.config import Config
 from rungwise.instances.order import OrderConfig
-from rungwise.models.objectives import ObjectiveConfig
+from rungwise.models.family import Fitting
 from rungwise.training.optimizer import AnyOptimizerConfig, OptimizerConfig
 from rungwise.training.progress import EarlyStopConfig
 
@@ -17,15 +16,14 @@ from rungwise.training.progress import EarlyStopConfig
 Precision = Literal["float32", "bfloat16", "auto"]
 
 
-class GradientConfig(Config):
-    """What is trained: these values decide the weights that come out.
+class GradientConfig(Fitting):
+    """Keys that decide the weights that come out.
 
     A run ends after `steps`, or when a budget of tokens or seconds is spent, whichever comes first,
     and the learning rate has gone its whole way by then: it follows the largest share spent.
     """
 
     kind: Literal["gradient"] = "gradient"
-    objective: ObjectiveConfig = ObjectiveConfig()
     steps: int = Field(ge=1)
     # The share of the steps, the last ones, that read `longer_instances`.
     longer_share: float | None = Field(default=None, gt=0, lt=1)
@@ -42,6 +40,10 @@ class GradientConfig(Config):
     spike_factor: float = Field(default=1.5, gt=1)  # times the running median of the loss
     early_stop: EarlyStopConfig | None = None
     seed: int = Field(default=0, ge=0)
+
+    @property
+    def reads_longer(self) -> bool:
+        return self.longer_share is not None
 
     @model_validator(mode="after")
     def _reaches_the_longer(self) -> GradientConfig:

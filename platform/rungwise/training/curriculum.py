@@ -19,7 +19,7 @@ from rungwise.instances.lanes import LaneOrder, lanes_of
 from rungwise.instances.masked import MaskedConfig
 from rungwise.instances.order import ReadOrder
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.config import AnyModelConfig, flops_per_token
+from rungwise.models.family import Family
 from rungwise.models.objectives import Batch
 from rungwise.training.config import GradientConfig
 from rungwise.training.feed import (
@@ -32,8 +32,6 @@ from rungwise.training.feed import (
 from rungwise.training.parallel import Group
 
 READ_BY_NAME = ("instances", "longer_instances")  # the inputs of the stage
-# Objectives whose loss is minus the log of the probability of the text.
-_READS_LEFT_TO_RIGHT = ("causal", "left_to_right")
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def read_in_turn(
 
 
 def epochs_read(
-    model: AnyModelConfig,
+    model: Family,
     turns: list[tuple[int, Artifact]],
     steps: int,
     global_batch_size: int,
@@ -86,7 +84,7 @@ def epochs_read(
     )
 
 
-def rows_per_epoch(model: AnyModelConfig, instances: int, global_batch_size: int) -> int:
+def rows_per_epoch(model: Family, instances: int, global_batch_size: int) -> int:
     """How many of the instances an epoch reads: lanes are of equal length, so fewer than
     `global_batch_size` of them are left out where the model carries a state."""
     return instances - instances % global_batch_size if model.carries_state else instances
@@ -99,7 +97,7 @@ def rows_for_length(micro_batch_size: int, first_length: int, length: int) -> in
 
 
 def phases_of(
-    model: AnyModelConfig,
+    model: Family,
     settings: GradientConfig,
     inputs: Mapping[str, Artifact],
     compute: ComputeConfig,
@@ -116,7 +114,7 @@ def _phase(
     first_step: int,
     instances: Artifact,
     first: Artifact,
-    model: AnyModelConfig,
+    model: Family,
     settings: GradientConfig,
     compute: ComputeConfig,
     group: Group,
@@ -129,6 +127,7 @@ def _phase(
         open_source(instances, split, cache_bytes, compute.compile)
         for split in ("train", "validation")
     )
+    objective = model.objective(settings.objective)
     rows, lanes = train_source.rows_per_shard, None
     order: ReadOrder | LaneOrder
     if model.carries_state:
@@ -167,13 +166,9 @@ def _phase(
             micro_batch_size=micro_batch_size,
             seed=settings.seed,
         ),
-        tokens_per_byte(summary) if settings.objective.kind in _READS_LEFT_TO_RIGHT else None,
-        flops_per_token(
-            model,
-            summary.vocab_size,
-            length,
-            settings.objective.kind,
-            masked_a_row(config_of(instances)),
+        tokens_per_byte(summary) if objective.is_code_length else None,
+        model.flops_per_token(
+            summary.vocab_size, length, objective, masked_a_row(config_of(instances))
         ),
         lanes,
     )

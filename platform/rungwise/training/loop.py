@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -73,7 +73,7 @@ class Execution:
 def train(
     config: GradientConfig,
     model: nn.Module,
-    objective: Objective[Any],
+    objective: Objective,
     phases: Sequence[Phase],
     vocab_size: int,
     checkpoints: Checkpoints,
@@ -194,7 +194,7 @@ def train(
 @torch.no_grad()
 def validate(
     model: nn.Module,
-    objective: Objective[Any],
+    objective: Objective,
     phase: Phase,
     config: GradientConfig,
     group: Group,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,8 +26,6 @@ from rungwise.training.progress import Progress, check_skipped, is_spike, rememb
 from rungwise.training.throughput import Clock
 
 _HALF = 1 << 32
-# How far a loss may be from its expected start, in nats, before it is named.
-_START_TOLERANCE = {"mlm": 0.5, "lm": 0.5, "bidirectional": 0.5, "nsp": 0.15, "sop": 0.15}
 
 
 class StepTotals:
@@ -235,18 +232,20 @@ def report_again(progress: Progress, report: Reporter) -> None:
 
 def check_start(
     values: dict[str, float],
-    objective: Objective[Any],
+    objective: Objective,
     vocab_size: int,
     report: Reporter,
     group: Group,
 ) -> None:
     if not group.leads:
         return
-    for part, expected in objective.expected_initial_losses(vocab_size).items():
-        found = values[f"{part}_loss"]
-        if abs(found - expected) > _START_TOLERANCE[part]:
+    for part in (objective.tokens, objective.pair):
+        if part is None:
+            continue
+        loss, expected = values[part.loss_key], part.expected_start(vocab_size)
+        if abs(loss - expected) > part.start_tolerance:
             report.note(
-                f"{part} loss before the first step is {found:.3f}, expected about {expected:.3f} "
-                f"({'ln 2' if part in ('nsp', 'sop') else 'ln V'}): look at "
+                f"{part.key} loss before the first step is {loss:.3f}, expected about "
+                f"{expected:.3f} (ln {part.num_classes or 'V'}): look at "
                 "model.initializer_range, the labels, and the vocabulary size"
             )

@@ -17,12 +17,15 @@ from torch import Tensor, nn
 from rungwise.core.config import canonical_json
 from rungwise.core.errors import ConfigError
 from rungwise.finetune.heads import ChoiceHead, HeadedEncoder, SequenceHead, SpanHead, TokenHead
-from rungwise.models.bert import Bert, BertConfig, BertForPretraining
-from rungwise.models.bidirectional import BidirectionalForPretraining
-from rungwise.models.config import AnyModelConfig
-from rungwise.models.encoders import BertEncoder
+from rungwise.models.bert import (
+    Bert,
+    BertConfig,
+    BertEncoder,
+    BertForPretraining,
+    BertLeftToRight,
+)
+from rungwise.models.family import Family
 from rungwise.models.gpt import GptConfig, GptForPretraining
-from rungwise.models.left_to_right import BertLeftToRight
 from rungwise.serving.hugging_face.names import (
     CONFIG,
     DROPOUTS,
@@ -40,7 +43,7 @@ from rungwise.serving.hugging_face.tokenizer import frame, read_tokenizer
 
 def export(
     model: nn.Module,
-    config: AnyModelConfig,
+    config: Family,
     tokenizer_file: Path,
     folder: Path,
     labels: Sequence[str] = (),
@@ -93,9 +96,7 @@ def export(
     return architecture
 
 
-def _counterpart(
-    model: nn.Module, config: AnyModelConfig
-) -> tuple[BertConfig | GptConfig, int, str]:
+def _counterpart(model: nn.Module, config: Family) -> tuple[BertConfig | GptConfig, int, str]:
     """The config, the size of the vocabulary, and their class."""
     match model:
         case BertForPretraining():
@@ -116,15 +117,10 @@ def _counterpart(
                     f"4 · hidden_size, here {4 * own.hidden_size}; it cannot be exported"
                 )
             return own, model.gpt.vocab_size, name
-        case BidirectionalForPretraining():
-            raise ConfigError(
-                "model.kind is bidirectional: transformers has no model of two Transformers that "
-                "read from both ends, so it cannot be exported; expected bert or gpt"
-            )
         case _:
             raise ConfigError(
-                f"a {type(model).__name__} has no counterpart in transformers; expected a model "
-                "of one of the objectives of pretrain, or a HeadedEncoder"
+                f"model.kind is {config.kind}, and transformers has no counterpart of a "
+                f"{type(model).__name__}, so it cannot be exported; expected bert or gpt"
             )
     assert config == bert.config, "the config of another model"
     if bert.config.norm != "post":

@@ -1,0 +1,219 @@
+"""Trained modules as language models: next tokens exactly, masked ones by pseudo-likelihood.
+
+    CausalModel         P(t | tokens before)        [END] text          one pass
+    MaskedModel         P(t | all other tokens)     [CLS] text [SEP]    a pass for each token, which
+                                                                        is [MASK] in it
+    TwoDirectionModel   P(t | all other tokens)     [END] text          one pass, no mask: a
+                                                                        prediction never reads its
+                                                                        own token
+
+The second is Salazar et al. 2020, "Masked Language Model Scoring" (arXiv:1910.14659).
+
+Shapes: B batch, T sequence, V vocabulary, N tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rungwise.models.cross_entropy import at_least_float32
+from rungwise.models.objectives import CausalBatch
+
+_MOST_LOGITS = 1 << 26  # held at a time
+_MOST_TOKENS = 1 << 14  # of rows with one masked token each, read at a time
+
+
+@dataclass(frozen=True)
+class Window:
+    """The tokens [start, stop) of a text, read together; those from `first` on are scored."""
+
+    text: int
+    start: int
+    first: int
+    stop: int
+
+
+def windows(lengths: Sequence[int], max_length: int | None) -> Iterator[Window]:
+    """Windows that score each token of texts of these lengths once.
+
+    A window holds at most `max_length` tokens and begins half of that behind the one before it.
+    Each token is scored in the first window that holds it: with all tokens before it, or at least
+    half a window of them. A text that fits is one window.
+    """
+    for text, length in enumerate(lengths):
+        size = max_length or max(1, length)
+        stride = max(1, size // 2)
+        scored = start = 0
+        while scored < length:
+            stop = min(start + size, length)
+            yield Window(text, start, scored, stop)
+            scored, start = stop, start + stride
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """A module in eval mode with its table of words (rows from the vocabulary on are padding)."""
+
+    module: nn.Module
+    table: Tensor
+    vocab_size: int
+    max_length: int | None  # tokens of the longest row, the frame included
+
+    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """The vectors (N, D) of these tokens."""
+        return self.table.detach()[list(ids)].float().cpu().numpy()
+
+    @property
+    def _device(self) -> torch.device:
+        return self.table.device
+
+
+@dataclass(frozen=True)
+class _BlockModel(_Trained):
+    """A module that predicts every target of packed blocks; `end` opens a document."""
+
+    end: int
+
+    def target_logits(self, batch: CausalBatch) -> Tensor:
+        """Logits (B, T, V) of the targets; padding is at the end of a row."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+        """The natural log of the probability of each token of each text; see `LanguageModel`."""
+        scores = [np.zeros(len(text)) for text in texts]
+        waiting = sorted(
+            windows([len(text) for text in texts], self.max_length),
+            key=lambda window: window.stop - window.start,
+        )
+        while waiting:
+            longest = waiting[-1].stop - waiting[-1].start
+            count = max(1, _MOST_LOGITS // (longest * self.vocab_size))
+            chosen, waiting = waiting[-count:], waiting[:-count]
+            streams = [[self.end, *texts[w.text]][w.start : w.stop + 1] for w in chosen]
+            batch = _blocks(streams).to(self._device)
+            log_BTV = torch.log_softmax(at_least_float32(self.target_logits(batch)), dim=-1)
+            of_targets_BT = log_BTV.gather(2, batch.targets[:, :, None])[:, :, 0].cpu().numpy()
+            for window, row_T in zip(chosen, of_targets_BT, strict=True):
+                kept = slice(window.first - window.start, window.stop - window.start)
+                scores[window.text][window.first : window.stop] = row_T[kept]
+        return scores
+
+
+@dataclass(frozen=True)
+class CausalModel(_BlockModel):
+    """A module that reads from left to right; `module.logits(ids, document, positions)` are those
+    of the next tokens (B, T, V)."""
+
+    is_exact: ClassVar[bool] = True
+
+    def target_logits(self, batch: CausalBatch) -> Tensor:
+        """Logits (B, T, V) of the targets; padding is at the end of a row."""
+        module: Any = self.module
+        return module.logits(batch.ids, batch.document, batch.positions)
+
+    def next_logits(self, ids_BT: Tensor) -> Tensor:
+        """Logits (B, T, V) of the token behind each position, in rows of one document."""
+        module: Any = self.module
+        return module.logits(ids_BT)
+
+
+@dataclass(frozen=True)
+class TwoDirectionModel(_BlockModel):
+    """A module that predicts from both sides; `module.logits(ids, targets, lengths, document,
+    positions)` are those of the targets (B, T, V)."""
+
+    is_exact: ClassVar[bool] = False
+
+    def target_logits(self, batch: CausalBatch) -> Tensor:
+        """Logits (B, T, V) of the targets; padding is at the end of a row."""
+        module: Any = self.module
+        lengths_B = (batch.weights > 0).sum(dim=1)
+        return module.logits(batch.ids, batch.targets, lengths_B, batch.document, batch.positions)
+
+    def blank_logits(
+        self, ids_BT: Tensor, segments_BT: Tensor, lengths_B: Tensor, position_B: Tensor
+    ) -> Tensor:
+        """Logits (B, V) of the token at one position of each row, a block of documents."""
+        predicted = []
+        for ids_T, length, position in zip(ids_BT, lengths_B.tolist(), position_B, strict=True):
+            opens_T = (ids_T[: length - 1] == self.end).long()
+            place_T = torch.arange(length - 1, device=ids_T.device)
+            begin_T = (opens_T * place_T).cummax(dim=0).values
+            batch = CausalBatch(
+                ids=ids_T[None, : length - 1],
+                targets=ids_T[None, 1:length],
+                weights=torch.ones(1, length - 1, device=ids_T.device),
+                document=opens_T.cumsum(dim=0)[None],
+                positions=(place_T - begin_T)[None],
+            )
+            # A token is the target of the position before it.
+            predicted.append(self.target_logits(batch)[:, position - 1])
+        return torch.cat(predicted)
+
+
+@dataclass(frozen=True)
+class MaskedModel(_Trained):
+    """A module that predicts masked tokens; `module(ids, segments, lengths, positions).mlm` are
+    their logits (B, M, V)."""
+
+    cls: int
+    sep: int
+    mask: int
+
+    is_exact: ClassVar[bool] = False
+
+    def blank_logits(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None,
+        lengths_B: Tensor | None,
+        position_B: Tensor,
+    ) -> Tensor:
+        """Logits (B, V) of the token at one position of each row, which is masked."""
+        position_B1 = position_B[:, None]
+        masked_BT = ids_BT.scatter(1, position_B1, self.mask)
+        return self.module(masked_BT, segments_BT, lengths_B, position_B1).mlm[
+            :, 0, : self.vocab_size
+        ]
+
+    @torch.no_grad()
+    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+        """The natural log of the probability of each token of each text; see `LanguageModel`."""
+        scores = [np.zeros(len(text)) for text in texts]
+        inside = None if self.max_length is None else self.max_length - 2  # [CLS] and [SEP]
+        for window in windows([len(text) for text in texts], inside):
+            row = [self.cls, *texts[window.text][window.start : window.stop], self.sep]
+            ids_T = torch.tensor(row, device=self._device)
+            asked_N = torch.arange(window.first, window.stop, device=self._device)
+            predicted = []
+            for asked_B in asked_N.split(max(1, _MOST_TOKENS // len(row))):
+                ids_BT = ids_T.expand(len(asked_B), -1)
+                position_B = asked_B - window.start + 1
+                logits_BV = self.blank_logits(ids_BT, None, None, position_B)
+                log_BV = torch.log_softmax(at_least_float32(logits_BV), dim=-1)
+                predicted.append(log_BV.gather(1, ids_T[position_B][:, None])[:, 0])
+            scores[window.text][window.first : window.stop] = torch.cat(predicted).cpu().numpy()
+        return scores
+
+
+def _blocks(streams: Sequence[Sequence[int]]) -> CausalBatch:
+    """Rows of one document each, padded to the longest: all but the last token, all but the
+    first."""
+    longest = max(len(stream) for stream in streams) - 1
+    ids_BT = torch.zeros(len(streams), longest, dtype=torch.int64)
+    targets_BT = torch.zeros_like(ids_BT)
+    weights_BT = torch.zeros(len(streams), longest)
+    for row, stream in enumerate(streams):
+        length = len(stream) - 1
+        tokens_T = torch.tensor(stream)
+        ids_BT[row, :length], targets_BT[row, :length] = tokens_T[:-1], tokens_T[1:]
+        weights_BT[row, :length] = 1.0
+    return CausalBatch(ids_BT, targets_BT, weights_BT, None, None)

@@ -1,0 +1,31 @@
+"""Pretrain stage: a family's weights, by the way of fitting that it takes.
+
+kind of pretrain   how                                            module
+gradient           steps on batches, on the workers of Ray Train  gradient.py
+"""
+
+from __future__ import annotations
+
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
+from rungwise.core.stage import StageType
+from rungwise.core.storage import Folder
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.gradient import pretrain_by_gradient
+from rungwise.pretraining.summary import PretrainSummary
+from rungwise.training.config import GradientConfig
+
+
+def pretrain_model(
+    config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> PretrainSummary:
+    """Fit the model and leave its files.
+
+    Raises UserError where the instances do not fit the model, or the fitting fails.
+    """
+    match config.pretrain:
+        case GradientConfig():
+            return pretrain_by_gradient(config, inputs, output, context)
+
+
+PRETRAIN = StageType("pretrain", 2, pretrain_model, PretrainSummary, resumes=True)

@@ -1,0 +1,141 @@
+"""Families and objectives: they answer for themselves, and no other place knows which there are."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from rungwise.core.config import fingerprint, validate
+from rungwise.core.errors import ConfigError
+from rungwise.instances.kinds import KINDS as INSTANCES
+from rungwise.models.config import ModelConfig
+from rungwise.models.family import Family
+from rungwise.pretraining.config import PretrainStageConfig, by_gradient
+from rungwise.training.config import GradientConfig
+
+PACKAGE = Path(__file__).resolve().parents[2] / "platform" / "rungwise"
+FAMILIES: tuple[type[Family], ...] = typing.get_args(typing.get_args(ModelConfig)[0])
+# Packages above models; serving/hugging_face names the families that transformers has.
+ABOVE = (
+    *("training", "pretraining", "tasks", "finetune", "sweep", "evaluation", "serving"),
+    *("report", "pipeline", "submission", "commands"),
+)
+FILES = [
+    path
+    for package in ABOVE
+    for path in sorted((PACKAGE / package).rglob("*.py"))
+    if "hugging_face" not in path.parts
+]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_above_models_knows_which_families_or_objectives_there_are(path: Path) -> None:
+    """Neither a class of a family's file nor a name of an objective appears there."""
+    modules = {family.__module__ for family in FAMILIES}
+    names = {f"{each.name}" for family in FAMILIES for each in family.objectives}
+    names |= {part for f in FAMILIES for each in f.objectives for part in each.parts}
+    names |= {family.model_fields["kind"].default for family in FAMILIES}
+    names -= set(INSTANCES)  # kinds of instances have some of these names too
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            of = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            assert not of & modules, f"{path.name}:{node.lineno} imports a family"
+            values = {alias.name for alias in node.names}
+            if node.module == "rungwise.models.objectives":
+                assert not any(value.isupper() for value in values), f"{path.name}:{node.lineno}"
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            assert node.value not in names, f"{path.name}:{node.lineno} names {node.value}"
+
+
+def test_the_walk_would_see_a_family_and_an_objective(tmp_path: Path) -> None:
+    for code in (
+        "from rungwise.models.gpt import GptConfig",
+        "from rungwise.models import bert",
+        "from rungwise.models.objectives import CAUSAL",
+        "masks = kind in ('mlm', 'mlm_nsp')",
+    ):
+        (tmp_path / "bad.py").write_text(code)
+        with pytest.raises(AssertionError):
+            test_nothing_above_models_knows_which_families_or_objectives_there_are(
+                tmp_path / "bad.py"
+            )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_answers_every_question(family: type[Family]) -> None:
+    config = family(kind=family.model_fields["kind"].default)
+    assert config.fitting == "gradient"
+    assert config.objective(None) is config.objectives[0]
+    assert config.max_length
+    assert str(config.width) in config.describe()
+    for objective in config.objectives:
+        assert config.objective(objective.name) is objective
+        assert config.page_name(objective)
+        assert config.flops_per_token(100, 16, objective, 2.4) > 0
+        assert set(objective.reads) <= set(INSTANCES)
+    assert sys.modules[family.__module__].__doc__
+
+
+# The block pretrain.
+
+
+def stage(model: dict[str, Any], **pretrain: Any) -> PretrainStageConfig:
+    return validate(PretrainStageConfig, {"model": model, "pretrain": {"steps": 2, **pretrain}})
+
+
+def test_an_objective_that_is_left_out_is_the_familys_first_and_stands_in_the_config() -> None:
+    assert stage({"kind": "gpt"}).pretrain.objective == "causal"
+    left_out, named = stage({"kind": "bert"}), stage({"kind": "bert"}, objective="mlm_nsp")
+    assert left_out.pretrain.objective == "mlm_nsp"
+    assert fingerprint(left_out) == fingerprint(named)
+    assert fingerprint(named) != fingerprint(stage({"kind": "bert"}, objective="mlm"))
+    built = PretrainStageConfig(model=left_out.model, pretrain=GradientConfig(steps=2))
+    assert built == left_out
+
+
+def test_an_objective_is_a_plain_name() -> None:
+    with pytest.raises(ConfigError, match=r"pretrain\.objective: expected a plain name, .*: mlm,"):
+        stage({"kind": "bert"}, objective={"kind": "mlm"})
+    with pytest.raises(
+        ConfigError, match=r"pretrain\.objective is causal, but model\.kind is bert"
+    ):
+        stage({"kind": "bert"}, objective="causal")
+
+
+def test_a_block_without_a_kind_is_fitted_by_gradient_and_problems_name_their_keys() -> None:
+    assert stage({"kind": "gpt"}).pretrain.kind == "gradient"
+    assert stage({"kind": "gpt"}, kind="gradient") == stage({"kind": "gpt"})
+    with pytest.raises(
+        ConfigError, match=r"pretrain\.kind: expected one of gradient; found 'magic'"
+    ):
+        stage({"kind": "gpt"}, kind="magic")
+    with pytest.raises(ConfigError, match=r"pretrain\.stepz: unknown key; did you mean 'steps'"):
+        stage({"kind": "gpt"}, stepz=3)
+
+
+def test_a_family_that_is_not_fitted_by_gradient_is_refused_with_both_keys() -> None:
+    class Counted(Family):
+        kind: typing.Literal["counted"] = "counted"
+        objectives = TypeAdapter(ModelConfig).validate_python({"kind": "gpt"}).objectives
+        fitting = "counts"
+
+    class Stage(PretrainStageConfig):
+        model: Counted  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    with pytest.raises(
+        ConfigError, match=r"pretrain\.kind is gradient, but model\.kind is counted"
+    ):
+        Stage(model=Counted(), pretrain=GradientConfig(steps=2))
+    for asked, words in (
+        (lambda: Counted().build(9, Counted.objectives[0]), "no weights that are learnt"),
+        (lambda: Counted().encoder(Counted.objectives[0], 9, 0.0), "no encoder"),
+    ):
+        with pytest.raises(ConfigError, match=rf"model\.kind is counted, which has {words}"):
+            asked()
+    assert by_gradient(GradientConfig(steps=2), "steps").steps == 2
