@@ -18,12 +18,12 @@ import pytest
 import ray
 from rich.console import Console
 
-from rungwise.commands.prove_resume import kill_with_children
 from rungwise.core import lease as leases
 from rungwise.core.errors import StageFailed
 from rungwise.core.lease import Lease
 from rungwise.core.storage import Folder
 from rungwise.pipeline import runner
+from rungwise.pretraining.resume_proof import kill_with_children
 from tests.faults.raylets import raylets
 from tests.ray.side_by_side_job import STEPS, Calls, rows, run, stages
 
