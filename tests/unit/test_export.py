@@ -118,7 +118,7 @@ def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "holds model.safetensors, tokenizer.json, tokenizer_config.json already" in told
     assert not (out / "config.json").exists()
     made["tokenizer"].folder.remove()
-    with pytest.raises(DataError, match=r"the tokenizer that .* was made of"):
+    with pytest.raises(DataError, match=r"the tokenizer that .* was built from"):
         write(made["pretrain"], Folder.at(tmp_path / "other"))
 
 
