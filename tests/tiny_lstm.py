@@ -1,4 +1,4 @@
-"""A small recurrent model: a family that carries a state and that no union names.
+"""A small recurrent model: what the platform asks of a family that carries a state.
 
 Shapes: B batch, T sequence, D hidden, L layers, V vocabulary.
 """
@@ -17,11 +17,18 @@ from rungwise.models.objectives import CAUSAL
 
 class TinyLstmConfig(Family):
     objectives: ClassVar = (CAUSAL,)
-    carries_state: ClassVar[bool] = True
-
     kind: Literal["tiny_lstm"] = "tiny_lstm"
+    carries_state: ClassVar[bool] = True
     num_layers: int = 2
     hidden_size: int = 16
+
+    @property
+    def depth(self) -> int:
+        return self.num_layers
+
+    @property
+    def width(self) -> int:
+        return self.hidden_size
 
     def build(self, vocab_size: int, *_: Any) -> TinyLstm:
         return TinyLstm(self, vocab_size)
@@ -58,3 +65,4 @@ class TinyLstm(nn.Module):
             MOST_LOGITS,
         )
         return total, correct, torch.stack(after).permute(2, 0, 1, 3)
+
