@@ -180,7 +180,7 @@ def stage(setup: Setup) -> dict[str, Any]:
     """The stage over `shards` files of the repeated text on a Ray of `cpus`, after its start."""
     import ray
 
-    from rungwise.cluster.session import set_environment
+    from rungwise.cluster.environment import set_environment
     from rungwise.core.context import ComputeConfig, Context
     from rungwise.instances.kinds import KINDS
     from rungwise.instances.stage import run

@@ -91,6 +91,7 @@ def shakespeare_settings(optimizer: AnyOptimizerConfig) -> PretrainStageConfig:
             steps=2000,
             global_batch_size=12,
             optimizer=optimizer,
+            precision="float32",
             validation_every_steps=500,
             validation_instances=_EVERYTHING,
             log_every_steps=100,

@@ -109,12 +109,12 @@ def _peer_masks(setup: Setup, system: str, whole_words: bool) -> Callable[[int],
 def reader(setup: Setup) -> dict[str, Any]:
     """Rows in training order, 256 at a time, for a few seconds: `unit`, and `masked` or plain."""
     from rungwise.instances.masked_reader import MaskedReader
-    from rungwise.instances.order import OrderConfig
+    from rungwise.instances.order import ReadOrder
 
     whole_words = setup.arguments["unit"] == "whole_word"
     instances = artifact_at(setup.instances_whole_word if whole_words else setup.instances)
     source = MaskedReader(instances, "train")
-    order = source.order(0, OrderConfig())
+    order = ReadOrder(source.reader.rows_per_shard, 0)
 
     def step(number: int) -> int:
         found = order.locate(np.arange(number * READ_ROWS, (number + 1) * READ_ROWS))

@@ -28,7 +28,7 @@ from rungwise.core import artifact
 from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
 from rungwise.corpus import build, pydocs, readers, shards
-from rungwise.corpus.document import Draft, read_documents
+from rungwise.corpus.document import RawDocument, read_documents
 from rungwise.corpus.sources import FileSource, TextSource, WikiTextSource, files_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -48,24 +48,24 @@ def real_data() -> Path | None:
     return None
 
 
-def english(limit_bytes: int) -> Iterator[Draft]:
+def english(limit_bytes: int) -> Iterator[RawDocument]:
     """Documents until `limit_bytes` of text have passed; every source gives its share."""
     data = real_data()
     if data is None:
         print("no real data (set RUNGWISE_DATA): the text is the documentation of Python packages")
         streams = [pydocs.read(pydocs.modules(pydocs.DEFAULT_PACKAGES, "packages"), "packages")]
     else:
-        streams = [_drafts(source, index) for index, source in enumerate(_sources(data))]
+        streams = [_raw_documents(source, index) for index, source in enumerate(_sources(data))]
     # A document of each source in turn, so that a short text is mixed too.
     passed = 0
     while streams and passed < limit_bytes:
         for stream in list(streams):
-            draft = next(stream, None)
-            if draft is None:
+            document = next(stream, None)
+            if document is None:
                 streams.remove(stream)
                 continue
-            passed += sum(map(len, draft.paragraphs))
-            yield draft
+            passed += sum(map(len, document.paragraphs))
+            yield document
 
 
 def _sources(data: Path) -> list[FileSource]:
@@ -88,14 +88,14 @@ def _sources(data: Path) -> list[FileSource]:
     ]
 
 
-def _drafts(source: FileSource, index: int) -> Iterator[Draft]:
+def _raw_documents(source: FileSource, index: int) -> Iterator[RawDocument]:
     for file in files_of(source, index):
         yield from readers.read_file(file, source, index, _MAXIMUM_BYTES)
 
 
-def write_corpus(drafts: Iterable[Draft], folder: Path) -> Artifact:
+def write_corpus(documents: Iterable[RawDocument], folder: Path) -> Artifact:
     """A finished corpus artifact in `folder`, both splits, without a cluster."""
-    rows = pa.concat_tables(build.tables(drafts, _MINIMUM_CHARACTERS))
+    rows = pa.concat_tables(build.tables(documents, _MINIMUM_CHARACTERS))
     size = sum(rows["bytes"].to_pylist())
     num_shards = max(1, round(size * (1 - HELD_OUT) / (SHARD_MEGABYTES * 1e6)))
     numbers = [shards.shard_of(digest, num_shards) for digest in rows["digest"].to_pylist()]
@@ -169,15 +169,15 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
         for row in base.summary["files"]:
             if written >= megabytes * 1e6:
                 return _finish(target, reports)
-            drafts = _changed(base, row["file"], copy)
-            rows = pa.concat_tables(build.tables(drafts, _MINIMUM_CHARACTERS))
+            documents = _changed(base, row["file"], copy)
+            rows = pa.concat_tables(build.tables(documents, _MINIMUM_CHARACTERS))
             report = _write(rows, len(reports), target, held_out=0.0)
             written += sum(file["bytes"] for file in report["files"])
             reports.append(report)
         copy += 1
 
 
-def _changed(base: Artifact, file: str, copy: int) -> Iterator[Draft]:
+def _changed(base: Artifact, file: str, copy: int) -> Iterator[RawDocument]:
     rng = Random(f"{file} {copy}")
     for document in read_documents(base.folder, file):
         words = "\n".join(document.sentences).split(" ")
@@ -188,4 +188,4 @@ def _changed(base: Artifact, file: str, copy: int) -> Iterator[Draft]:
             if "\n" not in left + right:
                 words[at] = left[: (len(left) + 1) // 2] + right[len(right) // 2 :]
         text = " ".join(words)
-        yield Draft(f"{document.id}#{copy}", document.label, (text,), segmented=True)
+        yield RawDocument(f"{document.id}#{copy}", document.label, (text,), segmented=True)

@@ -28,7 +28,8 @@ import torch
 from torch import distributed as dist
 from torch import multiprocessing
 
-from rungwise.cluster.session import session, set_environment
+from rungwise.cluster.environment import set_environment
+from rungwise.cluster.session import session
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import validate
 from rungwise.core.context import ComputeConfig, Context, SilentReporter
@@ -139,6 +140,7 @@ def _config(job: dict[str, Any]) -> PretrainStageConfig:
         "pretrain": {
             "steps": job["steps"],
             "global_batch_size": job["workers"] * job["rows"],
+            "precision": "float32",
             "validation_every_steps": job["steps"],
             "validation_instances": 16,
             "log_every_steps": _STEPS_TO_WARM_UP,

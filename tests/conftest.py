@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rungwise.cluster.session import session, set_environment
+from rungwise.cluster.environment import set_environment
+from rungwise.cluster.session import session
 from rungwise.core.context import ComputeConfig
 from rungwise.instances.shards import Shard, digest, write
 from rungwise.tokenizer import SpecialIds
@@ -115,6 +116,7 @@ def small_recipe(root: Path, corpus: Path, **changes: Any) -> dict[str, Any]:
             "steps": 40,
             "global_batch_size": 16,
             "optimizer": {"kind": "adamw", "learning_rate": 0.003},
+            "precision": "float32",
             "validation_every_steps": 20,
             "validation_instances": 64,
             "log_every_steps": 5,

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -52,8 +52,16 @@ def made_up_text(seed: int, documents: int = 60) -> TokenisedText:
     )
 
 
-def make_instances(folder: Path, kind: str = "masked_pairs", length: int = LENGTH) -> Artifact:
-    """An instances artifact of the made-up language, built without Ray."""
+def make_instances(
+    folder: Path,
+    kind: str = "masked_pairs",
+    length: int = LENGTH,
+    documents: Sequence[int] = (60,),
+) -> Artifact:
+    """An instances artifact of the made-up language, built without Ray.
+
+    `documents` are those of each training shard.
+    """
     settings: Any = (
         CausalConfig(sequence_length=length)
         if kind == "causal"
@@ -61,10 +69,12 @@ def make_instances(folder: Path, kind: str = "masked_pairs", length: int = LENGT
     )
     build = causal.build if kind == "causal" else masked_pairs.build
     shards = {}
-    for number, split in enumerate(("train", "validation")):
-        generator = np.random.Generator(np.random.Philox(number))
-        built = build(made_up_text(number), settings, SPECIAL_IDS, generator)
-        shards[f"{split}-00000.arrow"] = built.shard
+    texts = [("train", 0), ("validation", 0), *(("train", n) for n in range(1, len(documents)))]
+    for seed, (split, number) in enumerate(texts):
+        text = made_up_text(seed, 60 if split == "validation" else documents[number])
+        generator = np.random.Generator(np.random.Philox(seed))
+        built = build(text, settings, SPECIAL_IDS, generator)
+        shards[f"{split}-{number:05d}.arrow"] = built.shard
     summary = {
         **write_shards(folder, shards, VOCAB),
         "kind": kind,
@@ -91,6 +101,7 @@ def config(kind: str = "masked_pairs", **changes: Any) -> PretrainStageConfig:
             "steps": 20,
             "global_batch_size": 12,
             "optimizer": {"kind": "adamw", "learning_rate": 0.01},
+            "precision": "float32",
             "validation_every_steps": 10,
             "validation_instances": 30,
             "log_every_steps": 1,

@@ -31,13 +31,14 @@ BUCKET = "rungwise-faults"
 # environment that it was started with.
 STAGE = """
 import json, sys
-from rungwise.cluster.session import session, set_environment
+from rungwise.cluster.environment import set_environment
+from rungwise.cluster.session import session
 set_environment()
-from rungwise.config import validate
-from rungwise.context import ComputeConfig, Context, SilentReporter
+from rungwise.core.config import validate
+from rungwise.core.context import ComputeConfig, Context, SilentReporter
 from rungwise.corpus import CorpusConfig, stage
-from rungwise.errors import UserError
-from rungwise.storage import Folder
+from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder
 stage._TASKS_WANTED, stage._MINIMUM_TASK_WORK = 3, 1
 with session(ComputeConfig(object_store_megabytes=100)):
     for line in sys.argv[1:]:

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from rungwise.commands.prove_resume import kill_with_children
 from rungwise.core.storage import Folder
+from rungwise.pretraining.resume_proof import kill_with_children
 from tests.conftest import REPOSITORY, s3_bucket, small_recipe, write_corpus, write_recipe
 
 # Each test is two or three whole commands.

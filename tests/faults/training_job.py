@@ -24,14 +24,15 @@ import psutil
 import ray
 from torch import distributed as dist
 
-from rungwise.cluster.session import ENVIRONMENT, session, set_environment
-from rungwise.commands.prove_resume import kill_with_children
+from rungwise.cluster.environment import ENVIRONMENT, set_environment
+from rungwise.cluster.session import session
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig, Context, SilentReporter
 from rungwise.core.storage import Folder
 from rungwise.pretraining import gradient as trainer
 from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.resume_proof import kill_with_children
 from tests.conftest import REPOSITORY
 
 

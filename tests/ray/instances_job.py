@@ -9,7 +9,8 @@ import json
 import sys
 from pathlib import Path
 
-from rungwise.cluster.session import session, set_environment
+from rungwise.cluster.environment import set_environment
+from rungwise.cluster.session import session
 from rungwise.core import artifact
 from rungwise.core.context import ComputeConfig, Context
 from rungwise.core.storage import Folder

@@ -15,7 +15,8 @@ from typing import Any
 from rich.console import Console
 
 from rungwise import sweep
-from rungwise.cluster.session import session, set_environment
+from rungwise.cluster.environment import set_environment
+from rungwise.cluster.session import session
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config
 from rungwise.core.context import ComputeConfig, Context

@@ -160,11 +160,11 @@ def test_spans_and_quality_go_through_the_stage(tmp_path: Path) -> None:
 # Reads one file as a read task does, and says what of memory that took at its peak.
 READER = """
 import json, sys
-from rungwise.config import validate
+from rungwise.core.config import validate
 from rungwise.corpus import CorpusConfig, build, readers
 from rungwise.corpus.signatures import NearDuplicateConfig
 from rungwise.corpus.quality import QualityConfig
-from rungwise.storage import find_files
+from rungwise.core.storage import find_files
 def megabytes(name):
     # What getrusage says starts with the peak of the process that this one was forked from.
     (line,) = (line for line in open("/proc/self/status") if line.startswith(name))

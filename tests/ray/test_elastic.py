@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import pytest
 
-from rungwise.commands.prove_resume import prove_resume, second_epoch
 from rungwise.core.artifact import Artifact, finish
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
+from rungwise.pretraining.resume_proof import prove_resume, second_epoch
 from rungwise.training.progress import Progress
 from tests.faults.raylets import Raylets, own_interfaces, raylets
 from tests.faults.training_job import job

@@ -13,9 +13,9 @@ import pytest
 import torch
 import transformers
 
-from rungwise.commands.export import find_pretrain
 from rungwise.core.artifact import find_input
 from rungwise.models.bert import BertForPretraining
+from rungwise.pipeline.loading import find_pretrain
 from rungwise.pretraining.pretrained import load_module
 from rungwise.tokenizer import cached_encoder
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe

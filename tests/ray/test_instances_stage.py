@@ -22,7 +22,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage import Folder
 from rungwise.corpus import shards as corpus_shards
 from rungwise.corpus.build import tables
-from rungwise.corpus.document import Draft, read_documents
+from rungwise.corpus.document import RawDocument, read_documents
 from rungwise.instances import masked_pairs, stage
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
@@ -40,7 +40,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     root = tmp_path_factory.mktemp("inputs")
     corpus = Folder.at(root / "corpus")
     drafts = (
-        Draft(f"d{number}", "l", made_up_sentences(number, 40), segmented=True)
+        RawDocument(f"d{number}", "l", made_up_sentences(number, 40), segmented=True)
         for number in range(1500)
     )
     files = []

@@ -15,8 +15,11 @@ from typing import Any
 
 import mlflow
 import pytest
+import torch
 from mlflow import MlflowClient
+from rich.console import Console
 
+import rungwise
 from rungwise.__main__ import main
 from rungwise.core.artifact import all_of, folder_of, load
 from rungwise.core.config import fingerprint, with_overrides
@@ -26,6 +29,9 @@ from rungwise.core.tracking import KEY_TAG, PARENT_TAG
 from rungwise.evaluation import compare
 from rungwise.evaluation.compare import CompareConfig
 from rungwise.finetune import FinetuneConfig
+from rungwise.pipeline.loading import Pretrained
+from rungwise.serving.predictor import Predictor
+from rungwise.tasks.unlabelled import example_of
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 STAGES = ("corpus", "tokenizer", "instances", "pretrain")
@@ -133,6 +139,25 @@ def test_every_stage_leaves_a_record_that_holds_what_it_came_from(finished: Path
     history = found["pretrain"]["summary"]["history"]
     assert [row["step"] for row in history] == list(range(5, 41, 5))
     assert found["pretrain"]["summary"]["final_validation_loss"] > 0
+
+
+def test_python_code_takes_what_was_built(finished: Path) -> None:
+    recipe = rungwise.load_recipe(finished / "recipe.yaml")
+    assert {row.reason for row in rungwise.plan("workflows/finetune.py", recipe)} == {"done"}
+    outcome = rungwise.run("workflows/finetune.py", recipe, Console(quiet=True))
+    assert (set(outcome.artifacts), outcome.built) == (TITLES, ())
+    pretrained = rungwise.load(recipe)
+    assert isinstance(pretrained, Pretrained)
+    assert pretrained.tokenizer.get_vocab_size() == 200
+    for name in ("recipe.yaml", "root/pretrain"):
+        same = rungwise.load(str(finished / name))
+        assert isinstance(same, Pretrained)
+        here, there = (each.model.module.state_dict() for each in (same, pretrained))
+        torch.testing.assert_close(here, there)
+    predictor = rungwise.load(str(finished / "root" / "evaluate"))
+    assert isinstance(predictor, Predictor)
+    [answer] = predictor([example_of({"text": "A worker keeps the rows."}, predictor.info, "here")])
+    assert answer["label"] in predictor.info.labels
 
 
 def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: Path) -> None:

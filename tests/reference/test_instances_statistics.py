@@ -29,7 +29,7 @@ from scipy import stats
 from rungwise.corpus.segment import segment
 from rungwise.instances import masked_pairs, sentence_order, windows
 from rungwise.instances.masking import MaskingConfig, Vocabulary, mask
-from rungwise.instances.rows import Rows
+from rungwise.instances.rows import PaddedRows
 from rungwise.instances.shards import Shard
 from rungwise.instances.text import TokenisedText
 from rungwise.tokenizer import SpecialIds
@@ -575,7 +575,7 @@ def _our_skip_grams(seed: int) -> list[object]:
     counts = np.bincount([word for sentence in sentences for word in sentence])
     instances = np.arange(len(sentences))
     found = windows.skip_gram(
-        Rows(instances, ids, lengths, {}, None),
+        PaddedRows(instances, ids, lengths, {}, None),
         np.full(len(sentences), seed),
         17,
         WINDOW,

@@ -218,7 +218,7 @@ _READ_ALL = """
 import json, sys
 from pathlib import Path
 from rungwise.instances.cache import ShardStore
-from rungwise.storage import Folder
+from rungwise.core.storage import Folder
 uri, files, digests, sizes, limit, folder = json.load(sys.stdin)
 store = ShardStore(Folder.at(uri), files, digests, sizes, limit, Path(folder))
 print("ready", flush=True)

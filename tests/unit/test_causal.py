@@ -34,7 +34,7 @@ def text_of(lengths: list[int]) -> TokenisedText:
     )
 
 
-def batch_of(lengths: list[int], size: int) -> causal.CausalBatch:
+def batch_of(lengths: list[int], size: int) -> causal.CausalBlocks:
     config = CausalConfig(sequence_length=size)
     shard = causal.build(text_of(lengths), config, SPECIAL, np.random.default_rng(0)).shard
     everything = np.arange(len(shard))

@@ -16,7 +16,7 @@ from rungwise.core.storage import Folder
 from rungwise.corpus.document import Document, read_documents
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
-from rungwise.tasks.examples import Answer, Choice, Example, Question, Tagged, Text, write
+from rungwise.tasks.examples import Answer, ChoiceExample, Example, Question, Tagged, Text, write
 from rungwise.tasks.task_text import TaskTextConfig, run
 from tests.conftest import small_recipe, write_corpus, write_recipe
 
@@ -107,11 +107,13 @@ def test_a_context_stands_once_after_all_questions_about_it(tmp_path: Path) -> N
 def test_all_options_stand_in_their_order_whichever_is_right(tmp_path: Path, target: int) -> None:
     options = ("They sing.", "They fly off.")
     examples: list[Example] = [
-        Choice("c.tsv:1", "Two men meet.", None, options, target),
-        Choice("d.json:1", "Hello.\nGoodbye.", "Who speaks?", options, target),
-        Choice("d.json:2", "Hello.\nGoodbye.", "Why?", ("No reason", "None"), 1 - target),
+        ChoiceExample("c.tsv:1", "Two men meet.", None, options, target),
+        ChoiceExample("d.json:1", "Hello.\nGoodbye.", "Who speaks?", options, target),
+        ChoiceExample("d.json:2", "Hello.\nGoodbye.", "Why?", ("No reason", "None"), 1 - target),
     ]
-    examples += [Choice(f"c.tsv:{n}", f"No {n} comes.", None, options, 0) for n in range(9, 30)]
+    examples += [
+        ChoiceExample(f"c.tsv:{n}", f"No {n} comes.", None, options, 0) for n in range(9, 30)
+    ]
     _, documents = corpus_of(tmp_path, "choice", examples)
     assert sentences(documents, "c.tsv:1") == ["Two men meet.", *options]
     asked = ["Who speaks?", *options, "Why?", "No reason", "None"]

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from rungwise.core.storage import find_files
 from rungwise.corpus.build import tables
-from rungwise.corpus.document import Draft
+from rungwise.corpus.document import RawDocument
 from rungwise.corpus.quality import QualityConfig, fault
 from rungwise.corpus.readers import read_file
 from rungwise.corpus.sources import Source
@@ -72,7 +72,7 @@ def test_a_share_may_reach_its_limit_and_not_pass_it(
 
 
 def test_a_dropped_document_shows_its_start() -> None:
-    (table,) = tables([Draft("a", "b", ["1 2 3. " * 40])], 50, quality=QualityConfig())
+    (table,) = tables([RawDocument("a", "b", ["1 2 3. " * 40])], 50, quality=QualityConfig())
     (row,) = table.to_pylist()
     assert row["reason"] == "quality: few letters"
     assert row["sample"] == ("1 2 3. " * 40)[:80]

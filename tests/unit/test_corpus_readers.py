@@ -18,13 +18,13 @@ from pydantic import TypeAdapter
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage import find_files
-from rungwise.corpus.document import Draft
+from rungwise.corpus.document import RawDocument
 from rungwise.corpus.readers import read_file
 from rungwise.corpus.sources import Source
 from rungwise.corpus.streams import Checked, Content, check, lines
 
 
-def read(path: Path, maximum_bytes: int = 32_000_000, **source: Any) -> list[Draft]:
+def read(path: Path, maximum_bytes: int = 32_000_000, **source: Any) -> list[RawDocument]:
     block = TypeAdapter(Source).validate_python({"paths": [str(path)], **source})
     return [
         draft
@@ -33,8 +33,8 @@ def read(path: Path, maximum_bytes: int = 32_000_000, **source: Any) -> list[Dra
     ]
 
 
-def told(draft: Draft) -> str:
-    """What a draft says of its file."""
+def told(draft: RawDocument) -> str:
+    """The reason that a document names for its unreadable file."""
     return json.loads(draft.unreadable)["reason"]
 
 

@@ -13,16 +13,18 @@ import pytest
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage import Folder
 from rungwise.corpus import Document, build, read_documents, shards
-from rungwise.corpus.document import Draft, digest_of
+from rungwise.corpus.document import RawDocument, digest_of
 
 
-def rows(drafts: list[Draft], minimum_characters: int = 1) -> pa.Table:
+def rows(drafts: list[RawDocument], minimum_characters: int = 1) -> pa.Table:
     return pa.concat_tables(build.tables(drafts, minimum_characters))
 
 
-def drafts(count: int) -> list[Draft]:
+def drafts(count: int) -> list[RawDocument]:
     return [
-        Draft(f"id{number}", f"label{number % 3}", [f"Text {number} is here. It ends.", "Second."])
+        RawDocument(
+            f"id{number}", f"label{number % 3}", [f"Text {number} is here. It ends.", "Second."]
+        )
         for number in range(count)
     ]
 
@@ -34,7 +36,7 @@ def write(table: pa.Table, folder: Path, **changes: Any) -> dict[str, Any]:
 
 def test_a_row_has_sentences_paragraphs_and_counts() -> None:
     (row,) = rows(
-        [Draft("a", "b", ["One\x00 here. Two\u00a0here.", " \n ", "Caf\u00e9."])]
+        [RawDocument("a", "b", ["One\x00 here. Two\u00a0here.", " \n ", "Caf\u00e9."])]
     ).to_pylist()
     assert row["sentences"] == ["One here.", "Two here.", "Caf\u00e9."]
     assert row["paragraph_starts"] == [0, 2]
@@ -44,27 +46,27 @@ def test_a_row_has_sentences_paragraphs_and_counts() -> None:
 
 
 def test_sentences_given_are_left_alone() -> None:
-    (row,) = rows([Draft("a", "b", ["No. 1 . No\n 2 ? Yes"], segmented=True)]).to_pylist()
+    (row,) = rows([RawDocument("a", "b", ["No. 1 . No\n 2 ? Yes"], segmented=True)]).to_pylist()
     assert row["sentences"] == ["No. 1 . No", "2 ? Yes"]
 
 
 @pytest.mark.parametrize(
     ("draft", "reason"),
     [
-        (Draft("a", "", ["Just ten."]), "too short"),
-        (Draft("a", "", ["Just ten!!"]), ""),
-        (Draft("a", "", [" \u200b "]), "no text"),
-        (Draft("a", "", [], reason="empty file"), "empty file"),
+        (RawDocument("a", "", ["Just ten."]), "too short"),
+        (RawDocument("a", "", ["Just ten!!"]), ""),
+        (RawDocument("a", "", [" \u200b "]), "no text"),
+        (RawDocument("a", "", [], reason="empty file"), "empty file"),
     ],
 )
-def test_why_a_document_is_dropped(draft: Draft, reason: str) -> None:
+def test_why_a_document_is_dropped(draft: RawDocument, reason: str) -> None:
     (row,) = rows([draft], minimum_characters=10).to_pylist()
     assert row["reason"] == reason
     assert bool(row["sentences"]) == (reason == "")
 
 
 def test_ids_that_utf8_cannot_hold_are_cleaned() -> None:
-    (row,) = rows([Draft("a\ud800b", "c\udcff", ["Some words."])]).to_pylist()
+    (row,) = rows([RawDocument("a\ud800b", "c\udcff", ["Some words."])]).to_pylist()
     assert (row["id"], row["label"]) == ("ab", "c")
 
 
@@ -103,7 +105,7 @@ def test_a_file_that_is_no_corpus_is_named(tmp_path: Path) -> None:
 
 
 def test_order_of_rows_does_not_matter(tmp_path: Path) -> None:
-    ordered = [*drafts(100), Draft("a duplicate", "z", drafts(1)[0].paragraphs)]
+    ordered = [*drafts(100), RawDocument("a duplicate", "z", drafts(1)[0].paragraphs)]
     shuffled = random.Random(3).sample(ordered, len(ordered))
     reports = [
         write(rows(some), tmp_path / name) for name, some in (("a", ordered), ("b", shuffled))
@@ -116,9 +118,12 @@ def test_order_of_rows_does_not_matter(tmp_path: Path) -> None:
 
 def test_duplicates_keep_the_smallest_id(tmp_path: Path) -> None:
     same = ["The same text.", "Twice."]
-    table = rows([Draft(name, "x", same) for name in "cab"] + [Draft("d", "x", ["Another text."])])
+    table = rows(
+        [RawDocument(name, "x", same) for name in "cab"]
+        + [RawDocument("d", "x", ["Another text."])]
+    )
     # A break between paragraphs is no difference of text.
-    table = pa.concat_tables([table, rows([Draft("e", "x", [" ".join(same)])])])
+    table = pa.concat_tables([table, rows([RawDocument("e", "x", [" ".join(same)])])])
     report = write(table, tmp_path / "kept once")
     assert report["dropped"] == {"duplicate": 3}
     samples = report["dropped_samples"]["duplicate"]
@@ -133,8 +138,8 @@ def test_duplicates_keep_the_smallest_id(tmp_path: Path) -> None:
 
 def test_a_copy_travels_without_its_text_and_changes_nothing(tmp_path: Path) -> None:
     # The smallest id comes last, and its paragraphs are its own.
-    same = [Draft(f"c{n}", "x", ["The same text.", "Twice."]) for n in range(1000)]
-    same.append(Draft("a", "x", ["The same text. Twice."]))
+    same = [RawDocument(f"c{n}", "x", ["The same text.", "Twice."]) for n in range(1000)]
+    same.append(RawDocument("a", "x", ["The same text. Twice."]))
     light, heavy = rows(same), pa.concat_tables(rows([draft]) for draft in same)
     assert sum(len(sentences) for sentences in light["sentences"].to_pylist()) == 2
     assert sum(light["bytes"].to_pylist()) == sum(heavy["bytes"].to_pylist())
@@ -152,11 +157,11 @@ def test_a_copy_travels_without_its_text_and_changes_nothing(tmp_path: Path) -> 
 
 def test_ids_that_repeat_leave_the_order_of_rows_without_effect(tmp_path: Path) -> None:
     several = [
-        Draft("a", "x", ["One two.", "Three."]),
-        Draft("a", "x", ["One two. Three."]),
-        Draft("a", "x", ["Another one."]),
-        Draft("a", "x", ["Yes."]),
-        Draft("a", "x", ["No!"]),
+        RawDocument("a", "x", ["One two.", "Three."]),
+        RawDocument("a", "x", ["One two. Three."]),
+        RawDocument("a", "x", ["Another one."]),
+        RawDocument("a", "x", ["Yes."]),
+        RawDocument("a", "x", ["No!"]),
     ]
     found = []
     for number, order in enumerate((several, several[::-1])):
@@ -168,7 +173,9 @@ def test_ids_that_repeat_leave_the_order_of_rows_without_effect(tmp_path: Path) 
 
 
 def test_marked_documents_are_dropped_with_their_copies(tmp_path: Path) -> None:
-    table = rows([Draft("a", "x", ["One text."]), *drafts(1), Draft("b", "x", ["One text."])])
+    table = rows(
+        [RawDocument("a", "x", ["One text."]), *drafts(1), RawDocument("b", "x", ["One text."])]
+    )
     digest = table["digest"][0].as_py()
     marks = pa.concat_tables(build.mark_table({digest: other}) for other in ("f" * 32, "0" * 32))
     report = write(pa.concat_tables([marks, table]), tmp_path)
@@ -179,7 +186,7 @@ def test_marked_documents_are_dropped_with_their_copies(tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_read_are_listed_in_order(tmp_path: Path) -> None:
     several = [
-        Draft(f"{n}.gz", "x", [], reason="unsound .gz", unreadable=json.dumps(told))
+        RawDocument(f"{n}.gz", "x", [], reason="unsound .gz", unreadable=json.dumps(told))
         for n in range(30)
         if (told := {"file": f"/in/{n:02}.gz", "reason": "an unsound .gz"})
     ]
@@ -193,13 +200,13 @@ def test_files_that_cannot_be_read_are_listed_in_order(tmp_path: Path) -> None:
 def test_spans_are_stored_with_their_sentences(tmp_path: Path) -> None:
     text = "A  big dog ran. It saw a cat.\nAll."
     spans = [(3, 10), (25, 28), (0, 99)]
-    table = rows([Draft("a", "x", text.split("\n"), text=text, spans=spans), *drafts(1)])
+    table = rows([RawDocument("a", "x", text.split("\n"), text=text, spans=spans), *drafts(1)])
     report = write(table, tmp_path, held_out_fraction=1e-9)
     assert (report["files"][0]["spans"], report["spans_dropped"]) == (2, 1)
     documents = {d.id: d for d in read_documents(Folder.at(tmp_path), "train-00007.parquet")}
     assert documents["a"].spans == ((2, 9), (9, 12), ())
     assert documents["id0"].spans == ()
-    plain = rows([Draft("a", "x", text.split("\n"))])
+    plain = rows([RawDocument("a", "x", text.split("\n"))])
     assert plain["digest"][0] == table["digest"][0]
 
 
@@ -220,7 +227,9 @@ def test_split_is_of_the_asked_size_and_independent_of_the_rest() -> None:
 
 
 def test_reports_add_up(tmp_path: Path) -> None:
-    drafts_of = {name: [Draft(f"{name}{n}", name, ["x" * n]) for n in range(9)] for name in "ab"}
+    drafts_of = {
+        name: [RawDocument(f"{name}{n}", name, ["x" * n]) for n in range(9)] for name in "ab"
+    }
     reports = [write(rows(some, 5), tmp_path / name) for name, some in drafts_of.items()]
     total = shards.merged(reports)
     assert total["dropped"] == {"no text": 2, "too short": 8}

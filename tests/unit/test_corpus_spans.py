@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from rungwise.corpus.build import tables
 from rungwise.corpus.clean import clean
-from rungwise.corpus.document import Draft
+from rungwise.corpus.document import RawDocument
 from rungwise.corpus.readers import paragraphs_of
 from rungwise.corpus.spans import Located, located
 
 
 def sentences_of(text: str) -> list[str]:
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
-    (table,) = tables([Draft("a", "b", paragraphs_of(plain, "paragraph"))], 1)
+    (table,) = tables([RawDocument("a", "b", paragraphs_of(plain, "paragraph"))], 1)
     return table["sentences"][0].as_py()
 
 

@@ -12,10 +12,12 @@ import torch
 import transformers
 
 from rungwise.__main__ import main
-from rungwise.commands.export import export_command, find_pretrain, write
+from rungwise.commands.export import write
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.storage import Folder
 from rungwise.models.bert import BertForPretraining
+from rungwise.pipeline.loading import find_pretrain, load
+from rungwise.pipeline.workflow import load_recipe
 from rungwise.pretraining.pretrained import load_module
 from rungwise.serving.hugging_face.names import FILES
 from rungwise.tokenizer import cached_encoder
@@ -126,7 +128,9 @@ def test_a_recipe_that_is_not_built_says_how_to_build_it(tmp_path: Path) -> None
     with pytest.raises(
         ConfigError, match=r"not finished .*rungwise run pretrain .* pretrain.steps"
     ):
-        export_command(str(recipe), ["pretrain.steps=3"], str(tmp_path / "out"))
+        find_pretrain(str(recipe), ["pretrain.steps=3"])
+    with pytest.raises(ConfigError, match=r"not finished .*rungwise.run"):
+        load(load_recipe(recipe))
 
 
 def test_overrides_may_follow_the_folder(

@@ -1,4 +1,4 @@
-"""Fine-tuning: ways of use, tops, states, what is refused, and every legal cell once.
+"""Fine-tuning: adaptations, tops, states, what is refused, and every legal cell once.
 
 Items are made by hand, and what reads answers is a stand-in (toy_tasks.py): this is about training.
 """
@@ -183,7 +183,7 @@ def test_settings_in_force_are_told() -> None:
     assert told[0]["effective/learning_rate"] == 0.05, "nothing learns at `learning_rate`"
 
 
-# Ways of use.
+# Adaptations.
 
 
 @pytest.mark.parametrize("use", ["frozen", "features"])
@@ -242,7 +242,7 @@ def test_discriminative_rates_are_the_formula(objective: str) -> None:
 def test_layers_unfreeze_from_the_top_one_after_the_other() -> None:
     data = toy_data("classification", "mlm")
     use = {"kind": "discriminative", "decay": 0.9, "unfreeze_every_epochs": 2}
-    config = config_of(use=use, epochs=8)
+    config = config_of(adaptation=use, epochs=8)
     torch.manual_seed(0)
     before = {name: t.clone() for name, t in build(config, data).state_dict().items()}
     kept: list[set[str]] = []
@@ -273,7 +273,7 @@ def _level(name: str) -> str:
 def test_going_on_from_a_state_gives_the_bits_of_one_go(use: str) -> None:
     data = toy_data("classification")
     block = {"kind": use} | ({"unfreeze_every_epochs": 1} if use == "discriminative" else {})
-    config = config_of(use=block, epochs=3, pooling="mean")
+    config = config_of(adaptation=block, epochs=3, pooling="mean")
     states: dict[int, bytes] = {}
     whole = finetune(config, data, 4, lambda epoch, _, state: states.update({epoch: state()}))
     for done in (1, 2, 3):
@@ -387,7 +387,7 @@ def test_a_model_comes_back_from_its_description_and_tensors(kind: Kind, objecti
     data = toy_data(kind, objective)
     use = {"kind": "features"} if kind == "span" else {"kind": "full"}
     top = {"kind": "bilstm", "hidden_size": 3} if kind == "span" else {"kind": "linear"}
-    model = build(config_of(use=use, top=top, pooling="mean"), data).eval()
+    model = build(config_of(adaptation=use, top=top, pooling="mean"), data).eval()
     model.calibration = {"null_threshold": 0.25}
     described = json.loads(json.dumps(describe(model)))
     again = restore(described, model.state_dict())
@@ -411,11 +411,11 @@ def test_a_model_comes_back_from_its_description_and_tensors(kind: Kind, objecti
         ({"loaded_layers": 1, "initialisation": "random"}, "remove loaded_layers"),
         (
             {"adaptation": {"kind": "frozen", "unfreeze_every_epochs": 1}},
-            r"use\.unfreeze_every_epochs: unknown key",
+            r"adaptation\.unfreeze_every_epochs: unknown key",
         ),
         (
             {"adaptation": {"kind": "discriminative", "unfreeze_every_epochs": 3}, "epochs": 3},
-            r"use\.unfreeze_every_epochs is 3, and in 3 epochs no layer would ever learn",
+            r"adaptation\.unfreeze_every_epochs is 3, and in 3 epochs no layer would ever learn",
         ),
         ({"adaptation": {"kind": "features", "layers": [1, 1]}}, "each once, found"),
         ({"adaptation": {"kind": "features", "layers": []}}, "at least one"),
@@ -423,7 +423,7 @@ def test_a_model_comes_back_from_its_description_and_tensors(kind: Kind, objecti
             {"adaptation": {"kind": "froze"}},
             "adaptation.kind: expected one of .* did you mean 'frozen'",
         ),
-        ({"adaptation": {"kind": "discriminative", "decay": 1.1}}, r"use\.decay"),
+        ({"adaptation": {"kind": "discriminative", "decay": 1.1}}, r"adaptation\.decay"),
         ({"pooling": "max"}, "pooling"),
         ({"unfreeze_every_epochs": 1}, "unfreeze_every_epochs: unknown key"),
     ],
@@ -443,7 +443,7 @@ def test_impossible_settings_are_named(keys: dict[str, Any], message: str) -> No
             "mlm",
             "tagging",
             {"adaptation": {"kind": "features", "layers": [0, 3]}},
-            r"finetune\.use\.layers names 3, but the pretrained model has 0, .* to 2",
+            r"finetune\.adaptation\.layers names 3, but the pretrained model has 0, .* to 2",
         ),
         ("mlm", "classification", {"both_orders": True}, r"finetune\.both_orders is true"),
         ("mlm", "span", {"both_orders": True}, r"finetune\.both_orders is true.* of span"),
@@ -565,7 +565,7 @@ def test_every_way_of_use_serves_every_kind_of_task(objective: str) -> None:
     poolings = ("mean", "last") if objective in CAUSAL else ("cls", "mean", "last")
     for number, (kind, use, top) in enumerate(itertools.product(TASKS, USES, TOPS)):
         pooling = poolings[number % len(poolings)]
-        config = config_of(use=use, top=top, pooling=pooling, epochs=2, dropout=0)
+        config = config_of(adaptation=use, top=top, pooling=pooling, epochs=2, dropout=0)
         model = build(config, data[kind]).train()
         batch = collate(data[kind].splits["train"].items, kind)
         assert batch.targets is not None

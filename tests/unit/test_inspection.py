@@ -17,7 +17,7 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
 from rungwise.corpus import shards as corpus_shards
 from rungwise.corpus.build import tables
-from rungwise.corpus.document import Draft
+from rungwise.corpus.document import RawDocument
 from rungwise.instances import stage
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.contexts import ContextsConfig
@@ -45,7 +45,7 @@ def build(root: Path, kind: str) -> Artifact:
     config = CONFIGS[kind]
     corpus = Folder.at(root / "corpus" / "small-c")
     drafts = [
-        Draft(f"d{number}", "l", made_up_sentences(number, 12), segmented=True)
+        RawDocument(f"d{number}", "l", made_up_sentences(number, 12), segmented=True)
         for number in range(60)
     ]
     [rows] = list(tables(drafts, 10))

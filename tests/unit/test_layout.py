@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import rungwise
+from rungwise import ray_private
+from rungwise.__main__ import VERBS
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "platform" / "rungwise"
 # What must run on a bare machine with PyTorch: no Ray, no MLflow, whatever imports it.
@@ -47,6 +51,7 @@ def test_the_loop_and_the_models_import_neither_ray_nor_mlflow() -> None:
 # Lower layers first; a module may import from its own layer and those below.
 LAYERS = (
     "core",
+    "ray_private",
     "cluster",
     "corpus",
     "tokenizer",
@@ -83,3 +88,75 @@ def test_imports_go_one_way(path: Path) -> None:
                 assert target == own or RANK[target] < RANK[own] or (RANK[target] == RANK[own]), (
                     f"{relative}:{node.lineno} imports {target}, a layer above {own}"
                 )
+
+
+def _is_private(name: str) -> bool:
+    """Whether a dotted name of Ray lies in what Ray does not publish."""
+    parts = name.split(".")
+    inside = ("ray.autoscaler", "ray.core", "ray.dashboard", "ray.train.v2", "ray.includes")
+    return parts[0] == "ray" and (
+        any(part.startswith("_") and not part.startswith("__") for part in parts)
+        or name.startswith(inside)
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "private"),
+    [
+        ("import ray._private.utils", True),
+        ("from ray.train.torch.config import _TorchBackend", True),
+        ("from ray.autoscaler import tags", True),
+        ("ray._raylet.GcsClient()", True),
+        ("import ray.data\nfrom ray.train import FailureConfig\nray.__version__", False),
+    ],
+)
+def test_names_inside_ray_are_told_from_public_ones(source: str, private: bool) -> None:
+    assert bool(_private_names(ast.parse(source))) is private
+
+
+def _private_names(tree: ast.Module) -> list[str]:
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names.append(ast.unparse(node))
+    return [name for name in names if _is_private(name)]
+
+
+def test_the_public_names_are_these_and_are_imported_when_used() -> None:
+    names = ["Recipe", "load", "load_recipe", "plan", "run"]
+    assert rungwise.__all__ == names
+    assert (PACKAGE / "py.typed").exists()
+    code = (
+        "import sys, rungwise; heavy = {'ray', 'torch', 'mlflow', 'pydantic'}; "
+        "assert not heavy & set(sys.modules); from rungwise import *; "
+        f"assert all(callable(globals()[name]) for name in {names})"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["down", "--name", "no-such"]])
+def test_a_light_command_imports_neither_ray_nor_torch_nor_mlflow(arguments: list[str]) -> None:
+    code = (
+        "import contextlib, sys; from rungwise.__main__ import main\n"
+        f"with contextlib.suppress(SystemExit): main({arguments})\n"
+        "bad = {'ray', 'torch', 'mlflow'} & set(sys.modules); assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, capture_output=True)
+
+
+def test_each_verb_is_a_file() -> None:
+    files = {path.stem for path in (PACKAGE / "commands").glob("*.py")}
+    assert files == {*VERBS, "__init__", "arguments"}
+
+
+def test_one_file_names_what_is_inside_ray() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        assert _private_names(ast.parse(path.read_text("utf-8"))) == [], path
+    used = "\n".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
+    for name in ray_private._PLACES:
+        assert getattr(ray_private, name) is not None
+        assert used.count(name) > 1, f"{name} is used by nobody"

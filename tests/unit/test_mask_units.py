@@ -410,8 +410,8 @@ def test_a_list_that_is_missing_empty_or_garbled_is_refused_by_its_key(tmp_path:
         with pytest.raises(DataError, match=message):
             units("中国", wordpiece(), phrases=str(path))
 
-    refused(r"instances\.units\.phrases: expected the path of a file, found nothing at", None)
-    refused(r"instances\.units\.phrases: expected an entry a line in .*list\.txt", b"\n \n")
+    refused(r"instances\.mask_units\.phrases: expected the path of a file, found nothing at", None)
+    refused(r"instances\.mask_units\.phrases: expected an entry a line in .*list\.txt", b"\n \n")
     refused(r"list\.txt line 2 is not UTF-8", b"new\n\xff\n")
 
 

@@ -1,7 +1,10 @@
-"""The recipes that come with the project load, are complete, and are what they say they are."""
+"""The recipes that come with the project say what differs, and are what they say they are."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,41 +12,60 @@ import pytest
 import torch
 import yaml
 
-from rungwise.core.config import load
+from rungwise.core.config import load, validate
+from rungwise.core.errors import ConfigError
 from rungwise.models.bert import BertForPretraining
 from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.reference import reference, resolved
 from tests.conftest import REPOSITORY
 
 CONFIGS = sorted((REPOSITORY / "workflows" / "configs").glob("*.yaml"))
-# Written out they would say nothing: a list of nineteen packages, what a source does not set, and
-# what the files of a task do not need (docs/reference/tasks.md has all of it).
-LEFT_OUT = {"packages", "label", "data"}
 
 
-def missing(written: Any, whole: Any, path: str = "") -> list[str]:
-    """Keys that a recipe leaves to their defaults."""
-    if isinstance(whole, dict):
-        return [
-            found
-            for key, value in whole.items()
-            if key not in LEFT_OUT
-            for found in (
-                missing(written[key], value, f"{path}.{key}")
-                if key in written
-                else [f"{path}.{key}"]
-            )
-        ]
-    if isinstance(whole, list):
-        pairs = zip(written, whole, strict=True)
-        return [found for one, other in pairs for found in missing(one, other, path)]
-    return []
+def keys(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Every key of nested mappings and lists, the outer ones first."""
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+        if isinstance(data, dict):
+            yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from keys(value, (*path, key))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_a_recipe_loads_and_names_every_key_of_its_blocks(path: Path) -> None:
+def test_a_recipe_says_only_what_differs_from_the_defaults(path: Path) -> None:
     written = yaml.safe_load(path.read_text())
-    whole = load(Recipe, path).model_dump(mode="json")
-    assert missing(written, {key: whole[key] for key in written}) == []
+    whole = load(Recipe, path)
+    for place in keys(written):
+        rest = copy.deepcopy(written)
+        block = rest
+        for key in place[:-1]:
+            block = block[key]
+        del block[place[-1]]
+        with contextlib.suppress(ConfigError):  # it cannot be left out
+            assert validate(Recipe, rest) != whole, f"{path.name}: {place} is the default"
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_a_resolved_recipe_is_the_recipe_with_every_key(path: Path) -> None:
+    recipe = load(Recipe, path)
+    written = yaml.safe_load(resolved(recipe))
+    assert written == recipe.model_dump(mode="json")
+    assert validate(Recipe, written) == recipe
+
+
+def test_the_reference_is_what_the_classes_say() -> None:
+    page = (REPOSITORY / "docs" / "reference" / "recipe.md").read_text("utf-8")
+    assert page == reference(), "write it again with: make reference"
+
+
+def test_the_reference_has_values_defaults_and_comments() -> None:
+    for row in (
+        "| `name` | text | required | labels folders and runs |",
+        "| `held_out_fraction` | number, > 0, < 1 | `0.05` | goes to validation |",
+        "| `deduplicate` | true, false | `true` | drop documents whose text was seen already |",
+        "| `steps` | whole number, ≥ 1 | required |  |",
+    ):
+        assert row in reference()
 
 
 def test_bert_base_is_the_papers() -> None:
@@ -55,3 +77,19 @@ def test_bert_base_is_the_papers() -> None:
     masking = recipe.instances.masking
     assert (masking.rate, masking.mask_share, masking.random_share) == (0.15, 0.8, 0.1)
     assert (recipe.instances.sequence_length, masking.max_predictions) == (128, 20)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("systems={a: {}}", "systems: this key is called variants now"),
+        ("further={}", "further: this key is called continued_pretraining now"),
+        ("pretrain_further=[a]", "pretrain_further: this key is called continue_with now"),
+        ("finetune.use.kind=full", "finetune.use: this key is called adaptation now"),
+        ("instances.units.segmenter=none", "instances.units: this key is called mask_units now"),
+        ("model.kind=two_way", "model.kind: two_way is called bidirectional now"),
+    ],
+)
+def test_an_old_key_is_refused_with_the_new_one_named(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(Recipe, REPOSITORY / "workflows" / "configs" / "quickstart.yaml", [override])

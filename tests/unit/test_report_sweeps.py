@@ -119,4 +119,6 @@ def test_the_table_has_every_trial_of_every_sweep_and_its_winners(tmp_path: Path
         ("trial-008", "", "it broke")
     ]
     assert rows[0]["finetune.learning_rate"] > 0
-    assert tables.csv_bytes(rows).startswith(b"title,trial,state,finetune.batch_size,")
+    assert tables.csv_bytes(rows).startswith(
+        b"title,trial,state,finetune.adaptation,finetune.batch_size,"
+    )

@@ -435,10 +435,10 @@ def test_the_price_is_of_the_machines_that_a_group_needs() -> None:
 def test_what_each_workflow_asks_for_follows_from_its_stages() -> None:
     compute = ComputeConfig(num_workers=3, gpus_per_trial=0.5, max_concurrent_trials=4)
     training, trial = resources.demands(compute, ["corpus", "pretrain", "sweep", "evaluate"])
-    assert (training.wanted, dict(training.each)) == (3, {"CPU": 1.0})
-    assert (trial.wanted, trial.fewest, dict(trial.each)) == (4, 1, {"CPU": 1.0, "GPU": 0.5})
+    assert (training.wanted, dict(training.resources)) == (3, {"CPU": 1.0})
+    assert (trial.wanted, trial.fewest, dict(trial.resources)) == (4, 1, {"CPU": 1.0, "GPU": 0.5})
     (task,) = resources.demands(compute, ["corpus", "instances"])
-    assert (task.wanted, dict(task.each)) == (1, {"CPU": 1.0})
+    assert (task.wanted, dict(task.resources)) == (1, {"CPU": 1.0})
 
 
 @given(cuts=st.lists(st.integers(0, 200), max_size=4), length=st.integers(0, 200))

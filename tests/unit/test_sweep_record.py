@@ -132,7 +132,7 @@ def test_a_variant_whose_artifacts_were_made_with_other_values_is_found(tmp_path
     ]
     check_inputs(inputs, right)
     for key, value in (("model.num_layers", 3), ("tokenizer.vocab_size", 100)):
-        with pytest.raises(UserError, match=f"upstream 1 of the sweep has {key} {value}"):
+        with pytest.raises(UserError, match=f"upstream values 1 of the sweep have {key} {value}"):
             check_inputs(inputs, [right[0], right[1] | {key: value}])
     # One that was pretrained further has the config of its last step.
     inputs["pretrain@1"].record["inputs"] = {"initial": {"stage": "pretrain", "fingerprint": "0"}}

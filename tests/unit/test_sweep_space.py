@@ -93,8 +93,8 @@ def test_every_value_of_a_space_is_tried_on_the_block(
         ({"trials": 1, "space": {"pretrain.optimizer.learning_rate": RATES}}, "list them"),
         ({"trials": 1, "space": {"finetune": choice({}), "finetune.epochs": choice(1)}}, "dotted"),
         (
-            {"trials": 1, "space": {"a.use": choice({}), "a.adaptation.decay": choice(0.9)}},
-            "space.a.adaptation.decay lies inside space.a.use",
+            {"trials": 1, "space": {"a.adaptation": choice({}), "a.adaptation.decay": choice(0.9)}},
+            "space.a.adaptation.decay lies inside space.a.adaptation",
         ),
         ({"space": {"finetune.learning_rate": RATES}}, "trials: search random needs their number"),
         (
@@ -226,7 +226,7 @@ def test_a_whole_block_can_be_a_value() -> None:
         decay: float = 1.0
 
     class Recipe(Config):
-        use: dict[str, Full]
+        adaptation: dict[str, Full]
 
     space = {"adaptation.a": choice({"kind": "full"}, {"kind": "slow", "decay": 0.9})}
     sweep = SweepConfig.model_validate({"trials": 2, "space": space})

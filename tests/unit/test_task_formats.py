@@ -13,7 +13,7 @@ import pytest
 from rungwise.core.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage import find_files
-from rungwise.tasks.examples import Answer, Choice, Question, Tagged, Text
+from rungwise.tasks.examples import Answer, ChoiceExample, Question, Tagged, Text
 from rungwise.tasks.formats import TaggedFormat, read
 from rungwise.tasks.formats.columns import is_iob, to_iob2
 
@@ -330,14 +330,16 @@ def test_an_option_of_swag_is_the_second_sentence_with_an_ending(tmp_path: Path)
     content = f'{SWAG}\n0,v,1,s,"A guard, armed, runs.",Someone,gold,"opens, fire.",b,c,d,2\n'
     (found,) = examples(tmp_path, {"kind": "swag"}, content)
     options = ("Someone opens, fire.", "Someone b", "Someone c", "Someone d")
-    assert found == Choice("data.txt:2", "A guard, armed, runs.", None, options, 2)
+    assert found == ChoiceExample("data.txt:2", "A guard, armed, runs.", None, options, 2)
 
 
 def test_codah_and_dream_are_read_as_published(tmp_path: Path) -> None:
     (found,) = examples(tmp_path, {"kind": "codah"}, "o\tHe\tgoes.\tstays.\tsits.\truns.\t3\n")
-    assert found == Choice("data.txt:1", "He", None, ("goes.", "stays.", "sits.", "runs."), 3)
+    assert found == ChoiceExample(
+        "data.txt:1", "He", None, ("goes.", "stays.", "sits.", "runs."), 3
+    )
     (found,) = examples(tmp_path, {"kind": "dream"}, dream().replace("[[[", "[\r\n[["))
-    assert found == Choice("data.txt:1-2:0", "M: Hi.\nW: Oh.", "Q?", ("a", "b", "c"), 1)
+    assert found == ChoiceExample("data.txt:1-2:0", "M: Hi.\nW: Oh.", "Q?", ("a", "b", "c"), 1)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str | bytes, str]] = {

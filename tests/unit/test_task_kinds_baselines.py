@@ -6,7 +6,7 @@ import pytest
 
 from rungwise.core.errors import DataError
 from rungwise.tasks.baselines import baselines
-from rungwise.tasks.examples import Answer, Choice, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.examples import Answer, ChoiceExample, Question, Tagged, TaskInfo, Text
 
 
 def test_the_majority_is_that_of_the_training_split() -> None:
@@ -66,10 +66,10 @@ def test_answers_are_guessed_from_where_contexts_begin() -> None:
 
 def test_options_are_guessed_by_place_and_by_length() -> None:
     info = TaskInfo("choice", (), False, "accuracy")
-    train = [Choice("a", "a", None, ("b", "c"), target) for target in (1, 1, 0)]
+    train = [ChoiceExample("a", "a", None, ("b", "c"), target) for target in (1, 1, 0)]
     test = [
-        Choice("a", "a", None, ("long", "b"), 0),
-        Choice("a", "a", None, ("b", "c", "long", "d"), 1),
+        ChoiceExample("a", "a", None, ("long", "b"), 0),
+        ChoiceExample("a", "a", None, ("b", "c", "long", "d"), 1),
     ]
     assert baselines(info, train, test) == {
         "majority": {"accuracy": 1 / 2},

@@ -11,7 +11,7 @@ import pytest
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks import kinds, metrics
-from rungwise.tasks.examples import Answer, Choice, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.examples import Answer, ChoiceExample, Question, Tagged, TaskInfo, Text
 
 TAGS = ("O", "B-X", "I-X", "B-Y", "I-Y")
 Case = tuple[list[dict[str, Any]], list[Any]]
@@ -59,7 +59,7 @@ def spans(rng: np.random.Generator, count: int) -> Case:
 def choices(rng: np.random.Generator, count: int) -> Case:
     return (
         [{"option": int(n)} for n in rng.integers(0, 3, count)],
-        [Choice("a", "a", None, ("a", "b", "c"), int(n)) for n in rng.integers(0, 3, count)],
+        [ChoiceExample("a", "a", None, ("a", "b", "c"), int(n)) for n in rng.integers(0, 3, count)],
     )
 
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks import kinds
-from rungwise.tasks.examples import Choice, TaskInfo, Text
+from rungwise.tasks.examples import ChoiceExample, TaskInfo, Text
 from rungwise.tasks.items import Frame, Item
 from rungwise.tasks.pieces import longest_first
 
@@ -88,7 +88,7 @@ def test_both_orders_hold_the_same_tokens(tokenizer: Tokenizer) -> None:
 
 
 def test_what_does_not_fit_the_task_is_refused_with_its_place(tokenizer: Tokenizer) -> None:
-    def refused(example: Text | Choice, info: TaskInfo) -> None:
+    def refused(example: Text | ChoiceExample, info: TaskInfo) -> None:
         kinds.encode([example], info, tokenizer, FRAME)
 
     with pytest.raises(DataError, match=r"t:3: label 'maybe' is none of the task's \(no, yes\)"):
@@ -100,7 +100,7 @@ def test_what_does_not_fit_the_task_is_refused_with_its_place(tokenizer: Tokeniz
     with pytest.raises(DataError, match="t:6: expected a number as target, found 'high'"):
         refused(Text("t:6", "one", "two", "high"), NUMBERS)
     with pytest.raises(DataError, match="t:7: option 2 is the answer, but there are 2 options"):
-        refused(Choice("t:7", "one", None, ("two", "three"), 2), OPTIONS)
+        refused(ChoiceExample("t:7", "one", None, ("two", "three"), 2), OPTIONS)
     with pytest.raises(ConfigError, match="both_orders is for pairs"):
         kinds.encode([Text("t:8", "one")], LABELS, tokenizer, FRAME, both_orders=True)
 
@@ -120,7 +120,7 @@ def test_logits_become_a_label_with_its_share_or_a_number(tokenizer: Tokenizer) 
 
 
 def test_all_options_of_an_example_see_the_same_end_of_the_context(tokenizer: Tokenizer) -> None:
-    example = Choice("a", words(1, 2, 3), words(4, 5), (words(6), words(7, 8), words(9)), 1)
+    example = ChoiceExample("a", words(1, 2, 3), words(4, 5), (words(6), words(7, 8), words(9)), 1)
     [item] = kinds.encode([example], OPTIONS, tokenizer, FRAME)
     assert rows(item) == [
         (101, 3, 4, 5, 102, 6, 103),
@@ -141,15 +141,15 @@ def test_all_options_of_an_example_see_the_same_end_of_the_context(tokenizer: To
 def test_an_option_is_cut_only_if_it_does_not_fit_alone(
     tokenizer: Tokenizer, option: tuple[int, ...], row: tuple[int, ...]
 ) -> None:
-    example = Choice("a", words(1, 2, 3), words(4, 5), (words(*option),))
+    example = ChoiceExample("a", words(1, 2, 3), words(4, 5), (words(*option),))
     [item] = kinds.encode([example], OPTIONS, tokenizer, FRAME)
     assert rows(item) == [row]
 
 
 def test_examples_with_different_numbers_of_options_stay_apart(tokenizer: Tokenizer) -> None:
     examples = [
-        Choice("a", "one", None, ("two", "three")),
-        Choice("b", "four", None, ("five", "six", "seven")),
+        ChoiceExample("a", "one", None, ("two", "three")),
+        ChoiceExample("b", "four", None, ("five", "six", "seven")),
     ]
     items = kinds.encode(examples, OPTIONS, tokenizer, FRAME)
     assert rows(items[1])[0] == (101, 4, 102, 5, 103)
@@ -169,7 +169,7 @@ def test_no_row_is_longer_than_its_frame(lengths: list[int], longest: int, order
     texts = ["a " * (length * length) for length in lengths]
     frame = Frame(101, 102, 103, longest)
     pairs = [Text("", text, texts[0]) for text in texts]
-    choices = [Choice("", texts[0], text, tuple(texts)) for text in texts]
+    choices = [ChoiceExample("", texts[0], text, tuple(texts)) for text in texts]
     for examples, info in ((pairs, NUMBERS), (choices, OPTIONS)):
         both = orders and info is NUMBERS
         items = kinds.encode(examples, info, made, frame, both_orders=both)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from rungwise.tasks.examples import Choice, Question, Tagged, Text
+from rungwise.tasks.examples import ChoiceExample, Question, Tagged, Text
 from rungwise.tasks.splits import drawn, overlap, shares, whole
 
 
@@ -77,7 +77,7 @@ def test_no_two_inputs_have_the_same_whole_text() -> None:
         Text("a", "one", "two"),
         Tagged("a", ("one two",)),
         Tagged("a", ("one", "two", "x")),
-        Choice("a", "one", None, ("two", "x")),
-        Choice("a", "one", "two", ("x", "y")),
+        ChoiceExample("a", "one", None, ("two", "x")),
+        ChoiceExample("a", "one", "two", ("x", "y")),
     ]
     assert len({(type(e), whole(e)) for e in examples}) == len(examples)

@@ -181,7 +181,7 @@ BAD: dict[str, tuple[dict[str, str | bytes], str]] = {
         {"vocab.json": '{"a": 0, "b": 0}', "merges.txt": ""},
         "'a' and 'b' have the same id",
     ),
-    "key twice": ({"vocab.json": '{"a": 0, "a": 1}', "merges.txt": ""}, "'a' stands there twice"),
+    "key twice": ({"vocab.json": '{"a": 0, "a": 1}', "merges.txt": ""}, "'a' appears twice"),
     "one piece": (
         {"vocab.json": json.dumps(VOCAB_JSON), "merges.txt": "#version: 0.2\na b\nab\n"},
         r"merges\.txt line 3: expected two pieces, found 'ab'",

@@ -13,7 +13,7 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage import Folder
-from rungwise.instances.order import OrderConfig
+from rungwise.instances.order import ReadOrder
 from rungwise.models.objectives import CausalBatch, PretrainingBatch
 from rungwise.pretraining.gradient import check_fit
 from rungwise.training.checkpoint import RECORD, Checkpoints
@@ -170,7 +170,7 @@ def test_every_instance_is_read_once_an_epoch(tmp_path: Path, kind: str) -> None
     made = make_instances(tmp_path, kind)
     source = open_source(made, "train", 1 << 20)
     count, size = len(source), 10
-    order = source.order(0, OrderConfig())
+    order = ReadOrder(source.rows_per_shard, 0)
     read: list[int] = []
     for step in range(2 * count // size):
         parts = [step_batch(source, order, step, size, rank, 3, 2, 0) for rank in range(3)]

@@ -62,7 +62,7 @@ def test_every_step_reads_what_its_phase_says_from_its_own_beginning(both: list[
     assert long.step(19).data_hash == alone.step(4).data_hash
     # Twelve rows a step: six at once of length 16, and three of length 32.
     assert [len(phase.step(phase.first_step).micro_batches) for phase in (short, long)] == [2, 4]
-    assert epochs_read([(0, both[0]), (15, both[1])], 18, 12) == pytest.approx(
+    assert epochs_read(settings.model, [(0, both[0]), (15, both[1])], 18, 12) == pytest.approx(
         15 * 12 / both[0].summary["instances"]["train"]
         + 3 * 12 / both[1].summary["instances"]["train"]
     )

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
-from rungwise.commands import dry_run as estimate
+from rungwise.__main__ import main
 from rungwise.core.config import load
 from rungwise.core.context import ComputeConfig
 from rungwise.pipeline.recipe import Recipe
@@ -53,7 +52,8 @@ def test_the_papers_two_lengths_by_hand(
     assert recipe.longer_instances is not None
     long = Measures.planned(recipe.longer_instances, 30_522)
     assert (long.sequence_length, long.masked_per_row) == (512, pytest.approx(76.8))
-    found = dry_run(settings, [short, long], ComputeConfig(num_workers=8), measure=False)
+    compute = ComputeConfig(num_workers=8, micro_batch_size=64)
+    found = dry_run(settings, [short, long], compute, measure=False)
     tokens = [900_000 * 256 * 128, 100_000 * 256 * 512]
     assert found["tokens"] == sum(tokens)
     assert [phase["steps"] for phase in found["phases"]] == [900_000, 100_000]
@@ -111,13 +111,12 @@ def test_a_rate_is_measured_where_none_is_given(tmp_path: Path, kind: str) -> No
 
 
 def test_the_command_prints_what_a_recipe_would_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     recipe = write_recipe(tmp_path / "r.yaml", small_recipe(tmp_path / "root", tmp_path))
-    console = Console(record=True, width=120)
-    monkeypatch.setattr(estimate, "Console", lambda: console)
-    assert estimate.dry_run_command(str(recipe), ["compute.price_per_hour=2"]) == 0
-    text = console.export_text()
+    assert main(["dry-run", str(recipe), "compute.price_per_hour=2"]) == 0
+    text = capsys.readouterr().out
     for word in ("parameters", "instances are not built", "tokens/s", "memory", "cost"):
         assert word in text
     assert not (tmp_path / "root").exists()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from rungwise.core.errors import DataError
-from rungwise.tasks.examples import Choice, Kind, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.unlabelled import read_lines
 
 
@@ -47,7 +47,7 @@ def test_questions_and_choices_come_from_objects_and_columns() -> None:
     assert question == Question("q:1", "7", "Who?", "It was me.")
     lines = ["context\toption0\toption1\n", "The sun\trises.\tbarks.\n"]
     (choice,) = read_lines(lines, "tsv", info("choice"), "c.tsv")
-    assert choice == Choice("c.tsv:2", "The sun", None, ("rises.", "barks."))
+    assert choice == ChoiceExample("c.tsv:2", "The sun", None, ("rises.", "barks."))
 
 
 def test_an_endless_stream_is_answered_as_it_comes() -> None:

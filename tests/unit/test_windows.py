@@ -14,7 +14,7 @@ from rungwise.core.errors import DataError
 from rungwise.instances import contexts, shards, windows
 from rungwise.instances.contexts import ContextsConfig
 from rungwise.instances.contract import Facts
-from rungwise.instances.rows import Rows, padded
+from rungwise.instances.rows import PaddedRows, padded
 from rungwise.instances.text import TokenisedText
 from rungwise.instances.windows import WindowsConfig
 from rungwise.tokenizer import SpecialIds
@@ -71,7 +71,7 @@ def test_an_end_symbol_inside_a_sentence_is_caught() -> None:
         contexts.check(shards.Shard(ids, shard.offsets), FACTS, config)
 
 
-def rows_of(lengths: list[int]) -> Rows:
+def rows_of(lengths: list[int]) -> PaddedRows:
     config = WindowsConfig(sequence_length=40)
     shard = windows.build(text_of(lengths), config, SPECIAL, RNG).shard
     everything = np.arange(len(shard))
@@ -119,7 +119,7 @@ def test_windows_reach_over_dropped_words_and_are_the_same_in_any_batch(
     # A centre sees everything up to its reach: distances have no gap.
     for seen in reaches.values():
         assert seen == set(range(1, max(seen) + 1))
-    alone = Rows(rows.instances[-1:], rows.ids[-1:], rows.lengths[-1:], {}, None)
+    alone = PaddedRows(rows.instances[-1:], rows.ids[-1:], rows.lengths[-1:], {}, None)
     part = windows.skip_gram(alone, epochs[-1:], seed, window, share)
     whole = np.isin(batch.centres, alone.ids)
     assert part.centres.tolist() == batch.centres[whole].tolist()
@@ -151,7 +151,7 @@ def test_subsampling_keeps_words_as_word2vec_does() -> None:
     assert keep[11] == pytest.approx((math.sqrt(10) + 1) / 10)
     assert keep[5] == 1
     assert (windows.keep_probability(counts, 0) == 1).all()
-    rows = Rows(np.arange(2000), np.full((2000, 40), 10), np.full(2000, 40), {}, None)
+    rows = PaddedRows(np.arange(2000), np.full((2000, 40), 10), np.full(2000, 40), {}, None)
     stays = windows.stays(rows, np.zeros(2000, int), 0, keep)
     assert abs(stays.mean() - 0.11) < 5 * math.sqrt(0.11 * 0.89 / 80_000)
 

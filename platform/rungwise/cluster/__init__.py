@@ -1,1 +1,1 @@
-"""The Ray cluster: joining one, or starting one on this machine."""
+"""The Ray cluster: join one, or start one on this machine."""

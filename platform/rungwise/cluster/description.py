@@ -1,7 +1,7 @@
-"""What a machine of a cluster is told about itself and the others: /etc/rungwise/machine.json.
+"""The description of a cluster machine, /etc/rungwise/machine.json.
 
-infra/terraform writes the file into a machine's user data, so nothing in it is secret: secrets are
-named by their place, and a machine fetches them with the rights of its own role.
+infra/terraform writes the file into a machine's user data, so it holds no secrets: it gives their
+ARNs, and a machine fetches them with the rights of its own role.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WorkerGroup(Config):
 
 
 class Scaling(Config):
-    """What Ray's autoscaler may start and how long it lets a machine idle. Only the head has it."""
+    """The worker groups that Ray's autoscaler may start, in the head's description only."""
 
     groups: dict[str, WorkerGroup]
     idle_timeout_minutes: float = Field(default=10.0, gt=0)

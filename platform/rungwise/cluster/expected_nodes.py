@@ -1,7 +1,7 @@
-"""Nodes that a run may count on: those that are alive, and those that the autoscaler may add.
+"""The nodes that a run may count on: those alive, and those that the autoscaler may add.
 
-Only the head knows the latter (machine.json). A job's driver runs there, and hands it on to its
-tasks, which may run anywhere, in a variable.
+Only the head knows the latter (machine.json). A job's driver runs there and passes them to its
+tasks, which may run anywhere, in an environment variable.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import ray
 from rungwise.cluster.description import MACHINE_FILE, Machine
 from rungwise.core.config import load
 
-# Names another file than /etc/rungwise/machine.json, for tests.
+# Replaces /etc/rungwise/machine.json in tests.
 MACHINE_VARIABLE = "RUNGWISE_MACHINE"
 _GROUPS_VARIABLE = "RUNGWISE_GROUPS"
-_GROUP_LABEL = "ray.io/node-group"  # Ray makes it of RAY_NODE_TYPE_NAME
+_GROUP_LABEL = "ray.io/node-group"  # Ray sets it from RAY_NODE_TYPE_NAME
 
 
 def variables() -> dict[str, str]:
-    """What a driver hands on to its tasks; nothing where no machine can come."""
+    """The variables that a driver passes to its tasks; none if no machine can be added."""
     file = Path(os.environ.get(MACHINE_VARIABLE, MACHINE_FILE))
     if not file.is_file():
         return {}
@@ -41,10 +41,10 @@ def nodes() -> list[dict[str, float]]:
     """The resources of each node, alive or still to come. Call in a task of a run."""
     groups: dict[str, Any] = json.loads(os.environ.get(_GROUPS_VARIABLE, "{}"))
     alive = [node for node in ray.nodes() if node["Alive"]]
-    there = [node["Labels"].get(_GROUP_LABEL) for node in alive]
+    groups_alive = [node["Labels"].get(_GROUP_LABEL) for node in alive]
     to_come = [
         group["resources"]
         for name, group in groups.items()
-        for _ in range(group["maximum"] - there.count(name))
+        for _ in range(group["maximum"] - groups_alive.count(name))
     ]
     return [node["Resources"] for node in alive] + to_come

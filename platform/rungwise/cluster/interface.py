@@ -1,9 +1,9 @@
-"""Ties gloo to the address by which Ray knows a node.
+"""Make gloo listen on the address by which Ray knows a node.
 
-Gloo listens on whatever address the host's own name stands for. On many machines that is 127.0.0.1
-or 127.0.1.1, where no other node reaches it, and Ray Train does not try again what fails there. The
-name of an interface, which gloo also takes, differs from node to node; so each worker looks it up.
-NCCL passes over loopback by itself.
+Gloo listens on the address of the host's own name. On many machines that is 127.0.0.1 or 127.0.1.1,
+where no other node reaches it, and Ray Train does not retry after that failure. Gloo also accepts
+the name of an interface, but that differs from node to node, so each worker looks it up. NCCL skips
+loopback by itself.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from typing import Any
 import psutil
 import ray
 from ray.train.torch import TorchConfig
-from ray.train.torch.config import _TorchBackend
+
+from rungwise.ray_private import TorchBackend
 
 _VARIABLE = "GLOO_SOCKET_IFNAME"
 
 
 @dataclass
 class NodeAddressTorchConfig(TorchConfig):
-    """Ray Train's own connection of the workers, after each has chosen its interface."""
+    """Ray Train's TorchConfig, with each worker's interface chosen before they connect."""
 
     @property
-    def backend_cls(self) -> type[_TorchBackend]:
+    def backend_cls(self) -> type[TorchBackend]:
         return _Backend
 
 
-class _Backend(_TorchBackend):
+class _Backend(TorchBackend):
     def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
         worker_group.execute(choose_interface)
         super().on_start(worker_group, backend_config)
@@ -46,14 +47,14 @@ def choose_interface() -> None:
 def interface_of(address: str) -> str | None:
     """The network interface with this address, None if there is none.
 
-    All of 127.0.0.0/8 is the loopback interface's, which lists one address of it.
+    The loopback interface owns all of 127.0.0.0/8 but lists only one address.
     """
-    found = {
+    by_address = {
         entry.address.partition("%")[0]: name
         for name, entries in psutil.net_if_addrs().items()
         for entry in entries
         if entry.family in (socket.AF_INET, socket.AF_INET6)
     }
-    if address not in found and ipaddress.ip_address(address).is_loopback:
-        return found.get("127.0.0.1")
-    return found.get(address)
+    if address not in by_address and ipaddress.ip_address(address).is_loopback:
+        return by_address.get("127.0.0.1")
+    return by_address.get(address)

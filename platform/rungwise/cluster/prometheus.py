@@ -1,4 +1,4 @@
-"""What Prometheus is told of a cluster: Ray's dashboard names the nodes, and wants the token."""
+"""The Prometheus configuration of a cluster, whose nodes Ray's dashboard lists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def configuration(dashboard: str, token_file: Path, interval: str) -> dict[str, Any]:
-    """Scrape every node that the dashboard (http://HOST:PORT) lists, each `interval` ("15s")."""
+    """A configuration that scrapes every node that the dashboard lists, each `interval` ("15s")."""
     discovery = {
         "url": f"{dashboard}/api/prometheus/sd",
         "refresh_interval": interval,

@@ -1,7 +1,7 @@
-"""`ray start` for one node: its arguments and its environment, on a cloud machine and here.
+"""`ray start` for one node, on a cloud machine or here: its arguments and its environment.
 
-The token never stands among arguments or variables, where other users of the machine could read
-it; Ray takes it from a file.
+The token never appears in arguments or variables, where other users of the machine could read it;
+Ray reads it from a file.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rungwise.cluster.session import ENVIRONMENT
+from rungwise.cluster.environment import ENVIRONMENT
 
 GCS_PORT = 6379
 DASHBOARD_PORT = 8265
 METRICS_PORT = 8080
 TOKEN_BYTES = 32
-# How long the head keeps an uploaded folder that no job uses, so that one that was stopped can be
-# resumed; Ray's ten minutes are over when somebody comes back to look.
+# How long the head keeps an uploaded folder that no job uses, so that a stopped job can be resumed;
+# Ray's ten minutes are over before anybody comes back.
 _PACKAGE_SECONDS = {"RAY_RUNTIME_ENV_TEMPORARY_REFERENCE_EXPIRATION_S": str(7 * 86_400)}
 # Where a relative `root` of a recipe lies when a job runs on the cluster.
 ROOT_VARIABLE = "RUNGWISE_ROOT"
@@ -28,8 +28,10 @@ ROOT_VARIABLE = "RUNGWISE_ROOT"
 
 @dataclass(frozen=True)
 class Node:
-    """One Ray node. `head` is the address to join, None for the head itself. Zero ports are left to
-    Ray. `resources` may hold CPU and GPU; {} lets Ray count what the machine has."""
+    """One Ray node. `head` is the address to join, None for the head itself.
+
+    Ports of zero are left to Ray. `resources` may hold CPU and GPU; {} lets Ray count them.
+    """
 
     address: str
     temp_dir: Path
@@ -45,7 +47,7 @@ class Node:
 
 
 def command(node: Node) -> list[str]:
-    """The command that starts `node` and stays with it; the dashboard answers on loopback only."""
+    """The command that starts `node` and blocks; the dashboard listens on loopback only."""
     arguments = [str(Path(sys.executable).with_name("ray")), "start", "--block"]
     arguments += ["--disable-usage-stats", "--node-ip-address", node.address]
     arguments += ["--temp-dir", str(node.temp_dir), "--metrics-export-port", str(node.metrics_port)]
@@ -71,7 +73,7 @@ def command(node: Node) -> list[str]:
 
 
 def environment(token_path: Path, **more: str) -> dict[str, str]:
-    """What `ray start` and every process it starts should find set: token auth, ours, `more`."""
+    """The environment of `ray start` and its processes: token auth, our settings, `more`."""
     kept = {
         name: value
         for name, value in os.environ.items()

@@ -1,8 +1,7 @@
-"""Clusters that `rungwise up` started here: where each is reached, and which processes it has.
+"""The registry of clusters that `rungwise up` started here: their addresses and processes.
 
-One folder a cluster below ~/.rungwise/clusters (RUNGWISE_HOME names another place than
-~/.rungwise). The token lies beside the record, readable by its owner alone; the record holds no
-secret.
+Each cluster has a folder below ~/.rungwise/clusters (RUNGWISE_HOME replaces ~/.rungwise). The token
+is beside the record, readable by its owner alone; the record holds no secret.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ HOME_VARIABLE = "RUNGWISE_HOME"
 
 @dataclass(frozen=True)
 class Process:
-    """A process of a cluster. Ids are used again; together with its start it is one process's."""
+    """A process of a cluster, identified by its id and its start, as ids are reused."""
 
     what: str  # head, node-2, mlflow, prometheus
     pid: int
@@ -30,7 +29,7 @@ class Process:
 
 @dataclass(frozen=True)
 class RegisteredCluster:
-    """How a cluster is reached, and what `rungwise down` is to end."""
+    """The record of a cluster: how to reach it, and which processes `rungwise down` ends."""
 
     name: str
     job_address: str  # http://127.0.0.1:8265
@@ -43,7 +42,7 @@ class RegisteredCluster:
 
 
 def clusters_folder() -> Path:
-    """The folder that holds one folder a cluster."""
+    """The folder that holds a folder for each cluster."""
     home = os.environ.get(HOME_VARIABLE)
     return (Path(home) if home else Path.home() / ".rungwise") / "clusters"
 
@@ -64,25 +63,25 @@ def all_clusters() -> list[RegisteredCluster]:
 
 
 def find(name: str | None) -> RegisteredCluster | None:
-    """The cluster of that name, or the only one if no name is given; None if there is none.
+    """The cluster of that name, or without a name the only one, None if there is none.
 
     Raises UserError if there is none of that name, or several and no name.
     """
-    found = all_clusters()
+    clusters = all_clusters()
     if name is None:
-        if len(found) > 1:
-            names = ", ".join(cluster.name for cluster in found)
+        if len(clusters) > 1:
+            names = ", ".join(cluster.name for cluster in clusters)
             raise UserError(f"several clusters run here ({names}); choose one with --name")
-        return found[0] if found else None
-    for cluster in found:
+        return clusters[0] if clusters else None
+    for cluster in clusters:
         if cluster.name == name:
             return cluster
-    names = ", ".join(cluster.name for cluster in found) or "none"
+    names = ", ".join(cluster.name for cluster in clusters) or "none"
     raise UserError(f"no cluster named {name} was started here; there is: {names}")
 
 
 def forget(name: str) -> None:
-    """Remove the record; what else lies in the folder stays."""
+    """Remove the record; the rest of the folder stays."""
     (clusters_folder() / name / _RECORD).unlink(missing_ok=True)
 
 
@@ -93,5 +92,5 @@ def _read(record: Path) -> RegisteredCluster:
         return RegisteredCluster(**data, processes=processes)
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(
-            f"{record} is no record of a cluster ({error}); end its processes by hand and remove it"
+            f"{record} is not a cluster record ({error}); end its processes by hand and remove it"
         ) from error

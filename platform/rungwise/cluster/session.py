@@ -1,4 +1,4 @@
-"""Join the cluster of a submitted job, or start Ray on this machine; keep its noise in its logs."""
+"""Join the cluster of a submitted job, or start Ray on this machine, and quieten its output."""
 
 from __future__ import annotations
 
@@ -13,52 +13,19 @@ from types import FrameType
 import ray
 
 from rungwise.cluster import expected_nodes
+from rungwise.cluster.environment import ENVIRONMENT
 from rungwise.core.context import ComputeConfig
 from rungwise.core.storage import Folder
-
-# What every process of ours wants set before Ray is imported by it. A value the user set wins.
-ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    # Train's controller polls its workers at this interval and every report waits for a poll; its
-    # default of 2 s is most of a short run.
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
-    # How long Train waits for room for its workers before it looks anew how many there can be. What
-    # it knows of the nodes is up to 20 s old, so after the loss of one it first waits for too many;
-    # its default of a minute is then a minute of standstill. It waits again as often as it must.
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",
-    # How often Train asks whether a node is to be taken away; its 5 s are much of a short notice.
-    "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
-    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
-    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "AIR_VERBOSITY": "0",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    # It prints the address of each run that ends, with the password if there is one in it.
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # tracking.py tries again by itself, and must not sit out minutes of MLflow's own patience.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
-    "TOKENIZERS_PARALLELISM": "true",
-}
-
-
-def set_environment() -> None:
-    """Set the variables above where the user has not; call before anything imports Ray."""
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
 
 
 @contextlib.contextmanager
 def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[None]:
-    """A connection to Ray for the time of the block.
+    """Connect to Ray for the duration of the block.
 
     Inside a submitted job, or with RAY_ADDRESS set, this joins that cluster. Otherwise Ray is
-    started here with this machine's cores, and ends with the block; other clusters on the machine
-    are neither joined nor touched; `num_cpus` tells it of fewer or more than there are cores. Ray
-    2.60 on Linux opens its ports on every interface whatever address it is given; the token it
-    makes for a local cluster is what keeps others out.
+    started here with this machine's cores, or `num_cpus`, and ends with the block; other clusters
+    on the machine are neither joined nor touched. Ray 2.60 on Linux opens its ports on every
+    interface whatever address it is given; the token of a local cluster keeps others out.
     """
     address = os.environ.get("RAY_ADDRESS")
     if ray.is_initialized():
@@ -92,10 +59,10 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
 
 
 def _source_path(address: str | None) -> dict[str, str]:
-    """Where workers of a cluster find this package if it came with a job's working directory.
+    """The PYTHONPATH of workers if this package came with a job's working directory.
 
-    Ray unpacks that directory on every node, at places of its own, and starts workers in it; so the
-    path has to be relative.
+    Ray unpacks that directory somewhere on every node and starts workers in it, so the path has to
+    be relative.
     """
     source_root = Path(__file__).resolve().parents[2]
     if address is None or not source_root.is_relative_to(Path.cwd().resolve()):
@@ -105,9 +72,9 @@ def _source_path(address: str | None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM, which is how a job is stopped, ends a run as Ctrl-C does: runs closed, state kept.
+    """Make SIGTERM, which stops a job, end a run as Ctrl-C does: runs closed, state kept.
 
-    Ray has put a handler of its own there, so this comes after `ray.init`.
+    `ray.init` installs a handler of its own, so this comes after it.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -121,14 +88,14 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 
 def quiet_ray_data() -> None:
-    """Ray Data without bars and reports; results in the order of the input. Call in each stage."""
+    """Silence Ray Data and keep results in the order of the input. Call it in each stage."""
     from ray.data import DataContext
 
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_options.preserve_order = True
-    # At ERROR it prints the traceback of what the driver is about to report in one line.
+    # At ERROR it prints the traceback of an error that the driver reports in one line.
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
 
 
@@ -139,10 +106,10 @@ def _quiet_loggers() -> None:
 
 @contextlib.contextmanager
 def shared_scratch(output: Folder, name: str) -> Iterator[str]:
-    """A place below an artifact for what Ray Train and Tune write for themselves; gone at the end.
+    """A folder for files of Ray Train and Tune themselves, removed at the end of the block.
 
-    It lies with the artifact because every node of a cluster reaches that, and its name begins with
-    a dot because it is no part of the artifact.
+    It is below the artifact because every node of a cluster reaches that, and its name begins with
+    a dot because it is not part of the artifact.
     """
     folder = output / f".{name}"
     try:

@@ -1,31 +1,21 @@
-"""`rungwise doctor`: what a run would find here, in one table, and what is wrong with it."""
+"""`rungwise doctor [CONFIG]`: print what a run would find here, and what is wrong with it."""
 
 from __future__ import annotations
 
-import importlib.metadata
+import argparse
 import os
 import platform
 import shutil
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import psutil
-from packaging.requirements import Requirement
-from rich.console import Console
-from rich.table import Table
+from rungwise.commands.arguments import Commands, add_overrides, add_verb
 
-from rungwise.core.config import load
-from rungwise.core.errors import UserError
-from rungwise.core.exit_codes import FAILED, OK
-from rungwise.core.storage import Folder
-from rungwise.core.tracking import default_uri, without_password
-from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.workflow import root_folder, tracking_uri
+if TYPE_CHECKING:
+    from rungwise.core.storage import Folder
 
 _SHOWN = ("ray", "torch", "mlflow", "tokenizers", "pyarrow", "numpy", "s3fs")
 _MEMORY_GIB = 6.0
@@ -35,23 +25,34 @@ _SERVER_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One row: what was looked at, what was found, and what to do if it is not well."""
+    """One row: what was looked at, what is there, and what to do if it is not well."""
 
     what: str
-    found: str
+    value: str
     state: Literal["ok", "look", "wrong"] = "ok"
     remedy: str = ""
 
 
-def doctor(config: str | None, overrides: Sequence[str]) -> int:
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, "doctor", doctor, "print versions, resources and what is wrong")
+    parser.add_argument("config", metavar="CONFIG", nargs="?", help="look at this recipe's root")
+    add_overrides(parser)
+
+
+def doctor(options: argparse.Namespace) -> int:
     """Print the table; status 1 if something is wrong that a run would fail on."""
-    findings = list(examine(config, overrides))
+    from rich.console import Console
+    from rich.table import Table
+
+    from rungwise.core.exit_codes import FAILED, OK
+
+    findings = list(examine(options.config, options.overrides))
     table = Table(box=None, pad_edge=False)
     for heading in ("", "what", "found", "what to do"):
         table.add_column(heading, overflow="fold")
     marks = {"ok": "[green]ok[/]", "look": "[yellow]look[/]", "wrong": "[bold red]wrong[/]"}
     for finding in findings:
-        table.add_row(marks[finding.state], finding.what, finding.found, finding.remedy)
+        table.add_row(marks[finding.state], finding.what, finding.value, finding.remedy)
     console = Console()
     console.print(table)
     wrong = sum(finding.state == "wrong" for finding in findings)
@@ -60,7 +61,7 @@ def doctor(config: str | None, overrides: Sequence[str]) -> int:
 
 
 def examine(config: str | None, overrides: Sequence[str]) -> Iterator[Finding]:
-    """Every finding, in the order of the table."""
+    """Yield every finding, in the order of the table."""
     yield _python()
     yield from _packages()
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -90,6 +91,10 @@ def _python() -> Finding:
 
 
 def _packages() -> Iterator[Finding]:
+    import importlib.metadata
+
+    from packaging.requirements import Requirement
+
     required = {
         requirement.name: requirement
         for text in importlib.metadata.requires("rungwise") or []
@@ -109,12 +114,14 @@ def _packages() -> Iterator[Finding]:
 
 
 def _memory() -> Finding:
+    import psutil
+
     memory = psutil.virtual_memory()
     available = memory.available / 2**30
-    found = f"{available:.1f} GiB available of {memory.total / 2**30:.1f}"
+    room = f"{available:.1f} GiB available of {memory.total / 2**30:.1f}"
     if available >= _MEMORY_GIB:
-        return Finding("memory", found)
-    return Finding("memory", found, "look", f"the quickstart may take {_MEMORY_GIB:.0f} GiB")
+        return Finding("memory", room)
+    return Finding("memory", room, "look", f"the quickstart may take {_MEMORY_GIB:.0f} GiB")
 
 
 def _gpu() -> Finding:
@@ -127,15 +134,22 @@ def _gpu() -> Finding:
 
 
 def _places(config: str | None, overrides: Sequence[str]) -> tuple[Folder, str]:
+    from rungwise.core.storage import Folder
+    from rungwise.core.tracking import default_uri
+
     if config is None:
         root = Folder.at("artifacts")
         return root, default_uri(root, os.environ.get("MLFLOW_TRACKING_URI"))
-    recipe = load(Recipe, config, overrides)
+    from rungwise.pipeline.workflow import load_recipe, root_folder, tracking_uri
+
+    recipe = load_recipe(config, overrides)
     root = root_folder(recipe.root)
     return root, tracking_uri(recipe, root)
 
 
 def _disk(root: Folder) -> Finding:
+    from rungwise.core.errors import UserError
+
     if root.remote:
         try:
             root.check_writable("root")
@@ -146,15 +160,19 @@ def _disk(root: Folder) -> Finding:
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free / 2**30
-    found = f"{root.uri}, {free:.1f} GiB free"
+    room = f"{root.uri}, {free:.1f} GiB free"
     if not os.access(place, os.W_OK):
-        return Finding("root", found, "wrong", "not writable; set another root")
+        return Finding("root", room, "wrong", "not writable; set another root")
     if free < _DISK_GIB:
-        return Finding("root", found, "look", f"less than {_DISK_GIB:.0f} GiB; free some space")
-    return Finding("root", found)
+        return Finding("root", room, "look", f"less than {_DISK_GIB:.0f} GiB; free some space")
+    return Finding("root", room)
 
 
 def _tracking(uri: str) -> Finding:
+    import urllib.request
+
+    from rungwise.core.tracking import without_password
+
     shown = without_password(uri)
     if not uri.startswith("http"):
         return Finding("MLflow", shown)
@@ -162,7 +180,7 @@ def _tracking(uri: str) -> Finding:
         with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_SERVER_SECONDS) as answer:
             answer.read()
         return Finding("MLflow", f"{shown} answers")
-    except (urllib.error.URLError, OSError) as error:
+    except OSError as error:
         return Finding(
             "MLflow",
             f"{shown} does not answer ({error})",

@@ -1,32 +1,47 @@
-"""`rungwise dry-run CONFIG`: what pretraining a recipe would take, before anything is spent."""
+"""`rungwise dry-run CONFIG`: print what pretraining would take, before anything is spent."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import argparse
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rungwise.commands.arguments import Commands, add_overrides, add_verb
 
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import load
-from rungwise.core.errors import UserError
-from rungwise.core.exit_codes import OK
-from rungwise.core.stage import Stage
-from rungwise.pipeline.recipe import Recipe, check_training, planned_vocab_size, pretrain_stages
-from rungwise.pipeline.workflow import root_folder
-from rungwise.pretraining.config import PretrainStageConfig
-from rungwise.pretraining.estimate import Measures, dry_run
-from rungwise.training.curriculum import READ_BY_NAME
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
-def dry_run_command(
-    config: str, overrides: Sequence[str], tokens_per_second: float | None = None
-) -> int:
-    """Print it. Instances that are built are measured; else every row is taken to be full."""
-    recipe = load(Recipe, config, overrides)
+def add(commands: Commands) -> None:
+    parser = add_verb(
+        commands,
+        "dry-run",
+        dry_run,
+        "print parameters, memory, time and cost, before anything is spent",
+    )
+    parser.add_argument("config", metavar="CONFIG")
+    parser.add_argument(
+        "--tokens-per-second", type=float, help="of the whole run, where it is known"
+    )
+    add_overrides(parser)
+
+
+def dry_run(options: argparse.Namespace) -> int:
+    """Print the estimate. Instances that are built are measured; else rows count as full."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from rungwise.core import artifact as artifacts
+    from rungwise.core.artifact import Artifact
+    from rungwise.core.errors import UserError
+    from rungwise.core.exit_codes import OK
+    from rungwise.pipeline.recipe import check_training, planned_vocab_size, pretrain_stages
+    from rungwise.pipeline.workflow import load_recipe, root_folder
+    from rungwise.pretraining import estimate
+    from rungwise.pretraining.config import PretrainStageConfig
+    from rungwise.pretraining.estimate import Measures
+    from rungwise.training.curriculum import READ_BY_NAME
+
+    recipe = load_recipe(options.config, options.overrides)
     check_training(recipe)
     assert recipe.model
     assert recipe.pretrain
@@ -37,9 +52,11 @@ def dry_run_command(
         # A text that is not there yet is no reason not to ask what it would take to train on it.
         console.print(f"[yellow]the corpus cannot be read: {escape(str(error))}[/]")
         stages = {}
-    built: dict[str, Artifact | None] = {
-        name: _built(stages[name], recipe) if name in stages else None for name in READ_BY_NAME
-    }
+    root = root_folder(recipe.root)
+    built: dict[str, Artifact | None] = dict.fromkeys(READ_BY_NAME)
+    for name in stages.keys() & built.keys():
+        folder = artifacts.folder_of(root, name, recipe.name, stages[name].fingerprint)
+        built[name] = artifacts.load(folder)
     measures = [
         Measures.planned(settings, planned_vocab_size(recipe))
         if artifact is None
@@ -51,45 +68,45 @@ def dry_run_command(
         if settings is not None
     ]
     settings = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
-    found = dry_run(settings, measures, recipe.compute, tokens_per_second=tokens_per_second)
-    show(found, all(each.instances for each in measures), console)
+    estimated = estimate.dry_run(
+        settings, measures, recipe.compute, tokens_per_second=options.tokens_per_second
+    )
+    _show(estimated, all(each.instances for each in measures), console)
     return OK
 
 
-def _built(stage: Stage, recipe: Recipe) -> Artifact | None:
-    root = root_folder(recipe.root)
-    return artifacts.load(artifacts.folder_of(root, stage.name, recipe.name, stage.fingerprint))
+def _show(estimated: dict[str, Any], built: bool, console: Console) -> None:
+    from rich.table import Table
 
-
-def show(found: dict[str, Any], built: bool, console: Console) -> None:
-    """Print what `dry_run` found as a person reads it."""
     table = Table(box=None, pad_edge=False, show_header=False)
-    accumulated = f"{found['micro_batch_size']} x {found['accumulation']} x {found['workers']}"
+    accumulated = (
+        f"{estimated['micro_batch_size']} x {estimated['accumulation']} x {estimated['workers']}"
+    )
     rows = {
-        "parameters": f"{found['parameters']:,}",
-        "devices": f"{found['devices']}, {found['parallel']}",
-        "batch": f"{found['global_batch_size']} = at most {accumulated} "
+        "parameters": f"{estimated['parameters']:,}",
+        "devices": f"{estimated['devices']}, {estimated['parallel']}",
+        "batch": f"{estimated['global_batch_size']} = at most {accumulated} "
         "(micro-batch x accumulation x workers)",
         "steps": ", then ".join(
             f"{phase['steps']:,} of {phase['tokens_a_step']:,.0f} tokens "
             f"(length {phase['sequence_length']})"
-            for phase in found["phases"]
+            for phase in estimated["phases"]
         ),
-        "tokens": f"{found['tokens']:,.0f}"
+        "tokens": f"{estimated['tokens']:,.0f}"
         + ("" if built else " (instances are not built: rows taken as full)"),
-        "epochs": ", then ".join(f"{phase['epochs']:.2f}" for phase in found["phases"])
+        "epochs": ", then ".join(f"{phase['epochs']:.2f}" for phase in estimated["phases"])
         if built
         else "not known before instances are built",
-        "operations": f"{found['total_flops']:.3g}, {found['flops_per_token'] / 1e6:.1f} MFLOP a "
-        "token",
-        "memory": f"about {found['memory_bytes_a_device'] / 1e9:.1f} GB a device, by rule",
+        "operations": f"{estimated['total_flops']:.3g}, "
+        f"{estimated['flops_per_token'] / 1e6:.1f} MFLOP a token",
+        "memory": f"about {estimated['memory_bytes_a_device'] / 1e9:.1f} GB a device, by rule",
         "speed": "not known"
-        if found["tokens_per_second"] is None
-        else f"{found['tokens_per_second']:,.0f} tokens/s, {found['tokens_per_second_is']}",
-        "time": "not known" if found["seconds"] is None else _duration(found["seconds"]),
+        if estimated["tokens_per_second"] is None
+        else f"{estimated['tokens_per_second']:,.0f} tokens/s, {estimated['tokens_per_second_is']}",
+        "time": "not known" if estimated["seconds"] is None else _duration(estimated["seconds"]),
         "cost": "not known: set compute.price_per_hour"
-        if found["cost"] is None
-        else f"{found['cost']:,.2f}, in the unit of compute.price_per_hour",
+        if estimated["cost"] is None
+        else f"{estimated['cost']:,.2f}, in the unit of compute.price_per_hour",
     }
     for name, value in rows.items():
         table.add_row(name, value)

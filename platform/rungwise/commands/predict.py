@@ -1,4 +1,4 @@
-"""`rungwise predict MODEL`: answers for text, TSV or JSON Lines, as they are read.
+"""`rungwise predict MODEL`: answer text, TSV or JSON Lines, as they are read.
 
 MODEL is a registered model (models:/NAME@alias or models:/NAME/VERSION), the folder of an evaluate
 artifact, on this machine or an object store, or artifacts/evaluate for the newest. Predictions go
@@ -7,6 +7,7 @@ out batch by batch, one JSON object a line, so that a pipe may be endless.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -14,40 +15,49 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from rungwise.core import artifact as artifacts
-from rungwise.core.errors import DataError, UserError
-from rungwise.core.exit_codes import OK
-from rungwise.core.storage import Folder
-from rungwise.core.tracking import default_uri, quieten_mlflow
-from rungwise.finetune import DESCRIPTION
-from rungwise.pipeline.workflow import root_folder
-from rungwise.serving.predictor import Predictor
-from rungwise.tasks.examples import Example
-from rungwise.tasks.unlabelled import SUFFIXES, Format, read_lines
+from rungwise.commands.arguments import Commands, add_verb, at_least_one
 
-_REGISTERED = "models:/"
+if TYPE_CHECKING:
+    from rungwise.serving.predictor import Predictor
+    from rungwise.tasks.examples import Example
+    from rungwise.tasks.unlabelled import Format
 
 
-def predict_command(
-    model: str, source: str, to: str, form: Format | None, batch_size: int, root: str
-) -> int:
-    """Read `source` ("-" is standard input), write to `to` ("-" is standard output)."""
-    form = form or _format_of(source)
-    predictor = find(model, root)
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, "predict", predict, "answer with a fine-tuned model, as JSON Lines")
+    parser.add_argument(
+        "model", metavar="MODEL", help="models:/NAME@champion, or artifacts/evaluate, or one in it"
+    )
+    parser.add_argument("--input", default="-", metavar="FILE", help="standard input if left out")
+    parser.add_argument("--to", default="-", metavar="FILE", help="standard output if left out")
+    parser.add_argument("--format", choices=("text", "tsv", "jsonl"), help="else by the ending")
+    parser.add_argument("--batch-size", type=at_least_one, default=64, metavar="N")
+    parser.add_argument("--root", default="artifacts", help="whose registry models:/ names")
+
+
+def predict(options: argparse.Namespace) -> int:
+    """Read the input line by line and write the answers ("-" is standard input and output)."""
+    from rungwise.core.exit_codes import OK
+    from rungwise.pipeline.loading import find_predictor
+    from rungwise.tasks.unlabelled import read_lines
+
+    source = options.input
+    form = options.format or _format_of(source)
+    predictor = find_predictor(options.model, options.root)
     with ExitStack() as stack:
         lines = _opened(source, stack)
-        written = stack.enter_context(_whole_or_nothing(to))
+        written = stack.enter_context(_whole_or_nothing(options.to))
         examples = read_lines(lines, form, predictor.info, "stdin" if source == "-" else source)
-        for line in answers(predictor, examples, batch_size):
+        for line in answers(predictor, examples, options.batch_size):
             written.write(line)
             written.flush()
     return OK
 
 
 def answers(predictor: Predictor, examples: Iterable[Example], batch_size: int) -> Iterator[str]:
-    """The lines of one batch after the other."""
+    """Yield the lines of one batch after the other."""
     rest = iter(examples)
     while batch := list(islice(rest, batch_size)):
         predictions = predictor(batch)
@@ -57,41 +67,10 @@ def answers(predictor: Predictor, examples: Iterable[Example], batch_size: int) 
         )
 
 
-def find(model: str, root: str) -> Predictor:
-    """The model that is meant. UserError where there is none, with what would do."""
-    if model.startswith(_REGISTERED):
-        return _registered(model, root)
-    folder = Folder.at(model)
-    if not folder.exists(DESCRIPTION):
-        found = artifacts.at_or_below(folder)
-        if found is None:
-            raise UserError(
-                f"{model}: no fine-tuned model here; expected models:/NAME@ALIAS, the folder of an "
-                "evaluate artifact, such as artifacts/evaluate/NAME-FINGERPRINT, or "
-                "artifacts/evaluate for the newest"
-            )
-        folder = found.folder
-    return Predictor.load(folder)
-
-
-def _registered(model: str, root: str) -> Predictor:
-    import mlflow.artifacts
-    from mlflow.exceptions import MlflowException
-
-    quieten_mlflow()
-    uri = default_uri(root_folder(root), os.environ.get("MLFLOW_TRACKING_URI"))
-    mlflow.set_tracking_uri(uri)
-    try:
-        folder = Path(mlflow.artifacts.download_artifacts(model))
-    except MlflowException as error:
-        raise UserError(
-            f"{model}: not found in the registry at {uri} ({error.message}); give --root, or set "
-            "MLFLOW_TRACKING_URI"
-        ) from error
-    return Predictor.load(Folder.at(folder / "artifacts"))
-
-
 def _format_of(source: str) -> Format:
+    from rungwise.core.errors import UserError
+    from rungwise.tasks.unlabelled import SUFFIXES
+
     suffix = Path(source).suffix.lower()
     if source != "-" and suffix in SUFFIXES:
         return SUFFIXES[suffix]
@@ -102,6 +81,8 @@ def _format_of(source: str) -> Format:
 
 
 def _opened(source: str, stack: ExitStack) -> Iterable[str]:
+    from rungwise.core.errors import DataError
+
     if source == "-":
         return sys.stdin
     try:
@@ -112,7 +93,9 @@ def _opened(source: str, stack: ExitStack) -> Iterable[str]:
 
 @contextmanager
 def _whole_or_nothing(to: str) -> Iterator[TextIO]:
-    """Standard output, or a file that has its name only when everything is in it."""
+    """Open standard output, or a file that has its name only when everything is in it."""
+    from rungwise.core.errors import UserError
+
     if to == "-":
         yield sys.stdout
         return

@@ -1,208 +1,81 @@
-"""`rungwise prove-resume CONFIG`: kill a run for good, start it again with other workers, compare.
+"""`rungwise prove-resume CONFIG`: kill a run, resume it elsewhere, print a certificate.
 
-    undisturbed   n workers ─────────────────────────────────────────> losses, hash of the rows
-    disturbed     n workers ──> SIGKILL to every process of it, at a random step of epoch 2
-                  m workers ──> from the last checkpoint to the end ─> losses, hash of the rows
-
-Each run is the pretrain stage in a process of its own with a Ray of its own. The certificate holds
-what was compared, step by step: the hash over the (instance, epoch) pairs of every step so far, and
-the losses of both runs; and the largest relative difference of a loss, versions and seeds. It is
-written as JSON, and printed with the steps that matter. What the runs left goes when they agree.
+pretraining/resume_proof.py says what is compared.
 """
 
 from __future__ import annotations
 
-import contextlib
-import datetime
-import json
-import os
-import random
-import secrets
-import subprocess
-import sys
-import tempfile
+import argparse
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psutil
-from rich.console import Console
-from rich.table import Table
+from rungwise.commands.arguments import Commands, add_overrides, add_verb, at_least_one
 
-from rungwise.cluster.session import session, set_environment
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import fingerprint, load
-from rungwise.core.context import ComputeConfig, Context, SilentReporter
-from rungwise.core.errors import ConfigError, UserError
-from rungwise.core.exit_codes import OK
-from rungwise.core.provenance import provenance
-from rungwise.core.storage import Folder
-from rungwise.core.tracking import Tracker
-from rungwise.pipeline import runner
-from rungwise.pipeline.recipe import Recipe, instances_stages
-from rungwise.pipeline.workflow import root_folder, spool_folder, tracking_uri
-from rungwise.pretraining import gradient
-from rungwise.pretraining.config import PretrainStageConfig, by_gradient
-from rungwise.training.curriculum import READ_BY_NAME, first_longer_step
-
-# The largest relative difference of a loss that counts as the same, with other workers: sums of
-# float32 in another order, and the same with products in bfloat16.
-TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}
-CERTIFICATE = "resume-certificate.json"
-
-_POLL_SECONDS = 0.05
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 
-def prove_resume_command(
-    config: str, overrides: Sequence[str], workers_after: int | None = None
-) -> int:
+def add(commands: Commands) -> None:
+    parser = add_verb(
+        commands,
+        "prove-resume",
+        prove_resume,
+        "kill a run, resume it elsewhere, print a certificate",
+    )
+    parser.add_argument("config", metavar="CONFIG")
+    parser.add_argument(
+        "--workers-after",
+        type=at_least_one,
+        metavar="N",
+        help="workers after the kill; by default one less than before, or two after one",
+    )
+    add_overrides(parser)
+
+
+def prove_resume(options: argparse.Namespace) -> int:
     """Build the instances of a recipe if they are missing, prove, print the certificate.
 
     It is written below the recipe's root, in `proof/`. Returns 0 if the runs agree, else 1.
     """
+    from rungwise.cluster.environment import set_environment
+
     set_environment()
-    recipe = load(Recipe, config, overrides)
+    from rich.console import Console
+
+    from rungwise.core.config import fingerprint
+    from rungwise.core.errors import ConfigError
+    from rungwise.core.exit_codes import FAILED, OK
+    from rungwise.pipeline import workflow
+    from rungwise.pipeline.recipe import instances_stages
+    from rungwise.pretraining.config import PretrainStageConfig
+    from rungwise.pretraining.resume_proof import CERTIFICATE, prove_resume
+
+    recipe = workflow.load_recipe(options.config, options.overrides)
     if recipe.model is None or recipe.pretrain is None:
         raise ConfigError("prove-resume needs the blocks model and pretrain in the config")
     console = Console()
-    root = root_folder(recipe.root)
-    stages = list(instances_stages(recipe).values())
-    uri = tracking_uri(recipe, root)
-    outcome = runner.run(
-        stages,
-        root,
-        recipe.name,
-        recipe.compute,
-        lambda: Tracker(uri, recipe.tracking.experiment, spool_folder(root)),
-        console,
-    )
+    built = workflow.run(lambda recipe: list(instances_stages(recipe).values()), recipe, console)
     settings = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
-    place = root / "proof" / fingerprint({"config": settings, "at": time.time_ns()})
+    name = fingerprint({"config": settings, "at": time.time_ns()})
+    place = workflow.root_folder(recipe.root) / "proof" / name
     certificate = prove_resume(
         settings,
-        outcome.artifacts,
+        built.artifacts,
         recipe.compute,
         place,
-        workers_after,
+        options.workers_after,
         console=console,
     )
-    show(certificate, console)
+    _show(certificate, console)
     console.print(f"certificate  {place.path(CERTIFICATE)}", markup=False, soft_wrap=True)
-    return OK if certificate["verdict"] == "same" else 1
+    return OK if certificate["verdict"] == "same" else FAILED
 
 
-def prove_resume(
-    config: PretrainStageConfig,
-    inputs: Mapping[str, Artifact],
-    compute: ComputeConfig,
-    place: Folder,
-    workers_after: int | None = None,
-    seed: int | None = None,
-    console: Console | None = None,
-) -> dict[str, Any]:
-    """Run the proof in `place`; the certificate, which is also written there.
+def _show(certificate: dict[str, Any], console: Console) -> None:
+    from rich.table import Table
 
-    `workers_after` is by default one less than before, or two after one; `seed` chooses the step of
-    the kill; `console` is told how far it is. Raises UserError if the run does not reach its second
-    epoch, or does not fit one of the numbers of workers.
-    """
-    console = console or Console(quiet=True)
-    settings = by_gradient(config.pretrain, "steps").model_copy(update={"log_every_steps": 1})
-    config = config.model_copy(update={"pretrain": settings})
-    before = compute.num_workers
-    after = workers_after or (before - 1 if before > 1 else 2)
-    seed = secrets.randbelow(1 << 31) if seed is None else seed
-    first, last = second_epoch(config, inputs["instances"])
-    kill_at = random.Random(seed).randint(first, last)
-    # At least one checkpoint must lie before the kill, and not all of them in the first epoch.
-    every = min(compute.checkpoint_every_steps, max(1, kill_at // 3))
-    # How many workers there are is what is proved here, so none may go missing.
-    compute = compute.model_copy(update={"checkpoint_every_steps": every, "min_workers": None})
-    changed = compute.model_copy(update={"num_workers": after})
-    for one in (compute, changed):
-        gradient.check_fit(config, inputs, one)
-    read = {name: inputs[name] for name in READ_BY_NAME if name in inputs}
-
-    straight, broken = place / "undisturbed", place / "disturbed"
-    undisturbed = _run(config, read, compute, straight, "1 of 3, undisturbed", console)
-    assert undisturbed is not None
-    _run(config, read, compute, broken, "2 of 3, to be killed", console, kill_at)
-    disturbed = _run(config, read, changed, broken, "3 of 3, resumed", console)
-    assert disturbed is not None
-    certificate = {
-        **_compared(undisturbed, disturbed, same_workers=before == after),
-        "workers": {"undisturbed": before, "until_the_kill": before, "after_it": after},
-        "parallel": compute.parallel,
-        "killed_at_step": kill_at,
-        "resumed_at_step": disturbed["attempts"][-1]["step"],
-        "steps": undisturbed["steps"],
-        "instances": inputs["instances"].summary["instances"]["train"],
-        "global_batch_size": settings.global_batch_size,
-        "epochs": undisturbed["epochs"],
-        "precision": _precision(undisturbed),
-        "seeds": {"pretrain": settings.seed, "kill": seed},
-        "config": fingerprint({"config": config}),
-        "instances_fingerprints": [artifact.fingerprint for artifact in read.values()],
-        "made_by": provenance(),
-        "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
-    place.write_bytes(CERTIFICATE, json.dumps(certificate, indent=1).encode())
-    if certificate["verdict"] == "same":
-        straight.remove()
-        broken.remove()
-    return certificate
-
-
-def second_epoch(config: PretrainStageConfig, instances: Artifact) -> tuple[int, int]:
-    """The first and the last step of the second epoch at which a run can be killed."""
-    count = instances.summary["instances"]["train"]
-    settings = by_gradient(config.pretrain, "steps")
-    size, steps = settings.global_batch_size, settings.steps
-    longer_from = first_longer_step(steps, settings.longer_share)
-    first, last = -(-count // size) + 1, min(2 * count // size, steps - 1, longer_from)
-    if last < first:
-        raise UserError(
-            f"pretrain.steps is {steps}, which reads {steps * size / count:.2f} epochs of "
-            f"{count:,} instances, but the kill is in the second; set pretrain.steps={first + 10} "
-            "or more, or use a smaller corpus"
-        )
-    return first, last
-
-
-def _precision(summary: dict[str, Any]) -> str:
-    """What "auto" came to."""
-    return "bfloat16" if summary["bfloat16"] else "float32"
-
-
-def _compared(one: dict[str, Any], other: dict[str, Any], same_workers: bool) -> dict[str, Any]:
-    """What is the same in two runs, and what is not."""
-    tolerance = 0.0 if same_workers else TOLERANCES[_precision(one)]
-    pairs = list(zip(one["history"], other["history"], strict=False))
-    difference = max(_difference(a["loss"], b["loss"]) for a, b in pairs)
-    steps_alike = [a["step"] for a in one["history"]] == [b["step"] for b in other["history"]]
-    differing = [a[0] for a, b in zip(one["data"], other["data"], strict=False) if a != b]
-    same_rows = one["data"] == other["data"]
-    return {
-        "verdict": "same" if same_rows and steps_alike and difference <= tolerance else "DIFFERENT",
-        "same_instances_at_every_step": same_rows,
-        "first_differing_step": differing[0] if differing else None,
-        "data_hash": {"undisturbed": one["data_hash"], "disturbed": other["data_hash"]},
-        "largest_relative_loss_difference": difference,
-        "allowed_loss_difference": tolerance,
-        "bit_identical_losses": one["history"] == other["history"],
-        # Rows of [step, undisturbed, disturbed].
-        "data_hash_by_step": [
-            [a[0], a[1], b[1]] for a, b in zip(one["data"], other["data"], strict=False)
-        ],
-        "loss_by_step": [[a["step"], a["loss"], b["loss"]] for a, b in pairs],
-    }
-
-
-def show(certificate: dict[str, Any], console: Console) -> None:
-    """Print a certificate as a person reads it."""
     table = Table(box=None, pad_edge=False, show_header=False)
     workers = certificate["workers"]
     for name, value in (
@@ -237,10 +110,14 @@ def show(certificate: dict[str, Any], console: Console) -> None:
 
 
 def _steps_that_matter(certificate: dict[str, Any]) -> Table:
-    """The first and the last step, those around the kill, and where the runs differ most."""
+    """Tabulate the first and last step, those around the kill, and where the runs differ most."""
+    from rich.table import Table
+
+    from rungwise.pretraining.resume_proof import relative_difference
+
     hashes = {step: (one, other) for step, one, other in certificate["data_hash_by_step"]}
     losses = {step: (one, other) for step, one, other in certificate["loss_by_step"]}
-    differences = {step: _difference(*pair) for step, pair in losses.items()}
+    differences = {step: relative_difference(*pair) for step, pair in losses.items()}
     killed, resumed = certificate["killed_at_step"], certificate["resumed_at_step"]
     notes: defaultdict[int, list[str]] = defaultdict(list)
     for step, note in (
@@ -264,128 +141,3 @@ def _steps_that_matter(certificate: dict[str, Any]) -> Table:
             shown = (f"{losses[step][0]:.4f}", f"{differences[step]:.1e}")
         table.add_row(str(step), one[:16], other[:16], *shown, ", ".join(notes[step]))
     return table
-
-
-def _difference(one: float, other: float) -> float:
-    """Relative to the first."""
-    return abs(one - other) / abs(one)
-
-
-class StepFile(SilentReporter):
-    """Writes the last step to a file. At step `hold_at` it stands still, to be killed there."""
-
-    def __init__(self, path: str, hold_at: int | None) -> None:
-        self._path = path
-        self._hold_at = hold_at
-
-    def progress(self, done: float, total: float, **shown: float | str) -> None:
-        Path(self._path).write_text(f"{done:.0f}")
-        while self._hold_at is not None and done >= self._hold_at:
-            time.sleep(_POLL_SECONDS)
-
-
-def _run(
-    config: PretrainStageConfig,
-    read: Mapping[str, Artifact],
-    compute: ComputeConfig,
-    output: Folder,
-    title: str,
-    console: Console,
-    kill_at: int | None = None,
-) -> dict[str, Any] | None:
-    """The pretrain stage in a process of its own; its summary, or None if it was killed."""
-    began = time.monotonic()
-    workers, total = compute.num_workers, by_gradient(config.pretrain, "steps").steps
-    title = f"run {title}: {workers} worker{'s' if workers > 1 else ''}"
-    with tempfile.TemporaryDirectory(prefix="rungwise-proof-") as scratch:
-        steps, result = Path(scratch) / "step", Path(scratch) / "summary.json"
-        job = {
-            "config": config.model_dump(mode="json"),
-            "compute": compute.model_dump(mode="json"),
-            "instances": {name: artifact.folder.uri for name, artifact in read.items()},
-            "output": output.uri,
-            "steps": str(steps),
-            "hold_at": kill_at,
-            "result": str(result),
-        }
-        path = Path(scratch) / "job.json"
-        path.write_text(json.dumps(job))
-        # A Ray of its own: a cluster is not ours to kill.
-        variables = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-        with (Path(scratch) / "log").open("w+b") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "rungwise.commands.prove_resume", str(path)],
-                env=variables | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                stdout=log,
-                stderr=log,
-            )
-            try:
-                with console.status(f"{title}, starting") as status:
-                    while process.poll() is None:
-                        step = _read_step(steps)
-                        if kill_at is not None and step >= kill_at:
-                            break
-                        if step >= 0:
-                            status.update(f"{title}, step {step} of {total}")
-                        time.sleep(_POLL_SECONDS)
-            finally:
-                kill_with_children(process.pid)
-                process.wait()
-            done = _read_step(steps)
-            console.print(f"{title}, {done} of {total} steps in {time.monotonic() - began:.0f} s")
-            if kill_at is not None and done >= kill_at:
-                return None
-            if not result.exists():
-                log.seek(0)
-                raise UserError(f"a run of the proof failed: {_last_line(log.read())}")
-        return json.loads(result.read_text())
-
-
-def kill_with_children(pid: int) -> None:
-    """SIGKILL to a process and to all that it started, each by its id."""
-    try:
-        parent = psutil.Process(pid)
-        family = [parent, *parent.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return
-    for process in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
-def _read_step(path: Path) -> int:
-    text = path.read_text() if path.exists() else ""
-    return int(text) if text else -1
-
-
-def _last_line(log: bytes) -> str:
-    lines = [line for line in log.decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it said nothing"
-
-
-def _work(path: str) -> None:
-    """What the process of one run does."""
-    job = json.loads(Path(path).read_text())
-    compute = ComputeConfig(**job["compute"])
-    inputs: dict[str, Artifact] = {}
-    for name, uri in job["instances"].items():
-        artifact = artifacts.load(Folder.at(uri))
-        assert artifact is not None
-        inputs[name] = artifact
-    context = Context(compute, StepFile(job["steps"], job["hold_at"]))
-    output = Folder.at(job["output"])
-    with session(compute):
-        summary = gradient.run(
-            PretrainStageConfig.model_validate(job["config"]),
-            inputs,
-            output,
-            context,
-        )
-    Folder.at(Path(job["result"]).parent).write_bytes(
-        Path(job["result"]).name, json.dumps(summary).encode()
-    )
-
-
-if __name__ == "__main__":
-    set_environment()
-    _work(sys.argv[1])

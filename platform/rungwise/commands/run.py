@@ -1,65 +1,62 @@
-"""What `rungwise run` and `python WORKFLOW CONFIG` do: load, run, say what came out.
-
-A workflow is a Python file with a function `stages(recipe) -> list[Stage]`.
-"""
+"""`rungwise run WORKFLOW CONFIG`, and `python WORKFLOW CONFIG`: build what is missing."""
 
 from __future__ import annotations
 
+import argparse
 import shlex
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
+from rungwise.commands.arguments import Commands, add_verb, add_workflow
 
-from rungwise.cluster.session import set_environment
-from rungwise.core.exit_codes import OK, USER_ERROR, guarded
-from rungwise.core.stage import plan
-from rungwise.core.tracking import Tracker, without_password
-from rungwise.pipeline.runner import Outcome, run
-from rungwise.pipeline.workflow import prepare, spool_folder, tracking_uri
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rungwise.pipeline.runner import Outcome
+
+
+def add(commands: Commands) -> None:
+    add_workflow(add_verb(commands, "run", run, "build what is missing"))
 
 
 def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
     """Run a workflow file with `CONFIG [key=value ...]`; the process's exit status."""
+    from rich.console import Console
+
+    from rungwise.core.exit_codes import OK, USER_ERROR, guarded
+
     if not arguments or arguments[0] in ("-h", "--help"):
         Console(stderr=True).print(f"usage: {workflow} CONFIG [key.path=value ...]", markup=False)
         return OK if arguments else USER_ERROR
-    return guarded(lambda: run_command(workflow, arguments[0], arguments[1:]))
+    options = argparse.Namespace(
+        workflow=workflow, config=arguments[0], overrides=list(arguments[1:])
+    )
+    return guarded(lambda: run(options))
 
 
-def run_command(workflow: str, config: str, overrides: Sequence[str]) -> int:
+def run(options: argparse.Namespace) -> int:
     """Build what is missing, then print what there is."""
+    from rungwise.cluster.environment import set_environment
+
     set_environment()
-    recipe, stages, root = prepare(workflow, config, overrides)
-    uri = tracking_uri(recipe, root)
+    from rich.console import Console
 
-    def tracker() -> Tracker:
-        return Tracker(uri, recipe.tracking.experiment, spool_folder(root))
+    from rungwise.core.exit_codes import OK
+    from rungwise.pipeline import workflow
 
+    recipe = workflow.load_recipe(options.config, options.overrides)
     console = Console()
-    outcome = run(stages, root, recipe.name, recipe.compute, tracker, console)
-    _print_outcome(outcome, uri, shlex.join([config, *overrides]), console)
-    return OK
-
-
-def plan_command(workflow: str, config: str, overrides: Sequence[str]) -> int:
-    """Print what would be built and why; nothing is run or written."""
-    recipe, stages, root = prepare(workflow, config, overrides)
-    table = Table(box=None, pad_edge=False)
-    for heading in ("stage", "fingerprint", "state", "because"):
-        table.add_column(heading, overflow="fold")
-    rows = plan(stages, root, recipe.name)
-    for row in rows:
-        state = "[blue]cached[/]" if row.artifact else "[bold cyan]build[/]"
-        table.add_row(row.stage.shown, row.stage.fingerprint, state, row.reason)
-    console = Console()
-    console.print(table)
-    missing = sum(row.artifact is None for row in rows)
-    console.print(f"{missing} of {len(rows)} stages to build below {root.uri}", highlight=False)
+    outcome = workflow.run(options.workflow, recipe, console)
+    uri = workflow.tracking_uri(recipe, workflow.root_folder(recipe.root))
+    _print_outcome(outcome, uri, shlex.join([options.config, *options.overrides]), console)
     return OK
 
 
 def _print_outcome(outcome: Outcome, uri: str, recipe: str, console: Console) -> None:
+    from rich.table import Table
+
+    from rungwise.core.tracking import without_password
+
     console.print()
     table = Table(box=None, pad_edge=False)
     table.add_column("stage")

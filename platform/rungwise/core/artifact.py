@@ -1,4 +1,4 @@
-"""An artifact is a folder with a record. No record, not done.
+"""Artifacts: the folders that stages write, each with a record. Without a record it is not done.
 
     {root}/{stage}/{label}-{fingerprint}/
         ...                 what the stage wrote
@@ -33,7 +33,7 @@ class Artifact:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What the stage's `run` returned."""
+        """The summary that the stage's function returned."""
         return self.record["summary"]
 
     @property
@@ -45,16 +45,16 @@ class Artifact:
         for name, expected in self.record["files"].items():
             if not self.folder.exists(name):
                 raise DataError(f"{self.folder.path(name)} is in the record but is missing")
-            found = self.folder.sha256(name)
-            if found != expected["sha256"]:
+            actual = self.folder.sha256(name)
+            if actual != expected["sha256"]:
                 raise DataError(
                     f"{self.folder.path(name)} has changed since it was written: expected sha256 "
-                    f"{expected['sha256'][:12]}, found {found[:12]}"
+                    f"{expected['sha256'][:12]}, found {actual[:12]}"
                 )
 
 
 def folder_of(root: Folder, stage: str, label: str, fingerprint: str) -> Folder:
-    """Where an artifact is, or will be: an earlier folder of this fingerprint, else a new one."""
+    """The folder of an artifact: an existing one with this fingerprint, else a new one."""
     for name in (root / stage).subfolders():
         if name.endswith(f"-{fingerprint}"):
             return root / stage / name
@@ -96,29 +96,29 @@ def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> 
 
 def all_of(root: Folder, stage: str) -> list[Artifact]:
     """Every finished artifact of a stage, newest first."""
-    found = (load(root / stage / name) for name in (root / stage).subfolders())
+    artifacts = (load(root / stage / name) for name in (root / stage).subfolders())
     return sorted(
-        (artifact for artifact in found if artifact is not None),
+        (artifact for artifact in artifacts if artifact is not None),
         key=lambda artifact: artifact.record["finished"],
         reverse=True,
     )
 
 
 def find_input(artifact: Artifact, stage: str) -> Artifact:
-    """The artifact of `stage` that `artifact` was made of.
+    """The artifact of `stage` that `artifact` was built from.
 
     Raises DataError if it is not below the same root.
     """
     made_of = artifact.record["inputs"][stage]
     root = Folder.at(artifact.folder.uri.rsplit("/", 2)[0])
     folder = folder_of(root, made_of["stage"], "", made_of["fingerprint"])
-    found = load(folder)
-    if found is None:
+    upstream = load(folder)
+    if upstream is None:
         raise DataError(
-            f"the {stage} that {artifact.folder.uri} was made of are not below the same root: "
+            f"the {stage} that {artifact.folder.uri} was built from are not below the same root: "
             f"expected a finished artifact {made_of['fingerprint']} in {root.uri}/{stage}"
         )
-    return found
+    return upstream
 
 
 def at_or_below(folder: Folder) -> Artifact | None:

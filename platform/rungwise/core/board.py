@@ -1,4 +1,4 @@
-"""How stages anywhere on the cluster tell the driver what they do: one small Ray actor, the board.
+"""The board: a small Ray actor through which stages on the cluster report to the driver.
 
 Reporters post events to the board and never wait; the driver drains it a few times a second, shows
 the events (display.py) and tracks them (tracking.py).
@@ -15,7 +15,7 @@ import ray
 # Ray's signature of `remote` leaves out what only actors have.
 @ray.remote(num_cpus=0, max_concurrency=1)  # pyright: ignore[reportCallIssue]
 class Board:
-    """Holds events until the driver takes them."""
+    """The actor that holds events until the driver takes them."""
 
     def __init__(self) -> None:
         self._events: list[dict[str, Any]] = []

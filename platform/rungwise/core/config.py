@@ -15,9 +15,9 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -26,8 +26,13 @@ from rungwise.core.errors import ConfigError
 
 
 class Config(BaseModel):
-    """Base of every configuration block: frozen, unknown keys refused, no NaN."""
+    """Base of every configuration block: frozen, unknown keys refused, no NaN.
 
+    `renamed` maps keys that the block once had, and former names of its `kind`, to those of today:
+    a file that still has them is refused with the new name.
+    """
+
+    renamed: ClassVar[Mapping[str, str]] = {}
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True
     )
@@ -89,7 +94,7 @@ def with_overrides(data: dict[str, Any], overrides: dict[str, Any]) -> dict[str,
 
 
 def _key_in(node: Any, parts: list[str], depth: int) -> Any:
-    """What `parts[depth]` of a dotted key is in `node`: a key of a block, an index into a list."""
+    """Read `parts[depth]` of a dotted key as a key of a block, or as an index into a list."""
     part = parts[depth]
     if isinstance(node, list):
         if not part.isdigit() or int(part) >= len(node):
@@ -118,7 +123,7 @@ def canonical_json(value: Any) -> str:
     NaN and infinities, so that a fingerprint never rests on somebody's `repr`.
     """
     return json.dumps(
-        _plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
 
 
@@ -129,18 +134,19 @@ def fingerprint(value: Any, length: int = 12) -> str:
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     """Nested blocks as `{"a.b": leaf}`: what MLflow calls parameters and `plan` compares."""
-    plain = _plain(value)
-    if isinstance(plain, dict) and plain:
+    data = plain(value)
+    if isinstance(data, dict) and data:
         flat: dict[str, Any] = {}
-        for key, item in plain.items():
+        for key, item in data.items():
             flat.update(flatten(item, f"{prefix}.{key}" if prefix else key))
         return flat
-    return {prefix: plain} if prefix else {}
+    return {prefix: data} if prefix else {}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Turn Configs and tuples into the dicts and lists of JSON. Refuses what JSON cannot hold."""
     if isinstance(value, Config):
-        return _plain(value.model_dump(mode="json"))
+        return plain(value.model_dump(mode="json"))
     if value is None or isinstance(value, bool | str | int):
         return value
     if isinstance(value, float):
@@ -148,11 +154,11 @@ def _plain(value: Any) -> Any:
             raise ValueError(f"{value} has no exact JSON text")
         return value
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
         if bad := [key for key in value if not isinstance(key, str)]:
             raise TypeError(f"keys must be strings, found {bad[0]!r}")
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     raise TypeError(f"{type(value).__name__} cannot be written exactly as JSON")
 
 
@@ -161,22 +167,30 @@ def _describe(model: type[Config], item: Any) -> str:
     location = _yaml_path(model, item["loc"])
     key = ".".join(str(part) for part in location) or "the file"
     if item["type"] == "extra_forbidden":
-        known = sorted(_fields_at(model, item["loc"][:-1]))
+        nodes = _nodes_at(model, item["loc"][:-1])
+        for node in nodes:
+            if new := node.renamed.get(str(location[-1])):
+                return f"{key}: this key is called {new} now"
+        known = sorted({name for node in nodes for name in node.model_fields})
         near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
         return f"{key}: unknown key; {hint}"
     if item["type"] == "missing":
         return f"{key}: this key is missing"
     if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        kinds = [str(_tag(node)) for node in _nodes_at(model, item["loc"])]
+        nodes = _nodes_at(model, item["loc"])
+        kinds = [str(tag_of(node)) for node in nodes]
         tag = item.get("ctx", {}).get("tag")
+        for node in nodes:
+            if new := node.renamed.get(str(tag)):
+                return f"{key}.kind: {tag} is called {new} now"
         near = difflib.get_close_matches(str(tag), kinds, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        found = f"found {tag!r}{hint}" if tag is not None else "this key is missing"
-        return f"{key}.kind: expected one of {', '.join(kinds)}; {found}"
+        given = f"found {tag!r}{hint}" if tag is not None else "this key is missing"
+        return f"{key}.kind: expected one of {', '.join(kinds)}; {given}"
     message = item["msg"].removeprefix("Value error, ")
-    found = "" if item["type"] == "value_error" else f", found {_shorten(item.get('input'))}"
-    return f"{key}: {message[0].lower() + message[1:]}{found}"
+    given = "" if item["type"] == "value_error" else f", found {_shorten(item.get('input'))}"
+    return f"{key}: {message[0].lower() + message[1:]}{given}"
 
 
 def _yaml_path(model: Any, location: tuple[int | str, ...]) -> list[int | str]:
@@ -186,7 +200,7 @@ def _yaml_path(model: Any, location: tuple[int | str, ...]) -> list[int | str]:
         if any(_is_model(node) for node in nodes) and all(
             part not in node.model_fields for node in nodes if _is_model(node)
         ):
-            tagged = [node for node in nodes if _is_model(node) and _tag(node) == part]
+            tagged = [node for node in nodes if _is_model(node) and tag_of(node) == part]
             if tagged:
                 nodes = tagged
                 continue
@@ -195,44 +209,41 @@ def _yaml_path(model: Any, location: tuple[int | str, ...]) -> list[int | str]:
     return path
 
 
-def _fields_at(model: type[Config], location: tuple[int | str, ...]) -> set[str]:
-    return {name for node in _nodes_at(model, location) for name in node.model_fields}
-
-
 def _nodes_at(model: type[Config], location: tuple[int | str, ...]) -> list[type[Config]]:
     nodes: list[Any] = [model]
     for part in location:
-        tagged = [node for node in nodes if _is_model(node) and _tag(node) == part]
+        tagged = [node for node in nodes if _is_model(node) and tag_of(node) == part]
         nodes = tagged or _children(nodes, part)
     return [node for node in nodes if _is_model(node)]
 
 
 def _children(nodes: list[Any], part: int | str) -> list[Any]:
-    found: list[Any] = []
+    children: list[Any] = []
     for node in nodes:
         if _is_model(node) and part in node.model_fields:
-            found.extend(_models_in(node.model_fields[part].annotation))
+            children.extend(models_in(node.model_fields[part].annotation))
         elif not _is_model(node) or isinstance(part, int):
-            found.append(node)
-    return found
+            children.append(node)
+    return children
 
 
-def _models_in(annotation: Any) -> list[Any]:
-    """Every Config class that appears in a type: in unions, lists, dicts and Annotated."""
+def models_in(annotation: Any) -> list[Any]:
+    """List the Config classes in a type: in unions, lists, dicts and Annotated."""
     if _is_model(annotation):
         return [annotation]
     if typing.get_origin(annotation) in (None, typing.Literal) and not isinstance(
         annotation, types.UnionType
     ):
         return []
-    return [model for part in typing.get_args(annotation) for model in _models_in(part)]
+    return [model for part in typing.get_args(annotation) for model in models_in(part)]
 
 
 def _is_model(node: Any) -> bool:
     return isinstance(node, type) and issubclass(node, BaseModel)
 
 
-def _tag(node: Any) -> Any:
+def tag_of(node: type[BaseModel]) -> Any:
+    """Return the `kind` of a class, None if it has none."""
     field = node.model_fields.get("kind")
     return field.default if field is not None else None
 

@@ -22,7 +22,7 @@ class ComputeConfig(Config):
     num_workers: int = Field(default=2, ge=1)  # Ray Train workers of a training stage
     cpus_per_worker: float = Field(default=1.0, gt=0)
     gpus_per_worker: float = Field(default=0.0, ge=0)
-    micro_batch_size: int = Field(default=64, ge=1)  # instances a worker takes through at once
+    micro_batch_size: int = Field(default=32, ge=1)  # instances a worker takes through at once
     min_workers: int | None = Field(default=None, ge=1)  # go on with so few when machines are lost
     parallel: Literal["ddp", "fsdp", "hybrid"] = "ddp"  # the model whole or in parts on each worker
     shard_workers: int = Field(default=8, ge=2)  # hybrid: workers that hold one model together
@@ -33,6 +33,7 @@ class ComputeConfig(Config):
     checkpoint_every_steps: int = Field(default=100, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
     keep_checkpoint_every_steps: int | None = Field(default=None, ge=1)  # these are never removed
+    max_concurrent_stages: int = Field(default=1, ge=1)  # that do not need each other
     max_concurrent_trials: int = Field(default=2, ge=1)  # of a sweep; fewer where fewer fit
     cpus_per_trial: float = Field(default=1.0, gt=0)
     gpus_per_trial: float = Field(default=0.0, ge=0)

@@ -2,7 +2,7 @@
 
     Exception
     └── RungwiseError
-        ├── UserError          the user can mend it: exit 2, one line, no traceback
+        ├── UserError          the user can fix it: exit 2, one line, no traceback
         │   ├── ConfigError    a key or a value in the recipe
         │   └── DataError      a file, a document, an instance
         └── StageFailed        a stage raised something else: exit 1, the cause is chained
@@ -14,11 +14,11 @@ from __future__ import annotations
 
 
 class RungwiseError(Exception):
-    """Base of everything raised here on purpose."""
+    """Base class of every exception that rungwise raises on purpose."""
 
 
 class UserError(RungwiseError):
-    """Something the user can mend. The message says what was expected, found, and to be changed."""
+    """An error that the user can fix: the message gives what was expected and what to change."""
 
 
 class ConfigError(UserError):
@@ -26,11 +26,11 @@ class ConfigError(UserError):
 
 
 class DataError(UserError):
-    """An input file, document or shard is wrong."""
+    """An input file, document, instance or shard is wrong."""
 
 
 class StageFailed(RungwiseError):
-    """A stage stopped with an error that is not the user's; `__cause__` holds it."""
+    """A stage stopped with an error that is not the user's to fix; `__cause__` holds it."""
 
 
 def user_error_in(error: BaseException) -> UserError | None:
@@ -50,10 +50,10 @@ def user_error_in(error: BaseException) -> UserError | None:
             # Ray makes RayTaskError(DataError), a subclass of both; its text is a traceback, and
             # the original is one link further down.
             original = getattr(current, "cause", None)
-            found = original if isinstance(original, UserError) else current
+            user_error = original if isinstance(original, UserError) else current
             # Ray Data adds lines of its own to the message; ours have one.
-            kind = DataError if isinstance(found, DataError) else UserError
-            return kind(str(found).partition("\n")[0])
+            kind = DataError if isinstance(user_error, DataError) else UserError
+            return kind(str(user_error).partition("\n")[0])
         for name in ("cause", "__cause__", "__context__", "training_failed_error"):
             link = getattr(current, name, None)
             if isinstance(link, BaseException):

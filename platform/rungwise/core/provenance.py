@@ -1,4 +1,4 @@
-"""Where and with what an artifact was made: the commit, the versions, the machine."""
+"""Provenance of an artifact: the commit, the package versions and the machine that made it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("ray", "torch", "mlflow", "tokenizers", "numpy", "pyarrow")
 
 
 def provenance() -> dict[str, Any]:
-    """Plain data for the record. None of it enters a fingerprint."""
+    """The provenance of what this process makes, as plain data; it enters no fingerprint."""
     return {
         "commit": commit(),
         "python": platform.python_version(),
@@ -26,12 +26,14 @@ def provenance() -> dict[str, Any]:
 
 
 def commit(folder: Path | None = None) -> str | None:
-    """The commit of the source tree, or of another folder's, `-dirty` if it has changes; None
-    outside a checkout."""
-    here = folder or Path(__file__).parent
+    """The commit of the source tree, or of `folder`, with `-dirty` if it has changes.
+
+    None outside a checkout.
+    """
+    folder = folder or Path(__file__).parent
     try:
         return subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
+            ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"],
             capture_output=True,
             text=True,
             check=True,

@@ -1,4 +1,4 @@
-"""Counter-based random numbers: each is a hash of its coordinates, so no worker's state matters.
+"""Counter-based random numbers: each is a hash of its coordinates, so no worker keeps any state.
 
 `bits(seed, epoch, instance, position)` is the same number on any worker, in any order, after any
 restart. The mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable

@@ -20,6 +20,9 @@ from rungwise.core.config import Config, fingerprint, flatten
 from rungwise.core.context import Context
 from rungwise.core.storage import Folder
 
+# The reason to build that a stage has which resumes a stopped attempt.
+GOES_ON = "goes on where it was stopped"
+
 Run = Callable[[Any, dict[str, Artifact], Folder, Context], dict[str, Any]]
 
 
@@ -92,7 +95,7 @@ def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
 
 def _reason(stage: Stage, root: Folder, folder: Folder, earlier: Sequence[Planned]) -> str:
     if stage.resumes and folder.names():
-        return "goes on where it was stopped"
+        return GOES_ON
     previous = artifacts.all_of(root, stage.name)
     if not previous:
         return "never built"

@@ -1,12 +1,12 @@
-"""The only file that knows a bucket from a folder.
+"""Storage: local folders and object stores behind one interface.
 
 A `Folder` is a place for files: a local directory or a prefix of an object store
 (`s3://bucket/key`). Whatever is written appears whole or not at all: locally by a rename, on S3
-because one object is one write. Everything else in the package speaks of folders and names.
+because one object is one write. No other module tells a bucket from a folder.
 
-A store that stumbles is asked again. botocore repeats a request that is refused, reset or not
-answered, s3fs does so for a body that breaks off, and what is read here is checked for its length
-and for its ETag. A store that stays away is one UserError after some two minutes.
+Failing requests are retried: botocore repeats one that is refused, reset or not answered, s3fs one
+whose body breaks off, and the length and ETag of everything read are checked here. A store that
+stays away raises one UserError after some two minutes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +33,7 @@ import fsspec
 from rungwise.core.errors import DataError, UserError
 
 _CHUNK_BYTES = 1 << 20
-# What one request asks a store for: large enough that its latency does not count.
+# The bytes of one request: enough that its latency does not count.
 _RANGE_BYTES = 8 << 20
 _RANGES_AT_ONCE = 8
 # s3fs repeats five times what botocore gives up, with growing pauses: 20 attempts a request.
@@ -40,6 +41,7 @@ _ATTEMPTS = 4
 _CONNECT_SECONDS = 5
 _ANSWER_SECONDS = 30
 _SHORT_ANSWERS = 3
+_SETTLE_SECONDS = 3.0
 
 
 def is_remote(uri: str) -> bool:
@@ -49,13 +51,13 @@ def is_remote(uri: str) -> bool:
 
 @dataclass(frozen=True)
 class Folder:
-    """A local directory or an object-store prefix. `Folder.at` makes one; `/` goes deeper."""
+    """A local directory or an object-store prefix; `folder / name` is a folder inside it."""
 
     uri: str
 
     @classmethod
     def at(cls, uri: str | Path) -> Folder:
-        """A folder for a path or URL; a local path becomes absolute, so workers agree on it."""
+        """The folder at a path or URL; a local path becomes absolute, so workers agree on it."""
         text = str(uri).removeprefix("file://")
         if is_remote(text):
             return cls(text.rstrip("/"))
@@ -83,7 +85,7 @@ class Folder:
             return int(fs.size(f"{root}/{name}"))
 
     def names(self) -> list[str]:
-        """Every file below this folder, relative, sorted. Empty if there is no such folder."""
+        """Relative names of every file below this folder, sorted; empty if it does not exist."""
         return list(self.sizes())
 
     def sizes(self) -> dict[str, int]:
@@ -93,28 +95,42 @@ class Folder:
             if not fs.exists(root):
                 return {}
             root = fs._strip_protocol(root)
-            found = fs.find(root, detail=True)
+            files = fs.find(root, detail=True)
         return {
             str(path)[len(root) :].lstrip("/"): int(info["size"])
-            for path, info in sorted(found.items())
+            for path, info in sorted(files.items())
         }
 
     def subfolders(self) -> list[str]:
         """The names of the folders directly in this one, sorted."""
+        return self._directly_here("directory")
+
+    def files(self) -> list[str]:
+        """The names of the files directly in this one, sorted."""
+        return self._directly_here("file")
+
+    def _directly_here(self, kind: str) -> list[str]:
         fs, root = self._filesystem()
         with reached(self.uri):
             if not fs.exists(root):
                 return []
-            found = fs.ls(root, detail=True)
-        paths = [str(item["name"]) for item in found if item["type"] == "directory"]
+            entries = fs.ls(root, detail=True)
+        paths = [str(entry["name"]) for entry in entries if entry["type"] == kind]
         return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
 
     def read_bytes(self, name: str) -> bytes:
-        with reached(self.uri), _open(self.path(name)) as stream:
-            return stream.read()
+        with reached(self.uri):
+            while True:
+                try:
+                    with _open(self.path(name)) as stream:
+                        return stream.read()
+                except OSError as error:
+                    # Replaced between s3fs's two requests: read what is new.
+                    if not (isinstance(error.__cause__, OSError) and _refused(error.__cause__)):
+                        raise
 
     def open(self, name: str) -> BinaryIO:
-        """A stream of the bytes of one file, which can seek; nothing is kept on this machine."""
+        """A seekable stream of the bytes of one file; nothing is kept on this machine."""
         with reached(self.uri):
             return _open(self.path(name))
 
@@ -122,6 +138,53 @@ class Folder:
         """Write one file whole: a reader sees the old file, the new one, or none."""
         with self.staged(name) as path:
             path.write_bytes(data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write one small file unless there is one already; False if there is.
+
+        Of several that create one name at once, one succeeds: on a disk by O_EXCL (a reader may
+        meet the file while it is still empty), on a store by a put that is conditional. A store
+        that does not know those is written to, and read again after _SETTLE_SECONDS: there, two
+        can succeed if one of them takes longer than that for its put.
+        """
+        if not self.remote:
+            return self._create_local(name, data)
+        fs, root = self._filesystem()
+        path = f"{root}/{name}"
+        with reached(self.uri):
+            if fs.exists(path):
+                return False
+            try:
+                fs.pipe_file(path, data, mode="create")
+                # The same again, which must be refused: or else the condition was not looked at.
+                fs.pipe_file(path, data, mode="create")
+            except OSError as error:
+                if _refused(error):
+                    # By us, if the first answer was lost and botocore asked again.
+                    return self._holds(name, data)
+                if error.errno != errno.ENOSYS:
+                    raise
+                fs.pipe_file(path, data)
+        time.sleep(_SETTLE_SECONDS)
+        return self._holds(name, data)
+
+    def _create_local(self, name: str, data: bytes) -> bool:
+        path = Path(self.uri) / name
+        with explained(self.uri):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            except FileExistsError:
+                return False
+            with open(descriptor, "wb") as stream:
+                stream.write(data)
+        return True
+
+    def _holds(self, name: str, data: bytes) -> bool:
+        try:
+            return self.read_bytes(name) == data
+        except FileNotFoundError:
+            return False
 
     @contextlib.contextmanager
     def staged(self, name: str) -> Iterator[Path]:
@@ -179,7 +242,7 @@ class Folder:
             shutil.copyfile(source, path)
 
     def remove(self, name: str = "") -> None:
-        """Delete one file, or the whole folder. No error if it is not there."""
+        """Delete one file, or the whole folder; one that does not exist is no error."""
         fs, root = self._filesystem()
         path = f"{root}/{name}" if name else root
         with explained(self.uri):
@@ -219,9 +282,9 @@ class Folder:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file of somebody else's that is read: its URI, its name below the source, its bytes.
+    """A file that the user provides: its URI, its name relative to the source, its size.
 
-    `tag` is the store's own, empty for a local file.
+    `tag` is the object store's ETag, empty for a local file.
     """
 
     uri: str
@@ -230,11 +293,11 @@ class SourceFile:
     tag: str = ""
 
     def open(self) -> BinaryIO:
-        """A stream of the bytes, which can seek; a DataError if the file is not what was listed."""
+        """A seekable stream of the bytes; a DataError if the file changed since it was listed."""
         return _open(self.uri, self.tag)
 
     def digest(self) -> str:
-        """What changes when the bytes do: SHA-256 here, the store's own tag and size on S3."""
+        """A digest of the bytes: SHA-256 for a local file, the store's ETag and size on S3."""
         if self.tag:
             return f"{self.tag}-{self.size_bytes}"
         with self.open() as stream:
@@ -242,7 +305,7 @@ class SourceFile:
 
 
 def find_files(pattern: str) -> list[SourceFile]:
-    """The files of a file, a folder (all below it) or a glob, sorted by name; hidden ones left out.
+    """List what a path, a folder (all below it) or a glob matches, by name, without hidden files.
 
     Names are relative to the folder, or to the part of a glob before its first wildcard, so that a
     corpus that moves keeps its document ids. Empty if nothing matches. A store is asked for one
@@ -251,17 +314,17 @@ def find_files(pattern: str) -> list[SourceFile]:
     fs, path = _filesystem(pattern)
     path = fs._strip_protocol(path)
     if any(letter in path for letter in "*?["):
-        found = fs.glob(path, detail=True)
+        matches = fs.glob(path, detail=True)
         fixed = path[: min(path.index(letter) for letter in "*?[" if letter in path)]
         base = fixed.rpartition("/")[0]
     elif fs.isdir(path):
-        found, base = fs.find(path, detail=True), path
+        matches, base = fs.find(path, detail=True), path
     elif fs.exists(path):
-        found, base = {path: fs.info(path)}, path.rpartition("/")[0]
+        matches, base = {path: fs.info(path)}, path.rpartition("/")[0]
     else:
         return []
     files = []
-    for name, info in sorted(found.items()):
+    for name, info in sorted(matches.items()):
         relative = str(name)[len(base) :].lstrip("/")
         hidden = any(part.startswith(".") for part in relative.split("/"))
         if info["type"] == "file" and not hidden:
@@ -271,7 +334,7 @@ def find_files(pattern: str) -> list[SourceFile]:
 
 
 class _Ranges(io.RawIOBase):
-    """An object of a store, read by ranges that are as long as they were asked for."""
+    """A stream of an object in a store; a range that arrives short is requested again."""
 
     def __init__(self, opened: Any, uri: str) -> None:
         self._opened = opened
@@ -279,24 +342,24 @@ class _Ranges(io.RawIOBase):
         self._position = 0
 
     def readinto(self, buffer: Any) -> int:
-        found = self._fetch(len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
+        data = self._fetch(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
     def readall(self) -> bytes:
-        # The one inherited asks for 8 kB at a time.
+        # The inherited method asks for 8 kB at a time.
         return b"".join(iter(lambda: self._fetch(_RANGE_BYTES), b""))
 
     def _fetch(self, most: int) -> bytes:
         wanted = max(0, min(most, self._opened.size - self._position))
-        found = b""
+        data = b""
         for _ in range(_SHORT_ANSWERS):
             self._opened.seek(self._position)
-            found = self._opened.read(wanted)
-            if len(found) == wanted:
+            data = self._opened.read(wanted)
+            if len(data) == wanted:
                 self._position += wanted
-                return found
-        raise _short(self._uri, wanted, len(found))
+                return data
+        raise _short(self._uri, wanted, len(data))
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._opened.size}
@@ -323,26 +386,26 @@ def _open(uri: str, tag: str = "") -> BinaryIO:
     fs, path = _filesystem(uri)
     # s3fs sends the tag it finds now with every range, so that no two versions are mixed.
     opened = fs.open(path, "rb", cache_type="none")
-    found = _tag_of(opened.details)
-    if tag and found != tag:
+    current_tag = _tag_of(opened.details)
+    if tag and current_tag != tag:
         raise DataError(f"{uri} has changed since it was listed; run again")
     return io.BufferedReader(_Ranges(opened, uri), _RANGE_BYTES)
 
 
 def _download(fs: Any, path: str, before: dict[str, Any], target: Path) -> None:
-    """Write the object at `path` to `target`, a few ranges at once; all of one version."""
+    """Write the object at `path` to `target`, a few ranges at once, all of one version."""
     size = int(before["size"])
 
     def fetch(start: int) -> None:
         end = min(start + _RANGE_BYTES, size)
-        found = b""
+        data = b""
         for _ in range(_SHORT_ANSWERS):
-            found = fs.cat_file(path, start=start, end=end)
-            if len(found) == end - start:
+            data = fs.cat_file(path, start=start, end=end)
+            if len(data) == end - start:
                 break
         else:
-            raise _short(path, end - start, len(found))
-        os.pwrite(descriptor, found, start)
+            raise _short(path, end - start, len(data))
+        os.pwrite(descriptor, data, start)
 
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
@@ -354,9 +417,9 @@ def _download(fs: Any, path: str, before: dict[str, Any], target: Path) -> None:
         raise DataError(f"{path} was replaced while it was read; run again")
 
 
-def _short(uri: str, wanted: int, found: int) -> UserError:
+def _short(uri: str, wanted: int, received: int) -> UserError:
     return DataError(
-        f"{uri}: asked {_SHORT_ANSWERS} times for {wanted:,} bytes, the store sent {found:,}; "
+        f"{uri}: asked {_SHORT_ANSWERS} times for {wanted:,} bytes, the store sent {received:,}; "
         "check the store and whatever stands before it"
     )
 
@@ -385,7 +448,7 @@ def _filesystem(uri: str) -> tuple[Any, str]:
 
 @functools.cache
 def _retry_checksums() -> None:
-    """Have s3fs ask again for a body that is not what its checksum says: it was cut on the way."""
+    """Make s3fs retry a body that fails its checksum: it was cut on the way."""
     from botocore.exceptions import FlexibleChecksumError
     from s3fs.core import add_retryable_error
 
@@ -394,7 +457,7 @@ def _retry_checksums() -> None:
 
 @contextlib.contextmanager
 def explained(uri: str) -> Iterator[None]:
-    """Turn a full disk, a refused write and a store that is away into one sentence for the user."""
+    """Turn a full disk, a refused write or an unreachable store into a UserError."""
     try:
         with reached(uri):
             yield
@@ -412,16 +475,16 @@ def explained(uri: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reached(uri: str, key: str = "root") -> Iterator[None]:
-    """Turn what S3 answers, or that it does not, into a UserError; `key` is the config's for `uri`.
+    """Turn an error of S3, or its silence, into a UserError that names the config key `key`.
 
-    That a file is not there stays a FileNotFoundError, and what is no error of S3 is left alone.
+    A missing file stays a FileNotFoundError, and errors that are not of S3 pass unchanged.
     """
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        if message := _of_a_store(error):
+        if message := _store_message(error):
             raise UserError(
                 f"cannot use bucket {_bucket(uri)} ({message}); check AWS_ENDPOINT_URL, the "
                 f"credentials and the network, or change {key} (now {uri})"
@@ -429,14 +492,14 @@ def reached(uri: str, key: str = "root") -> Iterator[None]:
         raise
 
 
-def _of_a_store(error: Exception) -> str:
-    """What an error of S3 says, in one line; empty if it is none, or only of a missing object."""
-    # What has not been imported has raised nothing, and importing it takes a while.
+def _store_message(error: Exception) -> str:
+    """The message of an S3 error in one line; empty if it is none, or only of a missing object."""
+    # A module that has not been imported has raised nothing, and importing it takes a while.
     botocore = sys.modules.get("botocore.exceptions")
     if botocore is None:
         return ""
-    ours = (botocore.BotoCoreError, botocore.ClientError)
-    cause = next((one for one in (error, error.__cause__) if isinstance(one, ours)), None)
+    s3_errors = (botocore.BotoCoreError, botocore.ClientError)
+    cause = next((e for e in (error, error.__cause__) if isinstance(e, s3_errors)), None)
     if cause is None:
         return ""
     code = getattr(cause, "response", {}).get("Error", {}).get("Code")
@@ -445,12 +508,18 @@ def _of_a_store(error: Exception) -> str:
     return "" if isinstance(error, FileNotFoundError) else " ".join(str(cause).split())
 
 
+def _refused(error: OSError) -> bool:
+    """True if a conditional put met another object, or another put of the same one."""
+    answer = getattr(error.__cause__, "response", {}).get("ResponseMetadata", {})
+    return answer.get("HTTPStatusCode") in (409, 412)
+
+
 def _bucket(uri: str) -> str:
     return uri.partition("://")[2].partition("/")[0]
 
 
 def flush_to_disk(path: Path | str) -> None:
-    """Return when a file, or the names in a folder, are on the disk."""
+    """Flush a file, or the directory entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""MLflow, spoken to by one thread of one process, so one logical run is one MLflow run.
+"""MLflow tracking from one thread of one process, so that one logical run is one MLflow run.
 
 Stages and workers report events; the driver's `Tracker` writes each to a spool file first and a
-thread sends the file's events in order. A server that is away, slow or wrong never stops training:
-what it has not taken stays in the spool and is sent by the next run or by `rungwise sync`.
+thread sends the file's events in order. A server that is down, slow or broken never stops training:
+events it has not taken stay in the spool and are sent by the next run or by `rungwise sync`.
 
 Sending twice is harmless. A run is found again by the tag `rungwise.key`, and a point whose step
 the run already has is dropped, which is also what makes steps replayed after a crash appear once.
@@ -40,7 +40,7 @@ _BATCH_POINTS = 1000
 
 
 class TrackingConfig(Config):
-    """Which MLflow. Changing a value here rebuilds nothing."""
+    """The tracking block: which MLflow server and experiment. Changing it rebuilds nothing."""
 
     # None: MLFLOW_TRACKING_URI if it is set, else an SQLite file below `root`.
     uri: str | None = None
@@ -56,14 +56,14 @@ def default_uri(root: Folder, environment_uri: str | None) -> str:
 
 
 def artifact_location(uri: str) -> str | None:
-    """Where an SQLite store keeps its artifacts: beside the database. A server decides itself."""
+    """The artifact folder of an SQLite store, beside it; None for a server, which has its own."""
     if not uri.startswith("sqlite:///"):
         return None
     return (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
 
 
 def without_password(uri: str) -> str:
-    """`uri` as it may be shown and stored."""
+    """`uri` without its credentials, safe to show and store."""
     return re.sub(r"(?<=://)[^/@]*@", "", uri)
 
 
@@ -94,7 +94,7 @@ class Tracker:
         tags: Mapping[str, str] | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> None:
-        """Start the run called `key`, or go on with it if the server has it already."""
+        """Start the run called `key`, or continue it if the server has it already."""
         self._put(
             op="open", key=key, name=name, parent=parent, tags=tags or {}, params=params or {}
         )
@@ -106,7 +106,7 @@ class Tracker:
         self._put(op="tags", key=key, tags=dict(tags))
 
     def artifact(self, key: str, path: str, folder: str = "") -> None:
-        """A file of this machine to keep with the run, below `folder`."""
+        """Upload a local file to the run, below `folder`."""
         self._put(op="artifact", key=key, path=path, folder=folder)
 
     def close(self, key: str, status: str) -> None:
@@ -123,7 +123,7 @@ class Tracker:
         return None
 
     def finish(self, timeout_seconds: float) -> int:
-        """Send what is left, at most so long; the number of events that stay in the spool."""
+        """Send what is left within the timeout; return how much stays in the spool."""
         self._closing.set()
         self._events.put(None)
         self._sent.wait(timeout_seconds)
@@ -158,7 +158,7 @@ class Tracker:
         self._sent.set()
 
     def _merged(self, event: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """`event`, with the points that wait behind it in the same request."""
+        """Yield `event` with the metric points queued behind it merged into one request."""
         while event["op"] == "metrics":
             points = event.setdefault("points", _points(event))
             try:
@@ -201,7 +201,10 @@ def quieten_mlflow() -> None:
 
 
 def sync(uri: str, experiment: str, spool: Path) -> tuple[int, int]:
-    """Send every spooled event; (files sent, files left). Raises what the server answers."""
+    """Send every spooled event; return (files sent, files left).
+
+    Raises ConnectionError if the server cannot be reached or fails.
+    """
     sender = _Sender(uri, experiment)
     waiting = _unsent(spool)
     for sent, (path, events) in enumerate(waiting):
@@ -277,14 +280,14 @@ class _Sender:
         return client
 
     def _find(self, key: str) -> str | None:
-        found = self._client.search_runs(
+        runs = self._client.search_runs(
             [self._experiment_id], f"tags.`{KEY_TAG}` = '{key}'", max_results=1
         )
-        if not found:
+        if not runs:
             return None
-        self.runs[key] = found[0].info.run_id
-        self._found_again.add(found[0].info.run_id)
-        return found[0].info.run_id
+        self.runs[key] = runs[0].info.run_id
+        self._found_again.add(runs[0].info.run_id)
+        return runs[0].info.run_id
 
     def _open(self, event: dict[str, Any]) -> None:
         from mlflow.entities import Param
@@ -348,7 +351,7 @@ def _shortened(text: str) -> str:
 
 
 def _refused(error: Exception) -> bool:
-    """True if the server will never take this event, so that keeping it would block the others."""
+    """Whether the server will never take this event, so that keeping it would block the others."""
     if isinstance(error, KeyError | FileNotFoundError):
         return True
     status = getattr(error, "get_http_status_code", None)
@@ -374,11 +377,11 @@ def _unsent(spool: Path) -> list[tuple[Path, list[dict[str, Any]]]]:
 
 
 def _parsed(line: str, path: Path) -> list[dict[str, Any]]:
-    """The event of a line; none, and a warning, if a full disk or a crash spoilt it."""
+    """The event of a line; none, with a warning, if a full disk or a crash corrupted it."""
     try:
         return [json.loads(line)]
     except ValueError:
-        logger.warning("a spoilt line of %s is left out: %.80s", path, line)
+        logger.warning("a corrupt line of %s is left out: %.80s", path, line)
         return []
 
 

@@ -1,4 +1,4 @@
-"""From anything textual to documents: sources and readers, clean-up, segmentation, splits."""
+"""The corpus: sources and readers, clean-up, segmentation, deduplication and splits."""
 
 from rungwise.corpus.document import Document, read_documents
 from rungwise.corpus.sources import (

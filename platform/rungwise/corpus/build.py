@@ -1,11 +1,11 @@
-"""From a draft to a row: clean, segment, measure, and say why a document is dropped.
+"""Turn raw documents into table rows: clean, segment, measure, and decide which to drop.
 
-A dropped document is a row too, without sentences and with a `reason`, so that the counts of a
-cluster come together the way its documents do. So is an error that the user can mend: Ray Data
-would print a page for it and put its own words behind the message.
+A dropped document is a row too, without sentences and with a `reason`, so that counts are merged
+across the cluster the way documents are. So is an error that the user can fix: Ray Data would print
+a page for it and add its own words to the message.
 
-A text that a task has seen already travels without its sentences, so that a thousand copies do not
-meet in one place with all they hold.
+A text that a task has seen before travels without its sentences, so that a thousand copies do not
+fill the memory of the task where they meet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.corpus import signatures
 from rungwise.corpus.clean import clean
-from rungwise.corpus.document import SCHEMA, Draft, digest_of
+from rungwise.corpus.document import SCHEMA, RawDocument, digest_of
 from rungwise.corpus.quality import QualityConfig, fault
 from rungwise.corpus.segment import segment
 from rungwise.corpus.signatures import NearDuplicateConfig
@@ -32,14 +32,14 @@ ROW_SCHEMA = pa.schema(
         ("bytes", pa.int64()),  # of text, sentences joined by one blank
         ("reason", pa.string()),  # why it is dropped; empty for a document
         ("sample", pa.string()),  # the start of the text of what is dropped
-        ("unreadable", pa.string()),  # what is wrong with a file; see Draft
+        ("unreadable", pa.string()),  # what is wrong with a file; see RawDocument
         ("copied", pa.bool_()),  # the sentences are left out: a row with this digest has them
         ("spans_dropped", pa.int64()),
         ("removed", pa.int64()),  # unreadable characters taken out
         ("replaced", pa.int64()),  # replacement characters in the text
         ("bands", pa.binary()),  # keys, little-endian uint64; null without near_duplicates
         ("signature", pa.binary()),  # compact
-        ("near", pa.string()),  # no document, but a mark: this digest is too much like that one
+        ("near", pa.string()),  # not a document but a mark: this digest resembles that one
         ("error", pa.string()),  # what stopped the reader, in the one row of such a table
     ]
 )
@@ -48,19 +48,19 @@ _TABLE_BYTES = 8 << 20
 
 
 def tables(
-    drafts: Iterable[Draft],
+    documents: Iterable[RawDocument],
     minimum_characters: int,
     *,
     deduplicate: bool = True,
     quality: QualityConfig | None = None,
     near_duplicates: NearDuplicateConfig | None = None,
 ) -> Iterator[pa.Table]:
-    """One row for each draft, in order, in tables of a few megabytes; at least one table."""
+    """One row for each document, in order, in tables of a few megabytes; at least one table."""
     rows: list[dict[str, Any]] = []
     held_bytes = 0
     seen: set[str] = set()
-    for draft in drafts:
-        row = _row(draft, minimum_characters, quality)
+    for document in documents:
+        row = _row(document, minimum_characters, quality)
         held_bytes += 200
         if not row["reason"] and row["digest"] in seen:
             row |= {"sentences": [], "copied": True}
@@ -76,18 +76,18 @@ def tables(
 
 
 def mark_table(marks: dict[str, str]) -> pa.Table:
-    """Rows that mark digests as too much like others; see near_duplicates.py."""
+    """Rows that mark digests as near-duplicates of others; see near_duplicates.py."""
     rows = [{"id": "", "digest": digest, "near": marks[digest]} for digest in sorted(marks)]
     return pa.Table.from_pylist(rows, schema=ROW_SCHEMA)
 
 
 def failure(error: UserError) -> pa.Table:
-    """A table that says only that reading stopped, and why; see `raise_failure`."""
+    """A table of one row that holds the error which stopped the reader; see `raise_failure`."""
     return pa.Table.from_pylist([{"error": failure_text(error)}], schema=ROW_SCHEMA)
 
 
 def failure_text(error: UserError) -> str:
-    """`error` as text that passes between processes; see `raise_failure`."""
+    """Serialise `error` as text that can pass between processes; see `raise_failure`."""
     return json.dumps([type(error).__name__, str(error)])
 
 
@@ -101,30 +101,32 @@ def _table(rows: list[dict[str, Any]], near_duplicates: NearDuplicateConfig | No
     if near_duplicates is not None:
         signed = [row for row in rows if row["sentences"]]
         texts = ["\n".join(row["sentences"]) for row in signed]
-        found = signatures.signatures(texts, near_duplicates)
-        keys = signatures.band_keys(found, signatures.banding(near_duplicates)).astype("<u8")
-        for row, of_bands, compact in zip(signed, keys, signatures.compact(found), strict=True):
-            row |= {"bands": of_bands.tobytes(), "signature": compact.tobytes()}
+        full = signatures.signatures(texts, near_duplicates)
+        keys = signatures.band_keys(full, signatures.banding(near_duplicates)).astype("<u8")
+        for row, band_keys, compact in zip(signed, keys, signatures.compact(full), strict=True):
+            row |= {"bands": band_keys.tobytes(), "signature": compact.tobytes()}
     return pa.Table.from_pylist(rows, schema=ROW_SCHEMA)
 
 
-def _row(draft: Draft, minimum_characters: int, quality: QualityConfig | None) -> dict[str, Any]:
+def _row(
+    document: RawDocument, minimum_characters: int, quality: QualityConfig | None
+) -> dict[str, Any]:
     sentences: list[str] = []
     starts: list[int] = []
     removed = replaced = 0
-    for paragraph in draft.paragraphs:
+    for paragraph in document.paragraphs:
         cleaned = clean(paragraph)
         removed += cleaned.removed
         replaced += cleaned.replaced
-        if draft.segmented:
-            found = [line for line in cleaned.text.split("\n") if line]
+        if document.segmented:
+            lines = [line for line in cleaned.text.split("\n") if line]
         else:
-            found = segment(cleaned.text)
-        if found:
+            lines = segment(cleaned.text)
+        if lines:
             starts.append(len(sentences))
-            sentences.extend(found)
+            sentences.extend(lines)
     characters = sum(map(len, sentences)) + max(0, len(sentences) - 1)
-    reason = draft.reason
+    reason = document.reason
     if not sentences:
         reason = reason or "no text"
     elif characters < minimum_characters:
@@ -132,21 +134,21 @@ def _row(draft: Draft, minimum_characters: int, quality: QualityConfig | None) -
     elif quality is not None:
         reason = fault(sentences, quality)
     row: dict[str, Any] = {
-        "id": clean(draft.id).text,
-        "label": clean(draft.label).text,
+        "id": clean(document.id).text,
+        "label": clean(document.label).text,
         "reason": reason,
         "sample": sample_of(sentences) if reason else "",
-        "unreadable": draft.unreadable,
+        "unreadable": document.unreadable,
         "copied": False,
         "removed": removed,
         "replaced": replaced,
     }
     if reason:
         # The digest only has to spread the dropped over the shards.
-        digest = hashlib.blake2b(draft.id.encode("utf-8", "replace"), digest_size=16).hexdigest()
+        digest = hashlib.blake2b(document.id.encode("utf-8", "replace"), digest_size=16).hexdigest()
         nothing = {"sentences": [], "paragraph_starts": [], "spans": [], "spans_dropped": 0}
         return row | nothing | {"digest": digest, "bytes": 0}
-    spans = located(draft.text, draft.spans, sentences)
+    spans = located(document.text, document.spans, sentences)
     return row | {
         "digest": digest_of(sentences),
         "sentences": sentences,
@@ -158,7 +160,7 @@ def _row(draft: Draft, minimum_characters: int, quality: QualityConfig | None) -
 
 
 def sample_of(sentences: Sequence[str]) -> str:
-    """The start of a text, for people to see what it was."""
+    """The start of a text, to show people what was dropped."""
     start = ""
     for sentence in sentences:
         start = f"{start} {sentence[:SAMPLE_CHARACTERS]}".lstrip()

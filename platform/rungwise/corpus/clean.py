@@ -1,4 +1,4 @@
-"""Unicode clean-up: what looks the same becomes the same, and what cannot be seen goes.
+"""Unicode clean-up: characters that look the same become the same, and invisible ones go.
 
     clean("na\\u0308ive\\u00a0text\\r\\n") == Cleaned("näive text\\n", removed=0, replaced=0)
 
@@ -38,7 +38,7 @@ class Cleaned(NamedTuple):
 
 
 def clean(text: str) -> Cleaned:
-    """`text` in NFC, with plain line breaks and single spaces, without controls and the invisible.
+    """`text` in NFC, with plain line breaks and single spaces, without invisible characters.
 
     A replacement character (U+FFFD) stays, as it marks where something was lost, and is counted.
     """

@@ -168,7 +168,7 @@ def _opening(text: str, deeper_follows: bool) -> str | None:
     if parameter := _GOOGLE_PARAMETER.match(text):
         return f"{parameter[1].lstrip('*')}: {text[parameter.end() :]}"
     if parameter := _NUMPY_PARAMETER.match(text):
-        # The type after the colon is no English; without a description, nothing here is.
+        # The type after the colon is not English; without a description, nothing here is.
         if deeper_follows:
             return f"{parameter[1].lstrip('*')}:"
         if " :" in text:

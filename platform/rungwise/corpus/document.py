@@ -34,7 +34,7 @@ _ROWS_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Document:
-    """One document. `id` says where it came from and is for people; `digest` is of its text.
+    """One document. `id` tells people where it came from; `digest` is a hash of its text.
 
     `spans` has an entry a sentence, (start 0, end 0, start 1, end 1, ...) in characters of that
     sentence, in order and apart; it is empty if the document has no spans.
@@ -47,7 +47,7 @@ class Document:
     spans: tuple[tuple[int, ...], ...] = ()
 
     def paragraphs(self) -> Iterator[tuple[str, ...]]:
-        """The sentences again, paragraph by paragraph."""
+        """The sentences grouped by paragraph."""
         ends = (*self.paragraph_starts[1:], len(self.sentences))
         for start, end in zip(self.paragraph_starts, ends, strict=True):
             yield self.sentences[start:end]
@@ -58,13 +58,13 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Draft:
-    """What a reader yields: a document before clean-up and segmentation.
+class RawDocument:
+    """A document as a reader yields it, before clean-up and segmentation.
 
     A line break in a paragraph ends a sentence; with `segmented` nothing else does. `reason` says
     why there is no text, where the reader knows, and `unreadable` is a JSON object with the keys
-    `file` and `reason` if that is the fault of a file. `spans` are [start, end) in characters of
-    `text`, which is the text that the paragraphs were made of.
+    `file` and `reason` if a file is to blame. `spans` are [start, end) in characters of `text`, the
+    text that the paragraphs were cut from.
     """
 
     id: str
@@ -78,14 +78,14 @@ class Draft:
 
 
 def digest_of(sentences: Sequence[str]) -> str:
-    """32 hexadecimal digits that two documents share exactly if their sentences are the same."""
+    """A hash of the sentences, 32 hexadecimal digits; equal sentences give equal digests."""
     # Clean text holds no line break, so joining by one loses nothing.
     text = "\n".join(sentences).encode("utf-8")
     return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
 def read_documents(folder: Folder, file: str) -> Iterator[Document]:
-    """The documents of one file of a corpus artifact in its order, a few in memory at a time."""
+    """Read one file of a corpus artifact in its order, a few documents in memory at a time."""
     try:
         stream = folder.open(file)
         parquet = pq.ParquetFile(stream)

@@ -1,9 +1,9 @@
-"""Near-duplicates among all documents of a corpus: who meets in a band, and who is dropped.
+"""Near-duplicates among all documents of a corpus, by locality-sensitive hashing.
 
-Locality-sensitive hashing by bands (Leskovec, Rajaraman and Ullman, chapter 3): documents whose
-signatures agree in a band of slots meet in a bucket; a bucket's smallest digest stands for those
-that are as alike to it as asked, by their signatures, and what is left over starts again. A
-document is dropped if any bucket marks it, so what goes depends on the texts alone.
+Documents whose signatures agree in a band of slots meet in a bucket (Leskovec, Rajaraman and
+Ullman, chapter 3). The smallest digest of a bucket represents those that are similar enough to it
+by their signatures, and the rest of the bucket starts again. A document is dropped if any bucket
+marks it, so the outcome depends on the texts alone.
 
 A document can be marked by one that is dropped itself: of a chain A ~ B ~ C the smallest is kept.
 """
@@ -16,7 +16,7 @@ import pyarrow.compute as pc  # makes most of its functions at run time: no chec
 
 from rungwise.corpus.signatures import similarity
 
-# Documents that stand for others in one bucket; a bucket with more kinds keeps the rest.
+# At most so many representatives in one bucket; what is left after them is kept.
 _ROUNDS = 64
 _DIGEST = pa.binary(16)
 
@@ -24,29 +24,29 @@ _DIGEST = pa.binary(16)
 def band_rows(rows: pa.Table, num_partitions: int) -> pa.Table:
     """A row for each band of each document in `rows` that has a signature.
 
-    Columns: `partition`, the part of the shuffle in which the band is looked at; `band`, its key;
-    `digest` and `signature`, of the document.
+    Columns: `partition`, the part of the shuffle that handles the band; `band`, its key; `digest`
+    and `signature`, those of the document.
     """
     rows = rows.filter(pc.is_valid(rows["bands"]))  # pyright: ignore[reportAttributeAccessIssue]
     count = rows.num_rows
     width = len(rows["bands"][0].as_py()) // 8 if count else 1
     keys = np.frombuffer(b"".join(rows["bands"].to_pylist()), "<u8")
-    each = pa.array(np.repeat(np.arange(count), width))
+    owners = pa.array(np.repeat(np.arange(count), width))
     digests = pa.array([bytes.fromhex(digest) for digest in rows["digest"].to_pylist()], _DIGEST)
     return pa.table(
         {
             "partition": (keys % np.uint64(num_partitions)).astype(np.int64),
             "band": keys.astype(np.uint64),
-            "digest": digests.take(each),
-            "signature": rows["signature"].take(each),
+            "digest": digests.take(owners),
+            "signature": rows["signature"].take(owners),
         }
     )
 
 
 def marks(rows: pa.Table, at_least: float) -> dict[str, str]:
-    """Who is dropped for the rows of some bands, all that there are of each: digest to whose it is.
+    """The near-duplicates among the rows of whole bands: digest to the digest it duplicates.
 
-    Of several documents that one is too much like, the smallest digest is named.
+    Where one document resembles several others, the smallest digest is named.
     """
     # As two big-endian numbers they compare as their hexadecimal digits do.
     digests = np.frombuffer(b"".join(rows["digest"].to_pylist()), ">u8").reshape(-1, 2)
@@ -58,7 +58,7 @@ def marks(rows: pa.Table, at_least: float) -> dict[str, str]:
     fresh = np.ones(len(order), bool)
     fresh[1:] = (band[1:] != band[:-1]) | (digests[1:] != digests[:-1]).any(axis=1)
     left = np.nonzero(fresh)[0]
-    found: dict[str, str] = {}
+    marked: dict[str, str] = {}
     for _ in range(_ROUNDS):
         first = np.ones(len(left), bool)
         first[1:] = band[left][1:] != band[left][:-1]
@@ -67,8 +67,8 @@ def marks(rows: pa.Table, at_least: float) -> dict[str, str]:
         leader = left[np.maximum.accumulate(np.where(first, np.arange(len(left)), 0))]
         other, leader = left[~first], leader[~first]
         alike = similarity(signature[leader], signature[other]) >= at_least
-        for one, its in zip(other[alike], leader[alike], strict=True):
-            digest, kept = digests[one].tobytes().hex(), digests[its].tobytes().hex()
-            found[digest] = min(kept, found.get(digest, kept))
+        for index, leader_index in zip(other[alike], leader[alike], strict=True):
+            digest, kept = digests[index].tobytes().hex(), digests[leader_index].tobytes().hex()
+            marked[digest] = min(kept, marked.get(digest, kept))
         left = other[~alike]
-    return found
+    return marked

@@ -1,8 +1,8 @@
-"""The embedded corpus: the documentation that lies on every machine that can run rungwise.
+"""The built-in corpus: documentation that is on every machine that can run rungwise.
 
 The docstrings of the standard library and of installed packages are read with `ast`, and the Python
-language reference out of `pydoc_data.topics` with `ast.literal_eval`: nothing is imported or
-executed. One document is one module (of the topics, one is one), labelled with its library.
+language reference from `pydoc_data.topics` with `ast.literal_eval`: nothing is imported or
+executed. A document is one module, or one topic of the reference, labelled with its library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from rungwise.core.errors import ConfigError
 from rungwise.corpus.docstrings import prose
-from rungwise.corpus.document import Draft
+from rungwise.corpus.document import RawDocument
 
 STDLIB = "stdlib"
 STDLIB_LABEL = "python"
@@ -61,7 +61,7 @@ _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Module(NamedTuple):
-    """One Python file: the package it was asked for as, its path in that package, its bytes."""
+    """One Python file: the package it belongs to, its path in that package, its size."""
 
     package: str
     path: str
@@ -76,33 +76,35 @@ class Module(NamedTuple):
 
 
 def versions(packages: Iterable[str], key: str) -> dict[str, Any]:
-    """The versions of Python and of each package: what changes when their documentation does."""
+    """The versions of Python and of each package, which change when their documentation does."""
     distributions = importlib.metadata.packages_distributions()
-    found: dict[str, str] = {}
+    by_package: dict[str, str] = {}
     for package in packages:
         if package == STDLIB:
             continue
         _folders(package, key)
         names = sorted(set(distributions.get(package, ())))
-        found[package] = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
-    return {"python": platform.python_version(), "packages": found}
+        by_package[package] = ", ".join(
+            f"{name} {importlib.metadata.version(name)}" for name in names
+        )
+    return {"python": platform.python_version(), "packages": by_package}
 
 
 def modules(packages: Iterable[str], key: str) -> list[Module]:
-    """Every module that is read, sorted; a ConfigError naming `key` if a package is not there."""
-    found: dict[Module, None] = {}
+    """Every module to read, sorted; a ConfigError naming `key` if a package is not installed."""
+    distinct: dict[Module, None] = {}
     for package in packages:
         for folder in _folders(package, key):
             paths = [folder] if folder.is_file() else sorted(_python_files(folder))
             root = folder.parent if folder.is_file() else folder
             for path in paths:
                 relative = path.relative_to(root).as_posix()
-                found[Module(package, relative, path.stat().st_size)] = None
-    return list(found)
+                distinct[Module(package, relative, path.stat().st_size)] = None
+    return list(distinct)
 
 
-def read(found: Iterable[Module], key: str) -> Iterator[Draft]:
-    """Each module with its docstrings as paragraphs, in the order of the source.
+def read(modules: Iterable[Module], key: str) -> Iterator[RawDocument]:
+    """Read each module as a document whose paragraphs are its docstrings, in source order.
 
     A paragraph that a module repeats (generated methods, shared parameters) is kept once.
     """
@@ -110,14 +112,14 @@ def read(found: Iterable[Module], key: str) -> Iterator[Draft]:
     collecting = gc.isenabled()
     gc.disable()
     try:
-        for module in found:
+        for module in modules:
             label = STDLIB_LABEL if module.package == STDLIB else module.package
             source = _find(module, key).read_bytes()
             if module.package == STDLIB and module.path == _TOPICS:
                 for topic, text in _topics(source).items():
-                    yield Draft(f"{module.name}.{topic}", label, _distinct([text]))
+                    yield RawDocument(f"{module.name}.{topic}", label, _distinct([text]))
             else:
-                yield Draft(module.name, label, _distinct(docstrings(source)))
+                yield RawDocument(module.name, label, _distinct(docstrings(source)))
     finally:
         if collecting:
             gc.enable()
@@ -128,18 +130,18 @@ def docstrings(source: bytes) -> list[str]:
     if b'"""' not in source and b"'''" not in source:
         return []
     with warnings.catch_warnings():
-        # Invalid escapes in other people's strings are no news to anybody here.
+        # Invalid escapes in other people's source are not ours to report.
         warnings.simplefilter("ignore")
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError):
             return []
-    found: list[str] = []
-    _collect(tree, found)
-    return found
+    texts: list[str] = []
+    _collect(tree, texts)
+    return texts
 
 
-def _collect(node: ast.AST, found: list[str]) -> None:
+def _collect(node: ast.AST, texts: list[str]) -> None:
     if isinstance(node, _SCOPES) and node.body:
         first = node.body[0]
         if (
@@ -147,11 +149,11 @@ def _collect(node: ast.AST, found: list[str]) -> None:
             and isinstance(first.value, ast.Constant)
             and isinstance(first.value.value, str)
         ):
-            found.append(inspect.cleandoc(first.value.value))
+            texts.append(inspect.cleandoc(first.value.value))
     for name in ("body", "handlers", "orelse", "finalbody"):
         for child in getattr(node, name, ()):
             if isinstance(child, ast.stmt | ast.ExceptHandler) and not isinstance(child, ast.Expr):
-                _collect(child, found)
+                _collect(child, texts)
 
 
 def _topics(source: bytes) -> dict[str, str]:
@@ -187,7 +189,7 @@ def _find(module: Module, key: str) -> Path:
 
 
 def _folders(package: str, key: str) -> list[Path]:
-    """Where a package's files are. To find a top-level package, Python does not import it."""
+    """The folders of a package's files. Finding a top-level package does not import it."""
     if package == STDLIB:
         return [Path(sysconfig.get_path("stdlib"))]
     spec = importlib.util.find_spec(package)

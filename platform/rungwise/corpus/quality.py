@@ -1,9 +1,9 @@
 """Rules that tell prose from tables, lists, blobs and boilerplate in any language.
 
-They are those of Rae et al. 2021 (arXiv:2112.11446, appendix A1.1) that need no list of words: the
-share of words with a letter becomes that of letters and digits among the characters, for Chinese
-has no blanks; the mean length of a word becomes that of the longest one; and the share of text in
-lines seen before is taken over sentences. A document is named by the first rule that it breaks.
+They are the rules of Rae et al. 2021 (arXiv:2112.11446, appendix A1.1) that need no word list, with
+three changes: the share of words with a letter becomes that of letters and digits among the
+characters, as Chinese has no blanks; the mean length of a word becomes that of the longest; and the
+share of text in repeated lines is taken over sentences. The first broken rule is reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OTHER, _BLANK, _LETTER, _DIGIT, _LOST = range(5)
 
 
 class QualityConfig(Config):
-    """Shares are of the visible characters of a document. Each rule is off at its extreme value."""
+    """Limits on shares of a document's visible characters. An extreme value turns a rule off."""
 
     # Letters of any script and the marks on them.
     minimum_letter_share: float = Field(default=0.6, ge=0, le=1)
@@ -43,7 +43,7 @@ class QualityConfig(Config):
 
 
 def fault(sentences: Sequence[str], config: QualityConfig) -> str:
-    """Why a document is dropped, such as "quality: few letters"; empty if it is not."""
+    """The reason to drop a document, such as "quality: few letters"; empty if there is none."""
     text = " ".join(sentences)
     counts = _counts(text)
     visible = max(1, int(counts.sum() - counts[_BLANK]))
@@ -69,7 +69,7 @@ def _counts(text: str) -> np.ndarray:
 
 
 def _repetition(sentences: Sequence[str]) -> tuple[int, int]:
-    """Characters in sentences seen before, and in all of the one that takes the most of them."""
+    """Characters in repeated sentences, and in all copies of the sentence that takes the most."""
     times = Counter(sentences)
     if len(times) == len(sentences):
         return 0, 0
@@ -85,12 +85,12 @@ def _is_unbroken(text: str, maximum: int) -> bool:
 
 @functools.cache
 def _classes() -> np.ndarray:
-    """The class of every code point, as this Python's Unicode tables have it."""
-    of_category = {"L": _LETTER, "M": _LETTER, "N": _DIGIT, "Z": _BLANK}
-    found = bytes(
-        of_category.get(unicodedata.category(chr(code))[0], _OTHER)
+    """The class of every code point, by this Python's Unicode tables."""
+    class_of = {"L": _LETTER, "M": _LETTER, "N": _DIGIT, "Z": _BLANK}
+    by_code = bytes(
+        class_of.get(unicodedata.category(chr(code))[0], _OTHER)
         for code in range(sys.maxunicode + 1)
     )
-    classes = np.frombuffer(found, np.uint8).copy()
+    classes = np.frombuffer(by_code, np.uint8).copy()
     classes[0xFFFD] = _LOST
     return classes

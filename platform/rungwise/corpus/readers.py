@@ -1,11 +1,11 @@
-"""From the files of a source to drafts of documents: text, WikiText, JSON Lines, Parquet, and .gz.
+"""Read raw documents from the files of a source: text, WikiText, JSON Lines, Parquet, and .gz.
 
-A file is read as a stream, so that a worker holds one document of it at most, and none of more than
-`maximum_bytes`. It is decoded as UTF-8, with or without BOM. What cannot be read for a reason of
-the file's own (it is not UTF-8, its .gz is cut off or garbled, a document is too long) is a draft
-without text and with a reason, and the rest is read; what is not JSON or lacks the field asked for
-is one DataError that names the file, the place in it and the key to change. Ids are `{file}` or
-`{file}:{line}`, relative to the source, so that they survive a move.
+A file is read as a stream, so that a worker holds at most one document of it, and none larger than
+`maximum_bytes`. It is decoded as UTF-8, with or without BOM. A part that cannot be read because of
+the file itself (it is not UTF-8, its .gz is cut off or corrupt, a document is too long) becomes a
+document without text and with a reason, and the rest is read. A line that is not JSON, or a missing
+field, is a DataError that names the file, the place in it and the key to change. Ids are `{file}`
+or `{file}:{line}`, relative to the source, so that they survive a move.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage import SourceFile, reached
-from rungwise.corpus.document import Draft
+from rungwise.corpus.document import RawDocument
 from rungwise.corpus.sources import (
     FileSource,
     JsonLinesSource,
@@ -59,27 +59,27 @@ _JSON_MORE_BYTES = 1 << 20
 
 def read_file(
     file: SourceFile, source: FileSource, index: int, maximum_bytes: int
-) -> Iterator[Draft]:
-    """The drafts in one file of source number `index`, in order; one at least."""
-    found = False
+) -> Iterator[RawDocument]:
+    """The documents in one file of source number `index`, in order; at least one."""
+    any_document = False
     try:
         with reached(file.uri, key_of(index, "paths")):
-            for draft in _drafts(file, source, index, maximum_bytes):
-                found = True
-                yield draft
+            for document in _documents(file, source, index, maximum_bytes):
+                any_document = True
+                yield document
     except OSError as error:
         raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
-    if not found:
-        yield Draft(file.name, _stem(file), (), reason=_EMPTY)
+    if not any_document:
+        yield RawDocument(file.name, _stem(file), (), reason=_EMPTY)
 
 
-def _drafts(
+def _documents(
     file: SourceFile, source: FileSource, index: int, maximum_bytes: int
-) -> Iterator[Draft]:
+) -> Iterator[RawDocument]:
     if file.size_bytes == 0:
         return
     if isinstance(source, ParquetSource):
-        yield from _parquet_drafts(file, source, index, maximum_bytes)
+        yield from _parquet_documents(file, source, index, maximum_bytes)
         return
     content = Content(file)
     checked = check(content)
@@ -102,28 +102,30 @@ def _drafts(
     maximum_line = maximum_bytes
     if isinstance(source, JsonLinesSource):
         maximum_line = _JSON_FACTOR * maximum_bytes + _JSON_MORE_BYTES
-    found = lines(content, checked, encoding, errors, maximum_line)
+    numbered = lines(content, checked, encoding, errors, maximum_line)
     match source:
         case TextSource():
-            drafts = _text_drafts(found, file, source, maximum_bytes)
+            documents = _text_documents(numbered, file, source, maximum_bytes)
         case WikiTextSource():
-            drafts = _wikitext_drafts(found, file, source.label or _stem(file), maximum_bytes)
+            documents = _wikitext_documents(
+                numbered, file, source.label or _stem(file), maximum_bytes
+            )
         case JsonLinesSource():
-            drafts = _json_drafts(found, file, source, index, maximum_bytes)
-    for draft in drafts:
-        if draft.reason and draft.reason == checked.reason:
-            yield _unreadable(file, draft.id, draft.reason, checked.detail)
+            documents = _json_documents(numbered, file, source, index, maximum_bytes)
+    for document in documents:
+        if document.reason and document.reason == checked.reason:
+            yield _unreadable(file, document.id, document.reason, checked.detail)
         else:
-            yield draft
+            yield document
 
 
-def _unreadable(file: SourceFile, id_: str, reason: str, detail: str) -> Draft:
+def _unreadable(file: SourceFile, id_: str, reason: str, detail: str) -> RawDocument:
     named = json.dumps({"file": file.uri, "reason": detail})
-    return Draft(id_, _stem(file), (), reason=reason, unreadable=named)
+    return RawDocument(id_, _stem(file), (), reason=reason, unreadable=named)
 
 
 def paragraphs_of(text: str, lines: Lines) -> list[str]:
-    """The paragraphs of a text whose lines are laid out as `lines` says."""
+    """Split a text into paragraphs, its lines laid out as `lines` says."""
     match lines:
         case "wrapped":
             blocks = _PARAGRAPH_BREAK.split(text)
@@ -134,8 +136,8 @@ def paragraphs_of(text: str, lines: Lines) -> list[str]:
             return [block for block in _PARAGRAPH_BREAK.split(text) if block.strip()]
 
 
-class _Gathered:
-    """The lines of one document, up to the size that it may have."""
+class _LineBuffer:
+    """Collects the lines of one document, up to the size that it may have."""
 
     def __init__(self, maximum_bytes: int) -> None:
         self._left = maximum_bytes
@@ -154,53 +156,53 @@ class _Gathered:
     def __bool__(self) -> bool:
         return bool(self._lines or self.reason)
 
-    def draft(self, id_: str, label: str, source: TextSource) -> Draft:
+    def document(self, id_: str, label: str, source: TextSource) -> RawDocument:
         if self.reason:
-            return Draft(id_, label, (), reason=self.reason)
+            return RawDocument(id_, label, (), reason=self.reason)
         paragraphs = paragraphs_of("\n".join(self._lines), source.lines)
-        return Draft(id_, label, paragraphs, segmented=source.lines == "sentence")
+        return RawDocument(id_, label, paragraphs, segmented=source.lines == "sentence")
 
 
-def _text_drafts(
-    found: Iterator[Line], file: SourceFile, source: TextSource, maximum_bytes: int
-) -> Iterator[Draft]:
+def _text_documents(
+    numbered: Iterator[Line], file: SourceFile, source: TextSource, maximum_bytes: int
+) -> Iterator[RawDocument]:
     label = source.label or _stem(file)
     match source.documents:
         case "file":
-            whole, blank = _Gathered(maximum_bytes), True
-            for _, line, reason in found:
+            whole, blank = _LineBuffer(maximum_bytes), True
+            for _, line, reason in numbered:
                 whole.add(line, reason)
                 blank = blank and not reason and not line.strip()
             if not blank:
-                yield whole.draft(file.name, label, source)
+                yield whole.document(file.name, label, source)
         case "blank_line":
-            block, opened = _Gathered(maximum_bytes), 1
-            for number, line, reason in found:
+            block, opened = _LineBuffer(maximum_bytes), 1
+            for number, line, reason in numbered:
                 if reason or line.strip():
                     opened = opened if block else number
                     block.add(line, reason)
                 elif block:
-                    yield block.draft(f"{file.name}:{opened}", label, source)
-                    block = _Gathered(maximum_bytes)
+                    yield block.document(f"{file.name}:{opened}", label, source)
+                    block = _LineBuffer(maximum_bytes)
             if block:
-                yield block.draft(f"{file.name}:{opened}", label, source)
+                yield block.document(f"{file.name}:{opened}", label, source)
         case "line":
             segmented = source.lines == "sentence"
-            for number, line, reason in found:
+            for number, line, reason in numbered:
                 if reason or line.strip():
                     texts = (line,) if line else ()
-                    yield Draft(f"{file.name}:{number}", label, texts, segmented, reason)
+                    yield RawDocument(f"{file.name}:{number}", label, texts, segmented, reason)
 
 
-def _wikitext_drafts(
-    found: Iterator[Line], file: SourceFile, label: str, maximum_bytes: int
-) -> Iterator[Draft]:
+def _wikitext_documents(
+    numbered: Iterator[Line], file: SourceFile, label: str, maximum_bytes: int
+) -> Iterator[RawDocument]:
     opened, paragraphs, left, stopped = 1, [], maximum_bytes, ""
-    for number, line, reason in found:
+    for number, line, reason in numbered:
         heading = _WIKITEXT_HEADING.match(line)
         if heading and heading[1] == "=":
             if paragraphs or stopped:
-                yield Draft(f"{file.name}:{opened}", label, paragraphs, reason=stopped)
+                yield RawDocument(f"{file.name}:{opened}", label, paragraphs, reason=stopped)
             opened, paragraphs, left, stopped = number, [], maximum_bytes, ""
         left -= utf8_length(line) + 1
         stopped = reason or stopped or (TOO_LONG if left < -1 else "")
@@ -210,19 +212,19 @@ def _wikitext_drafts(
         elif content.strip():
             paragraphs.append(_WIKITEXT_ESCAPE.sub(r"\1", content))
     if paragraphs or stopped:
-        yield Draft(f"{file.name}:{opened}", label, paragraphs, reason=stopped)
+        yield RawDocument(f"{file.name}:{opened}", label, paragraphs, reason=stopped)
 
 
-def _json_drafts(
-    found: Iterator[Line],
+def _json_documents(
+    numbered: Iterator[Line],
     file: SourceFile,
     source: JsonLinesSource,
     index: int,
     maximum_bytes: int,
-) -> Iterator[Draft]:
-    for number, line, reason in found:
+) -> Iterator[RawDocument]:
+    for number, line, reason in numbered:
         if reason:
-            yield Draft(f"{file.name}:{number}", _stem(file), (), reason=reason)
+            yield RawDocument(f"{file.name}:{number}", _stem(file), (), reason=reason)
             continue
         if not line.strip():
             continue
@@ -237,12 +239,12 @@ def _json_drafts(
         if not isinstance(record, dict):
             raise DataError(f"{place}: expected a JSON object, found {type(record).__name__}")
         names = (f"{file.name}:{number}", _stem(file))
-        yield _draft(record, place, names, source, index, maximum_bytes)
+        yield _document(record, place, names, source, index, maximum_bytes)
 
 
-def _parquet_drafts(
+def _parquet_documents(
     file: SourceFile, source: ParquetSource, index: int, maximum_bytes: int
-) -> Iterator[Draft]:
+) -> Iterator[RawDocument]:
     try:
         with _unpacked(file) as stream, pq.ParquetFile(stream, buffer_size=1 << 20) as parquet:
             names = parquet.schema_arrow.names
@@ -255,7 +257,7 @@ def _parquet_drafts(
                     number += 1
                     place = f"{file.uri}, row {number}"
                     default = (f"{file.name}:{number}", _stem(file))
-                    yield _draft(row, place, default, source, index, maximum_bytes)
+                    yield _document(row, place, default, source, index, maximum_bytes)
     except UnsoundGzipError as error:
         # The directory of a Parquet file is at its end: nothing can be read without it.
         yield _unreadable(file, file.name, error.reason, str(error))
@@ -264,7 +266,7 @@ def _parquet_drafts(
 
 
 def _unpacked(file: SourceFile) -> BinaryIO:
-    """A stream that can seek; what is packed is unpacked to the disk first."""
+    """A seekable stream of the file; a .gz is first unpacked to the disk."""
     if not file.uri.endswith(".gz"):
         return file.open()
     with contextlib.ExitStack() as on_error:
@@ -289,7 +291,7 @@ def _named(
     source: JsonLinesSource | ParquetSource,
     index: int,
 ) -> str | None:
-    """The field that `key` of the source names, None if it names none; it must be in `known`."""
+    """The field that the source's `key` names, or None; DataError unless it is in `known`."""
     name = getattr(source, key)
     if name is not None and name not in known:
         raise DataError(
@@ -299,15 +301,15 @@ def _named(
     return name
 
 
-def _draft(
+def _document(
     record: dict[str, Any],
     place: str,
     names: tuple[str, str],
     source: JsonLinesSource | ParquetSource,
     index: int,
     maximum_bytes: int,
-) -> Draft:
-    """The draft of one record; `names` are its id and label where the source names no field."""
+) -> RawDocument:
+    """The document of one record; `names` are the default id and label."""
     text_field, id_field, label_field, spans_field = (
         _named(key, record, place, source, index) for key in _FIELDS
     )
@@ -330,8 +332,8 @@ def _draft(
     id_ = names[0] if id_field is None else str(record[id_field])
     label = names[1] if label_field is None else str(record[label_field])
     if utf8_length(text) > maximum_bytes:
-        return Draft(id_, label, (), reason=TOO_LONG)
-    return Draft(
+        return RawDocument(id_, label, (), reason=TOO_LONG)
+    return RawDocument(
         id_,
         label,
         paragraphs_of(_plain_breaks(text), source.lines),

@@ -48,7 +48,7 @@ _OPENING = "\"'“‘«([{`*¿¡„"
 
 
 def _same_length(words: str) -> Iterator[str]:
-    """`words` as alternatives, one group for each length: a look-behind has a fixed width."""
+    """Group `words` into alternatives of one length each: a look-behind has a fixed width."""
     by_length: dict[int, list[str]] = {}
     for word in words.split():
         by_length.setdefault(len(word), []).append(re.escape(word))
@@ -56,16 +56,16 @@ def _same_length(words: str) -> Iterator[str]:
 
 
 def _not_after(words: str) -> str:
-    """A guard against `words` before a full stop."""
+    """A pattern that refuses any of `words` before a full stop."""
     return "".join(rf"(?<!\b(?:{group})\.)" for group in _same_length(words))
 
 
 def _after_number_of(words: str) -> str:
-    """True after "vol. 2." and the like."""
+    """A pattern that matches after "vol. 2." and the like."""
     return "|".join(rf"(?<=\b(?:{group})\.\s[0-9]\.)" for group in _same_length(words))
 
 
-# The first class is all that the engine looks for; each branch then asks which of them it was.
+# The engine scans for the first class only; the branches then tell the characters apart.
 _END = re.compile(
     rf"""
     [.!?…\n。！？．｡]

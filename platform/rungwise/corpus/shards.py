@@ -1,7 +1,7 @@
-"""From the rows of one shard to its two files: deduplicate, mix, split, write, count.
+"""Write the rows of one shard to its two files: deduplicate, shuffle, split, write, count.
 
 Everything here is a pure function of the rows, whatever their order: a document's shard, its place
-in it and its side of the split come from the digest of its text alone. Equal texts therefore meet
+in it and its side of the split depend on the digest of its text alone. Equal texts therefore meet
 in one shard and land on one side, and adding a source moves no document across the split.
 """
 
@@ -23,7 +23,7 @@ from rungwise.corpus.document import SCHEMA
 SPLITS = ("train", "validation")
 _EXAMPLES = 3
 _UNREADABLE_SHOWN = 20
-# By what documents are put in order; the first two decide, unless a source repeats its ids.
+# The sort key of documents; the first two decide, unless a source repeats its ids.
 _ORDER = ("id", "label", "digest", "paragraph_starts", "spans", "sample")
 _FACTS = [*_ORDER, "reason", "unreadable", "copied", "near", "spans_dropped"]
 _ROWS_A_GROUP = 512
@@ -48,7 +48,7 @@ def write_shard(
     held_out_fraction: float,
     seed: int,
 ) -> dict[str, Any]:
-    """Write the files of one shard, a split without documents has none; return what to report."""
+    """Write the files of one shard, none for a split without documents, and return its report."""
     facts: list[dict[str, Any]] = rows.select(_FACTS).to_pylist()
     near: dict[str, str] = {}
     # A copy has left its sentences with the first of its text that its task has read.
@@ -102,9 +102,9 @@ def write_shard(
     return {
         "files": files,
         "labels": dict(Counter(facts[at]["label"] for at in kept)),
-        "dropped": {reason: len(found) for reason, found in dropped.items()},
+        "dropped": {reason: len(rows) for reason, rows in dropped.items()},
         "dropped_samples": {
-            reason: [example(at) for at in found[:_EXAMPLES]] for reason, found in dropped.items()
+            reason: [example(at) for at in rows[:_EXAMPLES]] for reason, rows in dropped.items()
         },
         "unreadable": _first_unreadable(unreadable),
         "unreadable_files": len(unreadable),
@@ -115,15 +115,17 @@ def write_shard(
 
 
 def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the shards report, together: files in order, counts summed, the smallest examples."""
+    """Merge the reports of shards: files in order, counts summed, the smallest examples kept."""
     labels: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
     samples: dict[str, list[dict[str, str]]] = {}
     for report in reports:
         labels.update(report["labels"])
         dropped.update(report["dropped"])
-        for reason, found in report["dropped_samples"].items():
-            several = sorted([*samples.get(reason, []), *found], key=lambda one: list(one.values()))
+        for reason, examples in report["dropped_samples"].items():
+            several = sorted(
+                [*samples.get(reason, []), *examples], key=lambda example: list(example.values())
+            )
             samples[reason] = several[:_EXAMPLES]
     files = [file for report in reports for file in report["files"]]
     unreadable = [file for report in reports for file in report["unreadable"]]
@@ -142,7 +144,7 @@ def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _first_unreadable(files: list[dict[str, str]]) -> list[dict[str, str]]:
-    return sorted(files, key=lambda one: (one["file"], one["reason"]))[:_UNREADABLE_SHOWN]
+    return sorted(files, key=lambda file: (file["file"], file["reason"]))[:_UNREADABLE_SHOWN]
 
 
 def _write(table: pa.Table, name: str, split: str, output: Folder) -> dict[str, Any]:

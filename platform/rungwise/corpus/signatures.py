@@ -1,11 +1,11 @@
-"""MinHash signatures of documents: how alike two texts are, from a few numbers of each.
+"""MinHash signatures, which estimate how similar two documents are from a few numbers of each.
 
 The resemblance of two texts is the Jaccard index of their sets of shingles (Broder 1997). A shingle
-is a run of characters, for words are not to be had in a script without blanks; nine of them suit
+is a run of characters, since a script without blanks shows no words; nine of them suit
 prose (Leskovec, Rajaraman and Ullman, chapter 3). The signature is a one-permutation MinHash: each
-shingle is hashed once, the top bits of the hash choose one of `permutations` slots and the least
-rest stays (Li, Owen and Zhang 2012); a slot without any takes that of another, chosen by a hash of
-the slot alone, so that alike texts choose alike (Shrivastava 2017, arXiv:1703.04664).
+shingle is hashed once, the top bits of the hash choose one of `permutations` slots, and each slot
+keeps the smallest remainder (Li, Owen and Zhang 2012); an empty slot copies another, chosen by a
+hash of the slot alone, so that similar texts choose alike (Shrivastava 2017, arXiv:1703.04664).
 
 Two signatures agree in a slot with the probability of the resemblance s. `bands` of `rows` slots
 each are compared as one, so two documents meet with 1 - (1 - s^rows)^bands.
@@ -33,7 +33,7 @@ _RECALL = 0.9
 
 
 class NearDuplicateConfig(Config):
-    """Of documents this much alike, one is kept."""
+    """How similar two documents must be for one of them to be dropped."""
 
     similarity: float = Field(default=0.8, ge=0.5, le=1)  # Jaccard index of their shingles
     shingle_characters: int = Field(default=9, ge=1, le=64)
@@ -42,50 +42,54 @@ class NearDuplicateConfig(Config):
 
 
 class Banding(NamedTuple):
+    """The number of bands of a signature, and the rows (slots) of each."""
+
     bands: int
     rows: int
 
     def probability(self, similarity: float) -> float:
-        """That two documents of this similarity share a band."""
+        """The probability that two documents of this similarity share a band."""
         return 1 - (1 - similarity**self.rows) ** self.bands
 
 
 def banding(config: NearDuplicateConfig) -> Banding:
     """The longest bands with which nine of ten pairs at `similarity` still meet."""
     choices = (Banding(config.permutations // rows, rows) for rows in range(1, 33))
-    found = [one for one in choices if one.probability(config.similarity) >= _RECALL]
-    return max(found, key=lambda one: one.rows)
+    sufficient = [
+        banding for banding in choices if banding.probability(config.similarity) >= _RECALL
+    ]
+    return max(sufficient, key=lambda banding: banding.rows)
 
 
 def signatures(texts: Sequence[str], config: NearDuplicateConfig) -> np.ndarray:
     """The signatures of `texts`, (len(texts), P) uint32. Letter case makes no difference."""
     size = config.shingle_characters
-    found = np.full((len(texts), config.permutations), _EMPTY, np.uint32)
+    sketches = np.full((len(texts), config.permutations), _EMPTY, np.uint32)
     for first, batch in _batches(texts, size):
-        _sketch(batch, size, found[first : first + len(batch)])
-    _densify(found)
-    return found
+        _sketch(batch, size, sketches[first : first + len(batch)])
+    _densify(sketches)
+    return sketches
 
 
-def band_keys(found: np.ndarray, banded: Banding) -> np.ndarray:
-    """One number for each band of each signature, (N, bands) uint64; it differs by the band."""
-    used = found[:, : banded.bands * banded.rows].astype(_WORD)
-    used = used.reshape(len(found), banded.bands, banded.rows)
-    keys = np.broadcast_to(np.arange(1, banded.bands + 1, dtype=_WORD), used.shape[:2]).copy()
-    for row in range(banded.rows):
+def band_keys(signatures: np.ndarray, banding: Banding) -> np.ndarray:
+    """A key for each band of each signature, (N, bands) uint64; no two bands share keys."""
+    used = signatures[:, : banding.bands * banding.rows].astype(_WORD)
+    used = used.reshape(len(signatures), banding.bands, banding.rows)
+    keys = np.broadcast_to(np.arange(1, banding.bands + 1, dtype=_WORD), used.shape[:2]).copy()
+    for row in range(banding.rows):
         keys = _mixed(keys * _GOLDEN + used[:, :, row])
     return keys
 
 
-def compact(found: np.ndarray) -> np.ndarray:
-    """The low byte of every number, (N, P) uint8: enough to tell how alike two documents are."""
-    return found.astype(np.uint8)
+def compact(signatures: np.ndarray) -> np.ndarray:
+    """The low byte of every number, (N, P) uint8: enough to estimate a similarity."""
+    return signatures.astype(np.uint8)
 
 
 def similarity(one: np.ndarray, others: np.ndarray) -> np.ndarray:
     """The estimated similarity of compact signatures (P) or (N, P) to others (N, P), (N) float64.
 
-    Different numbers share their low byte once in 256 times, which is taken off (b-bit MinHash, Li
+    Different numbers share their low byte once in 256 times, which is subtracted (b-bit MinHash, Li
     and König 2010).
     """
     agreed = (others == one).mean(axis=1)
@@ -93,7 +97,7 @@ def similarity(one: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def _batches(texts: Sequence[str], size: int) -> Iterator[tuple[int, list[str]]]:
-    """Texts in lower case, each as long as a shingle at least, with the index of the first."""
+    """Batches of lower-cased texts, each padded to a shingle, with the index of the first."""
     batch: list[str] = []
     first = held = 0
     for index, text in enumerate(texts):
@@ -106,13 +110,13 @@ def _batches(texts: Sequence[str], size: int) -> Iterator[tuple[int, list[str]]]
         yield first, batch
 
 
-def _sketch(batch: list[str], size: int, found: np.ndarray) -> None:
-    """Lower the numbers of `found`, (len(batch), P), to the least of each slot."""
+def _sketch(batch: list[str], size: int, sketches: np.ndarray) -> None:
+    """Lower `sketches`, (len(batch), P), to the minimum of each slot over the shingles."""
     joined = np.frombuffer("".join(batch).encode("utf-32-le", "surrogatepass"), np.uint32)
     ends = np.cumsum([len(text) for text in batch])
-    slots = found.shape[1]
+    slots = sketches.shape[1]
     shift = _WORD(64 - (slots - 1).bit_length())
-    flat = found.reshape(-1)
+    flat = sketches.reshape(-1)
     shingles = len(joined) - size + 1
     for start in range(0, shingles, _MIXED_AT_ONCE):
         stop = min(start + _MIXED_AT_ONCE, shingles)
@@ -131,18 +135,18 @@ def _sketch(batch: list[str], size: int, found: np.ndarray) -> None:
         np.minimum.at(flat, slot[whole], rest)
 
 
-def _densify(found: np.ndarray) -> None:
+def _densify(sketches: np.ndarray) -> None:
     """Fill the empty slots of each signature from its full ones."""
-    slots = found.shape[1]
-    document, slot = np.nonzero(found == _EMPTY)
-    original = found.copy()
+    slots = sketches.shape[1]
+    document, slot = np.nonzero(sketches == _EMPTY)
+    original = sketches.copy()
     attempt = 0
     while len(slot):
         attempt += 1
         key = _mixed(slot.astype(_WORD) * _GOLDEN + _WORD(attempt))
         source = (key % _WORD(slots)).astype(np.int64)
         taken = original[document, source]
-        found[document, slot] = taken
+        sketches[document, slot] = taken
         left = taken == _EMPTY
         document, slot = document[left], slot[left]
 

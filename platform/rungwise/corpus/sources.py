@@ -1,8 +1,8 @@
-"""Where a corpus comes from: the source blocks of the config, what they match, and its digest.
+"""The corpus config: its source blocks, the files they match, and the digest of those files.
 
-`identity` is the config without its paths and `outside` the digests that stand in for them, so a
-corpus that moves is the same corpus and one that changes is another. Both run before anything is
-built, and refuse a source that matches nothing or holds nothing.
+`identity` is the config without its paths and `outside` the digests that replace them, so a corpus
+that moves is the same corpus and one whose bytes change is another. Both run before anything is
+built, and refuse a source that matches no file or only empty ones.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from rungwise.corpus import pydocs
 from rungwise.corpus.quality import QualityConfig
 from rungwise.corpus.signatures import NearDuplicateConfig
 
-# What becomes of a file that is not UTF-8: it is left out and named, or stops the stage; or its odd
-# bytes become replacement characters; or it is read as latin-1.
+# A file that is not UTF-8 is left out and named, or stops the stage, or has its invalid bytes
+# replaced, or is read as latin-1.
 InvalidUtf8 = Literal["drop", "refuse", "replace", "latin-1"]
-# How a text's lines are laid out: hard wrapped with blank lines between paragraphs; a paragraph
-# each; or a sentence each, taken as it is.
+# The layout of a text's lines: hard-wrapped with blank lines between paragraphs, a paragraph each,
+# or a sentence each, taken as it is.
 Lines = Literal["wrapped", "paragraph", "sentence"]
 
 _DIGESTS_AT_ONCE = 16
@@ -76,7 +76,7 @@ class ParquetSource(_Files):
 
 
 class PydocsSource(Config):
-    """The documentation that lies on every machine that can run rungwise; see pydocs.py."""
+    """The documentation that is on every machine that can run rungwise; see pydocs.py."""
 
     kind: Literal["pydocs"] = "pydocs"
     packages: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], ...] = Field(
@@ -105,12 +105,12 @@ class CorpusConfig(Config):
 
 
 def key_of(index: int, name: str) -> str:
-    """The config key of the field `name` of source number `index`, as a message should print it."""
+    """The config key of the field `name` of source number `index`, for a message."""
     return f"corpus.sources.{index}.{name}"
 
 
 def identity(config: CorpusConfig) -> dict[str, Any]:
-    """The config as far as it decides what comes out: all but the paths."""
+    """The part of the config that decides the result: all but the paths."""
     plain = config.model_dump(mode="json")
     for source in plain["sources"]:
         source.pop("paths", None)
@@ -118,19 +118,21 @@ def identity(config: CorpusConfig) -> dict[str, Any]:
 
 
 def outside(config: CorpusConfig) -> dict[str, Any]:
-    """Digests of what each source reads now; a ConfigError or DataError if it reads nothing."""
-    found: dict[str, Any] = {}
+    """Digests of the files each source reads now; ConfigError or DataError if there are none."""
+    digests: dict[str, Any] = {}
     for index, source in enumerate(config.sources):
         if isinstance(source, PydocsSource):
-            found[f"sources.{index}"] = pydocs.versions(source.packages, key_of(index, "packages"))
+            digests[f"sources.{index}"] = pydocs.versions(
+                source.packages, key_of(index, "packages")
+            )
         else:
             files = files_of(source, index)
-            found[f"sources.{index}"] = {
+            digests[f"sources.{index}"] = {
                 "files": len(files),
                 "bytes": sum(file.size_bytes for file in files),
                 "sha256": _digest(files, index),
             }
-    return found
+    return digests
 
 
 def files_of(source: FileSource, index: int) -> list[SourceFile]:
@@ -157,11 +159,11 @@ def files_of(source: FileSource, index: int) -> list[SourceFile]:
 def _digest(files: list[SourceFile], index: int) -> str:
     digest = hashlib.sha256()
 
-    def of(file: SourceFile) -> str:
+    def digest_of(file: SourceFile) -> str:
         with reached(file.uri, key_of(index, "paths")):
             return file.digest()
 
     with ThreadPoolExecutor(_DIGESTS_AT_ONCE) as pool:
-        for file, of_file in zip(files, pool.map(of, files), strict=True):
-            digest.update(f"{file.name}\0{of_file}\n".encode())
+        for file, file_digest in zip(files, pool.map(digest_of, files), strict=True):
+            digest.update(f"{file.name}\0{file_digest}\n".encode())
     return digest.hexdigest()

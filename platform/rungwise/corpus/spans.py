@@ -1,11 +1,11 @@
-"""Where named stretches of a raw text lie in its sentences, after clean-up and segmentation.
+"""Map the named spans of a raw text to its sentences, after clean-up and segmentation.
 
     located("A  big\nred dog.", [(3, 10)], ["A big red dog."]) == Located([[2, 9]], 1, 0)
 
-Clean-up and segmentation change blanks and what cannot be seen, and nothing else. A place is
-therefore known by the number of visible characters before it, and each stretch between two places
-is cleaned by itself to count them. A span whose own letters are not found where the count says is
-dropped, so no odd composition of characters can move one to the wrong word.
+Clean-up and segmentation change only blanks and invisible characters. A position is therefore
+given by the number of visible characters before it, and each stretch between two positions is
+cleaned alone to count them. A span whose letters are not where the count says is dropped, so no odd
+composition of characters can move one to the wrong word.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Located(NamedTuple):
 
 
 def located(text: str, spans: Sequence[tuple[int, int]], sentences: Sequence[str]) -> Located:
-    """The spans of `text`, [start, end) in its characters, in its sentences.
+    """Locate spans of `text`, [start, end) in its characters, in its sentences.
 
-    Dropped are those that are empty, lie outside the text, overlap an earlier one (by start, then
-    end), cross the end of a sentence, or do not come through the clean-up as they are.
+    A span is dropped if it is empty, lies outside the text, overlaps an earlier one (by start, then
+    end), crosses the end of a sentence, or is changed by the clean-up.
     """
     inside = sorted((start, end) for start, end in spans if 0 <= start < end <= len(text))
     if not inside or not sentences:
@@ -41,7 +41,7 @@ def located(text: str, spans: Sequence[tuple[int, int]], sentences: Sequence[str
     shown = [_visible(sentence) for sentence in sentences]
     # The number of visible characters before each sentence.
     starts = [0, *itertools.accumulate(map(len, shown))]
-    found: list[list[int]] = [[] for _ in sentences]
+    by_sentence: list[list[int]] = [[] for _ in sentences]
     kept = taken = 0
     for start, end in inside:
         first, last = before[start], before[end]
@@ -52,9 +52,9 @@ def located(text: str, spans: Sequence[tuple[int, int]], sentences: Sequence[str
         if last > starts[number + 1] or shown[number][begin:stop] != _visible(text[start:end]):
             continue
         at = [index for index, letter in enumerate(sentences[number]) if letter != " "]
-        found[number] += [at[begin], at[stop - 1] + 1]
+        by_sentence[number] += [at[begin], at[stop - 1] + 1]
         taken, kept = end, kept + 1
-    return Located(found if kept else [], kept, len(spans) - kept)
+    return Located(by_sentence if kept else [], kept, len(spans) - kept)
 
 
 def is_list_of_spans(value: Any) -> bool:

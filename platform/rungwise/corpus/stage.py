@@ -33,7 +33,7 @@ from rungwise.core.context import Context
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage import Folder, SourceFile
 from rungwise.corpus import build, near_duplicates, pydocs, readers, shards, signatures
-from rungwise.corpus.document import Draft
+from rungwise.corpus.document import RawDocument
 from rungwise.corpus.signatures import NearDuplicateConfig
 from rungwise.corpus.sources import CorpusConfig, PydocsSource, files_of, key_of
 from rungwise.corpus.summary import summary_of, totals_of
@@ -75,7 +75,7 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[
         for task in batch["task"].to_pylist():
             try:
                 yield from build.tables(
-                    _drafts(task, config),
+                    _raw_documents(task, config),
                     config.minimum_characters,
                     deduplicate=config.deduplicate,
                     quality=config.quality,
@@ -104,9 +104,11 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[
     num_shards = max(1, math.ceil(text_bytes / (config.shard_megabytes * 1e6)))
 
     def with_shard(rows: pa.Table) -> pa.Table:
-        found = [shards.shard_of(digest, num_shards) for digest in rows["digest"].to_pylist()]
+        shard_numbers = [
+            shards.shard_of(digest, num_shards) for digest in rows["digest"].to_pylist()
+        ]
         rows = rows.drop_columns(["bands", "signature"])
-        return rows.append_column("shard", pa.array(found, pa.int64()))
+        return rows.append_column("shard", pa.array(shard_numbers, pa.int64()))
 
     def write(rows: pa.Table) -> pa.Table:
         try:
@@ -179,7 +181,7 @@ def _measure(rows: pa.Table) -> tuple[int, int, str | None]:
 
 
 def _tasks(config: CorpusConfig) -> list[str]:
-    """What is to be read, packed into tasks of about equal work, each as JSON."""
+    """Pack the files and modules to read into tasks of about equal work, each as JSON."""
     items: list[tuple[float, int, list[Any]]] = []
     for index, source in enumerate(config.sources):
         if isinstance(source, PydocsSource):
@@ -203,7 +205,7 @@ def _tasks(config: CorpusConfig) -> list[str]:
     return [json.dumps(task) for task in tasks]
 
 
-def _drafts(task: str, config: CorpusConfig) -> Iterator[Draft]:
+def _raw_documents(task: str, config: CorpusConfig) -> Iterator[RawDocument]:
     for index, item in json.loads(task):
         source = config.sources[index]
         if isinstance(source, PydocsSource):

@@ -1,9 +1,9 @@
-"""A file of text as a stream of lines, whatever it holds: unpacked and decoded piece by piece.
+"""Read any text file as a stream of lines, decompressed and decoded piece by piece.
 
-Every file is gone through twice. `check` finds out whether it is UTF-8 and, if packed, whether it
-is whole, so that a file is refused or dropped before any document of it travels; `lines` then
+Every file is read twice. `check` finds out whether it is UTF-8 and, if compressed, whether it is
+whole, so that a file is refused or dropped before any of its documents is passed on; `lines` then
 reads as far as it is sound. Neither holds more than a piece and one line, and of a line no more
-than it may have: 200 MB without a break cost what the limit allows.
+than the limit: 200 MB without a break cost no more memory than a line may take.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _FINE_BYTES = 1 << 8
 _KEPT_BYTES = 8 << 20
 _GZIP_WINDOW = 31  # zlib's number for: a gzip header, and the largest window
 
-Line = tuple[int, str, str]  # its number from 1, its text, and why it has none
+Line = tuple[int, str, str]  # its number from 1, its text, and the reason if it has none
 
 
 class UnsoundGzipError(Exception):
-    """The packed bytes end too early or are not what gzip wrote."""
+    """The compressed bytes end too early or are corrupt."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -42,7 +42,7 @@ class UnsoundGzipError(Exception):
 
 @dataclass(frozen=True)
 class Checked:
-    """What the first reading of a file found.
+    """The result of reading a file for the first time.
 
     `invalid_at` is the offset of the first byte that is not UTF-8, None if there is none, and
     `invalid` says so in words. The content is sound up to `end` bytes, all of it if None; then
@@ -57,7 +57,7 @@ class Checked:
 
 
 class Content:
-    """The bytes of a file without its packing, to be gone through more than once."""
+    """The decompressed bytes of a file, which can be read more than once."""
 
     def __init__(self, file: SourceFile) -> None:
         self._open: Callable[[], BinaryIO] = file.open
@@ -68,7 +68,7 @@ class Content:
             self._open = lambda: io.BytesIO(kept)
 
     def pieces(self) -> Iterator[bytes]:
-        """The content in order, the same pieces each time; UnsoundGzipError where it ends."""
+        """The content in order, the same pieces each time; UnsoundGzipError where it is corrupt."""
         with self._open() as stream:
             if self._packed:
                 yield from _unpacked(stream)
@@ -78,10 +78,10 @@ class Content:
 
 
 def check(content: Content) -> Checked:
-    """Go through the content once. Errors of the file system are passed on."""
+    """Check that the content is UTF-8 and whole. Errors of the file system are passed on."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     head, read, invalid_at, invalid = b"", 0, None, ""
-    found = None
+    unsound = None
 
     def decode(piece: bytes, final: bool = False) -> None:
         nonlocal invalid_at, invalid
@@ -101,17 +101,17 @@ def check(content: Content) -> Checked:
                 decode(piece)
             read += len(piece)
     except UnsoundGzipError as error:
-        found = error
-    if found is None:
+        unsound = error
+    if unsound is None:
         if invalid_at is None:
             decode(b"", final=True)
         return Checked(invalid_at, invalid)
     end = read
-    if found.reason == UNSOUND and invalid_at is not None:
-        # What garbled the packing garbled this too.
+    if unsound.reason == UNSOUND and invalid_at is not None:
+        # The corruption of the .gz explains the invalid bytes too.
         end, invalid_at, invalid = invalid_at, None, ""
-    detail = f"{found}, sound for {end:,} bytes of its content"
-    return Checked(invalid_at, invalid, end, found.reason, detail)
+    detail = f"{unsound}, sound for {end:,} bytes of its content"
+    return Checked(invalid_at, invalid, end, unsound.reason, detail)
 
 
 def lines(
@@ -119,8 +119,8 @@ def lines(
 ) -> Iterator[Line]:
     """The lines of the sound part, ended by any of LF, CRLF and CR, without a BOM.
 
-    One of more than `maximum_bytes` in UTF-8 has no text and the reason "too long". If the content
-    is not sound to its end, the last line, which may be empty, has no text and that reason.
+    A line of more than `maximum_bytes` in UTF-8 has no text and the reason "too long". If the
+    content is not sound to its end, the last line, which may be empty, has no text and its reason.
     """
     number, held, held_bytes = 1, [], 0
     for text in _texts(content, checked, encoding, errors):
@@ -188,7 +188,7 @@ def _marked(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
 
 
 def _unpacked(stream: BinaryIO) -> Iterator[bytes]:
-    """What the members of a gzip file hold, one after the other (RFC 1952)."""
+    """Decompress the members of a gzip file, one after the other (RFC 1952)."""
     unpacker, members, started, packed = zlib.decompressobj(_GZIP_WINDOW), 0, False, b""
     while True:
         packed = packed or stream.read(_PACKED_PIECE_BYTES)
@@ -205,7 +205,7 @@ def _unpacked(stream: BinaryIO) -> Iterator[bytes]:
         try:
             piece = unpacker.decompress(packed, _PIECE_BYTES)
         except zlib.error as error:
-            # zlib keeps what it had got out of this piece to itself.
+            # zlib does not return what it had decompressed of this piece.
             with contextlib.suppress(zlib.error):
                 for at in range(0, len(packed), _FINE_BYTES):
                     yield before.decompress(packed[at : at + _FINE_BYTES])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rungwise.core.artifact import Artifact
 from rungwise.core.randomness import bits
 from rungwise.instances import causal
-from rungwise.instances.causal import CausalBatch
+from rungwise.instances.causal import CausalBlocks
 from rungwise.instances.masked import MaskedBatch
 from rungwise.instances.masked_reader import MaskedReader
 from rungwise.instances.reader import InstanceReader
@@ -41,7 +41,7 @@ def rows(reader: MaskedReader, instances: NDArray[np.int64], seed: int) -> Maske
     return reader.batch(instances, np.zeros_like(instances), seed)
 
 
-def blocks(reader: InstanceReader, instances: NDArray[np.int64]) -> CausalBatch:
+def blocks(reader: InstanceReader, instances: NDArray[np.int64]) -> CausalBlocks:
     """These blocks."""
     return causal.batch(reader.rows(instances), end_of(reader))
 

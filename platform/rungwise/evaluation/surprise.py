@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rungwise.evaluation import held_out
 from rungwise.evaluation.spelling import token_text
-from rungwise.instances import causal
+from rungwise.instances.causal import CausalBlocks
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.capabilities import TargetLogits
 from rungwise.models.objectives import CausalBatch
@@ -76,7 +76,7 @@ class Reach:
     nats: float
 
 
-def logits(model: TargetLogits, batch: causal.CausalBatch) -> Tensor:
+def logits(model: TargetLogits, batch: CausalBlocks) -> Tensor:
     """Logits (B, T, V) of the targets of these blocks."""
     arrays = (batch.ids, batch.targets, batch.weights, batch.document, batch.positions)
     tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
@@ -132,7 +132,7 @@ def by_context(model: TargetLogits, reader: InstanceReader) -> list[Reach]:
 @torch.no_grad()
 def _nats(
     model: TargetLogits, reader: InstanceReader
-) -> Iterator[tuple[causal.CausalBatch, NDArray[np.float32]]]:
+) -> Iterator[tuple[CausalBlocks, NDArray[np.float32]]]:
     """The first blocks, and the surprise (B, T) at each token."""
     length = reader.width - 1
     blocks = min(len(reader), max(1, MOST_TOKENS // length), held_out.MOST_INSTANCES)

@@ -11,7 +11,8 @@ features        as pretrained; a learned mix of its layers is read (Peters et   
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -93,6 +94,8 @@ class FinetuneConfig(Config):
     `stride` and `max_answer_tokens` by questions. `batch_size` counts items: an example, or one
     stretch of a long context.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {"use": "adaptation"}
 
     initialisation: Initialisation = "pretrained"
     loaded_layers: int | None = Field(default=None, ge=0)  # the lowest so many; null: all

@@ -1,1 +1,1 @@
-"""Instances: what one forward pass reads. Built once in shards, read by index in computed order."""
+"""Instances, the rows that models train on: built once in shards, read in a computed order."""

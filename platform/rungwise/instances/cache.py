@@ -1,8 +1,8 @@
-"""Shards by number, mapped: local ones in place, remote ones through a cache of this machine.
+"""Memory-mapped shards by number: local ones in place, remote ones through a cache on this machine.
 
-A remote shard is fetched whole by one sequential GET and hashed while it arrives; only with the
-sha256 of the record does it become a file of the cache (cache_folder.py). Whatever lies on a disk
-is hashed once more when this process first reads it.
+A remote shard is fetched whole by one sequential GET and hashed while it arrives; only if its
+sha256 is that of the record does it become a file of the cache (cache_folder.py). A file on disk is
+hashed once more when this process first reads it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _MEND = "delete the folder of this artifact and run again to rebuild it"
 
 @dataclass(frozen=True)
 class CacheStats:
-    """What one store has done since it was made."""
+    """The activity of one store since it was made."""
 
-    downloads: int = 0  # that ended well
+    downloads: int = 0  # successful ones
     downloaded_bytes: int = 0
     hits: int = 0  # calls of `get` that began no download
     evictions: int = 0  # files this process removed to make room
@@ -64,7 +64,7 @@ class ShardStore:
         cache_bytes: int = 8 << 30,
         cache_folder: Path | None = None,
     ) -> None:
-        """`digests` (sha256, hexadecimal) and `sizes` (bytes) are those of `files`.
+        """Open `files` of `folder`, with their `digests` (sha256, hexadecimal) and `sizes` (bytes).
 
         `cache_bytes` bounds the cache of the machine, not of the process. Raises UserError if it
         cannot hold the largest shard, or if the cache folder belongs to somebody else.
@@ -81,7 +81,7 @@ class ShardStore:
         self._stats = CacheStats()
         self._cache: CacheFolder | None = None
         if folder.remote:
-            # Made once: fsspec makes one for each thread that asks.
+            # Made once, as fsspec would make one for each thread that asks.
             self._filesystem, self._root = fsspec.core.url_to_fs(folder.uri)
             largest = max(self._sizes, default=0)
             if largest > cache_bytes:
@@ -99,7 +99,7 @@ class ShardStore:
         return self._stats
 
     def get(self, number: int) -> Shard:
-        """The shard, mapped, its digest checked once in this process.
+        """The shard, memory-mapped; its digest is checked once in this process.
 
         Raises DataError if the bytes are not those of the record, UserError if the disk is full or
         the cache too small.
@@ -108,7 +108,7 @@ class ShardStore:
         if shard is not None:
             self._count(hits=1)
             return shard
-        # A shard that is being fetched by another thread is waited for.
+        # Wait for a shard that another thread is fetching.
         with self._busy.setdefault(number, threading.Lock()):
             for _ in range(_ATTEMPTS):
                 # Between finding a file and mapping it, another process may evict it.
@@ -126,8 +126,8 @@ class ShardStore:
     def prefetch(self, numbers: Iterable[int]) -> None:
         """Fetch and check these shards in the background, in this order.
 
-        Replaces what an earlier call asked for and is not begun. As many as fill the cache are
-        taken. A failure is silent here: `get` meets it again and raises it.
+        Replaces the shards of an earlier call not yet begun, and stops where the cache would be
+        full. A failure is silent here; `get` raises it.
         """
         wanted: deque[int] = deque()
         room = self._cache.limit if self._cache else sum(self._sizes)
@@ -192,7 +192,7 @@ class ShardStore:
             and number not in self._verified
             and (path.stat().st_size != size or shards.digest(path) != digest)
         ):
-            # It was right when it was put there, and the disk has changed it since.
+            # It was correct when it was written, and the disk has changed it since.
             self._cache.remove(path)
             path, downloaded = self._download(number)
         self._verified.add(number)
@@ -200,11 +200,11 @@ class ShardStore:
 
     def _check_local(self, path: Path, digest: str) -> None:
         try:
-            found = shards.digest(path)
+            actual = shards.digest(path)
         except FileNotFoundError as error:
             raise DataError(f"{path} is in the record but is missing; {_MEND}") from error
-        if found != digest:
-            raise DataError(_changed(str(path), digest, found))
+        if actual != digest:
+            raise DataError(_changed(str(path), digest, actual))
 
     def _download(self, number: int) -> tuple[Path, bool]:
         assert self._cache is not None
@@ -221,14 +221,14 @@ class ShardStore:
         return path, True
 
     def _forget(self, evicted: set[str]) -> None:
-        """Close what was evicted, so that its bytes leave the disk."""
+        """Close evicted shards, so that their bytes leave the disk."""
         with self._lock:
             for number in [n for n in self._open if self._digests[n] in evicted]:
                 del self._open[number]
         self._count(evictions=len(evicted))
 
     def _fetch(self, number: int, stream: BinaryIO) -> None:
-        """Write the object to `stream` and check it; a broken or wrong download is tried again."""
+        """Write the object to `stream` and check it; a broken or wrong download is retried."""
         uri, expected = self._folder.path(self._files[number]), self._digests[number]
         for attempt in range(1, _ATTEMPTS + 1):
             digest = hashlib.sha256()
@@ -246,7 +246,7 @@ class ShardStore:
                     raise
             else:
                 if digest.hexdigest() == expected:
-                    stream.truncate()  # a longer try may have gone before
+                    stream.truncate()  # an earlier attempt may have been longer
                     return
                 if attempt == _ATTEMPTS:
                     raise DataError(_changed(uri, expected, digest.hexdigest()))
@@ -260,7 +260,7 @@ class ShardStore:
 
 
 def _chunks(filesystem: Any, path: str) -> Iterator[bytes]:
-    """The bytes of an object, from one GET, hashed and written outside of fsspec's one thread."""
+    """The bytes of an object from one GET, yielded outside of fsspec's single thread."""
     stream: Any = fsspec.asyn.sync(filesystem.loop, filesystem.open_async, path, "rb")
 
     async def gathered() -> bytes:
@@ -276,7 +276,7 @@ def _chunks(filesystem: Any, path: str) -> Iterator[bytes]:
 
 
 def _mapped(path: Path) -> Shard:
-    """The shard in a file that may be evicted meanwhile: FileNotFoundError if it was."""
+    """Map the shard in a file; FileNotFoundError if it was evicted meanwhile."""
     try:
         return shards.read(path)
     except DataError:
@@ -284,8 +284,8 @@ def _mapped(path: Path) -> Shard:
         raise
 
 
-def _changed(name: str, expected: str, found: str) -> str:
+def _changed(name: str, expected: str, actual: str) -> str:
     return (
-        f"{name} has changed since it was written: expected sha256 {expected}, found {found}; "
+        f"{name} has changed since it was written: expected sha256 {expected}, found {actual}; "
         f"{_MEND}"
     )

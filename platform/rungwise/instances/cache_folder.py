@@ -1,11 +1,11 @@
 """A folder of downloads that all processes of a machine share, bounded in bytes.
 
-Files are named by their sha256, so all artifacts can share them. Room is taken under one lock
-(flock): sizes are summed, the files used longest ago are unlinked, and the new file is allocated in
-full before the lock is let go, so that downloads under way count too. Use is the file's mtime. On
-Linux an unlinked file stays readable where it is mapped, so eviction never harms a reader; its
-bytes leave the disk with the last mapping. A second lock makes one process download a digest while
-the others wait. Locks and claims die with their process.
+Files are named by their sha256, so all artifacts can share them. Room is reserved under one lock
+(flock): sizes are summed, the least recently used files are unlinked, and the new file is allocated
+in full before the lock is released, so that downloads in progress count too. The time of use is the
+file's mtime. On Linux an unlinked file stays readable where it is mapped, so eviction never harms a
+reader; its bytes leave the disk with the last mapping. A second lock makes one process download a
+digest while the others wait. Locks and claims die with their process.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from rungwise.core.errors import UserError
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 _WAIT_SECONDS = 0.05
-_LOCKS = 256  # a digest has one of them; strangers that share one only wait
+_LOCKS = 256  # each digest has one of them; digests that share one only wait
 
 
 class CacheFolder:
-    """The folder that the processes of a machine share: files by digest, locks, a bound on bytes.
+    """The shared folder: files by digest, locks, and a bound on bytes.
 
-    Names come and go under the lock on room only, so that a sum of sizes is exact.
+    Files are added and removed only under the lock "room", so that a sum of sizes is exact.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
@@ -54,20 +54,20 @@ class CacheFolder:
 
     @contextlib.contextmanager
     def only_one(self, digest: str) -> Iterator[None]:
-        """Held by one thread of one process of the machine for a digest."""
+        """Hold the lock of a digest; only one thread of one process of the machine does."""
         with self._locked(str(int(digest[:8], 16) % _LOCKS)):
             yield
 
     @contextlib.contextmanager
     def claimed(self, digest: str, size: int) -> Iterator[tuple[BinaryIO, set[str]]]:
-        """A file to write, `size` bytes of it allocated, and the digests evicted for it.
+        """Yield a file to write, with `size` bytes allocated, and the digests evicted for it.
 
         On a clean exit it becomes the file of the digest, otherwise nothing.
         """
         part = self._folder / f"{digest}.part"
         with explained(self._folder):
             while (claim := self._claim(part, size)) is None:
-                time.sleep(_WAIT_SECONDS)  # downloads fill the cache: one has to end first
+                time.sleep(_WAIT_SECONDS)  # downloads fill the cache; one has to end first
             stream, evicted = claim
             with stream:
                 try:
@@ -85,9 +85,9 @@ class CacheFolder:
             return None if evicted is None else (_allocated(part, size), evicted)
 
     def _make_room(self, size: int) -> set[str] | None:
-        """Unlink files, used longest ago first, until `size` more bytes fit.
+        """Unlink the least recently used files until `size` more bytes fit.
 
-        None if the downloads under way leave no room for that.
+        None if the downloads in progress leave no room for that.
         """
         files: list[tuple[os.stat_result, str]] = []
         under_way = 0
@@ -115,7 +115,7 @@ class CacheFolder:
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:
         locks = self._folder / "locks"
-        # Each time, because what cleans folders of temporary files may take empty ones away.
+        # Each time, because cleaners of temporary files may remove empty folders.
         locks.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (locks / name).open("wb") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
@@ -123,10 +123,10 @@ class CacheFolder:
 
 
 def _allocated(part: Path, size: int) -> BinaryIO:
-    """A new file, claimed and as large as it will be; a full disk shows here."""
+    """Make a new file, locked and allocated in full; a full disk shows here."""
     stream = part.open("wb")
     try:
-        # The claim tells a download under way from one whose process died.
+        # The lock tells a download in progress from one whose process died.
         fcntl.flock(stream, fcntl.LOCK_EX)
         if size:
             os.posix_fallocate(stream.fileno(), 0, size)
@@ -147,7 +147,7 @@ def _abandoned(part: str) -> bool:
 
 
 def default_folder() -> Path:
-    """A folder of this user below the one for temporary files, closed to others."""
+    """The default cache folder: below the temporary folder, closed to other users."""
     folder = Path(tempfile.gettempdir()) / f"rungwise-shards-{os.getuid()}"
     with explained(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ def default_folder() -> Path:
 
 @contextlib.contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Turn a full disk and a refused write into one sentence for the user."""
+    """Turn a full disk or a refused write into a UserError."""
     try:
         yield
     except OSError as error:

@@ -21,14 +21,14 @@ from pydantic import Field
 
 from rungwise.core.config import Config
 from rungwise.instances.contract import Facts, check_rows, must
-from rungwise.instances.rows import Rows
+from rungwise.instances.rows import PaddedRows
 from rungwise.instances.shards import Shard
 from rungwise.instances.text import Built, TokenisedText
 from rungwise.tokenizer import SpecialIds
 
 
 class CausalConfig(Config):
-    """Blocks that predict `sequence_length` tokens each."""
+    """The config of causal blocks, each of which predicts `sequence_length` tokens."""
 
     kind: Literal["causal"] = "causal"
     sequence_length: int = Field(default=1024, ge=2, le=1 << 20)
@@ -36,7 +36,7 @@ class CausalConfig(Config):
 
 
 @dataclass(frozen=True)
-class CausalBatch:
+class CausalBlocks:
     """Blocks to predict. `weights` is 0 in padding, which only the last block of a section has.
 
     Attention from position i may see j <= i with `document[i] == document[j]`.
@@ -53,7 +53,7 @@ class CausalBatch:
 def build(
     text: TokenisedText, config: CausalConfig, special: SpecialIds, rng: np.random.Generator
 ) -> Built:
-    """Blocks of one section; the last one may be shorter. Nothing is drawn."""
+    """Build the blocks of one section; the last one may be shorter. Nothing is random."""
     (end_id,) = special.require("end")
     documents = len(text.documents)
     begins = text.starts[text.first_sentence]  # documents + 1
@@ -72,14 +72,14 @@ def build(
     return Built(Shard(ids, offsets), {"documents_joined": documents})
 
 
-def batch(rows: Rows, end_id: int) -> CausalBatch:
-    """Inputs, targets, and where documents begin."""
+def batch(rows: PaddedRows, end_id: int) -> CausalBlocks:
+    """Split rows into inputs and targets, and find where documents begin."""
     ids = rows.ids.astype(np.int64)
     inputs = ids[:, :-1]
     column = np.arange(inputs.shape[1])[None, :]
     opens = inputs == end_id
     begin = np.maximum.accumulate(np.where(opens, column, 0), axis=1)
-    return CausalBatch(
+    return CausalBlocks(
         rows.instances,
         inputs,
         ids[:, 1:],
@@ -90,7 +90,7 @@ def batch(rows: Rows, end_id: int) -> CausalBatch:
 
 
 def check(shard: Shard, facts: Facts, config: CausalConfig) -> dict[str, Any]:
-    """Counts of one shard; DataError naming the figure and the bound if the contract is broken."""
+    """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
     (end_id,) = facts.special.require("end")
     ends = int((shard.ids == end_id).sum())
     counts = check_rows(shard, facts, config.sequence_length + 1, {end_id: ends})
@@ -112,7 +112,7 @@ def check(shard: Shard, facts: Facts, config: CausalConfig) -> dict[str, Any]:
 
 
 def statistics(totals: dict[str, Any], config: CausalConfig) -> dict[str, Any]:
-    """Shares from the counts of all shards."""
+    """The shares reported for an artifact, from the counts of all its shards."""
     return {
         "fill": totals["predicted"] / (totals["instances"] * config.sequence_length),
         "tokens_predicted": totals["predicted"],

@@ -1,10 +1,10 @@
-"""Context windows: an instance is a token and the `context_size` tokens before it.
+"""Context windows, each a token and the `context_size` tokens before it.
 
-What n-gram models and the NNLM of Bengio et al. 2003 read (SPEC L1 to L3, D13).
+N-gram models and the NNLM of Bengio et al. 2003 read them (SPEC L1 to L3, D13).
 
-A sentence is a row of the shard, closed by the end symbol; every position of it is an instance, the
-symbol too. What would lie before the sentence is the start symbol. So a window costs nothing to
-store: instance i of a shard is token i of its file.
+A sentence is a row of the shard, closed by the end symbol; each of its positions is an instance,
+the end symbol too. Positions before the sentence hold the start symbol. A window costs nothing to
+store, as instance i of a shard is token i of its file.
 
 B batch, C context size
 """
@@ -37,7 +37,7 @@ class ContextsConfig(Config):
 
 @dataclass(frozen=True)
 class ContextBatch:
-    """Contexts, oldest token first, and what came next."""
+    """Contexts, oldest token first, and the token that follows each."""
 
     instances: NDArray[np.int64]  # (B,)
     contexts: NDArray[np.int64]  # (B, C)
@@ -47,7 +47,7 @@ class ContextBatch:
 def build(
     text: TokenisedText, config: ContextsConfig, special: SpecialIds, rng: np.random.Generator
 ) -> Built:
-    """The sentences of one shard, each closed by the end symbol. Nothing is drawn."""
+    """Build the sentences of one shard, each closed by the end symbol. Nothing is random."""
     end_id, _ = special.require("end", "cls")
     ends = text.starts[1:]
     ids = np.insert(text.ids, ends, np.array(end_id, dtype=text.ids.dtype))
@@ -56,7 +56,7 @@ def build(
 
 
 def instances_of(shard: Shard) -> int:
-    """A shard has as many instances as tokens."""
+    """The number of instances in a shard, which is its number of tokens."""
     return len(shard.ids)
 
 
@@ -64,7 +64,7 @@ def windows(
     shard: Shard, local: NDArray[np.int64], context_size: int, start_id: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Contexts (B, C) and targets (B,) of these instances of one shard."""
-    # Of one type, or numpy would convert all offsets at every call.
+    # The same type as the offsets, or numpy would convert all of them at every call.
     row = np.searchsorted(shard.offsets, local.astype(shard.offsets.dtype), side="right") - 1
     before = local[:, None] + np.arange(-context_size, 0)
     inside = before >= shard.offsets[row][:, None]
@@ -73,7 +73,7 @@ def windows(
 
 
 def check(shard: Shard, facts: Facts, config: ContextsConfig) -> dict[str, Any]:
-    """Counts of one shard; DataError naming the figure and the bound if the contract is broken."""
+    """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
     (end_id,) = facts.special.require("end")
     counts = check_rows(shard, facts, _LONGEST, {end_id: len(shard)}, histogram_up_to=128)
     closed = int((shard.ids[shard.offsets[1:] - 1] == end_id).sum())
@@ -83,5 +83,5 @@ def check(shard: Shard, facts: Facts, config: ContextsConfig) -> dict[str, Any]:
 
 
 def statistics(totals: dict[str, Any], config: ContextsConfig) -> dict[str, Any]:
-    """Shares from the counts of all shards."""
+    """The shares reported for an artifact, from the counts of all its shards."""
     return {"tokens_a_sentence": totals["tokens"] / totals["sentences"]}

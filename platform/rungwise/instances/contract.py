@@ -1,8 +1,8 @@
-"""The contract: what must hold of every shard, checked where it is built; if not, the stage stops.
+"""The contract that every shard is checked against when it is built; a breach stops the stage.
 
 Bounds are those of SPEC D20 (15 +- 0.3 %, 80/10/10 +- 1 %, NSP 50 +- 1 %). On a shard so small that
-an honest draw would leave them now and then, five standard errors take their place. What holds of
-one kind of instance only is checked in that kind's file, with `must` and `near`.
+a correct draw would sometimes exceed them, the bound is five standard errors. Rules for one kind of
+instance are checked in that kind's file, with `must` and `near`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _TOKENS_AT_ONCE = 1 << 22
 
 @dataclass(frozen=True)
 class Facts:
-    """What a shard is checked against besides its config."""
+    """The facts that a shard is checked against besides its config."""
 
     name: str  # of the shard, for messages
     vocab_size: int
     special: SpecialIds
     seed: int
-    sections: int = 1  # of the text that the shard was built from, one after the other
+    sections: int = 1  # of text that the shard was built from
 
 
 def check_rows(
@@ -41,30 +41,30 @@ def check_rows(
     expected: Mapping[int, int],
     histogram_up_to: int | None = None,
 ) -> dict[str, Any]:
-    """What holds of every kind: rows of 1 to `longest` tokens, ids in range, special ids counted.
+    """Check the rules of every kind: row lengths, ids in range, numbers of special tokens.
 
-    `expected` says how many tokens with a special id there must be; of those not named there must
-    be none. Returns counts that add up over shards: `instances`, `tokens`, `length_histogram` (16
-    equal bins up to `longest` or `histogram_up_to`). Raises DataError naming the shard,
-    the figure and the bound.
+    Rows have 1 to `longest` tokens. `expected` is the number of tokens with each special id, none
+    for ids not named. Returns counts that add up over shards: `instances`, `tokens`,
+    `length_histogram` (16 equal bins up to `longest` or `histogram_up_to`). Raises DataError naming
+    the shard, the figure and the bound.
     """
     lengths, ids = shard.lengths, shard.ids
     name, vocab_size = facts.name, facts.vocab_size
-    longest_found, shortest_found = int(lengths.max(initial=0)), int(lengths.min(initial=1))
-    must(name, "longest instance", longest_found, "at most", longest, longest_found <= longest)
-    must(name, "shortest instance", shortest_found, "at least", 1, shortest_found >= 1)
+    longest_row, shortest_row = int(lengths.max(initial=0)), int(lengths.min(initial=1))
+    must(name, "longest instance", longest_row, "at most", longest, longest_row <= longest)
+    must(name, "shortest instance", shortest_row, "at least", 1, shortest_row >= 1)
     largest = int(ids.max(initial=0))
     must(name, "largest id", largest, "below", vocab_size, largest < vocab_size)
     special = np.array(facts.special.ids, dtype=np.int64)
-    # One pass over the ids instead of one for each special token; in parts, for bincount copies.
+    # One pass over the ids instead of one for each special token; in parts, as bincount copies.
     counts = np.zeros(vocab_size, dtype=np.int64)
     for begin in range(0, len(ids), _TOKENS_AT_ONCE):
         counts += np.bincount(ids[begin : begin + _TOKENS_AT_ONCE], minlength=vocab_size)
     for token in special.tolist():
         if token == facts.special.unk:
             continue
-        found, wanted = int(counts[token]), expected.get(token, 0)
-        must(name, f"tokens {_name_of(token, facts)}", found, "exactly", wanted, found == wanted)
+        count, wanted = int(counts[token]), expected.get(token, 0)
+        must(name, f"tokens {_name_of(token, facts)}", count, "exactly", wanted, count == wanted)
     top = histogram_up_to or longest
     histogram = np.histogram(np.minimum(lengths, top), bins=HISTOGRAM_BINS, range=(0, top))[0]
     return {
@@ -83,26 +83,26 @@ def near(
     bound: float,
     tokens_a_draw: float = 1.0,
 ) -> None:
-    """`part / whole` must be `expected` give or take `bound`, or five standard errors if larger.
+    """Check that `part / whole` is within `bound` of `expected`, or five standard errors if larger.
 
     `tokens_a_draw` is how many of `whole` share one draw, which widens the standard error.
     """
     allowed = max(bound, _STANDARD_ERRORS * math.sqrt(0.25 * tokens_a_draw / max(whole, 1)))
-    found = part / max(whole, 1)
+    share = part / max(whole, 1)
     must(
         shard,
         figure,
-        round(found, 4),
+        round(share, 4),
         "within",
         f"{expected:.4g} +- {allowed:.3g}",
-        abs(found - expected) <= allowed,
+        abs(share - expected) <= allowed,
     )
 
 
-def must(shard: str, figure: str, found: float, relation: str, bound: object, holds: bool) -> None:
-    """Raise DataError naming the shard, the figure, the bound and what was found."""
+def must(shard: str, figure: str, value: float, relation: str, bound: object, holds: bool) -> None:
+    """Raise DataError naming the shard, the figure, the bound and `value`, unless it `holds`."""
     if not holds:
-        raise DataError(f"{shard}: {figure} must be {relation} {bound}, found {found}")
+        raise DataError(f"{shard}: {figure} must be {relation} {bound}, found {value}")
 
 
 def _name_of(token: int, facts: Facts) -> str:

@@ -1,6 +1,6 @@
-"""The frame around text: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]` (SPEC D4), many at once.
+"""Frame spans of text as rows `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]` (SPEC D4), many at once.
 
-A pair too long for its room loses tokens from the longer side, at the front or the back by a coin
+A pair that is too long loses tokens from the longer side, at the front or the back at random
 (Devlin et al. 2019).
 """
 
@@ -15,15 +15,15 @@ from rungwise.instances.shards import Shard, pack_bits
 from rungwise.instances.text import Draws, TokenisedText, ranges
 from rungwise.tokenizer import SpecialIds
 
-# An index is four times as large as the ids it gathers, so that many rows would need much memory.
+# An index is four times as large as the ids it gathers, so many rows at once need much memory.
 _ROWS_AT_ONCE = 1 << 14
 Span = tuple[int, int]  # begin and end in the ids of a text
 
 
 def truncate(a: Span, b: Span, room: int, draw: Draws) -> tuple[Span, Span, bool]:
-    """A and B cut to `room` tokens together, and whether anything was cut.
+    """Cut A and B to `room` tokens together; return them and whether anything was cut.
 
-    One by one from the longer side, and from B where they are equal; front or back by a coin.
+    Tokens go one by one from the longer side, and from B at equal length, front or back at random.
     """
     a_length, b_length = a[1] - a[0], b[1] - b[0]
     excess = a_length + b_length - room
@@ -46,7 +46,7 @@ def pairs(
     special: SpecialIds,
     columns: dict[str, NDArray[Any]],
 ) -> Shard:
-    """Rows `[CLS] A [SEP] B [SEP]`; the column `a_length` counts `[CLS] A [SEP]`."""
+    """Frame rows `[CLS] A [SEP] B [SEP]`; the column `a_length` counts `[CLS] A [SEP]`."""
     a_spans, b_spans = _array(a), _array(b)
     a_length = a_spans[:, 1] - a_spans[:, 0]
     shard = _framed(text, [a_spans, b_spans], special)
@@ -61,13 +61,13 @@ def pairs(
 def singles(
     text: TokenisedText, spans: list[Span], special: SpecialIds, columns: dict[str, NDArray[Any]]
 ) -> Shard:
-    """Rows `[CLS] A [SEP]`."""
+    """Frame rows `[CLS] A [SEP]`."""
     shard = _framed(text, [_array(spans)], special)
     return Shard(shard.ids, shard.offsets, columns, shard.unit_bits)
 
 
 def _framed(text: TokenisedText, segments: list[NDArray[np.int64]], special: SpecialIds) -> Shard:
-    """Every token is copied once, none is looked at by Python."""
+    """Frame segments as rows; numpy copies every token once, without a loop over tokens."""
     cls_id, sep_id = special.require("cls", "sep")
     lengths = [segment[:, 1] - segment[:, 0] for segment in segments]
     # A row is a run of pieces: [CLS], then for each segment its tokens and a [SEP]. They are taken
@@ -88,12 +88,12 @@ def _framed(text: TokenisedText, segments: list[NDArray[np.int64]], special: Spe
         starts = np.append(text.unit_starts, [True, True])
         unit_starts = np.empty(len(ids), dtype=np.bool_)
     for first in range(0, rows, _ROWS_AT_ONCE):
-        some = slice(first, first + _ROWS_AT_ONCE)
-        source = ranges(begin[some].ravel(), count[some].ravel())
-        here = slice(offsets[first], offsets[first] + len(source))
-        ids[here] = tokens[source]
+        batch = slice(first, first + _ROWS_AT_ONCE)
+        source = ranges(begin[batch].ravel(), count[batch].ravel())
+        target = slice(offsets[first], offsets[first] + len(source))
+        ids[target] = tokens[source]
         if unit_starts is not None and starts is not None:
-            unit_starts[here] = starts[source]
+            unit_starts[target] = starts[source]
     return Shard(ids, offsets, {}, None if unit_starts is None else pack_bits(unit_starts))
 
 

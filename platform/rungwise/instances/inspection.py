@@ -1,7 +1,7 @@
-"""Instances as a person reads them: `rungwise inspect INSTANCES [--index N]`.
+"""Print instances for people: `rungwise inspect INSTANCES [--index N]`.
 
-Colours say what a model is asked: what is hidden, replaced or kept, where segments and documents
-meet, which words a window leaves out. A note under each instance says it without colours.
+Colours show the task of the model: which tokens are masked, replaced or kept, where segments and
+documents meet, which words a window leaves out. A note under each instance says it without colours.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def find(path: str) -> Artifact:
     Raises UserError if there is none.
     """
     folder = Folder.at(path)
-    found = artifacts.load(folder)
-    if found is None:
+    instances = artifacts.load(folder)
+    if instances is None:
         below = (artifacts.load(folder / name) for name in folder.subfolders())
         done = [artifact for artifact in below if artifact is not None]
         if not done:
@@ -53,16 +53,18 @@ def find(path: str) -> Artifact:
                 f"{path}: no artifact here; expected the folder of finished instances, such as "
                 "artifacts/instances/NAME-FINGERPRINT, or artifacts/instances for the newest"
             )
-        found = max(done, key=lambda artifact: artifact.record["finished"])
-    if found.stage != "instances":
-        raise UserError(f"{found.folder.uri} holds a {found.stage} artifact, expected instances")
-    return found
+        instances = max(done, key=lambda artifact: artifact.record["finished"])
+    if instances.stage != "instances":
+        raise UserError(
+            f"{instances.folder.uri} holds a {instances.stage} artifact, expected instances"
+        )
+    return instances
 
 
 def inspect(
     instances: Artifact, split: str, index: int | None, epoch: int, seed: int, console: Console
 ) -> None:
-    """Print one instance, or a few drawn by the seed, as they are read in this epoch.
+    """Print one instance, or a few chosen by the seed, as they are read in this epoch.
 
     Raises UserError if there is no such split or index, or the tokenizer is gone.
     """
@@ -92,9 +94,9 @@ def inspect(
 
 
 def _tokenizer_of(instances: Artifact) -> Tokenizer:
-    made_of = instances.record["inputs"]["tokenizer"]
+    source = instances.record["inputs"]["tokenizer"]
     root = Folder.at(instances.folder.uri.rstrip("/").rsplit("/", 2)[0])
-    folder = artifacts.folder_of(root, made_of["stage"], "", made_of["fingerprint"])
+    folder = artifacts.folder_of(root, source["stage"], "", source["fingerprint"])
     if not folder.exists(tokenizers.FILE):
         raise UserError(
             f"the tokenizer of these instances is not at {folder.uri}; it is needed to print text"
@@ -117,10 +119,10 @@ def _shown(
         batch = MaskedReader(instances, split).batch(at, epochs, seed)
         return _masked(batch, reader, tokenizer, config.kind)
     if isinstance(config, contexts.ContextsConfig):
-        found = reader.contexts(at)
-        text = _tokens(tokenizer, found.contexts[0].tolist(), "a")
+        batch = reader.contexts(at)
+        text = _tokens(tokenizer, batch.contexts[0].tolist(), "a")
         text.append("  →  ", style="dim")
-        text.append(_spelled(tokenizer, int(found.targets[0])), style=_STYLES["masked"])
+        text.append(_spelled(tokenizer, int(batch.targets[0])), style=_STYLES["masked"])
         return [text]
     if isinstance(config, causal.CausalConfig):
         return _causal(causal.batch(reader.rows(at), reader.special.require("end")[0]), tokenizer)
@@ -169,7 +171,7 @@ def _masked(
     return [text, Text("; ".join(note), style="dim")]
 
 
-def _causal(batch: causal.CausalBatch, tokenizer: Tokenizer) -> list[Text]:
+def _causal(batch: causal.CausalBlocks, tokenizer: Tokenizer) -> list[Text]:
     text = Text()
     length = int(batch.weights[0].sum())
     for position in range(length):
@@ -195,15 +197,15 @@ def _windows(
     tokenizer: Tokenizer,
 ) -> list[Text]:
     rows = reader.rows(at)
-    found = windows.skip_gram(rows, epochs, seed, window, keep)
+    batch = windows.skip_gram(rows, epochs, seed, window, keep)
     stays = windows.stays(rows, epochs, seed, keep)[0]
     text = Text()
     for position in range(int(rows.lengths[0])):
         style = "a" if stays[position] else "left out"
         text.append(_spelled(tokenizer, int(rows.ids[0, position])), style=_STYLES[style])
         text.append(" ")
-    pairs = Text(f"{len(found.centres)} pairs: ", style="dim")
-    for centre, context in list(zip(found.centres.tolist(), found.contexts.tolist(), strict=True))[
+    pairs = Text(f"{len(batch.centres)} pairs: ", style="dim")
+    for centre, context in list(zip(batch.centres.tolist(), batch.contexts.tolist(), strict=True))[
         :12
     ]:
         pairs.append(f"{_spelled(tokenizer, centre)}→{_spelled(tokenizer, context)}  ")
@@ -215,7 +217,7 @@ def _tokens(tokenizer: Tokenizer, ids: list[int], style: str) -> Text:
 
 
 def _spelled(tokenizer: Tokenizer, token: int) -> str:
-    """A token as the vocabulary spells it, byte-level letters as the text they stand for."""
+    """A token as the vocabulary spells it, with byte-level letters decoded."""
     if isinstance(tokenizer.decoder, decoders.ByteLevel):
         return tokenizer.decode([token], skip_special_tokens=False)
     return tokenizer.id_to_token(token) or f"<{token}>"

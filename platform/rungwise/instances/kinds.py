@@ -1,4 +1,4 @@
-"""Every kind of instance: its config, and the file that builds, checks and describes its shards."""
+"""The kinds of instances: the config of each, and the functions that build and check its shards."""
 
 from __future__ import annotations
 
@@ -41,9 +41,12 @@ _ADAPTER: TypeAdapter[AnyInstancesConfig] = TypeAdapter(InstancesConfig)
 
 @dataclass(frozen=True)
 class Kind:
-    """`build` makes a shard of a text, `check` holds it to the contract and counts, `statistics`
-    makes shares of the counts of all shards. `unit` is what is tokenised as one text: a model that
-    reads on over sentence ends needs the document."""
+    """The functions of one kind of instance.
+
+    `build` makes a shard from a text, `check` checks it against the contract and counts,
+    `statistics` turns the counts of all shards into shares. A `unit` is tokenised as one text; one
+    that a model reads across sentence ends is a document.
+    """
 
     build: Callable[..., Built]
     check: Callable[..., dict[str, Any]]
@@ -67,14 +70,14 @@ def config_of(instances: Artifact) -> AnyInstancesConfig:
 
 
 def masked_config_of(instances: Artifact) -> MaskedConfig:
-    """The same for an artifact whose kind is known to be masked."""
+    """The config of an instances artifact whose kind is known to be masked."""
     config = config_of(instances)
     assert isinstance(config, MaskedConfig), f"{config.kind} has no masks"
     return config
 
 
 def identity(config: AnyInstancesConfig) -> dict[str, Any]:
-    """The config as far as it decides what comes out: all but the paths of word lists."""
+    """The part of the config that decides the result: all but the paths of word lists."""
     plain = config.model_dump(mode="json")
     if isinstance(config, MaskedConfig):
         plain["mask_units"] = mask_units.identity(config.mask_units)
@@ -82,5 +85,5 @@ def identity(config: AnyInstancesConfig) -> dict[str, Any]:
 
 
 def outside(config: AnyInstancesConfig) -> dict[str, Any]:
-    """Digests of what the config reads besides its inputs."""
+    """Digests of the files that the config reads besides its inputs."""
     return mask_units.outside(config.mask_units) if isinstance(config, MaskedConfig) else {}

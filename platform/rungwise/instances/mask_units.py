@@ -1,4 +1,4 @@
-"""Where the units begin that masking takes as one: a bit a token, found when shards are built.
+"""Find where mask units begin, the units that masking takes as one: a bit a token, in each shard.
 
 A unit is a word of the tokenizer, that is a pre-token; or, where a stretch of characters is known
 to belong together, that stretch:
@@ -8,9 +8,9 @@ to belong together, that stretch:
     phrases, entities  spans that come with the corpus, or the phrases of a list (ERNIE,
                        Sun et al. 2019, arXiv:1904.09223)
 
-A token begins a unit unless it lies inside a unit that began before it. So a token across the
-border of two units makes them one, and so do stretches that overlap. Texts in which nothing but the
-tokenizer's words is known go through the encoder, which is several times faster.
+A token begins a unit unless it lies inside a unit that began before it. A token across the border
+of two units therefore makes them one, and so do overlapping stretches. Texts with no units but the
+tokenizer's words go through the encoder, which is several times faster.
 
 P texts, N tokens, S stretches, C characters
 """
@@ -36,18 +36,18 @@ from rungwise.instances.segmenters import (
     list_digest,
     word_list_words,
 )
-from rungwise.tokenizer.rust import Encoded, Encoder, RustEncoder, id_type, word_starts
+from rungwise.tokenizer.rust import Encoded, RustEncoder, TextEncoder, id_type, word_starts
 
 _LISTS = ("word_list", "phrases")
 
 
 class MaskUnitsConfig(Config):
-    """What besides the words of the tokenizer makes a unit.
+    """The units besides the words of the tokenizer.
 
     `jieba` is the segmenter of that name, with its own dictionary and without its guesses at
     unknown words, which lower its agreement with the gold segmentation of the second SIGHAN
     bakeoff. `word_list` takes the longest word of a list from left to right. Lists are UTF-8 files,
-    a word or phrase a line; phrases are found whatever their case.
+    a word or phrase a line; phrases match in any case.
     """
 
     segmenter: Literal["none", "jieba", "word_list"] = "none"
@@ -65,7 +65,7 @@ class MaskUnitsConfig(Config):
 
 
 def identity(config: MaskUnitsConfig) -> dict[str, Any]:
-    """The config as far as it decides what comes out: all but the paths."""
+    """The part of the config that decides the result: all but the paths."""
     plain = config.model_dump(mode="json")
     return {key: value for key, value in plain.items() if key not in _LISTS}
 
@@ -81,16 +81,16 @@ def outside(config: MaskUnitsConfig) -> dict[str, Any]:
 
 def encode(
     texts: pa.StringArray,
-    encoder: Encoder,
+    encoder: TextEncoder,
     tokenizer: Tokenizer,
     config: MaskUnitsConfig,
     spans: pa.ListArray | None = None,
 ) -> Encoded:
-    """The tokens of `texts` as `encoder` has them; `word_starts` says where units begin.
+    """The tokens of `texts` as `encoder` gives them, with `word_starts` where units begin.
 
-    `tokenizer` is that of `encoder`. `spans` has a list a text, of the starts and ends of spans in
-    its characters: start 0, end 0, start 1 and so on. Raises DataError for a span that is none or
-    a list that cannot be read, and UserError if the segmenter is not installed.
+    `tokenizer` is that of `encoder`. `spans` has a list for each text, of the starts and ends of
+    spans in its characters: start 0, end 0, start 1 and so on. Raises DataError for an invalid span
+    or an unreadable list, and UserError if the segmenter is not installed.
     """
     stretches = np.concatenate([_spans(texts, spans), _phrases(texts, config)])
     known = np.zeros(len(texts), dtype=np.bool_)
@@ -115,7 +115,7 @@ def _encode_located(
     segmenter: Segmenter | None,
     stretches: NDArray[np.int64],  # (S, 3) text, start, end
 ) -> Encoded:
-    """Tokens with their places in the text, and units from these."""
+    """Encode texts with the library, and derive the units from the tokens' offsets."""
     encodings = RustEncoder(tokenizer).encodings(texts, words=True)
     lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
     total = int(lengths.sum())
@@ -127,7 +127,7 @@ def _encode_located(
         ids[begin:end] = encoding.ids
         words[begin:end] = word_starts(encoding)
         places[begin:end] = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-    # All texts as one, with a place between them that no token covers.
+    # Treat all texts as one, with a position between them that no token covers.
     sizes = np.fromiter(map(len, texts), np.int64, len(texts)) + 1
     text_begin = np.cumsum(sizes) - sizes
     places += np.repeat(text_begin, lengths)[:, None]
@@ -141,12 +141,12 @@ def _encode_located(
     ).reshape(-1, 2)
     joined = np.concatenate([stretches[:, 1:] + text_begin[stretches[:, 0], None], han])
     characters = int(sizes.sum())
-    inside = _covered(joined[:, 0] + 1, joined[:, 1], characters)  # and not its first character
+    inside = _covered(joined[:, 0] + 1, joined[:, 1], characters)  # but not the first character
     in_han = _covered(han[:, 0], han[:, 1], characters)
 
     start, before_end = places[1:, 0], places[:-1, 1]
     shares_a_character = start < before_end
-    # The segmenter's words stand in place of the tokenizer's, which may be whole runs of han.
+    # The segmenter's words replace the tokenizer's, which may be whole runs of han.
     segmented = in_han[start] | in_han[np.maximum(before_end - 1, 0)]
     starts = np.ones(total, np.bool_)
     starts[1:] = ~(shares_a_character | inside[start] | (~words[1:] & ~segmented))
@@ -164,16 +164,16 @@ def _covered(
 
 
 def _merged(known: NDArray[np.bool_], located: Encoded, plain: Encoded) -> Encoded:
-    """The texts of both in their order: those `known` are `located`."""
+    """Merge both in the order of the texts; those `known` are from `located`."""
     assert located.word_starts is not None
     assert plain.word_starts is not None
     lengths = np.empty(len(known), np.int64)
     lengths[known], lengths[~known] = located.lengths, plain.lengths
-    of_located = np.repeat(known, lengths)
-    ids: Any = np.empty(len(of_located), located.ids.dtype)
-    starts = np.empty(len(of_located), np.bool_)
-    ids[of_located], ids[~of_located] = located.ids, plain.ids
-    starts[of_located], starts[~of_located] = located.word_starts, plain.word_starts
+    is_located = np.repeat(known, lengths)
+    ids: Any = np.empty(len(is_located), located.ids.dtype)
+    starts = np.empty(len(is_located), np.bool_)
+    ids[is_located], ids[~is_located] = located.ids, plain.ids
+    starts[is_located], starts[~is_located] = located.word_starts, plain.word_starts
     return Encoded(ids, lengths, starts)
 
 
@@ -210,16 +210,16 @@ def _shown(text: pa.StringScalar) -> str:
 
 
 def _phrases(texts: pa.StringArray, config: MaskUnitsConfig) -> NDArray[np.int64]:
-    """The phrases of the list in the texts: (S, 3) text, start, end."""
+    """The phrases of the list that occur in the texts: (S, 3) text, start, end."""
     if config.phrases is None:
         return np.empty((0, 3), np.int64)
     entries = entries_at("phrases", config.phrases)
-    found = [
+    matches = [
         (index, start, end)
         for index, text in enumerate(texts.to_pylist())
         for start, end in entries.matches(text)
     ]
-    return np.array(found, np.int64).reshape(-1, 3)
+    return np.array(matches, np.int64).reshape(-1, 3)
 
 
 def _segmenter(config: MaskUnitsConfig) -> Segmenter | None:

@@ -1,4 +1,4 @@
-"""What masked pairs, masked blocks and sentence-order pairs share: config, contract, and batches.
+"""The config, contract and batches shared by masked pairs, masked blocks and sentence-order pairs.
 
 Shards hold unmasked ids. A batch is masked when it is read (masking.py), by a draw that is a
 function of (seed, epoch, instance, position).
@@ -9,8 +9,9 @@ B batch, T sequence, M masked positions
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from rungwise.core.config import Config
 from rungwise.instances.contract import Facts, check_rows, must, near
 from rungwise.instances.mask_units import MaskUnitsConfig
 from rungwise.instances.masking import Masked, MaskingConfig, Vocabulary, mask
-from rungwise.instances.rows import Rows, padded
+from rungwise.instances.rows import PaddedRows, padded
 from rungwise.instances.shards import Shard
 from rungwise.tokenizer import SpecialIds
 
@@ -29,7 +30,9 @@ _TOKENS_A_SPAN = 10.0  # phrases and spans decide 80/10/10 for all their tokens 
 
 
 class MaskedConfig(Config):
-    """What every masked kind is told."""
+    """The keys of every masked kind."""
+
+    renamed: ClassVar[Mapping[str, str]] = {"units": "mask_units"}
 
     sequence_length: int = Field(default=128, ge=8, le=65_535)  # special tokens included
     short_rate: float = Field(default=0.1, ge=0, le=1)  # of instances with a shorter target
@@ -61,9 +64,13 @@ class MaskedBatch:
 
 
 def masked_batch(
-    rows: Rows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary, config: MaskingConfig
+    rows: PaddedRows,
+    epochs: NDArray[np.int64],
+    seed: int,
+    vocabulary: Vocabulary,
+    config: MaskingConfig,
 ) -> MaskedBatch:
-    """These rows, masked for their epochs; with static masks, for epoch 0."""
+    """Mask these rows for their epochs, or for epoch 0 if masks are static."""
     ids = rows.ids.astype(np.int64)
     masked = mask(
         ids, rows.lengths, rows.unit_starts, rows.instances, epochs, seed, vocabulary, config
@@ -85,13 +92,13 @@ def masked_batch(
 
 
 def vocabulary_of(vocab_size: int, special: SpecialIds) -> Vocabulary:
-    """What masking must know of a tokenizer; DataError if it has no [MASK] or [PAD]."""
+    """The vocabulary as masking needs it; DataError if it has no [MASK] or [PAD]."""
     pad_id, mask_id = special.require("pad", "mask")
     return Vocabulary(size=vocab_size, special=special.ids, mask=mask_id, pad=pad_id)
 
 
 def check_masked(shard: Shard, facts: Facts, config: MaskedConfig, segments: int) -> dict[str, Any]:
-    """The frame and the mask statistics of one shard whose rows have so many segments.
+    """Check the frame and the mask statistics of a shard whose rows have so many segments.
 
     Returns the counts of `check_rows` and `candidates`, `selected`, `to_mask`, `to_random`, `kept`,
     `most_predictions`. Raises DataError naming the figure and the bound.
@@ -127,7 +134,7 @@ def check_masked(shard: Shard, facts: Facts, config: MaskedConfig, segments: int
 
 
 def masked_statistics(totals: dict[str, Any], config: MaskedConfig) -> dict[str, Any]:
-    """Shares from the counts of all shards."""
+    """The shares reported for an artifact, from the counts of all its shards."""
     return {
         "selected_share": totals["selected"] / totals["candidates"],
         "mask_share": totals["to_mask"] / totals["selected"],

@@ -1,5 +1,7 @@
-"""Masked blocks: `[CLS] A [SEP]` for MLM without pairs (DOC-SENTENCES of Liu et al. 2019,
-arXiv:1907.11692): whole sentences of one document up to the sequence length.
+"""Masked blocks `[CLS] A [SEP]`, for MLM without pairs.
+
+A is whole sentences of one document up to the sequence length (DOC-SENTENCES of Liu et al. 2019,
+arXiv:1907.11692).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from rungwise.tokenizer import SpecialIds
 
 
 class MaskedBlocksConfig(MaskedConfig):
-    """Blocks of one document each."""
+    """The config of masked blocks."""
 
     kind: Literal["masked_blocks"] = "masked_blocks"
 
@@ -25,7 +27,7 @@ class MaskedBlocksConfig(MaskedConfig):
 def build(
     text: TokenisedText, config: MaskedBlocksConfig, special: SpecialIds, rng: np.random.Generator
 ) -> Built:
-    """Blocks of one shard; a sentence longer than a block is cut, which is counted."""
+    """Build the blocks of one shard; a sentence longer than a block is cut, which is counted."""
     starts, bounds = text.starts.tolist(), text.first_sentence.tolist()
     room = config.sequence_length - 2
     draw = Draws(rng)
@@ -47,10 +49,10 @@ def build(
 
 
 def check(shard: Shard, facts: Facts, config: MaskedBlocksConfig) -> dict[str, Any]:
-    """Counts of one shard; DataError naming the figure and the bound if the contract is broken."""
+    """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
     return check_masked(shard, facts, config, segments=1)
 
 
 def statistics(totals: dict[str, Any], config: MaskedBlocksConfig) -> dict[str, Any]:
-    """Shares from the counts of all shards."""
+    """The shares reported for an artifact, from the counts of all its shards."""
     return masked_statistics(totals, config)

@@ -1,14 +1,14 @@
 """Masked pairs: BERT's instances, `[CLS] A [SEP] B [SEP]`, for MLM and next-sentence prediction.
 
 The procedure is that of Devlin et al. 2019 (arXiv:1810.04805, appendix A.2): sentences of one
-document are gathered until a target length, which now and then is short; the gathered ones are cut
-in two; B is what follows A, or, half of the time, text from another document, and then what was not
-used is gathered again. Pairs too long lose tokens from the longer side, front or back.
+document are gathered up to a target length, which is sometimes short, and split in two. B is what
+follows A or, half of the time, text from another document; then the unused sentences are gathered
+again. A pair that is too long loses tokens from the longer side, front or back.
 
-What differs from google-research/bert's program for that procedure:
+Differences from google-research/bert's program for that procedure:
 
-- A document that ends in a single sentence can only give NotNext, which makes such pairs more than
-  half of all. Here a later pair is made IsNext in exchange, and where too many are owed the
+- A document that ends in a single sentence can only give NotNext, which would make such pairs more
+  than half of all. Here a later pair is made IsNext in return, and if too many are owed, the
   sentence is left out and counted.
 - B is never from the document of A, however often the draw has to be repeated.
 - A long sentence that fills a pair by itself takes the next one too, so that it can be IsNext.
@@ -33,11 +33,11 @@ from rungwise.instances.shards import Shard
 from rungwise.instances.text import Built, Draws, TokenisedText, gather_until
 from rungwise.tokenizer import SpecialIds
 
-_OWED_AT_MOST = 8  # NotNext pairs a shard may be ahead before single sentences are left out
+_OWED_AT_MOST = 8  # surplus of NotNext pairs at which single sentences are left out
 
 
 class MaskedPairsConfig(MaskedConfig):
-    """Pairs as in the paper."""
+    """The config of masked pairs."""
 
     kind: Literal["masked_pairs"] = "masked_pairs"
     dupe_factor: int = Field(default=1, ge=1)  # passes over the text, each with other pairs
@@ -74,9 +74,9 @@ class _Plan:
 def build(
     text: TokenisedText, config: MaskedPairsConfig, special: SpecialIds, rng: np.random.Generator
 ) -> Built:
-    """Pairs of one shard of documents, `config.sequence_length` tokens at most.
+    """Build the pairs of one shard, each of at most `config.sequence_length` tokens.
 
-    Raises DataError if there is no second document for B to come from.
+    Raises DataError if there is no second document that B could come from.
     """
     if len(text.documents) < 2:
         raise DataError(
@@ -101,22 +101,22 @@ def build(
 
 
 def check(shard: Shard, facts: Facts, config: MaskedPairsConfig) -> dict[str, Any]:
-    """Counts of one shard; DataError naming the figure and the bound if the contract is broken."""
+    """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
     counts = check_masked(shard, facts, config, segments=2)
     same = shard.columns["document_a"] == shard.columns["document_b"]
     is_next = shard.columns["is_next"].astype(bool)
-    for figure, found in (
+    for figure, count in (
         ("NotNext pairs with B from the document of A", int((same & ~is_next).sum())),
         ("IsNext pairs with B from another document", int((~same & is_next).sum())),
     ):
-        must(facts.name, figure, found, "exactly", 0, found == 0)
+        must(facts.name, figure, count, "exactly", 0, count == 0)
     counts["is_next"] = int(is_next.sum())
     near(facts.name, "share of IsNext pairs", counts["is_next"], len(shard), 0.5, 0.01)
     return counts
 
 
 def statistics(totals: dict[str, Any], config: MaskedPairsConfig) -> dict[str, Any]:
-    """Shares from the counts of all shards."""
+    """The shares reported for an artifact, from the counts of all its shards."""
     return {
         **masked_statistics(totals, config),
         "is_next_share": totals["is_next"] / totals["instances"],
@@ -138,10 +138,10 @@ def _plan_document(
         target = draw.integer(2, room) if draw.uniform() < short_rate else room
         last = gather_until(starts, sentence, end, target)
         if last - sentence == 1 and last < end:
-            last += 1  # one long sentence: a true next needs another
+            last += 1  # one long sentence: an IsNext pair needs another
         count = last - sentence
         if count == 1 and plan.owed >= _OWED_AT_MOST:
-            # Whatever its coin would say: to leave out only one kind would tilt the labels.
+            # Before its label is drawn: leaving out only one label would bias them.
             plan.left_out += 1
             return
         random_next = draw.uniform() < 0.5

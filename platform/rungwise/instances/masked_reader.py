@@ -1,4 +1,4 @@
-"""Reads masked batches: the rows of a masked kind, with the masks of their epochs."""
+"""Read masked batches: the rows of a masked kind, with the masks of their epochs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from numpy.typing import NDArray
 from rungwise.core.artifact import Artifact
 from rungwise.instances.kinds import masked_config_of
 from rungwise.instances.masked import MaskedBatch, masked_batch, vocabulary_of
-from rungwise.instances.order import OrderConfig, ReadOrder
 from rungwise.instances.reader import CACHE_BYTES, InstanceReader
 
 
 class MaskedReader:
-    """One split of masked pairs, masked blocks or sentence-order pairs."""
+    """Reads one split of masked pairs, masked blocks or sentence-order pairs."""
 
     def __init__(self, artifact: Artifact, split: str, cache_bytes: int = CACHE_BYTES) -> None:
         self.reader = InstanceReader(artifact, split, cache_bytes)
@@ -23,12 +22,8 @@ class MaskedReader:
     def __len__(self) -> int:
         return len(self.reader)
 
-    def order(self, seed: int, config: OrderConfig) -> ReadOrder:
-        """The order in which a run with this seed reads this split."""
-        return self.reader.order(seed, config)
-
     def prefetch(self, shards: list[int]) -> None:
-        """Begin to fetch these shards, if they are on an object store."""
+        """Start fetching these shards if they are on an object store."""
         self.reader.store.prefetch(shards)
 
     def batch(

@@ -1,19 +1,19 @@
-"""Masking: which tokens a batch predicts and what stands in their place, drawn when rows are read.
+"""Masking: choose the tokens that a batch predicts, and corrupt them, when rows are read.
 
 Devlin et al. 2019 (arXiv:1810.04805): 15 % of the tokens are selected; of these 80 % become [MASK],
-10 % a random token and 10 % stay. What is selected together is the unit:
+10 % a random token and 10 % stay. Tokens are selected by unit:
 
-    token        each for itself
+    token        each by itself
     whole_word   all pieces of a word; units are taken in random order and one that no longer fits
                  is passed over, as in the second release of google-research/bert
     phrase       the same with phrases and entities, ERNIE (Sun et al. 2019, arXiv:1904.09223)
     span         words in a row, as many as a geometric draw says, SpanBERT (Joshi et al. 2020,
                  arXiv:1907.10529)
 
-Words and phrases are stored with the ids (units.py), so reading a row costs no look at its text.
-Every draw is a function of (seed, epoch, instance, position), so each epoch masks anew, and any
-worker that reads an instance masks it the same. Special tokens and padding are never selected and
-never drawn as a replacement.
+The starts of words and phrases are stored with the ids (mask_units.py), so reading a row does not
+look at its text. Every draw is a function of (seed, epoch, instance, position), so each epoch masks
+anew, and any worker that reads an instance masks it the same. Special tokens and padding are never
+selected and never drawn as a replacement.
 
 B batch, T sequence, M the most positions that one instance predicts, P predictions of a batch.
 "Flat" positions count through a (B, T) array row by row.
@@ -35,10 +35,10 @@ from rungwise.instances.selection import RANDOM_BITS, Draws, fraction, select_to
 
 
 class MaskingConfig(Config):
-    """The papers' numbers."""
+    """The masking block; the defaults are the papers' numbers."""
 
     unit: Literal["token", "whole_word", "phrase", "span"] = "token"
-    dynamic: bool = True  # anew in every epoch; if not, as in the first one
+    dynamic: bool = True  # anew in every epoch; otherwise as in the first one
     rate: float = Field(default=0.15, gt=0, lt=1)  # of the tokens, special ones not counted
     mask_share: float = Field(default=0.8, ge=0, le=1)
     random_share: float = Field(default=0.1, ge=0, le=1)  # what is left stays as it is
@@ -59,7 +59,7 @@ class MaskingConfig(Config):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What masking has to know of a tokenizer."""
+    """The size and the special ids of a vocabulary."""
 
     size: int
     special: tuple[int, ...]  # ids of all special tokens, ascending
@@ -93,9 +93,9 @@ def mask(
     vocab: Vocabulary,
     config: MaskingConfig,
 ) -> Masked:
-    """Select, corrupt, and remember what was there.
+    """Select tokens, corrupt them, and return the original ids as targets.
 
-    The share selected is `rate` on average, rounded by a coin row by row, at least one token and at
+    The share selected is `rate` on average, rounded at random in each row: at least one token, at
     most `max_predictions`. A row in which every unit is longer than that predicts less.
     Raises DataError if the unit needs `unit_starts` and there are none.
     """
@@ -115,13 +115,13 @@ def mask(
         flat, together = select_units(
             maskable, unit_starts, wanted, config.max_predictions, draws, shares
         )
-    # The papers leave open what phrases do; they follow spans, whose tokens share one fate.
+    # The papers do not say if the tokens of a phrase share one fate; here they do, as in spans.
     decided_at = together if config.unit in ("phrase", "span") else flat
     return _corrupt(ids, flat, decided_at, draws, vocab, config)
 
 
 def _ordinary(ids: NDArray[np.integer], vocab: Vocabulary) -> NDArray[np.bool_]:
-    """Which ids lie between special ones; these come in few runs, so no table is looked up."""
+    """Which ids are not special; the special ids form few runs, so no table is looked up."""
     special = np.array(vocab.special)
     breaks = np.flatnonzero(np.diff(special) > 1)
     ordinary = ids > special[-1]
@@ -135,16 +135,16 @@ def _ordinary(ids: NDArray[np.integer], vocab: Vocabulary) -> NDArray[np.bool_]:
 def _wanted(
     candidates: NDArray[np.int64], draws: Draws, config: MaskingConfig
 ) -> NDArray[np.int64]:
-    """Tokens to select in each row; rounding by a coin keeps the share exact for every length."""
+    """The tokens to select in each row; random rounding keeps the share exact at every length."""
     coin = fraction(draws.round) * 2.0**-RANDOM_BITS
     wanted = np.floor(config.rate * candidates + coin).astype(np.int64)
     return np.minimum(np.clip(wanted, 1, config.max_predictions), candidates)
 
 
 def _span_shares(config: MaskingConfig) -> NDArray[np.float64]:
-    """The shares of spans of at most 1, 2, ... words: geometric, given that none is longer.
+    """The shares of spans of at most 1, 2, ... words, geometric given that none is longer.
 
-    Given, not clipped: only so is the mean the paper's 3.8; lengths piled up at 10 make it 4.5.
+    Conditioned, not clipped: this gives the paper's mean of 3.8, clipping at 10 would give 4.5.
     """
     at_most = 1 - (1 - config.span_stop_probability) ** np.arange(1, config.span_max_words + 1)
     return at_most / at_most[-1]
@@ -164,19 +164,19 @@ def _corrupt(
     row = np.repeat(np.arange(size), counts)
     offset = row_begin[row]
     masked = np.array(ids, dtype=np.int64, order="C")
-    here = masked.reshape(-1)
-    before = here[flat]
+    flat_ids = masked.reshape(-1)
+    before = flat_ids[flat]
 
     draw = fraction(extend(draws.corrupt[row], decided_at - offset))
     to_mask, to_random = (
         np.uint64(np.ceil(share * 2.0**RANDOM_BITS))
         for share in (config.mask_share, config.mask_share + config.random_share)
     )
-    here[flat[draw < to_mask]] = vocab.mask
+    flat_ids[flat[draw < to_mask]] = vocab.mask
     random = np.flatnonzero((draw >= to_mask) & (draw < to_random))
     position = flat - offset
     replacement = extend(draws.replace[row[random]], position[random])
-    here[flat[random]] = _random_ids(replacement, vocab)
+    flat_ids[flat[random]] = _random_ids(replacement, vocab)
 
     used = np.arange(min(config.max_predictions, length)) < counts[:, None]
     positions = np.zeros(used.shape, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The order in which training reads: computed, never stored, and local to a few shards at a time.
+"""The order in which training reads: computed, never stored, local to a few shards at a time.
 
 Place q of an epoch, of N in all, is found in three steps, each O(1) but for one bisection:
 
@@ -45,20 +45,27 @@ class OrderConfig(Config):
 
 @dataclass(frozen=True)
 class Located:
-    """Where the instances at some positions are, one entry a position."""
+    """The locations of the instances at some positions, one entry a position."""
 
     instances: NDArray[np.int64]  # begin of the shard in manifest order, plus the row
     shards: NDArray[np.int64]  # number of the shard in the manifest
     rows: NDArray[np.int64]  # in the shard
     epochs: NDArray[np.int64]  # passes over the instances before this one
+    # Of lanes (lanes.py): whether the row is the text that follows the one before in its lane.
+    continues: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)
-class _Line:
+class Line:
     """The shards of an epoch end to end, empty ones left out."""
 
     shards: NDArray[np.int64]  # numbers in the manifest
     begins: NDArray[np.int64]  # place of the first row of each
+
+    def locate(self, point: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The shard at each point of the line, and the row in it."""
+        index = np.searchsorted(self.begins, point, side="right") - 1
+        return self.shards[index], point - self.begins[index]
 
 
 class ReadOrder:
@@ -78,7 +85,7 @@ class ReadOrder:
         self._whole = self._lanes == 1 and self.count <= self._window
         self._rows = rows
         self._begins = np.cumsum(rows) - rows
-        self._lines: dict[int, _Line] = {}
+        self._lines: dict[int, Line] = {}
 
     def locate(self, positions: NDArray[np.int64]) -> Located:
         """The instances at these positions of the run, in the shape of `positions`."""
@@ -87,11 +94,8 @@ class ReadOrder:
         shards, rows = np.empty_like(place), np.empty_like(place)
         point = self._points(place, epochs)
         for epoch in np.unique(epochs):
-            line = self._line(int(epoch))
             here = epochs == epoch
-            index = np.searchsorted(line.begins, point[here], side="right") - 1
-            shards[here] = line.shards[index]
-            rows[here] = point[here] - line.begins[index]
+            shards[here], rows[here] = self._line(int(epoch)).locate(point[here])
         return Located(self._begins[shards] + rows, shards, rows, epochs)
 
     def positions_of(
@@ -160,16 +164,16 @@ class ReadOrder:
         per_lane = -(-(self.count // self._lanes + 1) // self._window)
         name = ((epoch[at] - epoch[0]) * self._lanes + lane[at]) * per_lane + window
         _, kept = np.unique(name, return_index=True)
-        found = [
+        per_window = [
             self._shards_of(int(epoch[at][index]), int(lane[at][index]), int(window[index]))
             for index in np.sort(kept)
         ]
-        shards = np.concatenate(found)
+        shards = np.concatenate(per_window)
         _, kept = np.unique(shards, return_index=True)
         return shards[np.sort(kept)]
 
     def _points(self, place: NDArray[np.int64], epoch: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where on its epoch's line each place lies."""
+        """The point on its epoch's line of each place."""
         if self._whole:
             return permute(place, epoch, self.count, self._seed)
         in_lane, lane = np.divmod(place, self._lanes)
@@ -179,18 +183,16 @@ class ReadOrder:
         key = bits(self._seed, epoch, _WINDOW, lane, window)
         return self._lane_begin(lane) + begin + permute(in_lane - begin, key, size, self._seed)
 
-    def _line(self, epoch: int) -> _Line:
+    def _line(self, epoch: int) -> Line:
         if self._whole:
             epoch = 0  # shards stay in their places, so all epochs have the same line
         line = self._lines.get(epoch)
         if line is None:
-            shards = np.arange(len(self._rows), dtype=np.int64)
-            if not self._whole:
-                key = bits(self._seed, epoch, _SHARDS, shards)
-                shards = np.argsort(key, kind="stable").astype(np.int64)
-            shards = shards[self._rows[shards] > 0]
-            rows = self._rows[shards]
-            line = _Line(shards, np.cumsum(rows) - rows)
+            line = (
+                _laid_out(np.arange(len(self._rows), dtype=np.int64), self._rows)
+                if self._whole
+                else shuffled_line(self._rows, self._seed, epoch)
+            )
             # One assignment, because threads share this object; two epochs are in use at most.
             held = sorted(self._lines.items(), key=lambda item: abs(item[0] - epoch))
             self._lines = {**dict(held[:1]), epoch: line}
@@ -237,6 +239,18 @@ class ReadOrder:
             below = self._before(steps, middle, size) <= nth
             low, high = np.where(below, middle, low), np.where(below, high, middle)
         return low
+
+
+def shuffled_line(rows_per_shard: NDArray[np.int64], seed: int, epoch: int) -> Line:
+    """The shards in the permutation of an epoch."""
+    key = bits(seed, epoch, _SHARDS, np.arange(len(rows_per_shard), dtype=np.int64))
+    return _laid_out(np.argsort(key, kind="stable").astype(np.int64), rows_per_shard)
+
+
+def _laid_out(shards: NDArray[np.int64], rows_per_shard: NDArray[np.int64]) -> Line:
+    shards = shards[rows_per_shard[shards] > 0]
+    rows = rows_per_shard[shards]
+    return Line(shards, np.cumsum(rows) - rows)
 
 
 def permute(

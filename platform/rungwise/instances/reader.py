@@ -1,4 +1,4 @@
-"""Reads instances by index: any worker, any step, any world size, the same rows.
+"""Read instances by index: the same rows on any worker, at any step, in any world size.
 
 Step s takes positions [s B, (s + 1) B) of the order (order.py); a rank takes its part of them. So
 one integer, the step, resumes the data. What a kind makes of rows is in its own file; the masked
@@ -20,17 +20,16 @@ from rungwise.instances.cache import ShardStore
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.contexts import ContextBatch, ContextsConfig
 from rungwise.instances.kinds import config_of
-from rungwise.instances.order import OrderConfig, ReadOrder
-from rungwise.instances.rows import Rows, joined, padded
+from rungwise.instances.rows import PaddedRows, joined, padded
 from rungwise.tokenizer import SpecialIds
 
 CACHE_BYTES = 8 << 30
 
 
 class InstanceReader:
-    """The instances of one split of an instances artifact; shards are opened when first needed.
+    """Reads one split of an instances artifact; shards are opened when first needed.
 
-    `cache_bytes` bounds what of remote shards is kept on this machine's disk, in `cache_folder`.
+    `cache_bytes` bounds the copies of remote shards on this machine's disk, in `cache_folder`.
     """
 
     def __init__(
@@ -64,11 +63,7 @@ class InstanceReader:
         assert not isinstance(self.config, ContextsConfig), "contexts are read with `contexts`"
         return self.config.sequence_length + isinstance(self.config, CausalConfig)
 
-    def order(self, seed: int, config: OrderConfig) -> ReadOrder:
-        """The order in which a run with this seed reads this split."""
-        return ReadOrder(self.rows_per_shard, seed, config)
-
-    def rows(self, instances: NDArray[np.int64]) -> Rows:
+    def rows(self, instances: NDArray[np.int64]) -> PaddedRows:
         """The rows with these indices (B,), padded to T.
 
         Raises DataError if a shard is damaged.
@@ -96,7 +91,7 @@ class InstanceReader:
         return ContextBatch(instances, before, targets)
 
     def _by_shard(self, instances: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
-        """For each shard that holds some of them: its number, and which."""
+        """The number of each shard that holds some of the instances, and which ones it holds."""
         shard_of = np.searchsorted(self._begin, instances, side="right") - 1
         numbers = np.unique(shard_of)
         if len(numbers) == 1:

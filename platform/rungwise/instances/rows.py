@@ -1,4 +1,4 @@
-"""Rows of a shard as rectangular arrays, padded: what reading gives before a kind makes batches.
+"""Rows of a shard as padded rectangular arrays, from which each kind makes its batches.
 
 B batch, T sequence
 """
@@ -17,7 +17,7 @@ from rungwise.instances.shards import Shard
 
 
 @dataclass(frozen=True)
-class Rows:
+class PaddedRows:
     """Some rows of a split. Positions from `lengths` on are padding."""
 
     instances: NDArray[np.int64]  # (B,) index of each row in its split
@@ -33,7 +33,7 @@ def padded(
     instances: NDArray[np.int64],
     sequence_length: int,
     pad_id: int,
-) -> Rows:
+) -> PaddedRows:
     """These rows of one shard, in this order."""
     begin = shard.offsets[local].astype(np.int64)
     lengths = shard.offsets[local + 1] - begin
@@ -45,11 +45,11 @@ def padded(
         starts = _bit_windows(shard.unit_bits, begin, sequence_length)
         starts[padding] = False
     columns = {name: values[local] for name, values in shard.columns.items()}
-    return Rows(instances, ids, lengths, columns, starts)
+    return PaddedRows(instances, ids, lengths, columns, starts)
 
 
-def joined(parts: Sequence[Rows], places: Sequence[NDArray[np.int64]]) -> Rows:
-    """Rows of several shards as one batch; `places` says where the rows of each part belong."""
+def joined(parts: Sequence[PaddedRows], places: Sequence[NDArray[np.int64]]) -> PaddedRows:
+    """Join rows of several shards as one batch; `places` are the positions of each part's rows."""
     if len(parts) == 1:
         return parts[0]
 
@@ -60,7 +60,7 @@ def joined(parts: Sequence[Rows], places: Sequence[NDArray[np.int64]]) -> Rows:
         return whole
 
     starts = [part.unit_starts for part in parts if part.unit_starts is not None]
-    return Rows(
+    return PaddedRows(
         put([part.instances for part in parts]),
         put([part.ids for part in parts]),
         put([part.lengths for part in parts]),
@@ -70,22 +70,24 @@ def joined(parts: Sequence[Rows], places: Sequence[NDArray[np.int64]]) -> Rows:
 
 
 def _windows(flat: NDArray[Any], begin: NDArray[np.int64], width: int) -> NDArray[Any]:
-    """`flat[b : b + width]` for each b in `begin` (B,): copies of runs, without an index for each
-    element. What would lie behind the end of `flat` is arbitrary."""
+    """`flat[b : b + width]` for each b in `begin` (B,), copied without an index for each element.
+
+    Values past the end of `flat` are arbitrary.
+    """
     if len(flat) < width:
         flat = np.concatenate([flat, np.zeros(width - len(flat), flat.dtype)])
     last = len(flat) - width
-    found = sliding_window_view(flat, width)[np.minimum(begin, last)]
+    windows = sliding_window_view(flat, width)[np.minimum(begin, last)]
     for row in np.flatnonzero(begin > last):  # of the last rows of a shard
         tail = flat[begin[row] :]
-        found[row, : len(tail)] = tail
-    return found
+        windows[row, : len(tail)] = tail
+    return windows
 
 
 def _bit_windows(
     bits: NDArray[np.uint8], begin: NDArray[np.int64], width: int
 ) -> NDArray[np.bool_]:
-    """The same for bits: `width` of them from each bit in `begin` on."""
+    """`width` packed bits from each bit in `begin` (B,) on, as booleans."""
     whole = _windows(bits, begin >> 3, width // 8 + 2)
     unpacked = np.unpackbits(whole, axis=1, bitorder="little")
     first = np.arange(len(begin)) * unpacked.shape[1] + (begin & 7)

@@ -1,8 +1,8 @@
-"""Which characters of a text belong together: Chinese words by jieba or a list, phrases by a list.
+"""Segmenters: find Chinese words by jieba or a word list, and phrases by a list.
 
-Chinese is written without blanks. `jieba` (an optional package) looks for the likeliest way through
-a dictionary; a list takes its longest entry from left to right. Both say the same for the same text
-in any process.
+Chinese is written without blanks. `jieba` (an optional package) finds the likeliest segmentation by
+a dictionary; a list takes its longest entry from left to right. Both give the same result for the
+same text in any process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HAN_BLOCKS = (
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
 )
-# The characters that BERT's tokenizer takes for Chinese, as the inside of a [...] expression.
+# The characters that BERT's tokenizer treats as Chinese, for the inside of a [...] expression.
 HAN = "".join(f"{chr(first)}-{chr(last)}" for first, last in _HAN_BLOCKS)
 _HAN_CHARACTER = re.compile(f"[{HAN}]")
 # A han character, a word of another script, or a mark.
@@ -38,7 +38,7 @@ _ATOM = re.compile(rf"[{HAN}]|[^\W{HAN}]+|[^\w\s]")
 
 
 class Entries:
-    """The words or phrases of a list, to be found in texts whatever their case."""
+    """The words or phrases of a list, matched in texts in any case."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._entries = {atoms for line in lines if (atoms := tuple(_atoms(line)))}
@@ -50,19 +50,19 @@ class Entries:
         return len(self._entries)
 
     def matches(self, text: str) -> Iterator[Stretch]:
-        """The longest entry at each place from left to right, none inside another.
+        """The longest entry at each position from left to right, without overlaps.
 
-        An entry matches whole words and marks; each han character is one.
+        An entry matches whole words and marks; each han character is a word.
         """
-        found = list(_ATOM.finditer(text))
-        atoms = [match[0].casefold() for match in found]
+        atom_matches = list(_ATOM.finditer(text))
+        atoms = [match[0].casefold() for match in atom_matches]
         at = 0
         while at < len(atoms):
             size = min(self._longest.get(atoms[at], 0), len(atoms) - at)
             while size and tuple(atoms[at : at + size]) not in self._entries:
                 size -= 1
             if size:
-                yield found[at].start(), found[at + size - 1].end()
+                yield atom_matches[at].start(), atom_matches[at + size - 1].end()
             at += max(size, 1)
 
 
@@ -80,15 +80,15 @@ def entries_at(name: str, path: str) -> Entries:
 
 
 def list_digest(name: str, path: str) -> str:
-    """What changes when the bytes of the list do; a DataError if there is no such file."""
+    """The digest of the list's bytes; a DataError if there is no such file."""
     return _file(name, path).digest()
 
 
 def _file(name: str, path: str) -> SourceFile:
     files = find_files(path)
     if len(files) != 1:
-        found = f"{len(files)} files" if files else "nothing"
-        raise DataError(f"{_KEY}.{name}: expected the path of a file, found {found} at {path!r}")
+        count = f"{len(files)} files" if files else "nothing"
+        raise DataError(f"{_KEY}.{name}: expected the path of a file, found {count} at {path!r}")
     return files[0]
 
 
@@ -109,7 +109,7 @@ def _read(name: str, file: SourceFile, digest: str) -> Entries:
 
 
 def word_list_words(entries: Entries) -> Segmenter:
-    """Entries as words; a han character of none of them is a word of its own."""
+    """A segmenter whose words are the entries; any other han character is a word by itself."""
 
     def words(text: str) -> Iterator[Stretch]:
         end = 0
@@ -125,7 +125,7 @@ def word_list_words(entries: Entries) -> Segmenter:
 
 @functools.cache
 def jieba_words() -> Segmenter:
-    """Words of jieba with its own dictionary, without its guesses at unknown words.
+    """The segmenter jieba with its own dictionary, without its guesses at unknown words.
 
     Raises UserError if the package is not installed.
     """

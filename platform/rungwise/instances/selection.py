@@ -1,7 +1,7 @@
-"""Selection: which tokens of a batch masking takes, alone or with the unit that they belong to.
+"""Select the tokens of a batch that masking takes, alone or with the unit that they belong to.
 
 Candidates of a row are put in random order by numbers that hold their positions in the low bits, so
-that sorting numbers gives positions. How units and spans are taken is said in masking.py.
+that sorting the numbers gives positions. masking.py says how units and spans are taken.
 
 B batch, T sequence, U units of a batch, K units looked at in a row, P tokens selected. "Flat"
 positions count through a (B, T) array row by row.
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from rungwise.core.randomness import bits, extend
 
-RANDOM_BITS = 53  # of the 64 that order candidates; the position has the others
+RANDOM_BITS = 53  # of the 64 bits that order candidates; the position uses the others
 _NEVER = np.uint64(2**64 - 1)  # sorts behind every candidate
 _RANKS_AT_ONCE = 32  # span lengths drawn together
 
 
 @dataclass(frozen=True)
 class Draws:
-    """For each row the streams of random numbers; `extend` with a position gives one of them."""
+    """The random streams of each row; `extend` with a position gives one number of a stream."""
 
     select: NDArray[np.uint64]  # (B,) each
     corrupt: NDArray[np.uint64]
@@ -37,12 +37,12 @@ class Draws:
 
 
 def fraction(draw: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The highest bits: a number in [0, 1) as so many parts of 2 to the RANDOM_BITS."""
+    """The highest bits of `draw`: a number in [0, 1) in units of 2 to the minus RANDOM_BITS."""
     return draw >> np.uint64(64 - RANDOM_BITS)
 
 
 def _order(allowed: NDArray[np.bool_], draws: Draws) -> tuple[NDArray[np.uint64], int]:
-    """(B, T) numbers that sort the allowed positions at random and hold them, and their bits."""
+    """Numbers (B, T) that sort the allowed positions at random; the position is in the low bits."""
     length = allowed.shape[1]
     position = np.arange(length, dtype=np.uint64)
     position_bits = max(64 - RANDOM_BITS, (length - 1).bit_length())
@@ -73,7 +73,7 @@ def select_tokens(
 
 @dataclass(frozen=True)
 class _Units:
-    """The units of a batch one behind the other; a special token or padding is one of its own."""
+    """The units of a batch one after another; each special token or padding is a unit."""
 
     first: NDArray[np.bool_]  # (B, T) a maskable unit begins here
     begin: NDArray[np.intp]  # (U,) flat, ascending
@@ -106,7 +106,7 @@ def select_units(
     available = units.first.sum(axis=1)
     all_ranks = int(available.max(initial=0))
     first_of = np.full(len(units.begin), -1, dtype=np.int32)
-    # Nearly always the first few ranks hold enough; sorting and looking up all costs twice as much.
+    # The first few ranks nearly always suffice; sorting and looking up all costs twice as much.
     for ranks in (min(2 * most, all_ranks), all_ranks):
         ranked = _in_random_order(units, order, position_bits, ranks)
         if span_shares is None:
@@ -121,7 +121,7 @@ def select_units(
 def _in_random_order(
     units: _Units, order: NDArray[np.uint64], position_bits: int, ranks: int
 ) -> NDArray[np.int32]:
-    """(B, K) the first K maskable units of each row in random order, -1 behind the last."""
+    """The first K maskable units of each row (B, K) in random order, -1 after the last."""
     size, length = order.shape
     if ranks < length:
         order = np.partition(order, ranks, axis=1)[:, :ranks]
@@ -136,10 +136,10 @@ def _in_random_order(
 def _take_units(
     units: _Units, ranked: NDArray[np.int32], wanted: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Take units in order, pass over one that is larger than the room left.
+    """Take units in order, skipping those larger than the room left.
 
-    Returns (U,) the first unit of what is selected with this one, -1 where a unit is not selected,
-    and the room (B,) that nothing fitted into.
+    Returns (U,) the first unit of the group each unit is selected with, -1 if it is not selected,
+    and the room (B,) left over.
     """
     sizes = np.where(ranked < 0, units.first.size, units.sizes[ranked])  # (B, K)
     total = np.cumsum(sizes, axis=1)
@@ -149,11 +149,11 @@ def _take_units(
     room = wanted - np.where(fits, sizes, 0).sum(axis=1)
     row = np.flatnonzero(room)
     ranks = np.arange(ranked.shape[1])
-    # Each pass takes a unit in every row left, out of less room than the largest unit has tokens.
+    # Each pass takes a unit in every remaining row; the room left is less than the largest unit.
     while len(row):
         fits = (sizes[row] <= room[row, None]) & (ranks > rank[row, None])
-        found = fits.any(axis=1)
-        row, at = row[found], fits[found].argmax(axis=1)
+        has_fit = fits.any(axis=1)
+        row, at = row[has_fit], fits[has_fit].argmax(axis=1)
         taken.append(ranked[row, at])
         room[row] -= sizes[row, at]
         rank[row] = at
@@ -171,10 +171,10 @@ def _take_spans(
     draws: Draws,
     span_shares: NDArray[np.float64],
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Take spans that begin at units in random order; returns what `_take_units` does.
+    """Take spans that begin at units in random order; returns the same as `_take_units`.
 
-    One ends early, after a whole unit, at a special token, at a span taken before, or where no more
-    tokens are wanted.
+    A span ends early, after a whole unit, at a special token, at a span taken before, or when no
+    more tokens are wanted.
     """
     length = units.first.shape[1]
     most = len(span_shares)
@@ -209,14 +209,14 @@ def _take_spans(
 
 
 def span_lengths(draw: NDArray[np.uint64], span_shares: NDArray[np.float64]) -> NDArray[np.intp]:
-    """The units of a span for each 64 random bits."""
+    """The number of units of a span for each 64 random bits."""
     return 1 + np.searchsorted(span_shares[:-1] * 2.0**RANDOM_BITS, fraction(draw), side="right")
 
 
 def _tokens_of(
     units: _Units, first_of: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Flat positions (P,) of all tokens of selected units, and where what they share begins."""
+    """Flat positions (P,) of the tokens of selected units, and where the group of each begins."""
     chosen = np.flatnonzero(first_of >= 0)
     sizes = units.sizes[chosen]
     ends = np.cumsum(sizes)

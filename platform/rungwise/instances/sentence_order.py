@@ -1,5 +1,7 @@
-"""Sentence-order pairs (Lan et al. 2020, ALBERT, arXiv:1909.11942): A and B follow one another in a
-document, and half of the pairs are turned round. Topic gives nothing away, only coherence does.
+"""Sentence-order pairs (Lan et al. 2020, ALBERT, arXiv:1909.11942).
+
+A and B follow one another in a document, and half of the pairs are swapped. The topic does not tell
+the label, only coherence does.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from rungwise.tokenizer import SpecialIds
 
 
 class SentenceOrderConfig(MaskedConfig):
-    """Pairs in order or turned round."""
+    """The config of sentence-order pairs."""
 
     kind: Literal["sentence_order"] = "sentence_order"
 
@@ -25,7 +27,7 @@ class SentenceOrderConfig(MaskedConfig):
 def build(
     text: TokenisedText, config: SentenceOrderConfig, special: SpecialIds, rng: np.random.Generator
 ) -> Built:
-    """Pairs of one shard. A lone last sentence has no order: it is left out and counted."""
+    """Build the pairs of one shard; a lone last sentence has no order, so it is only counted."""
     starts, bounds = text.starts.tolist(), text.first_sentence.tolist()
     room = config.sequence_length - 3
     draw = Draws(rng)
@@ -49,7 +51,7 @@ def build(
             right_way = draw.uniform() < 0.5
             if not right_way:
                 a, b = b, a
-            # Turned first: cutting is not even-handed between A and B, and must not tell the label.
+            # Swap first: truncation treats A and B differently and must not tell the label.
             a, b, cut = frame.truncate(a, b, room, draw)
             first.append(a)
             second.append(b)
@@ -66,7 +68,7 @@ def build(
 
 
 def check(shard: Shard, facts: Facts, config: SentenceOrderConfig) -> dict[str, Any]:
-    """Counts of one shard; DataError naming the figure and the bound if the contract is broken."""
+    """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
     counts = check_masked(shard, facts, config, segments=2)
     counts["in_order"] = int(shard.columns["in_order"].sum())
     near(facts.name, "share of pairs in order", counts["in_order"], len(shard), 0.5, 0.01)
@@ -74,7 +76,7 @@ def check(shard: Shard, facts: Facts, config: SentenceOrderConfig) -> dict[str, 
 
 
 def statistics(totals: dict[str, Any], config: SentenceOrderConfig) -> dict[str, Any]:
-    """Shares from the counts of all shards."""
+    """The shares reported for an artifact, from the counts of all its shards."""
     return {
         **masked_statistics(totals, config),
         "in_order_share": totals["in_order"] / totals["instances"],

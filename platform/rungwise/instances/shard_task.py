@@ -1,8 +1,8 @@
-"""One shard from its specification: read, tokenise, build, check, write, and leave a marker.
+"""Build one shard from its specification: read, tokenise, build, check, write, leave a marker.
 
-A shard is the unit of work. What comes out depends on its documents, the config and the seed alone,
-so its bytes are the same whoever builds it and whatever happened before. The marker is the row of
-the manifest; it is written after the shard, so that a job that was killed goes on where it was.
+A shard is the unit of work. Its bytes depend on its documents, the config and the seed alone,
+whoever builds it and whatever happened before. The marker is its row of the manifest, written after
+the shard, so that a killed job continues where it was.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MARKERS = "markers"
 
 @dataclass(frozen=True)
 class ShardSpec:
-    """Which file of the corpus, and the how-manieth pass over it."""
+    """The specification of a shard: a corpus file, and the number of the pass over it."""
 
     file: str
     split: str
@@ -45,13 +45,13 @@ class ShardSpec:
 
     @property
     def stream(self) -> int:
-        """What separates its random numbers from those of other shards."""
+        """The key that separates its random numbers from those of other shards."""
         return shards.document_hash(f"{self.file}#{self.dupe}" if self.dupe else self.file)
 
 
 @dataclass(frozen=True)
 class ShardTask:
-    """What all shards of an artifact share."""
+    """Builds the shards of an artifact; it holds everything that they share."""
 
     config: AnyInstancesConfig
     corpus: Folder
@@ -62,7 +62,7 @@ class ShardTask:
     backend: Backend
 
     def build_once(self, spec: ShardSpec) -> dict[str, Any]:
-        """The row of a shard that an earlier attempt finished, or else of one built now."""
+        """The row of a shard, which is built unless an earlier attempt finished it."""
         marker = marker_of(spec)
         if self.output.exists(marker):
             return json.loads(self.output.read_bytes(marker))
@@ -113,7 +113,7 @@ class ShardTask:
         return row
 
     def _units(self) -> UnitsOf | None:
-        """What masking takes as one, where that is more than a token."""
+        """How to find mask units, or None if each token is one."""
         config = self.config
         if not isinstance(config, MaskedConfig) or config.masking.unit == "token":
             return None
@@ -121,5 +121,5 @@ class ShardTask:
 
 
 def marker_of(spec: ShardSpec) -> str:
-    """The name of the marker that says that a shard is done."""
+    """The name of the marker of a finished shard."""
     return f"{MARKERS}/{spec.name}.json"

@@ -1,11 +1,11 @@
-"""The shard file: token ids without masks, in Arrow IPC, read in place by row number.
+"""The shard file: token ids without masks, in Arrow IPC, memory-mapped and read by row.
 
     ids           list<uint16|uint32>   a row's tokens, unpadded
     unit_starts   list<bool>            where a word or span begins; only if masking asks for units
-    ...           one number a row      what the kind of instance adds, such as a_length or is_next
+    ...           one number a row      columns of the kind of instance, such as a_length or is_next
 
 Masks are drawn when a row is read, so a shard serves every epoch. uint16 holds vocabularies up to
-65,536 at two bytes a token; a bit more says where words begin.
+65,536 at two bytes a token; one bit more marks where words begin.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rungwise.core.errors import DataError
 class Shard:
     """The rows of one shard. `offsets` has one entry more than there are rows."""
 
-    ids: NDArray[np.unsignedinteger]  # all rows behind one another
+    ids: NDArray[np.unsignedinteger]  # all rows one after another
     offsets: NDArray[np.integer]
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # one value a row, by name
     unit_bits: NDArray[np.uint8] | None = None  # bit i % 8 of byte i // 8 belongs to token i
@@ -42,18 +42,18 @@ class Shard:
 
 
 def pack_bits(starts: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Booleans as the bits of a shard."""
+    """Pack booleans into the bits of a shard."""
     return np.packbits(starts, bitorder="little")
 
 
 def joined(parts: Sequence[Shard]) -> Shard:
-    """The rows of several shards as one."""
+    """Join the rows of several shards as one."""
     if len(parts) == 1:
         return parts[0]
     lengths = [np.diff(part.offsets) for part in parts]
     bits = None
     if parts[0].unit_bits is not None:
-        # Parts end within a byte.
+        # Unpack first, as parts end within a byte.
         starts = [
             np.unpackbits(part.unit_bits, count=len(part.ids), bitorder="little")
             for part in parts
@@ -74,7 +74,7 @@ def id_type(vocab_size: int) -> type[np.unsignedinteger]:
 
 
 def document_hash(document_id: str) -> int:
-    """64 bits that name a document in a shard."""
+    """A hash of 64 bits that identifies a document in a shard."""
     return int.from_bytes(hashlib.blake2b(document_id.encode(), digest_size=8).digest(), "little")
 
 
@@ -100,7 +100,7 @@ def _arrow(values: NDArray[Any]) -> pa.Array:
 
 
 def digest(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file of this machine."""
+    """Hexadecimal SHA-256 of a local file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -119,15 +119,15 @@ def _build(task: ShardTask, specs: list[ShardSpec], context: Context) -> list[di
     quiet_ray_data()
 
     def build(batch: pa.Table) -> pa.Table:
-        found: list[dict[str, Any]] = []
+        built: list[dict[str, Any]] = []
         for spec in batch.to_pylist():
             try:
-                found.append(task.build_once(ShardSpec(**spec)))
+                built.append(task.build_once(ShardSpec(**spec)))
             except UserError as error:
                 # As a row: Ray Data would put a page of its own words around the message.
-                found.append({"error": failure_text(error)})
+                built.append({"error": failure_text(error)})
                 break
-        return pa.table({"row": [json.dumps(row) for row in found]})
+        return pa.table({"row": [json.dumps(row) for row in built]})
 
     packs = _packed(specs, int(ray.cluster_resources().get("CPU", 1)))
     dataset = ray.data.from_arrow(
@@ -141,9 +141,9 @@ def _build(task: ShardTask, specs: list[ShardSpec], context: Context) -> list[di
             raise_failure(row["error"])
         rows[row["file"]] = row
         context.report.progress(len(rows), len(specs))
-        found = statistics(row, task.config)
+        shares = statistics(row, task.config)
         context.report.metrics(
-            {f"contract/{name}": float(value) for name, value in found.items()}, step=len(rows)
+            {f"contract/{name}": float(value) for name, value in shares.items()}, step=len(rows)
         )
     return [rows[spec.name] for spec in specs]
 

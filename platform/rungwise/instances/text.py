@@ -1,7 +1,7 @@
-"""Tokenised text of one shard, and the moves that every builder makes on it.
+"""The tokenised text of one shard, and the operations that builders share.
 
-A builder works in two passes: a plan that walks over sentences with a bisection an instance and
-touches no token, then one gather that moves all tokens at once.
+A builder works in two passes: a plan that walks over sentences, one bisection for each instance,
+without touching tokens, then one gather that moves all tokens at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rungwise.instances.shards import Shard, document_hash
 
 @dataclass(frozen=True)
 class TokenisedText:
-    """Documents of one shard as ids: sentence s is `ids[starts[s]:starts[s + 1]]`, never empty."""
+    """The ids of a shard's documents; sentence s, not empty, is `ids[starts[s]:starts[s + 1]]`."""
 
     ids: NDArray[np.unsignedinteger]
     starts: NDArray[np.int64]  # sentences + 1
@@ -29,13 +29,13 @@ class TokenisedText:
 
     @cached_property
     def document_hashes(self) -> NDArray[np.uint64]:
-        """What names each document in a shard."""
+        """The hash that identifies each document in a shard."""
         return np.array([document_hash(name) for name in self.documents], dtype=np.uint64)
 
 
 @dataclass(frozen=True)
 class Built:
-    """A shard and what was counted on the way; counts add up over shards."""
+    """A shard and counts from building it, which add up over shards."""
 
     shard: Shard
     counts: dict[str, int]
@@ -47,7 +47,7 @@ def gather_until(starts: list[int], sentence: int, end: int, wanted: int) -> int
 
 
 def ranges(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """begins[0], begins[0]+1, ... (lengths[0] of them), then those of the next, without a loop."""
+    """Ranges joined without a loop: `lengths[0]` numbers from `begins[0]`, then the next range."""
     total = int(lengths.sum())
     steps = np.ones(total, dtype=np.int64)
     filled = lengths > 0
@@ -60,7 +60,7 @@ def ranges(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.
 
 
 class Draws:
-    """Random numbers of one shard, drawn in blocks because one at a time costs microseconds."""
+    """The random numbers of one shard, drawn in blocks as one at a time costs microseconds."""
 
     _BLOCK = 1 << 14
 
@@ -78,5 +78,5 @@ class Draws:
         return low + int(self.uniform() * (high - low + 1))
 
     def binomial(self, trials: int) -> int:
-        """Heads among `trials` fair coins."""
+        """The number of heads among `trials` fair coins."""
         return int(self._rng.binomial(trials, 0.5)) if trials else 0

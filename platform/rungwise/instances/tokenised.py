@@ -1,7 +1,7 @@
-"""From one file of a corpus to the ids of its documents, a section of the file at a time.
+"""Tokenise one file of a corpus, a section of the file at a time.
 
 A section is some tens of megabytes of text, so that a task's memory does not grow with its shard.
-Documents lie in a shard in the order of a hash: a section is a fair sample too.
+Documents are in the order of a hash, so a section is a fair sample too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rungwise.core.storage import Folder
 from rungwise.instances import mask_units
 from rungwise.instances.mask_units import MaskUnitsConfig
 from rungwise.instances.text import TokenisedText
-from rungwise.tokenizer import Encoded, Encoder
+from rungwise.tokenizer import Encoded, TextEncoder
 from rungwise.tokenizer.memo import int32_of
 
 _SECTION_BYTES = 32e6
@@ -32,7 +32,7 @@ _MOST_ROWS = 2048
 
 @dataclass(frozen=True)
 class UnitsOf:
-    """What is needed to find masking units; `spans` if those of the corpus count."""
+    """How to find mask units: a tokenizer, a config, and whether the corpus's `spans` count."""
 
     tokenizer: Tokenizer
     config: MaskUnitsConfig
@@ -43,15 +43,15 @@ def sections(
     corpus: Folder,
     file: str,
     text_bytes: int,
-    encoder: Encoder,
+    encoder: TextEncoder,
     unit: Literal["sentence", "document"],
     units_of: UnitsOf | None = None,
 ) -> Iterator[TokenisedText]:
-    """The documents of one corpus file as ids; texts and documents without a token are left out.
+    """Tokenise the documents of one corpus file; those without a token are left out.
 
-    `text_bytes` is what the manifest of the corpus says of the file. `unit` says what is one text
-    to the tokenizer. `units_of` asks for the bits where masking units begin. Raises DataError if
-    the file is not sound.
+    `text_bytes` is the size of the file's text in the corpus manifest. `unit` is tokenised as one
+    text. `units_of` asks for the bits where mask units begin. Raises DataError if the file is
+    corrupt.
     """
     columns = ["id", "sentences"]
     if units_of is not None and units_of.spans:
@@ -59,7 +59,7 @@ def sections(
     try:
         with corpus.open(file) as stream, pq.ParquetFile(stream) as parquet:
             rows = parquet.metadata.num_rows
-            # Two documents at least, since a pair may need a B from another one.
+            # At least two documents, since a pair may need a B from another one.
             count = max(1, min(round(text_bytes / _SECTION_BYTES), rows // 2))
             ends = [rows * (number + 1) // count for number in range(count)]
             batch_rows = int(max(1, min(_MOST_ROWS, rows * _BATCH_BYTES / max(text_bytes, 1))))
@@ -89,7 +89,7 @@ class _Piece:
 
 def _piece(
     batch: pa.RecordBatch,
-    encoder: Encoder,
+    encoder: TextEncoder,
     unit: Literal["sentence", "document"],
     units_of: UnitsOf | None,
 ) -> _Piece:
@@ -117,8 +117,8 @@ def _spans(batch: pa.RecordBatch) -> pa.ListArray | None:
     if not pc.any(pc.greater(held, 0)).as_py():  # pyright: ignore[reportAttributeAccessIssue]
         return None
     rows = [
-        found or [[]] * count
-        for found, count in zip(
+        spans_of_document or [[]] * count
+        for spans_of_document, count in zip(
             spans.to_pylist(), sentences.value_lengths().to_pylist(), strict=True
         )
     ]
@@ -138,7 +138,7 @@ def _joined(pieces: list[_Piece]) -> TokenisedText:
         starts=np.concatenate([[0], np.cumsum(length[filled])]),
         first_sentence=np.concatenate([first[:-1][held], first[-1:]]),
         documents=[name for name, keep in zip(names, held, strict=True) if keep],
-        unit_starts=np.concatenate([some for some in starts if some is not None])
+        unit_starts=np.concatenate([flags for flags in starts if flags is not None])
         if starts[0] is not None
         else None,
     )

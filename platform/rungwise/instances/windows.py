@@ -1,8 +1,8 @@
 """Skip-gram and CBOW windows with subsampling (Mikolov et al. 2013, arXiv:1301.3781 and 1310.4546).
 
 A sentence is a row of the shard; windows are made when it is read, anew in each epoch, as word2vec
-makes them: frequent words are dropped first, which draws the others nearer, then each word that is
-left is a centre whose window reaches a number of words, drawn from 1 to `window`, to both sides.
+makes them: frequent words are dropped first, which brings the others closer together, then each
+remaining word is a centre whose window reaches 1 to `window` words, drawn at random, to both sides.
 Both draws are functions of (seed, epoch, instance, position).
 
 B batch, T sequence, P pairs, W words in the widest context
@@ -20,7 +20,7 @@ from pydantic import Field
 from rungwise.core.config import Config
 from rungwise.core.randomness import bits, uniform
 from rungwise.instances.contract import Facts, check_rows
-from rungwise.instances.rows import Rows
+from rungwise.instances.rows import PaddedRows
 from rungwise.instances.shards import Shard
 from rungwise.instances.text import Built, TokenisedText, ranges
 from rungwise.tokenizer import SpecialIds
@@ -40,7 +40,7 @@ class WindowsConfig(Config):
 
 @dataclass(frozen=True)
 class SkipGramBatch:
-    """Pairs: the centre predicts one word of its context."""
+    """Pairs of words; the centre predicts one word of its context."""
 
     centres: NDArray[np.int64]  # (P,)
     contexts: NDArray[np.int64]  # (P,)
@@ -48,7 +48,7 @@ class SkipGramBatch:
 
 @dataclass(frozen=True)
 class CbowBatch:
-    """All words of a context predict the centre; unused places have weight 0."""
+    """Contexts whose words together predict the centre; unused places have weight 0."""
 
     contexts: NDArray[np.int64]  # (P, W)
     weights: NDArray[np.float32]  # (P, W)
@@ -58,7 +58,7 @@ class CbowBatch:
 def build(
     text: TokenisedText, config: WindowsConfig, special: SpecialIds, rng: np.random.Generator
 ) -> Built:
-    """The sentences of one shard; those of one token have no context and are left out."""
+    """Build the sentences of one shard; those of one token have no context and are left out."""
     lengths = np.diff(text.starts)
     pieces = -(-lengths // config.sequence_length)
     begins = np.repeat(text.starts[:-1], pieces) + config.sequence_length * ranges(
@@ -73,7 +73,7 @@ def build(
 
 
 def keep_probability(counts: NDArray[np.int64], subsample: float) -> NDArray[np.float64]:
-    """For each token of the vocabulary, how likely an occurrence stays.
+    """The probability that an occurrence of each token of the vocabulary is kept.
 
     word2vec.c's (sqrt(f / t) + 1) t / f for a share f of all tokens and the threshold t, at most 1;
     the paper prints sqrt(t / f). Tokens that were never counted stay.
@@ -85,16 +85,16 @@ def keep_probability(counts: NDArray[np.int64], subsample: float) -> NDArray[np.
 
 
 def skip_gram(
-    rows: Rows, epochs: NDArray[np.int64], seed: int, window: int, keep: NDArray[np.float64]
+    rows: PaddedRows, epochs: NDArray[np.int64], seed: int, window: int, keep: NDArray[np.float64]
 ) -> SkipGramBatch:
-    """Every pair of these rows in this epoch, centre by centre."""
+    """All pairs of these rows in this epoch, centre by centre."""
     centre, context = _pairs(rows, epochs, seed, window, keep)
     ids = rows.ids.ravel().astype(np.int64)
     return SkipGramBatch(ids[centre], ids[context])
 
 
 def cbow(
-    rows: Rows, epochs: NDArray[np.int64], seed: int, window: int, keep: NDArray[np.float64]
+    rows: PaddedRows, epochs: NDArray[np.int64], seed: int, window: int, keep: NDArray[np.float64]
 ) -> CbowBatch:
     """Every centre of these rows in this epoch that has a context."""
     centre, context = _pairs(rows, epochs, seed, window, keep)
@@ -110,9 +110,9 @@ def cbow(
 
 
 def stays(
-    rows: Rows, epochs: NDArray[np.int64], seed: int, keep: NDArray[np.float64]
+    rows: PaddedRows, epochs: NDArray[np.int64], seed: int, keep: NDArray[np.float64]
 ) -> NDArray[np.bool_]:
-    """Which words (B, T) subsampling leaves in these rows in this epoch."""
+    """The words (B, T) that subsampling keeps in these rows in this epoch."""
     position = np.arange(rows.ids.shape[1])[None, :]
     key = bits(seed, epochs, rows.instances)[:, None]
     kept = uniform(key, _KEEP, position) < keep[rows.ids]
@@ -120,9 +120,9 @@ def stays(
 
 
 def _pairs(
-    rows: Rows, epochs: NDArray[np.int64], seed: int, window: int, keep: NDArray[np.float64]
+    rows: PaddedRows, epochs: NDArray[np.int64], seed: int, window: int, keep: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Places (row * T + position) of centres and their contexts, sorted by both."""
+    """The places (row * T + position) of centres and their contexts, sorted by both."""
     length = rows.ids.shape[1]
     position = np.arange(length)[None, :]
     key = bits(seed, epochs, rows.instances)[:, None]
@@ -132,24 +132,24 @@ def _pairs(
     index = np.arange(len(place))
     centres, contexts = [], []
     for step in (*range(-window, 0), *range(1, window + 1)):
-        other = index + step
-        inside = (other >= 0) & (other < len(place)) & (abs(step) <= reach)
-        of, to = index[inside], other[inside]
-        same = row[of] == row[to]
-        centres.append(of[same])
-        contexts.append(to[same])
+        neighbour = index + step
+        inside = (neighbour >= 0) & (neighbour < len(place)) & (abs(step) <= reach)
+        centre_index, context_index = index[inside], neighbour[inside]
+        same = row[centre_index] == row[context_index]
+        centres.append(centre_index[same])
+        contexts.append(context_index[same])
     centre, context = np.concatenate(centres), np.concatenate(contexts)
     by_centre = np.lexsort((context, centre))
     return place[centre[by_centre]], place[context[by_centre]]
 
 
 def check(shard: Shard, facts: Facts, config: WindowsConfig) -> dict[str, Any]:
-    """Counts of one shard; DataError naming the figure and the bound if the contract is broken."""
+    """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
     return check_rows(shard, facts, config.sequence_length, {}, histogram_up_to=128)
 
 
 def statistics(totals: dict[str, Any], config: WindowsConfig) -> dict[str, Any]:
-    """Shares from the counts of all shards."""
+    """The shares reported for an artifact, from the counts of all its shards."""
     return {
         "tokens_a_row": totals["tokens"] / totals["instances"],
         "sentences_left_out": totals["left_out"],

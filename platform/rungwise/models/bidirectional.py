@@ -21,6 +21,7 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -50,6 +51,7 @@ class BidirectionalConfig(Family):
     """The shape; `num_layers` is that of one direction. The defaults have BERT base's 12 blocks."""
 
     objectives: ClassVar = (BIDIRECTIONAL,)
+    renamed: ClassVar[Mapping[str, str]] = {"two_way": "bidirectional"}
 
     kind: Literal["bidirectional"] = "bidirectional"
     num_layers: int = Field(default=6, ge=1)

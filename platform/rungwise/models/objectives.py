@@ -36,7 +36,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -99,6 +99,25 @@ class CausalBatch(_Tensors):
     weights: Tensor  # (B, T) float32, 1 for a real target, 0 at padding
     document: Tensor | None  # (B, T) int64, tokens of one document share a number in their row
     positions: Tensor | None  # (B, T) int64, from the beginning of the document, or of the block
+    # Of models that carry a state from step to step; None for others.
+    lanes: Tensor | None = None  # (B,) int64, numbers of the rows' lanes on this worker
+    continues: Tensor | None = None  # (B,) bool, False where a lane begins anew
+    state: Tensor | None = None  # (B, ...) float32, what the rows begin with (training/lanes.py)
+
+
+class CarriesState(Protocol):
+    """A model that reads a text block by block; it goes on where the block before has ended.
+
+    S stands for `state_shape`.
+    """
+
+    state_shape: tuple[int, ...]  # of one row; zeros where a text begins
+
+    def __call__(
+        self, ids_BT: Tensor, targets_BT: Tensor, weights_BT: Tensor, state_BS: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The sums of token_sums (cross_entropy.py), and the state (B, S) after the last token."""
+        ...
 
 
 Batch = PretrainingBatch | CausalBatch
@@ -115,6 +134,7 @@ class LossSum:
     count: Tensor  # (P,)
     correct: Tensor  # (P,)
     parts: tuple[str, ...]
+    state: Tensor | None = None  # (B, ...) after the last token, of models that carry one
 
     def loss(self, global_count: Tensor | None = None) -> Tensor:
         """The scalar to call `backward` on: this batch's share of the loss of the global batch.
@@ -133,6 +153,7 @@ class LossSum:
             total=self.total + other.total,
             count=self.count + other.count,
             correct=self.correct + other.correct,
+            state=None,
         )
 
     def packed(self) -> Tensor:
@@ -184,14 +205,21 @@ class Part:
         return math.log(self.num_classes or vocab_size)
 
 
+class Losses(NamedTuple):
+    """Sums over a batch, by part."""
+
+    total: Tensor  # (P,) nats
+    correct: Tensor  # (P,) right guesses
+    state: Tensor | None = None  # (B, ...) after the last token, of models that carry one
+
+
 @dataclass(frozen=True)
 class Objective:
     """A prediction to train on; see the head of this file.
 
-    `losses(model, batch)` gives the summed losses (P,) in nats and the right guesses (P,), in one
-    forward pass; `counts(batch)` how many losses each part sums, (P,), from the batch alone.
-    `tokens` is the part over tokens, the exponential of its loss is a perplexity; `pair` is over
-    pairs of segments.
+    `losses(model, batch)` is one forward pass; `counts(batch)` how many losses each part sums,
+    (P,), from the batch alone. `tokens` is the part over tokens, the exponential of its loss is a
+    perplexity; `pair` is over pairs of segments.
     """
 
     name: str
@@ -199,7 +227,7 @@ class Objective:
     reads: tuple[str, ...]  # kinds of instances
     masks: bool  # whether it reads rows framed by [CLS] and [SEP] with some tokens masked
     counts: Callable[[Any], Tensor]
-    losses: Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
+    losses: Callable[[nn.Module, Any], Losses]
     # (rows, length, vocabulary, masked tokens a row) -> full rows of random tokens, for timing
     random_batch: Callable[[int, int, int, float], Batch]
     pair: Part | None = None
@@ -212,18 +240,18 @@ class Objective:
 
     def __call__(self, model: nn.Module, batch: Any) -> LossSum:
         """The sums over this batch; one forward pass."""
-        total_P, correct_P = self.losses(model, batch)
-        return LossSum(total_P, self.counts(batch), correct_P, self.parts)
+        losses = self.losses(model, batch)
+        return LossSum(losses.total, self.counts(batch), losses.correct, self.parts, losses.state)
 
 
 def _masked_counts(batch: PretrainingBatch) -> Tensor:
     return batch.masked_weights.sum()[None]  # () -> (1,)
 
 
-def _masked_losses(model: nn.Module, batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
+def _masked_losses(model: nn.Module, batch: PretrainingBatch) -> Losses:
     logits = model(batch.ids, batch.segments, batch.lengths, batch.masked_positions)
     total, correct = _mlm_sums(logits.mlm, batch)
-    return total[None], correct[None]
+    return Losses(total[None], correct[None])
 
 
 def _masked_and_pair_counts(batch: PretrainingBatch) -> Tensor:
@@ -231,13 +259,13 @@ def _masked_and_pair_counts(batch: PretrainingBatch) -> Tensor:
     return torch.stack((masked, masked.new_full((), len(batch.label))))
 
 
-def _masked_and_pair_losses(model: nn.Module, batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
+def _masked_and_pair_losses(model: nn.Module, batch: PretrainingBatch) -> Losses:
     logits = model(batch.ids, batch.segments, batch.lengths, batch.masked_positions)
     mlm_total, mlm_correct = _mlm_sums(logits.mlm, batch)
     pair_B2 = at_least_float32(logits.nsp)
     pair_total = functional.cross_entropy(pair_B2, batch.label, reduction="sum")
     pair_correct = (pair_B2.argmax(dim=-1) == batch.label).sum()
-    return (
+    return Losses(
         torch.stack((mlm_total, pair_total)),
         torch.stack((mlm_correct, pair_correct.to(mlm_correct.dtype))),
     )
@@ -270,11 +298,16 @@ def _token_counts(batch: CausalBatch) -> Tensor:
     return batch.weights.sum()[None]  # () -> (1,)
 
 
-def _token_losses(model: nn.Module, batch: CausalBatch) -> tuple[Tensor, Tensor]:
+def _token_losses(model: nn.Module, batch: CausalBatch) -> Losses:
     # The model sums by itself: the logits of all positions are too many to hand out
     # (cross_entropy.py).
-    total, correct = model(batch.ids, batch.targets, batch.weights, batch.document, batch.positions)
-    return total[None], correct[None]
+    if batch.state is None:
+        total, correct = model(
+            batch.ids, batch.targets, batch.weights, batch.document, batch.positions
+        )
+        return Losses(total[None], correct[None])
+    total, correct, state = model(batch.ids, batch.targets, batch.weights, batch.state)
+    return Losses(total[None], correct[None], state)
 
 
 def _random_blocks(B: int, T: int, vocab_size: int, masked_per_row: float) -> CausalBatch:

@@ -1,7 +1,7 @@
 """Continued pretraining as stages: each step reads other text and begins with earlier weights.
 
     general ──> domain ──> task-adaptive ──> fine-tune                      (SPEC F11, K12)
-    pretrain    further    further, task_text
+    pretrain    continued  continued, task_text
 
 Howard & Ruder 2018 (arXiv:1801.06146) went on from general text to the task's; Gururangan et al.
 2020 (arXiv:2004.10964) put the domain between. A workflow takes as many steps as it likes:

@@ -19,6 +19,7 @@ _STYLES = {
     "done": "green",
     "cached": "blue",
     "failed": "bold red",
+    "not built": "red",
 }
 
 
@@ -32,10 +33,10 @@ class _Line:
     total: float = 0.0
     shown: dict[str, float | str] = field(default_factory=dict)
     text: str = ""
-    first_done: float | None = (
-        None  # where this attempt began, so that a resumed one estimates well
-    )
+    # Where this attempt began, so that a resumed one estimates well.
+    first_done: float | None = None
     first_time: float = 0.0
+    last_plain: float = 0.0
 
 
 class Display:
@@ -50,7 +51,6 @@ class Display:
             if console.is_terminal
             else None
         )
-        self._last_plain = 0.0
 
     def __enter__(self) -> Display:
         if self._live:
@@ -61,16 +61,17 @@ class Display:
         if self._live:
             self._live.stop()
 
-    def cached(self, name: str, text: str) -> None:
+    def show(self, name: str, state: str, text: str) -> None:
+        """Set the state of a stage that does not run: cached, waiting or not built."""
         line = self._lines[name]
-        line.state, line.text = "cached", text
-        self._plain(line)
+        if (line.state, line.text) != (state, text):
+            line.state, line.text = state, text
+            self._plain(line)
 
     def start(self, name: str, reason: str) -> None:
         line = self._lines[name]
         line.state, line.started, line.text = "running", time.monotonic(), reason
         self._plain(line)
-        self._last_plain = time.monotonic()
 
     def progress(self, name: str, done: float, total: float, shown: dict[str, float | str]) -> None:
         line = self._lines[name]
@@ -78,14 +79,14 @@ class Display:
         line.done, line.total, line.shown, line.text = done, total, shown, ""
         if line.first_done is None:
             line.first_done, line.first_time = done, now
-        if self._live is None and now - self._last_plain >= _PLAIN_EVERY_SECONDS:
-            self._last_plain = now
+        if self._live is None and now - line.last_plain >= _PLAIN_EVERY_SECONDS:
             self._plain(line)
 
     def finish(self, name: str, state: str, text: str) -> None:
         line = self._lines[name]
+        if line.state == "running":
+            line.seconds = time.monotonic() - line.started
         line.state, line.text = state, text
-        line.seconds = time.monotonic() - line.started
         self._plain(line)
 
     def note(self, name: str, message: str) -> None:
@@ -94,6 +95,7 @@ class Display:
             self._console.print(f"{name:<12} note     {message}", markup=False, highlight=False)
 
     def _plain(self, line: _Line) -> None:
+        line.last_plain = time.monotonic()
         if self._live is None:
             parts = [f"{line.name:<12} {line.state:<8}", _clock(self._seconds(line)), _detail(line)]
             self._console.print(

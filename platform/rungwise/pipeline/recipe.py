@@ -8,7 +8,8 @@ Workflows (workflows/*.py) compose these functions in plain Python.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -59,6 +60,12 @@ class Recipe(Config):
     of the first cost. `continued_pretraining` names steps on other text, `continue_with` lists
     those that are taken, in their order.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {
+        "further": "continued_pretraining",
+        "pretrain_further": "continue_with",
+        "systems": "variants",
+    }
 
     name: Name  # labels folders and runs
     root: str = "artifacts"  # a folder or s3://bucket/prefix

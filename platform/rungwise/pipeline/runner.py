@@ -1,17 +1,21 @@
 """Runs the stages of a workflow: what is done is taken, the rest is built, shown and tracked.
 
-The driver plans, then runs each missing stage as a Ray task that holds a tenth of a CPU, so that a
-task waiting for its own workers cannot starve them. The driver alone writes records, the terminal
-and MLflow. If nothing is missing it starts neither Ray nor MLflow.
+    pending ──> (waits for another driver) ──> running ──> finished
+       └──> not built: a stage before it failed  └──> failed
+
+The driver works through the graph in one loop: it starts every stage whose inputs are finished, up
+to `compute.max_concurrent_stages`, as a Ray task that begins when the cluster has room for it, and
+it alone writes records, the terminal and MLflow. A stage is built under a lease (core/lease.py), so
+that drivers side by side build each artifact once. If nothing is missing, neither Ray nor MLflow is
+started.
 """
 
 from __future__ import annotations
 
-import datetime
-import logging
+import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,20 +23,19 @@ from rich.console import Console
 
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
-from rungwise.core.config import fingerprint, flatten
-from rungwise.core.context import ComputeConfig, Context, TrackingRun
+from rungwise.core.config import fingerprint
+from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import StageFailed, UserError, user_error_in
+from rungwise.core.lease import Lease
 from rungwise.core.provenance import provenance
 from rungwise.core.stage import Planned, Stage, plan
-from rungwise.core.storage import Folder, explained
+from rungwise.core.storage import Folder
 from rungwise.core.tracking import Tracker
 from rungwise.pipeline.display import Display
+from rungwise.pipeline.job import Build, Job, source_tags
 
-logger = logging.getLogger(__name__)
-
-_STAGE_CPUS = 0.1
 _POLL_SECONDS = 0.2
-_ROOM_BYTES = 256 << 20  # below this much free disk nothing is begun
+_ASK_SECONDS = 2.0  # how often a lease that another driver holds is asked for
 _FINISH_SECONDS = 20.0  # how long the end of a run waits for the tracking server
 
 
@@ -56,236 +59,214 @@ def run(
 ) -> Outcome:
     """Build what is missing of `stages` (in order, inputs first) below `root`.
 
-    `tracker` is called only if something must be built. Raises UserError for what the user can
+    `tracker` is called only if something must be built. A stage that fails takes only those with it
+    that need it; when the others are done, its error is raised: UserError for what the user can
     mend, StageFailed for anything else a stage raises.
     """
     began = time.monotonic()
     root.check_writable("root")
     rows = plan(stages, root, label)
     with Display([stage.shown for stage in stages], console) as display:
-        if all(row.artifact for row in rows):
-            done = {row.stage.shown: row.artifact for row in rows if row.artifact}
-            for name, artifact in done.items():
-                display.cached(name, artifact.summary.get("headline", ""))
+        done = {row.stage.shown: row.artifact for row in rows if row.artifact}
+        for name, artifact in done.items():
+            display.show(name, "cached", artifact.summary.get("headline", ""))
+        if len(done) == len(rows):
             return Outcome(done, (), time.monotonic() - began, 0)
-        return _build(rows, root, label, compute, tracker(), display, began)
+        parent = "run-" + fingerprint({row.stage.shown: row.stage.fingerprint for row in rows})
+        build = Build(label, compute, tracker(), parent, provenance(), display)
+        return _build(rows, done, root, build, began)
 
 
 def _build(
     rows: Sequence[Planned],
+    done: dict[str, Artifact],
     root: Folder,
-    label: str,
-    compute: ComputeConfig,
-    tracker: Tracker,
-    display: Display,
+    build: Build,
     began: float,
 ) -> Outcome:
     from rungwise.cluster.session import session
 
-    parent = "run-" + fingerprint({row.stage.shown: row.stage.fingerprint for row in rows})
-    made_by = provenance()
-    tracker.open(parent, label, tags=_source_tags(made_by) | {"rungwise.label": label})
-    finished: dict[str, Artifact] = {}
-    built: list[str] = []
+    tracker, parent = build.tracker, build.parent
+    tags = source_tags(build.made_by) | {"rungwise.label": build.label}
+    tracker.open(parent, build.label, tags=tags)
+    graph = _Graph(rows, done, root, build)
     status = "FAILED"
     try:
-        with session(compute):
-            for row in rows:
-                stage = row.stage
-                if row.artifact:
-                    finished[stage.shown] = row.artifact
-                    display.cached(stage.shown, row.artifact.summary.get("headline", ""))
-                    continue
-                inputs = {name: finished[source.shown] for name, source in stage.inputs.items()}
-                job = _Job(row, inputs, label, compute, tracker, parent, made_by, display)
-                finished[stage.shown] = job.run()
-                built.append(stage.shown)
+        with session(build.compute):
+            graph.work()
+        graph.check()
+        finished = {row.stage.shown: graph.finished[row.stage.shown] for row in rows}
         tracker.tags(
-            parent, {f"rungwise.{name}": found.fingerprint for name, found in finished.items()}
+            parent, {f"rungwise.{name}": each.fingerprint for name, each in finished.items()}
         )
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
         raise
     finally:
+        # After the session, with which the tasks of stages that were stopped have ended.
+        graph.end(status)
         tracker.close(parent, status)
         untracked = tracker.finish(_FINISH_SECONDS)
-    return Outcome(finished, tuple(built), time.monotonic() - began, untracked)
+    built = tuple(name for name in finished if name in graph.built)
+    return Outcome(finished, built, time.monotonic() - began, untracked)
 
 
-@dataclass
-class _Job:
-    """One stage being built."""
+class _Graph:
+    """The stages of a run and how far each is; all are called by the names they are shown by."""
 
-    row: Planned
-    inputs: dict[str, Artifact]
-    label: str
-    compute: ComputeConfig
-    tracker: Tracker
-    parent: str
-    made_by: dict[str, Any]
-    display: Display
+    def __init__(
+        self, rows: Sequence[Planned], done: dict[str, Artifact], root: Folder, build: Build
+    ) -> None:
+        self.finished = dict(done)
+        self.built: set[str] = set()
+        self._errors: dict[str, Exception] = {}
+        self._failed_before: dict[str, str] = {}  # not built, and the failed stage it needs
+        self._pending = {row.stage.shown: row for row in rows if row.stage.shown not in done}
+        self._running: dict[str, Job] = {}
+        self._leases: dict[str, Lease] = {}  # of running stages, and those others build
+        self._ask_at: dict[str, float] = {}
+        self._root = root
+        self._build = build
 
-    def run(self) -> Artifact:
-        stage, folder = self.row.stage, self.row.folder
-        self._check_room()
-        if not stage.resumes:
-            folder.remove()
-        key = f"{stage.name}-{stage.fingerprint}"
-        self.tracker.open(
-            key,
-            stage.shown,
-            parent=self.parent,
-            tags=_source_tags(self.made_by)
-            | {"rungwise.core.stage": stage.name, "rungwise.fingerprint": stage.fingerprint}
-            | {f"rungwise.input.{name}": found.fingerprint for name, found in self.inputs.items()},
-            params=flatten(stage.config),
-        )
-        self.display.start(stage.shown, self.row.reason)
-        started = _now()
-        clock = time.monotonic()
-        status = "FAILED"
-        try:
-            summary = self._in_driver(key) if stage.place == "driver" else self._in_task(key)
-            with explained(folder.uri):
-                artifact = self._record(summary, key, started, time.monotonic() - clock)
-            status = "FINISHED"
-        except KeyboardInterrupt:
-            status = "KILLED"
-            raise
-        except Exception as error:
-            self.display.finish(stage.shown, "failed", f"{type(error).__name__}")
-            mendable = user_error_in(error)
-            if mendable is not None:
-                raise UserError(f"{stage.shown}: {mendable}") from error
-            raise StageFailed(f"the stage {stage.shown} failed: {_last_line(error)}") from error
-        finally:
-            self.tracker.close(key, status)
-        self.display.finish(stage.shown, "done", summary.get("headline", ""))
-        return artifact
-
-    def _in_task(self, key: str) -> dict[str, Any]:
+    def work(self) -> None:
+        """Build until no stage is left that can be built."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        from rungwise.core.board import Board, BoardReporter
+        from rungwise.core.board import Board
 
-        stage = self.row.stage
         # With the driver, so that the loss of another node does not take it away.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         board = Board.options(scheduling_strategy=here).remote()  # pyright: ignore[reportAttributeAccessIssue]
-        context = Context(self.compute, BoardReporter(board, stage.shown))
-        # A killed node's stage starts again by itself; an exception of the stage does not.
-        task = ray.remote(num_cpus=_STAGE_CPUS, max_retries=2, retry_exceptions=False)(_call)
-        pending = task.options(name=stage.shown).remote(
-            stage.run, stage.config, self.inputs, self.row.folder, context
-        )
         try:
-            while not ray.wait([pending], timeout=_POLL_SECONDS)[0]:
-                self._handle(ray.get(board.drain.remote()), key)
-            return ray.get(pending)
+            while self._pending or self._running:
+                for name in list(self._pending):
+                    self._start(name, board)
+                self._poll(board)
         finally:
-            self._handle(ray.get(board.drain.remote()), key)
+            for event in ray.get(board.drain.remote()):
+                self._handle(event)
             ray.kill(board)
 
-    def _in_driver(self, key: str) -> dict[str, Any]:
-        stage = self.row.stage
-        run_id = self.tracker.run_id(key, timeout_seconds=60)
-        if run_id is None:
-            raise UserError(
-                f"the stage {stage.shown} needs the tracking server, which does not answer at "
-                f"{self.tracker.shown_uri}; all stages before it are done, run the same command "
-                "when the server is back"
+    def check(self) -> None:
+        """Raise the first failure, if there was one, with the names of all that it kept away."""
+        if not self._errors:
+            return
+        (name, error), *others = self._errors.items()
+        more = f"; failed as well: {', '.join(other for other, _ in others)}" if others else ""
+        if self._failed_before:
+            more += f"; not built: {', '.join(self._failed_before)}"
+        mendable = user_error_in(error)
+        if mendable is not None:
+            raise UserError(f"{name}: {mendable}{more}") from error
+        raise StageFailed(f"the stage {name} failed: {_last_line(error)}{more}") from error
+
+    def end(self, status: str) -> None:
+        """Close the runs of stages that were stopped, and give back all leases."""
+        for job in self._running.values():
+            job.end(status)
+        for lease in self._leases.values():
+            lease.release()
+
+    def _start(self, name: str, board: Any) -> None:
+        """Start a pending stage, if its inputs are there, and room, and no other driver has it."""
+        row, display = self._pending[name], self._build.display
+        inputs = {key: source.shown for key, source in row.stage.inputs.items()}
+        for source in inputs.values():
+            if source in self._errors or source in self._failed_before:
+                failed = self._failed_before.get(source, source)
+                self._failed_before[name] = failed
+                del self._pending[name]
+                display.show(name, "not built", f"it needs {failed}, which failed")
+                return
+        if len(self._running) >= self._build.compute.max_concurrent_stages:
+            return
+        if any(source not in self.finished for source in inputs.values()):
+            return
+        if time.monotonic() < self._ask_at.get(name, 0.0):
+            return
+        with self._failure_of(name):
+            stages = self._root / row.stage.name
+            if name not in self._leases:
+                job_id = os.environ.get("RAY_JOB_ID")
+                self._leases[name] = Lease(stages, row.stage.fingerprint, job_id)
+            lease = self._leases[name]
+            if not lease.take():
+                self._ask_at[name] = time.monotonic() + _ASK_SECONDS
+                display.show(name, "waiting", f"for {lease.holder}, which builds it")
+                return
+            del self._pending[name]
+            # Only under the lease: another driver may have chosen the folder, and finished in it.
+            folder = artifacts.folder_of(
+                self._root, row.stage.name, self._build.label, row.stage.fingerprint
             )
-        tracking = TrackingRun(self.tracker.uri, run_id)
-        context = Context(self.compute, tracking=tracking)
-        return stage.run(stage.config, self.inputs, self.row.folder, context)
+            if artifact := artifacts.load(folder):
+                self._leases.pop(name).release()
+                self.finished[name] = artifact
+                display.show(name, "cached", artifact.summary.get("headline", ""))
+                return
+            read = {key: self.finished[source] for key, source in inputs.items()}
+            job = self._running[name] = Job(row, folder, read, self._build)
+            job.open()
+            if row.stage.place == "driver":
+                self._finish(name, job.run_here())
+            else:
+                job.submit(board)
 
-    def _handle(self, events: list[dict[str, Any]], key: str) -> None:
-        name = self.row.stage.shown
-        for event in events:
-            match event["kind"]:
-                case "progress":
-                    self.display.progress(name, event["done"], event["total"], event["shown"])
-                case "metrics":
-                    target = f"{key}/{event['run']}" if event["run"] else key
-                    self.tracker.metrics(target, event["values"], event["step"])
-                case "nested":
-                    nested = f"{key}/{event['run']}"
-                    if event["status"] == "RUNNING":
-                        self.tracker.open(nested, event["run"], key, {}, flatten(event["params"]))
-                    else:
-                        self.tracker.close(nested, event["status"])
-                case "note":
-                    self.display.note(name, event["message"])
-                    self.tracker.tags(key, {"rungwise.note": event["message"]})
+    def _poll(self, board: Any) -> None:
+        """Wait a moment; show what the running stages tell; finish those that are done."""
+        import ray
 
-    def _record(self, summary: dict[str, Any], key: str, started: str, seconds: float) -> Artifact:
-        stage = self.row.stage
-        summary = dict(summary)
-        known = summary.pop("sha256", {})
-        show = summary.pop("show", [])
-        run_id = self.tracker.run_id(key, timeout_seconds=0.1)
-        record = {
-            "stage": stage.name,
-            "version": stage.version,
-            "label": self.label,
-            "fingerprint": stage.fingerprint,
-            "facts": stage.facts,
-            "config": stage.config.model_dump(mode="json"),
-            "inputs": {
-                name: {"stage": found.stage, "fingerprint": found.fingerprint}
-                for name, found in self.inputs.items()
-            },
-            "summary": summary,
-            "started": started,
-            "finished": _now(),
-            "seconds": round(seconds, 3),
-            "mlflow_run_id": run_id,
-            "ray_job_id": os.environ.get("RAY_JOB_ID"),
-            "made_by": self.made_by,
-        }
-        artifact = artifacts.finish(self.row.folder, record, known)
-        numbers = {
-            f"summary/{name}": float(value)
-            for name, value in flatten(summary).items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        }
-        self.tracker.metrics(key, {"stage/seconds": seconds, **numbers}, step=0)
-        self.tracker.artifact(key, str(artifact.folder.local(artifacts.RECORD)))
-        for name in show:
-            for target in (key, self.parent):
-                self.tracker.artifact(target, str(artifact.folder.local(name)))
-        return artifact
+        tasks = {job.task: name for name, job in self._running.items()}
+        done: list[Any] = []
+        if tasks:
+            done, _ = ray.wait(list(tasks), timeout=_POLL_SECONDS)
+        elif self._pending:
+            time.sleep(_POLL_SECONDS)
+        for event in ray.get(board.drain.remote()):
+            self._handle(event)
+        for name in [tasks[task] for task in done]:
+            with self._failure_of(name):
+                self._finish(name, ray.get(self._running[name].task))
+        for name in [name for name in self._running if self._leases[name].lost]:
+            ray.cancel(self._running[name].task, force=True)
+            self._yield(name)
 
-    def _check_room(self) -> None:
-        free = self.row.folder.free_bytes()
-        if free is not None and free < _ROOM_BYTES:
-            raise UserError(
-                f"no room left on the disk of {self.row.folder.uri}: {free >> 20} MB free, "
-                f"at least {_ROOM_BYTES >> 20} MB needed; free some space, or choose another root"
+    def _handle(self, event: dict[str, Any]) -> None:
+        if job := self._running.get(event["stage"]):
+            job.handle(event)
+
+    def _finish(self, name: str, summary: dict[str, Any]) -> None:
+        if not self._leases[name].held():
+            self._yield(name)
+            return
+        self.finished[name] = self._running[name].record(summary)
+        self.built.add(name)
+        del self._running[name]
+        self._leases.pop(name).release()
+
+    def _yield(self, name: str) -> None:
+        """Leave a stage to the driver that took its lease over; it is waited for like any other."""
+        job = self._running.pop(name)
+        job.end("KILLED")
+        self._leases.pop(name).release()
+        self._pending[name] = job.row
+
+    @contextlib.contextmanager
+    def _failure_of(self, name: str) -> Iterator[None]:
+        """Keep what is raised as the failure of this stage; the others go on."""
+        try:
+            yield
+        except Exception as error:
+            self._errors[name] = error
+            self._pending.pop(name, None)
+            if job := self._running.pop(name, None):
+                job.end("FAILED")
+            self._leases.pop(name).release()
+            self._build.display.finish(
+                name, "failed", str(user_error_in(error) or _last_line(error))
             )
-
-
-def _call(
-    function: Any,
-    config: Any,
-    inputs: dict[str, Artifact],
-    output: Folder,
-    context: Context,
-) -> dict[str, Any]:
-    try:
-        return function(config, inputs, output, context)
-    finally:
-        context.report.flush()
-
-
-def _source_tags(made_by: dict[str, Any]) -> dict[str, str]:
-    return {"mlflow.source.git.commit": made_by["commit"]} if made_by["commit"] else {}
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _last_line(error: BaseException) -> str:

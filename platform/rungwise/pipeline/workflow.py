@@ -1,4 +1,7 @@
-"""Load a workflow, a Python file with `stages(recipe) -> list[Stage]`, and find its folders."""
+"""Read a recipe, plan and run a workflow of it, find its folders.
+
+A workflow is a function `stages(recipe) -> list[Stage]`, or a Python file with that function.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,64 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rich.console import Console
+
+from rungwise.cluster.environment import set_environment
 from rungwise.cluster.ray_start import ROOT_VARIABLE
+from rungwise.core import stage
 from rungwise.core.config import load
 from rungwise.core.errors import ConfigError
-from rungwise.core.stage import Stage
+from rungwise.core.stage import Planned, Stage
 from rungwise.core.storage import Folder, is_remote
-from rungwise.core.tracking import default_uri
+from rungwise.core.tracking import Tracker, default_uri
+from rungwise.pipeline import runner
 from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.runner import Outcome
+
+Workflow = str | Path | Callable[[Recipe], list[Stage]]
 
 
-def prepare(
-    workflow: str, config: str, overrides: Sequence[str]
-) -> tuple[Recipe, list[Stage], Folder]:
-    """The recipe, its stages, and the root: everything that is checked before anything runs."""
-    make_stages = _load_workflow(workflow)
-    recipe = load(Recipe, config, overrides)
-    return recipe, make_stages(recipe), root_folder(recipe.root)
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe's YAML file and apply `key.path=value` overrides.
+
+    Raises ConfigError naming the key, what was expected and the nearest known key.
+    """
+    return load(Recipe, path, overrides)
+
+
+def stages_of(workflow: Workflow, recipe: Recipe) -> list[Stage]:
+    """Make the stages of a workflow, inputs first. Raises UserError if the recipe does not fit."""
+    return (workflow if callable(workflow) else _read(workflow))(recipe)
+
+
+def plan(workflow: Workflow, recipe: Recipe) -> list[Planned]:
+    """Say of each stage whether it is done below the recipe's root, and why not; build nothing."""
+    return stage.plan(stages_of(workflow, recipe), root_folder(recipe.root), recipe.name)
+
+
+def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> Outcome:
+    """Build what is missing below the recipe's root, show it on `console`, track it in MLflow.
+
+    Raises UserError for what the user can mend, StageFailed for anything else a stage raises.
+    """
+    set_environment()
+    root = root_folder(recipe.root)
+    uri = tracking_uri(recipe, root)
+
+    def tracker() -> Tracker:
+        return Tracker(uri, recipe.tracking.experiment, spool_folder(root))
+
+    stages = stages_of(workflow, recipe)
+    return runner.run(stages, root, recipe.name, recipe.compute, tracker, console or Console())
 
 
 def root_folder(root: str) -> Folder:
-    """Where artifacts are. A Ray job runs in a temporary copy of the working folder, so there a
-    relative root lies below the place that the cluster names (RUNGWISE_ROOT, a folder or bucket),
-    or else in the home of the user who runs the cluster."""
+    """Find the folder of artifacts.
+
+    A Ray job runs in a temporary copy of the working folder, so there a relative root lies below
+    the place that the cluster names (RUNGWISE_ROOT, a folder or bucket), or else in the home of the
+    user who runs the cluster.
+    """
     path = Path(root).expanduser()
     if is_remote(root) or path.is_absolute() or "working_dir_files" not in Path.cwd().parts:
         return Folder.at(root)
@@ -38,23 +77,23 @@ def root_folder(root: str) -> Folder:
 
 
 def tracking_uri(recipe: Recipe, root: Folder) -> str:
-    """The recipe's own, else MLFLOW_TRACKING_URI, else SQLite below the root."""
+    """Return the recipe's own, else MLFLOW_TRACKING_URI, else SQLite below the root."""
     return recipe.tracking.uri or default_uri(root, os.environ.get("MLFLOW_TRACKING_URI"))
 
 
 def spool_folder(root: Folder) -> Path:
-    """Where events wait for the tracking server: on this machine, whatever the root."""
+    """Name the folder, on this machine whatever the root, of events that wait for the server."""
     if root.remote:
         return Path.home() / ".cache" / "rungwise" / "tracking"
     return Path(root.uri) / "tracking"
 
 
-def _load_workflow(workflow: str) -> Callable[[Recipe], list[Stage]]:
+def _read(workflow: str | Path) -> Callable[[Recipe], list[Stage]]:
     path = Path(workflow)
     if not path.suffix:
         path = Path("workflows") / f"{workflow}.py"
     if not path.is_file():
-        there = ", ".join(sorted(str(found) for found in Path("workflows").glob("*.py")))
+        there = ", ".join(sorted(str(file) for file in Path("workflows").glob("*.py")))
         raise ConfigError(
             f"there is no workflow {path}; found: {there or 'no workflows/*.py in this folder'}"
         )

@@ -17,8 +17,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,9 +27,15 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig
 from rungwise.instances.kinds import AnyInstancesConfig, config_of
 from rungwise.models.cross_entropy import MOST_LOGITS
+from rungwise.models.objectives import CarriesState
 from rungwise.models.transformer import recompute_activations
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
-from rungwise.training.curriculum import first_longer_step, masked_a_row, rows_for_length
+from rungwise.training.curriculum import (
+    first_longer_step,
+    masked_a_row,
+    rows_for_length,
+    rows_per_epoch,
+)
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import build_optimizers
 
@@ -148,13 +154,16 @@ def _phase(
 ) -> dict[str, Any]:
     settings = by_gradient(config.pretrain, "steps")
     rows = steps * settings.global_batch_size
+    epochs = None
+    if measures.instances is not None:
+        epochs = rows / rows_per_epoch(config.model, measures.instances, settings.global_batch_size)
     return {
         "steps": steps,
         "sequence_length": measures.sequence_length,
         "micro_batch_size": micro,
         "tokens_a_step": settings.global_batch_size * measures.tokens_per_row,
         "tokens": rows * measures.tokens_per_row,
-        "epochs": None if measures.instances is None else rows / measures.instances,
+        "epochs": epochs,
         "flops_per_token": config.model.flops_per_token(
             measures.vocab_size,
             measures.sequence_length,
@@ -220,6 +229,9 @@ def _measured_rate(
         batch = objective.random_batch(
             micro, measures.sequence_length, measures.vocab_size, measures.masked_per_row
         ).to(device)
+        if config.model.carries_state:
+            state_shape = cast(CarriesState, model).state_shape
+            batch = replace(batch, state=torch.zeros(micro, *state_shape, device=device))
         bfloat16 = uses_bfloat16(settings.precision, device)
         seconds: list[float] = []
         for _ in range(1 + _MEASURED_BATCHES):

@@ -26,12 +26,13 @@ from rungwise.core.config import fingerprint
 from rungwise.core.context import ComputeConfig, Context, Reporter
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
+from rungwise.instances.order import OrderConfig
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.pretraining.initial import INITIAL, began_with, check_initial, load_initial
 from rungwise.training import checkpoint
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import GradientConfig
-from rungwise.training.curriculum import epochs_read, phases_of, read_in_turn
+from rungwise.training.curriculum import epochs_read, phases_of, read_in_turn, rows_per_epoch
 from rungwise.training.loop import Execution, train, uses_bfloat16
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
@@ -89,7 +90,7 @@ def run(
             {"from_step": first, "sequence_length": artifact.summary["sequence_length"]}
             for first, artifact in read
         ],
-        "epochs": epochs_read(read, progress.step, settings.global_batch_size),
+        "epochs": epochs_read(config.model, read, progress.step, settings.global_batch_size),
         "final_train_loss": progress.history[-1]["loss"],
         "final_validation_loss": last["loss"],
         "final": last,
@@ -129,6 +130,8 @@ def check_fit(
         if INITIAL in inputs:
             check_initial(config.model, config.objective, inputs[INITIAL], instances)
     _check_workers(settings, compute)
+    if config.model.carries_state:
+        _check_lanes(config, compute)
 
 
 def _check_instances(
@@ -182,6 +185,37 @@ def _check_workers(settings: GradientConfig, compute: ComputeConfig) -> None:
             f"compute.min_workers is {compute.min_workers}, more than compute.num_workers "
             f"{workers}; lower the first"
         )
+
+
+def _check_lanes(config: PretrainStageConfig, compute: ComputeConfig) -> None:
+    order, default = _settings(config).order, OrderConfig()
+    for key, value, only, why in (
+        (
+            "pretrain.order.window_instances",
+            order.window_instances,
+            default.window_instances,
+            "it reads contiguous text, which no window permutes",
+        ),
+        (
+            "pretrain.order.lanes",
+            order.lanes,
+            default.lanes,
+            "it has as many lanes as pretrain.global_batch_size",
+        ),
+        ("compute.parallel", compute.parallel, "ddp", "it has no Transformer blocks to share out"),
+        ("compute.compile", compute.compile, False, "torch.compile leaves recurrent layers out"),
+        (
+            "compute.recompute_activations",
+            compute.recompute_activations,
+            False,
+            "it has no Transformer blocks to recompute",
+        ),
+    ):
+        if value != only:
+            raise UserError(
+                f"{key} is {value}, but model.kind {config.model.kind} carries a state from block "
+                f"to block: {why}; leave it at {only}"
+            )
 
 
 def _fit(
@@ -304,6 +338,13 @@ def pretrain(
         compute.keep_checkpoint_every_steps,
         group,
     )
+    count = inputs["instances"].summary["instances"]["train"]
+    left_out = count - rows_per_epoch(config.model, count, settings.global_batch_size)
+    if left_out and group.leads:
+        report.note(
+            f"{left_out} of {count:,} instances are left out of every epoch, so that "
+            f"{settings.global_batch_size} lanes are of equal length"
+        )
     progress, costs = train(
         settings,
         model,

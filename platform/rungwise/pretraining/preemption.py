@@ -13,11 +13,9 @@ import contextlib
 import time
 from typing import Any
 
-from ray.train.v2._internal.execution.callback import ControllerCallback
-from ray.train.v2._internal.execution.controller.state import ResizingState
-
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
+from rungwise.ray_private import ControllerCallback, ResizingState
 
 _MARK = "resize"
 _POLL_SECONDS = 0.2

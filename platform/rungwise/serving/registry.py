@@ -25,7 +25,7 @@ from rungwise.core.storage import Folder
 from rungwise.core.tracking import quieten_mlflow
 from rungwise.finetune import DESCRIPTION
 from rungwise.serving.predictor import Predictor
-from rungwise.tasks.examples import Choice, Example, Question, Tagged, TaskInfo, Text, read
+from rungwise.tasks.examples import ChoiceExample, Example, Question, Tagged, TaskInfo, Text, read
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.training.checkpoint import MODEL
 
@@ -144,7 +144,7 @@ def _record(example: Example) -> dict[str, Any]:
             return {"words": list(example.words)}
         case Question():
             return {"question": example.question, "context": example.context}
-        case Choice():
+        case ChoiceExample():
             return {
                 "context": example.context,
                 "question": example.question or "",

@@ -1,1 +1,1 @@
-"""Jobs on a cluster: what is checked before one is sent, sending it, following and ending it."""
+"""Jobs on a cluster: check one before it is sent, submit it, follow it and stop it."""

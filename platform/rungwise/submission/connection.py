@@ -1,6 +1,6 @@
-"""Where a cluster's job server is, the token it wants, and a client that says what is wrong.
+"""The connection to a cluster's job server: its address, its token, and a client.
 
-Ray's own client waits for an answer for ever, and takes RAY_ADDRESS before the address it is given.
+Ray's own client waits for ever for an answer, and prefers RAY_ADDRESS to the address it is given.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOGGERS = (
     "_private.runtime_env.packaging",
     "_private.runtime_env.working_dir",
 )
-# To connect, and between two pieces of an answer.
+# The limits for connecting, and for the pause between two pieces of an answer.
 _TIMEOUT_SECONDS = (10.0, 60.0)
 _NOT_YET = "No available agent"
 _START_SECONDS = 60.0
@@ -44,7 +44,7 @@ _WHERE_TOKENS_COME_FROM = (
 
 
 class UnreachableError(UserError):
-    """Nothing answers at the address, or what answered has stopped to."""
+    """Nothing answers at the address, or the server stopped answering."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Server:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every request carries."""
+        """The headers of every request."""
         return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
 
     @property
@@ -74,7 +74,7 @@ class Client(JobSubmissionClient):
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        # It reports each upload, and warns of what it leaves out; the pre-flight has said it all.
+        # It logs each upload and what it leaves out, which the pre-flight check has shown already.
         for name in _LOGGERS:
             logging.getLogger(f"ray.{name}").setLevel(logging.ERROR)
         with _variables({**dict.fromkeys(_ADDRESS_VARIABLES), ADDRESS_VARIABLE: server.address}):
@@ -95,7 +95,7 @@ class Client(JobSubmissionClient):
         )
 
     def submit_job(self, **job: Any) -> str:
-        """The id of the new job. A head that has just started answers before it can take one."""
+        """Submit a job and return its id, waiting for a head that has just started."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
@@ -106,7 +106,7 @@ class Client(JobSubmissionClient):
                 time.sleep(1)
 
     def get(self, route: str) -> dict[str, Any]:
-        """The `data` of a route of the dashboard. UserError if it has no such route."""
+        """The `data` of a dashboard route; UserError if there is no such route."""
         answer = self._do_request("GET", route)
         try:
             return answer.json()["data"]
@@ -117,9 +117,9 @@ class Client(JobSubmissionClient):
             ) from error
 
     def details(self, job: str) -> JobDetails:
-        """What the cluster says of one job.
+        """The details of one job.
 
-        Raises UserError if it knows none of this id, UnreachableError if it cannot say.
+        Raises UserError if the cluster does not know this id, UnreachableError if it cannot say.
         """
         answer = self._do_request("GET", f"/api/jobs/{job}")
         if answer.status_code == 404:
@@ -139,13 +139,13 @@ class Client(JobSubmissionClient):
 
 
 def server(address: str | None, name: str | None) -> Server:
-    """The server that is meant: `address`, or a cluster started here, or the environment's.
+    """Choose the server: `address`, a cluster started here, or the one in the environment.
 
     Raises UserError if none is named anywhere, or its token cannot be read.
     """
     if address:
-        at = _http(address, "--address")
-        return _server(at, _known_at(at), f" --address {at}")
+        url = _http(address, "--address")
+        return _server(url, _known_at(url), f" --address {url}")
     if name:
         cluster = registry.find(name)
         assert cluster is not None, "a name is found or refused"
@@ -154,8 +154,8 @@ def server(address: str | None, name: str | None) -> Server:
         value = os.environ.get(variable, "")
         # Drivers have a RAY_ADDRESS too, which is no address of a job server.
         if value and (variable == ADDRESS_VARIABLE or value.startswith(("http://", "https://"))):
-            at = _http(value, variable)
-            return _server(at, _known_at(at))
+            url = _http(value, variable)
+            return _server(url, _known_at(url))
     if cluster := registry.find(None):
         return _server(cluster.job_address, cluster)
     raise UserError(
@@ -164,30 +164,30 @@ def server(address: str | None, name: str | None) -> Server:
     )
 
 
-def connect(at: Server) -> Client:
-    """A client, after a first exchange with the server.
+def connect(server: Server) -> Client:
+    """Connect to the server and check that it answers.
 
-    Raises UnreachableError if nothing answers, UserError if that is no job server or wants another
+    Raises UnreachableError if nothing answers, UserError if it is not a job server or refuses the
     token.
     """
     try:
-        return Client(at)
+        return Client(server)
     except UserError:
         raise
     except (RuntimeError, requests.RequestException, ValueError, KeyError) as error:
         raise UserError(
-            f"what answers at {at.address} is not the job server of a Ray cluster; its port is "
+            f"what answers at {server.address} is not the job server of a Ray cluster; its port is "
             f"{DASHBOARD_PORT} unless set otherwise (6379 and 10001 are for other things)"
         ) from error
 
 
-def _server(at: str, cluster: registry.RegisteredCluster | None, option: str = "") -> Server:
+def _server(address: str, cluster: registry.RegisteredCluster | None, option: str = "") -> Server:
     token, token_from = _token(cluster)
-    return Server(at, token, token_from, option, cluster)
+    return Server(address, token, token_from, option, cluster)
 
 
 def _token(cluster: registry.RegisteredCluster | None) -> tuple[str | None, str]:
-    """The token and where it is from: that of a cluster started here, else where Ray looks."""
+    """The token and its origin: that of a cluster started here, else where Ray looks."""
     if cluster is not None:
         return _read(Path(cluster.token_path)), f"of the cluster {cluster.name}"
     value, path = (os.environ.get(variable) for variable in _TOKEN_VARIABLES)
@@ -212,50 +212,53 @@ def _read(path: Path) -> str:
     return token
 
 
-def _refused_token(at: Server) -> str:
-    if at.token is None:
+def _refused_token(server: Server) -> str:
+    if server.token is None:
         return (
-            f"the cluster at {at.address} wants a token and none is set; {_WHERE_TOKENS_COME_FROM}"
+            f"the cluster at {server.address} wants a token and none is set; "
+            f"{_WHERE_TOKENS_COME_FROM}"
         )
     return (
-        f"the cluster at {at.address} refuses the token from {at.token_from}: it is of another "
-        f"cluster, or the cluster was made anew; {_WHERE_TOKENS_COME_FROM}"
+        f"the cluster at {server.address} refuses the token from {server.token_from}: it is of "
+        f"another cluster, or the cluster was made anew; {_WHERE_TOKENS_COME_FROM}"
     )
 
 
-def _unreachable(at: Server) -> str:
-    if at.known is not None:
+def _unreachable(server: Server) -> str:
+    if server.known is not None:
         return (
-            f"the cluster {at.known.name} does not answer at {at.address}; start it again with: "
-            "rungwise up"
+            f"the cluster {server.known.name} does not answer at {server.address}; start it again "
+            "with: rungwise up"
         )
-    if _loopback(urlsplit(at.address).hostname):
+    if _loopback(urlsplit(server.address).hostname):
         return (
-            f"nothing answers at {at.address}; start the port forwarding to the head and leave it "
-            "open (the output `connect` of infra/terraform has the command), or a cluster here "
+            f"nothing answers at {server.address}; start the port forwarding to the head and leave "
+            "it open (the output `connect` of infra/terraform has the command), or a cluster here "
             "with: rungwise up"
         )
     return (
-        f"nothing answers at {at.address}; is it the head's job server, whose port is "
+        f"nothing answers at {server.address}; is it the head's job server, whose port is "
         f"{DASHBOARD_PORT}, and can this machine reach it? Clusters of infra/terraform are reached "
         "by port forwarding only: see their output `connect`"
     )
 
 
 def _http(address: str, source: str) -> str:
-    at = address if "://" in address else f"http://{address}"
+    url = address if "://" in address else f"http://{address}"
     try:
-        parts = urlsplit(at)
+        parts = urlsplit(url)
         whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         whole = False
     if not whole:
         raise UserError(f"{source}: expected an address like http://HOST:8265, found {address!r}")
-    return at.rstrip("/")
+    return url.rstrip("/")
 
 
 def _known_at(address: str) -> registry.RegisteredCluster | None:
-    return next((each for each in registry.all_clusters() if each.job_address == address), None)
+    return next(
+        (cluster for cluster in registry.all_clusters() if cluster.job_address == address), None
+    )
 
 
 def _loopback(host: str | None) -> bool:
@@ -267,7 +270,7 @@ def _loopback(host: str | None) -> bool:
 
 @contextlib.contextmanager
 def _variables(values: dict[str, str | None]) -> Iterator[None]:
-    """These environment variables for the time of the block; None is unset."""
+    """Set these environment variables for the duration of the block; None unsets one."""
     before = {name: os.environ.pop(name, None) for name in values}
     os.environ.update({name: value for name, value in values.items() if value is not None})
     try:

@@ -1,7 +1,7 @@
 """Follow a job's output, over connections that break, until it ends.
 
-Every connection gets the whole text from its beginning, so what was printed is a count of
-characters, and a new connection goes on behind them.
+Every connection receives the whole text from its beginning, so a count of the characters printed
+tells where a new connection has to continue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rungwise.submission.connection import Client, UnreachableError
 _HEARTBEAT_SECONDS = 20.0
 _FIRST_WAIT_SECONDS = 0.5
 _LONGEST_WAIT_SECONDS = 15.0
-# Without any answer; a laptop's nap is no reason to stop, the end of a cluster is.
+# How long to wait without any answer: a sleeping laptop is no reason to stop, a dead cluster is.
 PATIENCE_SECONDS = 1800.0
 
 Write = Callable[[str], None]
@@ -34,7 +34,7 @@ class Follower:
         self._client = client
         self._job = job
         self._write = write
-        self._say = say  # what is about the connection, not from the job
+        self._say = say  # messages about the connection, not from the job
         self._printed = 0
         self._lost = False
 
@@ -67,7 +67,7 @@ class Follower:
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
 
     async def _stream(self) -> None:
-        """One connection, for as long as it lasts."""
+        """Write what one connection brings, for as long as it lasts."""
         server, seen = self._client.server, 0
         url = f"{server.address}/api/jobs/{self._job}/logs/tail"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_HEARTBEAT_SECONDS)
@@ -88,7 +88,7 @@ class Follower:
         self._lost = False
 
     def _finish(self) -> None:
-        """What the last connection did not bring, if it broke as the job ended."""
+        """Write what the last connection did not bring, if it broke as the job ended."""
         try:
             text = self._client.get_job_logs(self._job)
         except UnreachableError:
@@ -99,7 +99,7 @@ class Follower:
         self._take(text, 0)
 
     def _take(self, text: str, position: int) -> None:
-        """Write what of `text`, which begins at `position`, was not written yet."""
+        """Write the part of `text`, which begins at `position`, that is not written yet."""
         fresh = text[max(0, self._printed - position) :]
         if fresh:
             self._write(fresh)

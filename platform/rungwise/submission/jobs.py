@@ -1,4 +1,4 @@
-"""The commands: submit, jobs, logs, stop, resume."""
+"""The commands submit, jobs, logs, stop and resume."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def submit_command(
     wait: bool,
     any_version: bool,
 ) -> int:
-    """Check everything, submit, and follow to the end; status 0 only if the job succeeded.
+    """Check everything, submit, and follow to the end; the status is 0 only if the job succeeded.
 
     Raises UserError, before anything is uploaded, if the job could not run.
     """
@@ -69,8 +69,8 @@ def submit_command(
         "commit": commit(job.folder) or "",
     }
     environment = {"working_dir": str(job.folder)}
-    made = _submit(client, job.recipe.name, job.entrypoint, environment, metadata)
-    return _after(client, made, console, wait)
+    job_id = _submit(client, job.recipe.name, job.entrypoint, environment, metadata)
+    return _after(client, job_id, console, wait)
 
 
 def jobs_command(at: Server) -> int:
@@ -83,16 +83,16 @@ def jobs_command(at: Server) -> int:
     table.add_column("command", overflow="ellipsis", no_wrap=True, ratio=1)
     now = time.time() * 1000
     rows = _jobs(connect(at))
-    for each in rows:
-        started = each.start_time or now
-        ended = each.end_time or now
+    for job in rows:
+        started = job.start_time or now
+        ended = job.end_time or now
         table.add_row(
-            Text(_id(each)),
-            Text((each.metadata or {}).get("job_name", "")),
-            Text(each.status.value.lower(), _STYLES[each.status]),
+            Text(_id(job)),
+            Text((job.metadata or {}).get("job_name", "")),
+            Text(job.status.value.lower(), _STYLES[job.status]),
             _duration(now - started),
             _duration(ended - started),
-            Text(each.entrypoint),
+            Text(job.entrypoint),
         )
     console = Console()
     if rows:
@@ -103,64 +103,67 @@ def jobs_command(at: Server) -> int:
 
 
 def logs_command(job: str, at: Server, follow: bool) -> int:
-    """Print a job's output so far, or follow it to its end; then the status is the job's."""
+    """Print a job's output so far, or follow it to its end and return the job's status."""
     client = connect(at)
-    made = _find(client, job)
+    details = _find(client, job)
     if follow:
-        return _follow(client, _id(made), Console())
-    _write(client.get_job_logs(_id(made)))
+        return _follow(client, _id(details), Console())
+    _write(client.get_job_logs(_id(details)))
     return OK
 
 
 def stop_command(job: str, at: Server) -> int:
-    """End a job as Ctrl-C ends a run, and return when it has ended."""
+    """Stop a job as Ctrl-C stops a run, and return when it has ended."""
     client, console = connect(at), Console()
-    made = _find(client, job)
-    if made.status.is_terminal():
-        _say(console, f"{_id(made)} has {_ended(made.status)} already")
+    details = _find(client, job)
+    if details.status.is_terminal():
+        _say(console, f"{_id(details)} has {_ended(details.status)} already")
         return OK
-    client.stop_job(_id(made))
-    with console.status(f"{escape(_id(made))} closes its runs (at most {_STOP_SECONDS} s)"):
-        while not (made := client.details(_id(made))).status.is_terminal():
+    client.stop_job(_id(details))
+    with console.status(f"{escape(_id(details))} closes its runs (at most {_STOP_SECONDS} s)"):
+        while not (details := client.details(_id(details))).status.is_terminal():
             time.sleep(_POLL_SECONDS)
-    _say(console, f"{_id(made)} has {_ended(made.status)}")
-    if made.status is JobStatus.STOPPED:
-        _say(console, f"go on from its checkpoints: rungwise resume {_id(made)}{at.option}")
+    _say(console, f"{_id(details)} has {_ended(details.status)}")
+    if details.status is JobStatus.STOPPED:
+        _say(console, f"go on from its checkpoints: rungwise resume {_id(details)}{at.option}")
     return OK
 
 
 def resume_command(job: str, at: Server, folder: str, *, wait: bool) -> int:
-    """Submit a job that has ended again: the same package and command, from its checkpoints.
+    """Resubmit a job that has ended: the same package and command, from its checkpoints.
 
     Raises UserError if it still runs or has succeeded, or if its package is gone from the cluster
     and the folder no longer holds the same files.
     """
     client, console = connect(at), Console()
-    made = _find(client, job)
-    if not made.status.is_terminal():
+    details = _find(client, job)
+    if not details.status.is_terminal():
         raise UserError(
-            f"{_id(made)} is {made.status.value.lower()}; follow it with: rungwise logs --follow "
-            f"{_id(made)}{at.option}, or end it first: rungwise stop {_id(made)}{at.option}"
+            f"{_id(details)} is {details.status.value.lower()}; follow it with: rungwise logs "
+            f"--follow {_id(details)}{at.option}, or end it first: rungwise stop "
+            f"{_id(details)}{at.option}"
         )
-    if made.status is JobStatus.SUCCEEDED:
-        raise UserError(f"{_id(made)} has succeeded: there is nothing left to go on with")
-    metadata = {**(made.metadata or {}), "resumes": _id(made)}
-    environment = made.runtime_env or {}
+    if details.status is JobStatus.SUCCEEDED:
+        raise UserError(f"{_id(details)} has succeeded: there is nothing left to go on with")
+    metadata = {**(details.metadata or {}), "resumes": _id(details)}
+    environment = details.runtime_env or {}
     package = str(environment.get("working_dir", ""))
     if not package:
-        raise UserError(f"{_id(made)} brought no folder along, so it cannot be brought again")
+        raise UserError(f"{_id(details)} brought no folder along, so it cannot be brought again")
     if package.startswith("gcs://") and not client.has_package(package):
         top = Path(folder).expanduser().resolve()
         if package_uri(top) != package:
             raise UserError(
-                f"the cluster no longer has the package of {_id(made)}, and {top} holds other "
+                f"the cluster no longer has the package of {_id(details)}, and {top} holds other "
                 "files; submit what is there now: rungwise submit "
                 f"{metadata.get('workflow', 'WORKFLOW')} {metadata.get('config', 'CONFIG')} "
                 f"{metadata.get('overrides', '')}".rstrip()
             )
         environment = {**environment, "working_dir": str(top)}
-    again = _submit(client, metadata.get("job_name", "job"), made.entrypoint, environment, metadata)
-    return _after(client, again, console, wait)
+    job_id = _submit(
+        client, metadata.get("job_name", "job"), details.entrypoint, environment, metadata
+    )
+    return _after(client, job_id, console, wait)
 
 
 def _submit(
@@ -179,65 +182,65 @@ def _submit(
     )
 
 
-def _after(client: Client, job: str, console: Console, wait: bool) -> int:
-    console.print(f"\n[green]submitted[/] [bold]{escape(job)}[/]", highlight=False)
+def _after(client: Client, job_id: str, console: Console, wait: bool) -> int:
+    console.print(f"\n[green]submitted[/] [bold]{escape(job_id)}[/]", highlight=False)
     option = client.server.option
     if not wait:
-        _say(console, f"follow it with: rungwise logs --follow {job}{option}")
+        _say(console, f"follow it with: rungwise logs --follow {job_id}{option}")
         return OK
     _say(console, "Ctrl-C leaves it running\n")
-    return _follow(client, job, console)
+    return _follow(client, job_id, console)
 
 
-def _follow(client: Client, job: str, console: Console) -> int:
+def _follow(client: Client, job_id: str, console: Console) -> int:
     option = client.server.option
     aside = Console(stderr=True)
-    follower = Follower(client, job, _write, lambda text: _say(aside, text))
+    follower = Follower(client, job_id, _write, lambda text: _say(aside, text))
     try:
-        made = follower.follow()
+        details = follower.follow()
     except KeyboardInterrupt:
-        _say(aside, f"\n{job} goes on without you:")
+        _say(aside, f"\n{job_id} goes on without you:")
         for command in ("logs --follow", "stop"):
-            _say(aside, f"  rungwise {command} {job}{option}")
+            _say(aside, f"  rungwise {command} {job_id}{option}")
         return INTERRUPTED
     except UnreachableError as error:
-        _say(aside, f"{error}\n{job} may go on; then: rungwise logs --follow {job}{option}")
+        _say(aside, f"{error}\n{job_id} may go on; then: rungwise logs --follow {job_id}{option}")
         return FAILED
-    took = _duration((made.end_time or 0) - (made.start_time or 0))
-    style = _STYLES[made.status]
+    took = _duration((details.end_time or 0) - (details.start_time or 0))
+    style = _STYLES[details.status]
     console.print(
-        f"\n[bold]{escape(job)}[/] has [{style}]{_ended(made.status)}[/] after {took}",
+        f"\n[bold]{escape(job_id)}[/] has [{style}]{_ended(details.status)}[/] after {took}",
         highlight=False,
     )
-    if made.status is JobStatus.SUCCEEDED:
+    if details.status is JobStatus.SUCCEEDED:
         return OK
-    if made.driver_exit_code is None and made.message and made.status is JobStatus.FAILED:
-        _say(console, made.message.strip())  # Ray's own: the command never ran, or its node died
-    _say(console, f"go on from its checkpoints: rungwise resume {job}{option}")
+    if details.driver_exit_code is None and details.message and details.status is JobStatus.FAILED:
+        _say(console, details.message.strip())  # Ray's own: the command never ran, or its node died
+    _say(console, f"go on from its checkpoints: rungwise resume {job_id}{option}")
     return FAILED
 
 
 def _jobs(client: Client) -> list[JobDetails]:
-    """Submitted jobs, the newest first, without the questions that pre-flights asked."""
-    found = [
-        each
-        for each in client.list_jobs()
-        if each.type is JobType.SUBMISSION and PROBE not in (each.metadata or {})
+    """Submitted jobs, the newest first, without the probes of pre-flight checks."""
+    jobs = [
+        job
+        for job in client.list_jobs()
+        if job.type is JobType.SUBMISSION and PROBE not in (job.metadata or {})
     ]
-    return sorted(found, key=lambda each: -(each.start_time or 0))
+    return sorted(jobs, key=lambda job: -(job.start_time or 0))
 
 
 def _find(client: Client, job: str) -> JobDetails:
-    """The job of this id, or the only one whose id begins so."""
-    there = {_id(each): each for each in _jobs(client)}
-    if job in there:
-        return there[job]
-    fitting = [name for name in there if name.startswith(job)]
-    if len(fitting) == 1:
-        return there[fitting[0]]
-    if fitting:
-        raise UserError(f"several jobs begin with {job}: {', '.join(fitting)}; give more of the id")
-    near = difflib.get_close_matches(job, there, n=1, cutoff=0.5)
+    """The job with this id, or the only one whose id begins with it."""
+    jobs = {_id(details): details for details in _jobs(client)}
+    if job in jobs:
+        return jobs[job]
+    matches = [name for name in jobs if name.startswith(job)]
+    if len(matches) == 1:
+        return jobs[matches[0]]
+    if matches:
+        raise UserError(f"several jobs begin with {job}: {', '.join(matches)}; give more of the id")
+    near = difflib.get_close_matches(job, jobs, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "see: rungwise jobs" + client.server.option
     raise UserError(f"the cluster at {client.server.address} knows no job {job}; {hint}")
 

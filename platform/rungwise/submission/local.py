@@ -1,4 +1,4 @@
-"""What can be found wrong with a job on the machine that submits it, where its data may not lie."""
+"""Checks of a job on the machine that submits it, which may not hold the job's data."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rungwise.core.config import load, parse_overrides
+from rungwise.core.config import parse_overrides
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.storage import find_files, is_remote
 from rungwise.core.tracking import without_password
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.workflow import prepare
+from rungwise.pipeline.workflow import load_recipe, stages_of
 from rungwise.submission.upload import Upload
 
 # Keys of a recipe whose values are files, folders and globs.
@@ -24,7 +24,7 @@ _PATH_KEYS = ("paths", "path", "word_list", "phrases", "train", "validation", "t
 
 @dataclass(frozen=True)
 class Job:
-    """What is submitted: files relative to `folder`, which is the job's working folder."""
+    """A job to submit; its files are relative to `folder`, the job's working folder."""
 
     folder: Path
     workflow: str
@@ -39,8 +39,11 @@ class Job:
 
 
 def read(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> Job:
-    """The job with its recipe read. Raises UserError if a file is missing, lies elsewhere, or the
-    recipe is wrong; or if an override holds a password, which a command line shows to everybody."""
+    """Read the job and its recipe.
+
+    Raises UserError if a file is missing or lies elsewhere, if the recipe is wrong, or if an
+    override holds a password, which a command line shows to everybody.
+    """
     top = Path(folder).expanduser().resolve()
     if not top.is_dir():
         raise UserError(f"--working-dir: expected a folder, found {folder}")
@@ -56,21 +59,21 @@ def read(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> J
                 "cluster; write it in the environment of the cluster instead, such as "
                 "MLFLOW_TRACKING_URI"
             )
-    recipe = load(Recipe, top / recipe_file, overrides)
+    recipe = load_recipe(top / recipe_file, overrides)
     return Job(top, script, recipe_file, tuple(overrides), recipe)
 
 
 def stages(job: Job, notes: list[str]) -> list[str]:
-    """The names of the workflow's stages, made here as the job will make them there.
+    """The names of the workflow's stages, built here as the job will build them on the cluster.
 
-    Making them reads the digests of outside files. Where one is missing that only the cluster may
-    have, the names are guessed from the recipe, and `notes` says what could not be looked at.
-    Raises UserError for everything else that is wrong.
+    Building them reads the digests of input files. If one is missing here that the cluster may
+    have, the names are guessed from the recipe, and `notes` says what was not checked. Raises
+    UserError for any other fault.
     """
     with contextlib.chdir(job.folder):
         elsewhere = [path for path in paths_of(job.recipe) if _elsewhere(path)]
         try:
-            made = prepare(job.workflow, job.config, job.overrides)[1]
+            built = stages_of(job.workflow, job.recipe)
         except UserError as error:
             if not any(path in str(error) for path in elsewhere):
                 raise
@@ -82,13 +85,13 @@ def stages(job: Job, notes: list[str]) -> list[str]:
                 if getattr(job.recipe, block) is not None
                 for name in names
             ]
-    return [stage.name for stage in made]
+    return [stage.name for stage in built]
 
 
 def check_paths(job: Job, upload: Upload) -> list[str]:
     """The paths of the recipe that every machine must have at the same place.
 
-    Raises UserError if a relative one does not go along, for in the job it means the uploaded copy.
+    Raises UserError if a relative path is not uploaded, as in the job it means the uploaded copy.
     """
     apart = []
     with contextlib.chdir(job.folder):
@@ -133,16 +136,16 @@ def _paths(value: Any, key: str) -> Iterator[str]:
 
 
 def _elsewhere(path: str) -> bool:
-    """Whether a path may be there on the cluster though it is not here."""
+    """Whether a path may exist on the cluster though it does not exist here."""
     return is_remote(path) or path.startswith("~") or Path(path).is_absolute()
 
 
 def _inside(folder: Path, name: str, what: str) -> str:
-    """`name`, of this place or of the working folder, relative to the latter."""
-    found = [place for place in (Path(name), folder / name) if place.is_file()]
-    if not found:
+    """The file `name`, here or in the working folder, relative to the working folder."""
+    candidates = [place for place in (Path(name), folder / name) if place.is_file()]
+    if not candidates:
         raise UserError(f"{what}: there is no file {name}, here or in {folder}")
-    path = found[0].resolve()
+    path = candidates[0].resolve()
     if not path.is_relative_to(folder):
         raise UserError(
             f"{what} {name} lies outside of the working folder {folder}, which is all that is "

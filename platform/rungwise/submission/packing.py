@@ -1,6 +1,7 @@
-"""What Ray would pack of a folder, by Ray's own rules; the one file that names what is private
-there. Ray stores files in its package as they are, so the sum of their sizes is the size that
-counts; tests/unit/test_submission.py compares with packages that Ray made.
+"""List what Ray would pack of a folder, by Ray's own rules.
+
+Ray stores files in its package uncompressed, so the package is as large as the sum of their sizes;
+tests/unit/test_submission.py compares with packages that Ray made.
 """
 
 from __future__ import annotations
@@ -10,19 +11,16 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray._private.ray_constants import (
-    DASHBOARD_CLIENT_MAX_SIZE,
-    RAY_RUNTIME_ENV_IGNORE_GITIGNORE,
-    get_runtime_env_default_excludes,
-)
-from ray._private.runtime_env.packaging import (
-    GCS_STORAGE_MAX_SIZE,
-    _dir_travel,
-    _get_excludes,
-    get_uri_for_directory,
-)
-
 from rungwise.core.errors import UserError
+from rungwise.ray_private import (
+    DASHBOARD_CLIENT_MAX_SIZE,
+    GCS_STORAGE_MAX_SIZE,
+    IGNORE_GITIGNORE,
+    default_excludes,
+    folder_excludes,
+    uri_of_folder,
+    walk_folder,
+)
 
 # The job server takes no larger body, and the head's store no larger value.
 MOST_BYTES = min(DASHBOARD_CLIENT_MAX_SIZE, GCS_STORAGE_MAX_SIZE)
@@ -42,11 +40,11 @@ class Packed:
 
 
 def packed(folder: Path) -> list[Packed]:
-    """What the package would hold, by name; nothing is read.
+    """List what the package would hold, by name, without reading any file.
 
-    Raises UserError if a part cannot be read, or if this is no project's folder but far more.
+    Raises UserError if a part cannot be read, or if the folder holds far more than a project.
     """
-    found: list[Packed] = []
+    entries: list[Packed] = []
     folder = folder.absolute()
 
     def take(path: Path) -> None:
@@ -58,36 +56,34 @@ def packed(folder: Path) -> list[Packed]:
                 raise PermissionError(13, os.strerror(13), str(path))
             name = path.relative_to(folder).as_posix()
             packed_as = Packed(f"{name}/", 0) if is_folder else Packed(name, path.stat().st_size)
-            found.append(packed_as)
-            if len(found) > _MOST_FILES:
+            entries.append(packed_as)
+            if len(entries) > _MOST_FILES:
                 raise UserError(
                     f"{folder} holds more than {_MOST_FILES:,} files; choose the project's own "
                     "folder with --working-dir, or exclude what a job does not need in .rayignore"
                 )
 
-    excludes = [_get_excludes(folder, get_runtime_env_default_excludes())]
+    excludes = [folder_excludes(folder, default_excludes())]
     try:
-        _dir_travel(folder, excludes, take, include_gitignore=_gitignore_counts(), logger=_SILENT)
+        walk_folder(folder, excludes, take, include_gitignore=_gitignore_counts(), logger=_SILENT)
     except OSError as error:
         raise UserError(
             f"cannot read {error.filename} ({error.strerror}), which would be uploaded; exclude it "
             "in .rayignore, or make it readable"
         ) from error
-    return sorted(found, key=lambda each: each.path)
+    return sorted(entries, key=lambda entry: entry.path)
 
 
 def package_bytes(files: list[Packed]) -> int:
     """The size of the package that holds these files."""
-    names = sum(2 * len(each.path.encode()) + _ENTRY_BYTES for each in files)
-    return sum(each.size_bytes for each in files) + names + _END_BYTES
+    names = sum(2 * len(file.path.encode()) + _ENTRY_BYTES for file in files)
+    return sum(file.size_bytes for file in files) + names + _END_BYTES
 
 
 def package_uri(folder: Path) -> str:
-    """The name that the package of the folder has on a cluster: a digest of what it holds."""
-    return get_uri_for_directory(
-        str(folder), _gitignore_counts(), excludes=get_runtime_env_default_excludes()
-    )
+    """The name of the folder's package on a cluster: a digest of its content."""
+    return uri_of_folder(str(folder), _gitignore_counts(), excludes=default_excludes())
 
 
 def _gitignore_counts() -> bool:
-    return os.environ.get(RAY_RUNTIME_ENV_IGNORE_GITIGNORE, "0") != "1"
+    return os.environ.get(IGNORE_GITIGNORE, "0") != "1"

@@ -1,4 +1,4 @@
-"""Everything that is checked before anything is uploaded, and what is shown of it."""
+"""The pre-flight check: everything that is checked and shown before anything is uploaded."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from rungwise.submission.packing import MOST_BYTES
 
 @dataclass
 class Report:
-    """Rows of a table, and lines below it that the user should read."""
+    """The rows of a table, and notes below it."""
 
     rows: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def row(self, what: str, found: str) -> None:
-        """One line of the table."""
-        self.rows.append((what, found))
+    def row(self, name: str, value: str) -> None:
+        """Add a row to the table."""
+        self.rows.append((name, value))
 
     def show(self, console: Console) -> None:
-        """Print it."""
+        """Print the table and the notes."""
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column(style="bold")
         table.add_column(overflow="fold")
-        for what, found in self.rows:
-            table.add_row(what, Text(found))
+        for name, value in self.rows:
+            table.add_row(name, Text(value))
         console.print(table)
         for note in self.notes:
             console.print(
@@ -47,7 +47,7 @@ class Report:
 
 
 class _Head:
-    """What the head says, asked for once, and only if somebody wants to know."""
+    """Asks the head for its description, once, and only when it is needed."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -59,9 +59,9 @@ class _Head:
 
 
 def examine(job: local.Job, at: Server, any_version: bool) -> tuple[Client, Report]:
-    """A client of the cluster, and what was found. Raises UserError at the first thing wrong.
+    """Check a job and the cluster; return a client of the cluster and the report.
 
-    What is wrong here comes before what is wrong there; nothing is uploaded.
+    Raises UserError at the first fault, those on this machine first. Nothing is uploaded.
     """
     report = Report()
     names = local.stages(job, report.notes)
@@ -77,9 +77,9 @@ def examine(job: local.Job, at: Server, any_version: bool) -> tuple[Client, Repo
     client = connect(at)
     head = _Head(client)
     _versions(client, report, any_version)
-    there = _resources(client, job.recipe, names, head, report)
-    many = sum(each.there + each.more for each in there) > 1
-    _root(job.recipe, at, many, head, report)
+    machines = _resources(client, job.recipe, names, head, report)
+    several = sum(group.present + group.more for group in machines) > 1
+    _root(job.recipe, at, several, head, report)
     if apart and at.known is None:
         report.notes.append(f"every machine must have {', '.join(apart)} at the same place")
     if at.in_the_clear:
@@ -90,8 +90,8 @@ def examine(job: local.Job, at: Server, any_version: bool) -> tuple[Client, Repo
 
 
 def _versions(client: Client, report: Report, any_version: bool) -> None:
-    found = client.get("/api/v0/cluster_metadata")
-    theirs = {"Ray": str(found["rayVersion"]), "Python": str(found["pythonVersion"])}
+    metadata = client.get("/api/v0/cluster_metadata")
+    theirs = {"Ray": str(metadata["rayVersion"]), "Python": str(metadata["pythonVersion"])}
     ours = {"Ray": ray.__version__, "Python": platform.python_version()}
     where = f", token {client.server.token_from}" if client.server.token else ", no token"
     report.row(
@@ -116,40 +116,40 @@ def _versions(client: Client, report: Report, any_version: bool) -> None:
 
 def _resources(
     client: Client, recipe: Recipe, names: list[str], head: _Head, report: Report
-) -> list[resources.Machines]:
+) -> list[resources.MachineGroup]:
     nodes = client.get("/api/v0/nodes?detail=1")["result"]["result"]
-    there = resources.machines(nodes, None)
-    asked = resources.demands(recipe.compute, names)
-    if any(resources.room(demand, there).now < demand.wanted for demand in asked):
-        there = resources.machines(nodes, head().scaling)
-    for demand in asked:
-        found = resources.check(demand, there)
+    machines = resources.machines(nodes, None)
+    demands = resources.demands(recipe.compute, names)
+    if any(resources.room(demand, machines).now < demand.wanted for demand in demands):
+        machines = resources.machines(nodes, head().scaling)
+    for demand in demands:
+        room = resources.check(demand, machines)
         what = demand.what + (f", {demand.wanted} times" if demand.wanted > 1 else "")
-        report.row("asked", f"{what}, {resources.shown(demand.each)} each")
-        if found.at_most < demand.wanted:
+        report.row("asked", f"{what}, {resources.shown(demand.resources)} each")
+        if room.at_most < demand.wanted:
             report.notes.append(
-                f"there will be room for {found.at_most} of {demand.wanted} times {demand.what}"
+                f"there will be room for {room.at_most} of {demand.wanted} times {demand.what}"
             )
-        elif found.now < demand.wanted:
+        elif room.now < demand.wanted:
             report.notes.append(
-                f"there is room for {found.now} of {demand.wanted} times {demand.what}; the "
+                f"there is room for {room.now} of {demand.wanted} times {demand.what}; the "
                 "autoscaler adds machines, which takes minutes"
             )
-    report.row("there", resources.total(there))
-    _price(recipe, asked, there, report)
-    return there
+    report.row("there", resources.total(machines))
+    _price(recipe, demands, machines, report)
+    return machines
 
 
 def _price(
     recipe: Recipe,
-    asked: list[resources.Demand],
-    there: list[resources.Machines],
+    demands: list[resources.Demand],
+    machines: list[resources.MachineGroup],
     report: Report,
 ) -> None:
     if recipe.compute.price_per_hour is not None:
         report.row("price", f"{recipe.compute.price_per_hour:,.2f} an hour, as the recipe says")
         return
-    offers = [offer for demand in asked for offer in resources.prices(demand, there)]
+    offers = [offer for demand in demands for offer in resources.prices(demand, machines)]
     if offers:
         group, count, price = max(offers, key=lambda offer: offer[2])
         report.row(
@@ -157,22 +157,22 @@ def _price(
         )
 
 
-def _root(recipe: Recipe, at: Server, many: bool, head: _Head, report: Report) -> None:
-    """Where artifacts will lie, and whether every machine reaches the place."""
+def _root(recipe: Recipe, at: Server, several: bool, head: _Head, report: Report) -> None:
+    """Report where artifacts will be stored; UserError if not every machine reaches the place."""
     if is_remote(recipe.root):
         report.row("artifacts", recipe.root)
         return
     if recipe.root.startswith(("/", "~")):
         report.row("artifacts", f"{recipe.root} on the cluster")
-        if many and at.known is None:
+        if several and at.known is None:
             report.notes.append(
                 f"root: {recipe.root} must be one folder that all machines share; else give s3://"
             )
         return
-    base = at.known.root if at.known is not None else (head().root if many else None)
+    base = at.known.root if at.known is not None else (head().root if several else None)
     if base is not None:
         report.row("artifacts", f"{base.rstrip('/')}/{recipe.root}")
-    elif many:
+    elif several:
         raise UserError(
             f"root: {recipe.root} is relative, and the machines of this cluster would each keep a "
             "part of the artifacts; give root=s3://BUCKET/PREFIX or an absolute path that all of "

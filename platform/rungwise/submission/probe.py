@@ -1,8 +1,8 @@
-"""What only the head knows: a job of a second that prints it, and is deleted.
+"""Ask the head what only it knows, by a job of a second that prints it and is deleted.
 
-The job server says over HTTP which machines there are, not which ones the autoscaler may add, what
-they cost, or where a relative root lies; the head has that from the place it was made
-(cluster/description.py) and in its environment.
+Over HTTP the job server lists the machines there are, but not which ones the autoscaler may add,
+what they cost, or where a relative root lies. The head has that in its description
+(cluster/description.py) and its environment.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ print({_MARK!r} + json.dumps(found))
 
 @dataclass(frozen=True)
 class Head:
-    """What the head says: which machines may come (None: it says nothing), and the root."""
+    """The head's answer: which machines may be added (None if it does not say), and the root."""
 
     scaling: Scaling | None
     root: str | None
 
 
 def ask(client: Client) -> Head:
-    """Ask the head. UserError if the job does not end, or what it prints is not understood."""
+    """Ask the head; UserError if the job does not end, or prints something unexpected."""
     job = client.submit_job(entrypoint=f"python -c {shlex.quote(_CODE)}", metadata={METADATA: "1"})
     try:
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -60,7 +60,7 @@ def ask(client: Client) -> Head:
             time.sleep(_POLL_SECONDS)
         return _understood(client.get_job_logs(job))
     finally:
-        # One that does not end cannot be deleted.
+        # A job that does not end cannot be deleted.
         with contextlib.suppress(UserError):
             client.delete_job(job)
 
@@ -68,9 +68,9 @@ def ask(client: Client) -> Head:
 def _understood(printed: str) -> Head:
     lines = [line for line in printed.splitlines() if line.startswith(_MARK)]
     try:
-        found: dict[str, Any] = json.loads(lines[-1].removeprefix(_MARK))
-        scaling = found["scaling"]
-        return Head(None if scaling is None else Scaling.model_validate(scaling), found["root"])
+        answer: dict[str, Any] = json.loads(lines[-1].removeprefix(_MARK))
+        scaling = answer["scaling"]
+        return Head(None if scaling is None else Scaling.model_validate(scaling), answer["root"])
     except (IndexError, ValueError, KeyError, ValidationError) as error:
         last = (printed.strip().splitlines() or ["nothing"])[-1]
         raise UserError(

@@ -1,8 +1,8 @@
-"""Whether what a job asks for fits on the machines there are, or that the autoscaler may add.
+"""Check that a job fits on the machines there are, or on those that the autoscaler may add.
 
-A worker lies on one machine, so what counts is how many workers each machine has room for, not the
-sums. The tasks of stages ask for a tenth of a CPU, which Ray lends back while they wait, and Train
-and Tune themselves for none; neither is counted. What other jobs use now is free again later.
+A worker runs on one machine, so what counts is how many workers fit on each machine, not the sums.
+The tasks of stages ask for a tenth of a CPU, which Ray lends back while they wait, and Train and
+Tune themselves for none; neither is counted. What other jobs use now is free again later.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ _TRIALS = ("sweep", "evaluate")
 
 @dataclass(frozen=True)
 class Demand:
-    """`wanted` pieces of `each` at once; fewer than `fewest` and the job would wait for ever."""
+    """`wanted` workers of these resources; with fewer than `fewest` a job would wait for ever."""
 
     what: str  # a worker of the training
     wanted: int
     fewest: int
-    each: Mapping[str, float]  # {"CPU": 1.0, "GPU": 8.0}
+    resources: Mapping[str, float]  # {"CPU": 1.0, "GPU": 8.0}
     count_keys: str  # of the recipe
     size_keys: str
 
 
 @dataclass(frozen=True)
-class Machines:
-    """Machines that are alike: `there` now, and `more` that may come."""
+class MachineGroup:
+    """Machines of one kind: how many are `present`, and how many `more` may be added."""
 
     group: str
     resources: Mapping[str, float]
-    there: int
+    present: int
     more: int = 0
     price_per_hour: float | None = None  # of one, in US dollars
 
 
 @dataclass(frozen=True)
 class Room:
-    """How many pieces of a demand fit now, and how many once everything that may come is there."""
+    """How many workers of a demand fit now, and how many once all machines are added."""
 
     now: int
     at_most: int
 
 
 def demands(compute: ComputeConfig, stages: Collection[str]) -> list[Demand]:
-    """What the stages of these names ask for."""
-    found = []
+    """The resources that the stages of these names ask for."""
+    demands = []
     if any(name in _TRAINING for name in stages):
-        found.append(
+        demands.append(
             Demand(
                 "a worker of the training",
                 compute.num_workers,
@@ -67,7 +67,7 @@ def demands(compute: ComputeConfig, stages: Collection[str]) -> list[Demand]:
             )
         )
     if any(name in _TRIALS for name in stages):
-        found.append(
+        demands.append(
             Demand(
                 "a trial",
                 compute.max_concurrent_trials if "sweep" in stages else 1,
@@ -78,16 +78,16 @@ def demands(compute: ComputeConfig, stages: Collection[str]) -> list[Demand]:
             )
         )
     # Everything else runs in tasks of one CPU, as many as there is room for.
-    return found or [Demand("a task", 1, 1, {"CPU": 1.0}, "", "")]
+    return demands or [Demand("a task", 1, 1, {"CPU": 1.0}, "", "")]
 
 
-def machines(nodes: Sequence[Mapping[str, Any]], scaling: Scaling | None) -> list[Machines]:
-    """Of the rows of /api/v0/nodes, and of the groups that the autoscaler may start."""
+def machines(nodes: Sequence[Mapping[str, Any]], scaling: Scaling | None) -> list[MachineGroup]:
+    """The machines in the rows of /api/v0/nodes, and those that the autoscaler may start."""
     alive = [node for node in nodes if node["state"] == "ALIVE"]
     labels = [(node.get("labels") or {}).get(_GROUP_LABEL, "") for node in alive]
     groups = scaling.groups if scaling is not None else {}
-    found = [
-        Machines(
+    machines = [
+        MachineGroup(
             label or "the cluster",
             node["resources_total"],
             1,
@@ -97,69 +97,69 @@ def machines(nodes: Sequence[Mapping[str, Any]], scaling: Scaling | None) -> lis
     ]
     for name, group in groups.items():
         more = max(0, group.maximum - labels.count(name))
-        found.append(Machines(name, group.resources, 0, more, group.price_per_hour))
-    return found
+        machines.append(MachineGroup(name, group.resources, 0, more, group.price_per_hour))
+    return machines
 
 
-def room(demand: Demand, there: Sequence[Machines]) -> Room:
-    """How many of `demand` the machines hold, each on one machine."""
-    now = sum(each.there * _fit(each, demand) for each in there)
-    return Room(now, now + sum(each.more * _fit(each, demand) for each in there))
+def room(demand: Demand, machines: Sequence[MachineGroup]) -> Room:
+    """How many workers of `demand` the machines hold, each on one machine."""
+    now = sum(group.present * _fit(group, demand) for group in machines)
+    return Room(now, now + sum(group.more * _fit(group, demand) for group in machines))
 
 
-def check(demand: Demand, there: Sequence[Machines]) -> Room:
-    """The room for `demand`. UserError if the fewest it can do with will never fit."""
-    found = room(demand, there)
-    if found.at_most >= demand.fewest:
-        return found
-    if found.at_most == 0:
+def check(demand: Demand, machines: Sequence[MachineGroup]) -> Room:
+    """The room for `demand`; UserError if the fewest workers it needs will never fit."""
+    fitting = room(demand, machines)
+    if fitting.at_most >= demand.fewest:
+        return fitting
+    if fitting.at_most == 0:
         raise UserError(
-            f"{demand.what} asks for {shown(demand.each)} on one machine, and no machine has or "
-            f"will have so many: {_kinds(there)}"
+            f"{demand.what} asks for {shown(demand.resources)} on one machine, and no machine has "
+            f"or will have so many: {_kinds(machines)}"
             + (f"; lower {demand.size_keys}" if demand.size_keys else "")
             + ", or add larger machines"
         )
-    in_all = {name: value * demand.fewest for name, value in demand.each.items()}
-    grown = sum(each.more for each in there)
+    in_all = {name: value * demand.fewest for name, value in demand.resources.items()}
+    grown = sum(group.more for group in machines)
     later = (
-        f"room for {found.at_most} once all that may come ({grown}) are there"
+        f"room for {fitting.at_most} once all that may come ({grown}) are there"
         if grown
         else "no machine may be added"
     )
     raise UserError(
-        f"the job asks for {demand.fewest} times {shown(demand.each)} ({shown(in_all)} in all); "
-        f"there is room for {found.now}, and {later} ({_kinds(there)}); "
-        f"lower {demand.count_keys} to {found.at_most}, or "
+        f"the job asks for {demand.fewest} times {shown(demand.resources)} ({shown(in_all)} in "
+        f"all); there is room for {fitting.now}, and {later} ({_kinds(machines)}); "
+        f"lower {demand.count_keys} to {fitting.at_most}, or "
         + ("raise the maximum of a group" if grown else "add machines")
     )
 
 
-def prices(demand: Demand, there: Sequence[Machines]) -> list[tuple[str, int, float]]:
+def prices(demand: Demand, machines: Sequence[MachineGroup]) -> list[tuple[str, int, float]]:
     """(group, machines, US dollars an hour) for every group that could hold `demand` by itself."""
-    found = []
-    for name in dict.fromkeys(each.group for each in there):
-        group = [each for each in there if each.group == name]
-        fit = max((_fit(each, demand) for each in group), default=0)
-        price = next((each.price_per_hour for each in group if each.price_per_hour), None)
+    offers = []
+    for name in dict.fromkeys(machine.group for machine in machines):
+        group = [machine for machine in machines if machine.group == name]
+        fit = max((_fit(machine, demand) for machine in group), default=0)
+        price = next((machine.price_per_hour for machine in group if machine.price_per_hour), None)
         if fit and price is not None:
             count = math.ceil(demand.wanted / fit)
-            if count <= sum(each.there + each.more for each in group):
-                found.append((name, count, count * price))
-    return found
+            if count <= sum(machine.present + machine.more for machine in group):
+                offers.append((name, count, count * price))
+    return offers
 
 
 def shown(resources: Mapping[str, float]) -> str:
-    """`8 GPUs and 4 CPUs`."""
+    """Resources in words, such as `8 GPUs and 4 CPUs`."""
     order = ["GPU", "CPU", *sorted(set(resources) - {"GPU", "CPU"})]
     parts = [_count(resources[name], name) for name in order if resources.get(name)]
     return " and ".join(parts) or "0 CPUs"
 
 
-def total(there: Sequence[Machines]) -> str:
-    """What is there now, as a person reads it."""
-    count = sum(each.there for each in there)
+def total(machines: Sequence[MachineGroup]) -> str:
+    """The machines present and their resources, in words."""
+    count = sum(group.present for group in machines)
     sums = {
-        name: sum(each.there * each.resources.get(name, 0.0) for each in there)
+        name: sum(group.present * group.resources.get(name, 0.0) for group in machines)
         for name in ("GPU", "CPU")
     }
     return f"{count} {'machine' if count == 1 else 'machines'}: {shown(sums)}"
@@ -169,20 +169,21 @@ def _of(cpus: float, gpus: float) -> dict[str, float]:
     return {"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus}
 
 
-def _fit(machine: Machines, demand: Demand) -> int:
+def _fit(machine: MachineGroup, demand: Demand) -> int:
     # The small addition is for fractions: 0.3 fits three times into 0.9.
     return int(
-        min(machine.resources.get(name, 0.0) / value for name, value in demand.each.items()) + 1e-9
+        min(machine.resources.get(name, 0.0) / value for name, value in demand.resources.items())
+        + 1e-9
     )
 
 
-def _kinds(there: Sequence[Machines]) -> str:
+def _kinds(machines: Sequence[MachineGroup]) -> str:
     rows = {}
-    for each in there:
-        if each.there or each.more:
-            usable = {name: each.resources.get(name, 0.0) for name in ("GPU", "CPU")}
-            now, more = rows.get((each.group, shown(usable)), (0, 0))
-            rows[each.group, shown(usable)] = (now + each.there, more + each.more)
+    for kind in machines:
+        if kind.present or kind.more:
+            usable = {name: kind.resources.get(name, 0.0) for name in ("GPU", "CPU")}
+            now, more = rows.get((kind.group, shown(usable)), (0, 0))
+            rows[kind.group, shown(usable)] = (now + kind.present, more + kind.more)
     return (
         "; ".join(
             f"{group} has {now} of {usable}" + (f", {more} more may come" if more else "")

@@ -1,4 +1,4 @@
-"""What goes to the cluster with a job: refused if it is too large or holds what looks secret."""
+"""The files uploaded with a job, refused if they are too large or look like secrets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KEY_READ_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Upload:
-    """What the job takes along."""
+    """The files that are uploaded with a job."""
 
     files: tuple[Packed, ...]
     size_bytes: int
@@ -39,18 +39,18 @@ class Upload:
         return _largest(self.files)
 
     def holds(self, path: str) -> bool:
-        """Whether the file at this relative path goes along."""
+        """Whether the file at this relative path is uploaded."""
         return path in self._paths
 
     @cached_property
     def _paths(self) -> set[str]:
-        return {each.path for each in self.files}
+        return {file.path for file in self.files}
 
 
 def examine(folder: Path) -> Upload:
-    """What of `folder` would be uploaded; only names and sizes are looked at.
+    """The files of `folder` that would be uploaded; only names and sizes are read.
 
-    Raises UserError if it is more than the cluster takes, or holds a file that looks secret.
+    Raises UserError if they exceed what the cluster takes, or one looks like a secret.
     """
     files = packed(folder)
     size = package_bytes(files)
@@ -61,7 +61,7 @@ def examine(folder: Path) -> Upload:
             f"the job does not need in {folder / '.rayignore'} (the syntax is .gitignore's), and "
             "put data where every machine reads it, such as s3://"
         )
-    if secrets := [each.path for each in files if _secret(folder, each.path)]:
+    if secrets := [file.path for file in files if _secret(folder, file.path)]:
         more = f" and {len(secrets) - _SHOWN} more" if len(secrets) > _SHOWN else ""
         raise UserError(
             f"{', '.join(secrets[:_SHOWN])}{more} would be uploaded and looks like a secret; name "
@@ -71,8 +71,8 @@ def examine(folder: Path) -> Upload:
 
 
 def _largest(files: list[Packed] | tuple[Packed, ...]) -> tuple[str, ...]:
-    first = sorted(files, key=lambda each: -each.size_bytes)[:_SHOWN]
-    return tuple(f"{each.path} {decimal(each.size_bytes)}" for each in first)
+    first = sorted(files, key=lambda file: -file.size_bytes)[:_SHOWN]
+    return tuple(f"{file.path} {decimal(file.size_bytes)}" for file in first)
 
 
 def _secret(folder: Path, path: str) -> bool:

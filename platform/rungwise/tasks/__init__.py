@@ -1,1 +1,1 @@
-"""Downstream tasks: labelled data made or read, and what is measured on it."""
+"""Downstream tasks: their labelled data, encoding, decoding and metrics."""

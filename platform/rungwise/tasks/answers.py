@@ -1,11 +1,11 @@
-"""From the logits of windows to the answer as it stands in the text, or to none (SPEC F7).
+"""Decode the logits of windows as the answer in the text, or as no answer (SPEC F7).
 
 The score of a span is the sum of its start and end logits, and the best over all windows wins.
-The released code for SQuAD lets a token start an answer only in the window that shows most around
-it; here it may in each, because that rule hides an answer that stands whole in another window only.
-No answer scores as the first token of the row does, in the window where that is least; it is given
-where it beats the best span by more than a threshold found on the validation split (Devlin et al.
-2019, section 4.3).
+The released code for SQuAD lets a token start an answer only in the window with most context around
+it; here it may in any, because that rule hides an answer that is whole in another window only. The
+score of no answer is that of the row's first token, in the window where it is lowest; no answer is
+given if it beats the best span by more than a threshold chosen on the validation split (Devlin et
+al. 2019, section 4.3).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from rungwise.tasks.examples import Question, TaskInfo
 from rungwise.tasks.items import Item
 
 THRESHOLD = "null_threshold"
-_NO_TOKEN = 1e9  # how much no answer is better where the context has no token to answer with
+_NO_TOKEN = 1e9  # the lead of no answer if the context has no token to answer with
 
 
 @dataclass
 class _Best:
-    """The best span of an example over its windows, and the least score of no answer."""
+    """The best span of an example over its windows, and the lowest score of no answer."""
 
     score: float = -np.inf
     start: int = 0
@@ -44,19 +44,19 @@ def decode(
 ) -> list[dict[str, Any]]:
     """{"text", "start", "end", "no_answer_score"} of each example.
 
-    `text` is exactly `context[start:end]`, empty where no answer is given; without a threshold in
-    `calibration` there always is one, if the context has a token. `no_answer_score` is how much
-    better no answer scores than the best span.
+    `text` is exactly `context[start:end]`, empty for no answer; without a threshold in
+    `calibration` there always is one, if the context has a token. `no_answer_score` is the lead of
+    no answer over the best span.
     """
     best = [_Best() for _ in examples]
     for output, item in zip(outputs, items, strict=True):
         _take(best[item.example], np.asarray(output, np.float64), item, max_answer_tokens)
     threshold = calibration.get(THRESHOLD, np.inf)
-    found = []
+    predictions = []
     for example, span in zip(examples, best, strict=True):
         difference = span.no_answer - span.score if span.end else _NO_TOKEN
         start, end = (0, 0) if difference > threshold else (span.start, span.end)
-        found.append(
+        predictions.append(
             {
                 "text": example.context[start:end],
                 "start": start,
@@ -64,7 +64,7 @@ def decode(
                 "no_answer_score": float(difference),
             }
         )
-    return found
+    return predictions
 
 
 def calibrate(
@@ -76,8 +76,7 @@ def calibrate(
 ) -> dict[str, float]:
     """The threshold with the best `info.metric` on these examples, {} if all have answers.
 
-    The metric is exact match or, if `info.metric` is none of the two, F1. Of equally good
-    thresholds the lowest counts.
+    The metric is exact match or else F1. Of equally good thresholds the lowest is taken.
     """
     if all(example.answers for example in examples):
         return {}
@@ -94,14 +93,14 @@ def calibrate(
     # Total when the first k in this order are answered, against none: k = 0 to all of them.
     totals = np.concatenate([[0.0], np.cumsum(gains)])
     ranked = scores[order]
-    # A threshold cannot part examples of one score.
+    # A threshold cannot separate examples of equal score.
     parts = np.concatenate([[True], ranked[1:] > ranked[:-1], [True]])
     k = int(np.where(parts, totals, -np.inf).argmax())
     return {THRESHOLD: float(ranked[k - 1] if k else ranked[0] - 1.0)}
 
 
 def _take(best: _Best, logits: NDArray[np.float64], item: Item, max_answer_tokens: int) -> None:
-    """Let a window's best span compete."""
+    """Replace `best` if this window has a better span."""
     best.no_answer = min(best.no_answer, float(logits[0].sum()))
     count = len(item.places)
     held = np.array([start < end for start, end in item.places], bool)

@@ -1,7 +1,7 @@
-"""What a task gives for nothing: scores of rules that read little or none of the input.
+"""Baselines: the scores of simple rules that read little or none of the input.
 
     majority       the commonest label, tag or place of the right option in the training split
-    chance         the share that a draw without looking gets right, in the mean
+    chance         the expected score of a random guess
     mean           the mean of the training scores
     word_majority  each word's commonest tag in the training split, the commonest of all for others
     no_answer      no question has one
@@ -9,8 +9,8 @@
                    where the context begins; as many words as the answers have in the median
     longest        the option of the most characters
 
-A model has learned something where it beats them (Gururangan et al. 2018, arXiv:1803.02324, for
-how much can be told from half of the input).
+A model has learned something if it beats them (Gururangan et al. 2018, arXiv:1803.02324, show how
+much half of the input tells).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from rungwise.instances.segmenters import HAN
-from rungwise.tasks.examples import Choice, Kind, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.scores import score
 
 Predictions = list[dict[str, Any]]
@@ -34,19 +34,19 @@ _WORD = re.compile(rf"[{HAN}]|[^\s{HAN}]+")
 def baselines(
     info: TaskInfo, train: Sequence[Any], test: Sequence[Any]
 ) -> dict[str, dict[str, float]]:
-    """The metrics of each rule on `test`, by its name; what it knows is from `train`.
+    """The metrics of each rule on `test`, by name; the rules are fitted on `train`.
 
     Raises DataError for an example of `test` without a target.
     """
-    found = {
+    by_rule = {
         name: score(predictions, test, info)
         for name, predictions in _RULES[info.kind](info, train, test).items()
     }
     if info.kind == "classification":
-        found["chance"] = {"accuracy": 1 / len(info.labels)}
+        by_rule["chance"] = {"accuracy": 1 / len(info.labels)}
     if info.kind == "choice":
-        found["chance"] = {"accuracy": float(np.mean([1 / len(e.options) for e in test]))}
-    return found
+        by_rule["chance"] = {"accuracy": float(np.mean([1 / len(e.options) for e in test]))}
+    return by_rule
 
 
 def _classification(
@@ -93,7 +93,7 @@ def _span(
 
 
 def _choice(
-    info: TaskInfo, train: Sequence[Choice], test: Sequence[Choice]
+    info: TaskInfo, train: Sequence[ChoiceExample], test: Sequence[ChoiceExample]
 ) -> dict[str, Predictions]:
     option = _commonest(example.target for example in train)
     return {
@@ -106,17 +106,17 @@ def _choice(
 
 
 def _first_sentence(context: str) -> str:
-    found = _SENTENCE.match(context.lstrip())
-    return found[0] if found else ""
+    match = _SENTENCE.match(context.lstrip())
+    return match[0] if match else ""
 
 
 def _first_words(context: str, words: int) -> str:
-    found = list(_WORD.finditer(context))[:words]
-    return context[found[0].start() : found[-1].end()] if found else ""
+    matches = list(_WORD.finditer(context))[:words]
+    return context[matches[0].start() : matches[-1].end()] if matches else ""
 
 
 def _commonest(values: Iterable[Any] | Counter[str]) -> Any:
-    """The value there is most of, of several the one that sorts first."""
+    """The most frequent value; of several the one that sorts first."""
     counts = values if isinstance(values, Counter) else Counter(values)
     return min(counts, key=lambda value: (-counts[value], value))
 

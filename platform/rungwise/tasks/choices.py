@@ -2,9 +2,9 @@
 
     start  context question  between  option  end
 
-What does not fit is cut from the front of the context, because an option goes on from its end;
-then from the front of the question, and last from the end of the option. The longest option says
-how much goes, so that all options of an example are judged by the same context.
+A row that is too long loses the front of the context, because an option continues its end; then
+the front of the question, and last the end of the option. The longest option decides how much is
+cut, so that all options of an example are judged by the same context.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
-from rungwise.tasks.examples import Choice
+from rungwise.tasks.examples import ChoiceExample
 from rungwise.tasks.items import Frame, Item
 from rungwise.tasks.pieces import ids_of
 from rungwise.tasks.sentences import softmax
 
 
-def encode(examples: Sequence[Choice], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
-    """One item an example, of one row an option.
+def encode(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
+    """Encode each example as an item with a row for each option.
 
     Raises DataError for a target that is none of the options.
     """
@@ -41,10 +41,10 @@ def encode(examples: Sequence[Choice], tokenizer: Tokenizer, frame: Frame) -> li
                 f"{example.where}: option {example.target} is the answer, but there are "
                 f"{len(example.options)} options, from 0 on"
             )
-        mine = [option[:room] for option in islice(options, len(example.options))]
+        own_options = [option[:room] for option in islice(options, len(example.options))]
         text = [*context, *question]
-        text = text[max(0, len(text) + max(map(len, mine)) - room) :]
-        rows = tuple(frame.two(text, option) for option in mine)
+        text = text[max(0, len(text) + max(map(len, own_options)) - room) :]
+        rows = tuple(frame.two(text, option) for option in own_options)
         items.append(Item(rows, index, example.target))
     return items
 
@@ -52,9 +52,12 @@ def encode(examples: Sequence[Choice], tokenizer: Tokenizer, frame: Frame) -> li
 def decode(
     outputs: Sequence[NDArray[Any]], items: Sequence[Item], count: int
 ) -> list[dict[str, Any]]:
-    """{"option", "probabilities"} of each of `count` examples."""
-    found: list[dict[str, Any]] = [{} for _ in range(count)]
+    """Predict {"option", "probabilities"} for each of `count` examples."""
+    predictions: list[dict[str, Any]] = [{} for _ in range(count)]
     for output, item in zip(outputs, items, strict=True):
         shares = softmax(output)
-        found[item.example] = {"option": int(shares.argmax()), "probabilities": shares.tolist()}
-    return found
+        predictions[item.example] = {
+            "option": int(shares.argmax()),
+            "probabilities": shares.tolist(),
+        }
+    return predictions

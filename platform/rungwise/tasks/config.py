@@ -1,8 +1,8 @@
-"""The task block: paragraphs of the corpus, or files as published; what they match, and digests.
+"""The task block: paragraphs of the corpus, or files as published, and the digests of those files.
 
-`identity` is the config without its paths and `outside` the digests that stand in for them, so a
-data set that moves is the same one and one that changes is another. Both run before anything is
-built, and refuse a path that matches nothing.
+`identity` is the config without its paths and `outside` the digests that replace them, so a data
+set that moves is the same one and one that changes is another. Both run before anything is built,
+and refuse a path that matches nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rungwise.core.storage import SourceFile, find_files, reached
 from rungwise.tasks.examples import SPLITS, Kind
 from rungwise.tasks.formats import TaggedFormat
 
-# What can select, by kind, the default first: all are better when higher.
+# The metrics that can select a model, by kind, the default first; higher is better for all.
 METRICS: Mapping[Kind, tuple[str, ...]] = {
     "classification": ("accuracy", "macro_f1", "f1", "matthews"),
     "regression": ("pearson", "spearman"),
@@ -37,7 +37,7 @@ Paths = Annotated[
 
 
 class ParagraphTaskConfig(Config):
-    """How many labels and paragraphs. Every label gets the same number in each split."""
+    """A task of paragraphs of the corpus; every label gets the same number in each split."""
 
     kind: Literal["paragraph_label"] = "paragraph_label"
     num_labels: int = Field(default=10, ge=2)
@@ -50,7 +50,7 @@ class ParagraphTaskConfig(Config):
 
 
 class FilesTaskConfig(Config):
-    """Files of one format. A split that has no file is a share of the training file's texts."""
+    """A task of files in one format. A split without a file is a share of the training texts."""
 
     kind: Literal["files"] = "files"
     format: TaggedFormat
@@ -62,10 +62,10 @@ class FilesTaskConfig(Config):
     train_examples: int | None = Field(default=None, ge=1)  # a label budget; all if unset
     max_validation_examples: int | None = Field(default=None, ge=1)
     max_test_examples: int | None = Field(default=None, ge=1)
-    # Examples of validation and test with a label that training has none of: `keep` has the label
-    # among the task's, and no model can be right about it.
+    # Examples of validation and test with a label that training lacks; `keep` makes it one of the
+    # task's labels, which no model can predict.
     unseen_labels: Literal["error", "drop", "keep"] = "error"
-    metric: str | None = None  # the one that selects; the data set's own or its kind's if unset
+    metric: str | None = None  # for selection; the data set's own or its kind's if unset
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
@@ -73,8 +73,8 @@ class FilesTaskConfig(Config):
         for split in SPLITS[1:]:
             path, fraction = getattr(self, split), getattr(self, f"{split}_fraction")
             if (path is None) == (fraction is None):
-                found = "neither is set" if path is None else "both are set"
-                raise ValueError(f"expected {split} or {split}_fraction, {found}")
+                fault = "neither is set" if path is None else "both are set"
+                raise ValueError(f"expected {split} or {split}_fraction, {fault}")
         if (self.validation_fraction or 0) + (self.test_fraction or 0) >= 1:
             raise ValueError("validation_fraction and test_fraction leave nothing to train on")
         known = METRICS[self.format.task_kind]
@@ -97,7 +97,7 @@ TaskConfig = Annotated[ParagraphTaskConfig | FilesTaskConfig, Field(discriminato
 
 
 def identity(config: ParagraphTaskConfig | FilesTaskConfig) -> dict[str, Any]:
-    """The config as far as it decides what comes out: all but the paths."""
+    """The part of the config that decides the result: all but the paths."""
     plain = config.model_dump(mode="json")
     if isinstance(config, FilesTaskConfig):
         for split in SPLITS:
@@ -112,23 +112,23 @@ def outside(config: ParagraphTaskConfig | FilesTaskConfig) -> dict[str, Any]:
     """
     if not isinstance(config, FilesTaskConfig):
         return {}
-    found = {}
+    digests = {}
     for split in config.paths():
         files = files_of(config, split)
         digest = hashlib.sha256()
         for file in files:
             with reached(file.uri, key_of(split)):
                 digest.update(f"{file.name}\0{file.digest()}\n".encode())
-        found[split] = {
+        digests[split] = {
             "files": len(files),
             "bytes": sum(file.size_bytes for file in files),
             "sha256": digest.hexdigest(),
         }
-    return found
+    return digests
 
 
 def files_of(config: FilesTaskConfig, split: str) -> list[SourceFile]:
-    """The files of a split that has some, sorted, each once."""
+    """The files that a split's paths match, sorted, each once."""
     key = key_of(split)
     files: dict[str, SourceFile] = {}
     for pattern in config.paths()[split]:
@@ -148,5 +148,5 @@ def files_of(config: FilesTaskConfig, split: str) -> list[SourceFile]:
 
 
 def key_of(name: str) -> str:
-    """The config key of a field of the block, as a message should print it."""
+    """The config key of a field of the block, for a message."""
     return f"data.{name}"

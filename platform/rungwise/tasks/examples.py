@@ -67,7 +67,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChoiceExample:
     """One of `options` goes on after the context and, if there is one, the question."""
 
     where: str
@@ -77,14 +77,14 @@ class Choice:
     target: int | None = None
 
 
-Example = Text | Tagged | Question | Choice
+Example = Text | Tagged | Question | ChoiceExample
 
 _OF_KIND: Mapping[Kind, type[Example]] = {
     "classification": Text,
     "regression": Text,
     "tagging": Tagged,
     "span": Question,
-    "choice": Choice,
+    "choice": ChoiceExample,
 }
 
 
@@ -124,16 +124,16 @@ def write(examples: Sequence[Example], output: Folder, split: str) -> None:
 
 def read(task: Artifact, split: str) -> list[Any]:
     """The examples of a split, in the order they were written."""
-    made = _OF_KIND[task.summary["kind"]]
+    example_type = _OF_KIND[task.summary["kind"]]
     rows = pq.read_table(task.folder.local(_file(split))).to_pylist()
-    return [_example(made, row) for row in rows]
+    return [_example(example_type, row) for row in rows]
 
 
-def _example(made: type[Example], row: dict[str, Any]) -> Example:
+def _example(example_type: type[Example], row: dict[str, Any]) -> Example:
     for name, value in row.items():
         if isinstance(value, list):
             row[name] = tuple(Answer(**v) if isinstance(v, dict) else v for v in value)
-    return made(**row)
+    return example_type(**row)
 
 
 def _file(split: str) -> str:

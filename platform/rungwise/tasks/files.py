@@ -1,4 +1,4 @@
-"""A task from files: read, split, drawn, and checked before anything trains on it."""
+"""Load a task from files: read, split, sample and check it before anything trains on it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from rungwise.tasks.splits import drawn, overlap, shares
 
 @dataclass(frozen=True)
 class Task:
-    """What a task stage writes: the splits, what they have in common, and what was found.
+    """A loaded task: its splits, and what they have in common.
 
-    `found` goes into the summary; `notes` are lines that the user should read.
+    `facts` go into the summary; `notes` are lines that the user should read.
     """
 
     info: TaskInfo
     splits: dict[str, list[Any]]
-    found: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
 def load(config: FilesTaskConfig) -> Task:
-    """The task that the config asks for.
+    """Load the task that the config asks for.
 
-    Raises DataError, naming file and line, for what no model should be trained on.
+    Raises DataError, naming file and line, for data that no model should be trained on.
     """
     counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
     splits = {split: _read(config, split, counts[split]) for split in config.paths()}
@@ -65,11 +65,11 @@ def load(config: FilesTaskConfig) -> Task:
                 f"{number} of {len(splits[split])} {split} examples have a text that stands in "
                 "train too; their score says what was remembered"
             )
-    irregular = {split: dict(found) for split, found in counts.items() if found}
+    irregular = {split: dict(reasons) for split, reasons in counts.items() if reasons}
     notes += [
         f"{split}: {number} {reason.replace('_', ' ')}"
-        for split, found in irregular.items()
-        for reason, number in found.items()
+        for split, reasons in irregular.items()
+        for reason, number in reasons.items()
     ]
     if labels and (idle := set(labels) - {label for e in splits["train"] for label in _of(e)}):
         notes.append(f"no training example has the label {listed(_sorted(idle))}")
@@ -108,9 +108,9 @@ def _labels(
     splits: dict[str, list[Example]],
     counts: dict[str, Counter[str]],
 ) -> tuple[str, ...]:
-    """The names of the labels; examples with one that training has none of are refused or left out.
+    """The names of the labels; examples with a label that training lacks are refused or left out.
 
-    The whole of the training split decides, before a budget is drawn from it.
+    The whole training split decides, before a budget is drawn from it.
     """
     if config.format.task_kind not in ("classification", "tagging"):
         return ()
@@ -155,7 +155,7 @@ def _of(example: Example) -> tuple[str, ...]:
 
 
 def _sorted(labels: set[str]) -> list[str]:
-    """By number if all are numbers, otherwise by text."""
+    """Sort labels by number if all are numbers, otherwise by text."""
     if all(label.isascii() and label.isdigit() for label in labels):
         return sorted(labels, key=lambda label: (int(label), label))
     return sorted(labels)
@@ -181,7 +181,7 @@ def _budget(
 
 
 def _metric(config: FilesTaskConfig, labels: tuple[str, ...]) -> str:
-    """The one asked for, the data set's own, or the kind's default."""
+    """The metric in the config, the data set's own, or the kind's default."""
     kind = config.format.task_kind
     spans = kind == "tagging" and is_iob(labels)
     default = METRICS[kind][0] if kind != "tagging" or spans else "accuracy"

@@ -1,4 +1,4 @@
-"""What a model is given of an example: rows of ids, framed as its family reads them.
+"""Model inputs: an example as rows of ids, framed as the model family reads them.
 
     one text    start  a a a  end
     two texts   start  a a a  between  b b b  end
@@ -27,11 +27,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Item:
-    """What the model answers at once.
+    """The rows of one forward pass that give one prediction.
 
     It has one row, or one for each option of a choice, or two for the orders of a similarity.
-    `example` is the index of the example it was made of; a long context gives several items.
-    `target` is what the head is trained on, None where it is unknown:
+    `example` is the index of its example; a long context gives several items. `target` is what the
+    head is trained on, None if it is unknown:
 
         classification  the index of the label
         regression      the number
@@ -40,7 +40,7 @@ class Item:
         choice          the index of the option
 
     `places` maps the row back to the example. Tagging: the position in the row of the piece that
-    stands for each word, and `first` is the index of the item's first word. Span: for each token of
+    represents each word, and `first` is the index of the item's first word. Span: for each token of
     the context from `rows[0].second` on, its first character and the one after its last.
     """
 
@@ -53,10 +53,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Frame:
-    """The ids of the three marks, and how long a row may be, the marks included.
+    """The ids of the three marks, and the longest row, the marks included.
 
-    `reads_ahead` says whether a position sees what comes after it; if not, what stands for a word
-    is its last piece and not its first.
+    `reads_ahead` says whether a position sees those after it; if not, a word is represented by its
+    last piece instead of its first.
     """
 
     start: int
@@ -66,13 +66,13 @@ class Frame:
     reads_ahead: bool = True
 
     def one(self, text: Sequence[int]) -> Row:
-        """A row of one text. It must fit: the length is the caller's to choose."""
+        """A row of one text, which must fit."""
         ids = (self.start, *text, self.end)
         assert len(ids) <= self.sequence_length, "the text is longer than the frame"
         return Row(ids, (0,) * len(ids), len(ids) - 1)
 
     def two(self, first: Sequence[int], second: Sequence[int]) -> Row:
-        """A row of two texts. They must fit together."""
+        """A row of two texts, which must fit together."""
         ids = (self.start, *first, self.between, *second, self.end)
         assert len(ids) <= self.sequence_length, "the texts are longer than the frame"
         begin = len(first) + 2

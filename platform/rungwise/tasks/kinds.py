@@ -1,7 +1,7 @@
-"""The five kinds of task behind one interface: examples to items, logits to answers to scores.
+"""One interface to the five kinds of tasks: examples to items, logits to predictions to scores.
 
-`encode` makes what a model reads, `decode` answers out of what it gives back, and `score` (of
-scores.py) measures them. `outputs` are logits, one float array an item:
+`encode` makes the model's inputs, `decode` turns its outputs into predictions, and `score` (of
+scores.py) measures them. `outputs` are logits, one float array for each item:
 
     classification  (C,)         of C labels
     regression      ()
@@ -36,11 +36,11 @@ def encode(
     stride: int = 64,
     max_question_tokens: int = 64,
 ) -> list[Item]:
-    """The items of `examples`, in their order, at least one for each.
+    """Encode `examples` as items, in their order, at least one for each.
 
-    `both_orders` gives pairs a second row with the texts swapped; `stride` is how many tokens
-    after the last each window of a context begins. Raises DataError for a target that is none of
-    the task's, naming where it stands.
+    `both_orders` gives pairs a second row with the texts swapped; `stride` is the distance in
+    tokens between windows of a context. Raises DataError, naming the example, for a target that the
+    task does not have.
     """
     match info.kind:
         case "classification" | "regression":
@@ -62,7 +62,7 @@ def decode(
     *,
     max_answer_tokens: int = 30,
 ) -> list[dict[str, Any]]:
-    """One prediction an example, of plain data.
+    """Predict each example from the logits of its items; predictions are plain data.
 
     classification  {"label", "probability"}
     regression      {"score"}
@@ -89,9 +89,9 @@ def calibrate(
     *,
     max_answer_tokens: int = 30,
 ) -> dict[str, float]:
-    """What `decode` needs beside the logits, found on the validation split.
+    """Calibrate `decode` on the validation split.
 
-    {} but for spans of which some question has no answer: {"null_threshold": logits}.
+    Returns {"null_threshold": logits} for spans if some question has no answer, else {}.
     """
     if info.kind != "span":
         return {}

@@ -2,8 +2,8 @@
 
 A resample of the examples is then a sum of rows, and thousands of them one matrix product. N
 examples, k sums each; C labels. All metrics are shares or correlations; 0/0 is 0, as in the
-libraries that scores.py asks, and both agree on the whole set. Macro F1 is the mean over the
-classes that occur in the targets or the predictions of what is scored, as scikit-learn's.
+libraries that scores.py calls, and both agree on the whole set. Macro F1 is the mean over the
+classes that occur in the targets or the predictions being scored, as in scikit-learn.
 
 Spearman's correlation is Pearson's of ranks, and these are found once, on the whole set: on a
 resample it is that of these ranks, not of the ranks within the resample.
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks import squad_rules
-from rungwise.tasks.examples import Choice, Example, Kind, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.examples import ChoiceExample, Example, Kind, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.tagging import marks_spans
 
 Numbers = NDArray[np.float64]
@@ -28,7 +28,7 @@ _ROUNDING = 1e-12  # of a variance beside the squares it is made of
 
 
 def names(info: TaskInfo) -> tuple[str, ...]:
-    """The metrics that `info.metric` may be: of those of its kind all where higher is better."""
+    """The metrics that can select: all of the task's kind for which higher is better."""
     if info.kind == "classification":
         every = ("accuracy", "macro_f1", "matthews")
         return (*every, "f1") if len(info.labels) == 2 else every
@@ -38,7 +38,7 @@ def names(info: TaskInfo) -> tuple[str, ...]:
 
 
 def sums(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> Numbers:
-    """(N, k): what each example adds. `value` of its sum over examples is `info.metric`.
+    """The sums of each example (N, k). `value` of their total over examples is `info.metric`.
 
     Raises DataError for an example without a target, ConfigError for a metric of another kind.
     """
@@ -52,7 +52,7 @@ def sums(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> N
 
 
 def value(totals: Numbers, info: TaskInfo) -> Numbers:
-    """(...): `info.metric` of each of the summed rows (..., k)."""
+    """The metric `info.metric` (...) of each of the summed rows (..., k)."""
     return _VALUES[info.kind](np.asarray(totals, np.float64), info)
 
 
@@ -75,7 +75,7 @@ def check(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> 
 
 
 def target_of(example: Example) -> Any:
-    """What is to be predicted, None if it is unknown."""
+    """The target of an example, None if it is unknown."""
     if isinstance(example, Tagged):
         return example.tags
     if isinstance(example, Question):
@@ -86,28 +86,28 @@ def target_of(example: Example) -> Any:
 def _classification_sums(
     predictions: Predictions, examples: Sequence[Text], info: TaskInfo
 ) -> Numbers:
-    """(N, 3C): by class whether it was rightly predicted, predicted, and the target."""
+    """For each class whether it was correctly predicted, predicted, and the target: (N, 3C)."""
     numbers = {label: number for number, label in enumerate(info.labels)}
     one_hot = np.eye(len(numbers))
-    found = one_hot[[numbers[prediction["label"]] for prediction in predictions]]
+    predicted = one_hot[[numbers[prediction["label"]] for prediction in predictions]]
     wanted = one_hot[[numbers[str(example.target)] for example in examples]]
-    return np.concatenate([found * wanted, found, wanted], axis=1)
+    return np.concatenate([predicted * wanted, predicted, wanted], axis=1)
 
 
 def _classification_value(totals: Numbers, info: TaskInfo) -> Numbers:
-    right, found, wanted = np.split(totals, 3, axis=-1)
+    right, predicted, wanted = np.split(totals, 3, axis=-1)
     if info.metric == "accuracy":
         return _ratio(right.sum(-1), wanted.sum(-1))
     if info.metric == "matthews":
         # Gorodkin 2004: the correlation of the two assignments, for any number of classes.
         number = wanted.sum(-1)
-        covariance = right.sum(-1) * number - (found * wanted).sum(-1)
-        variances = (number**2 - (found**2).sum(-1)) * (number**2 - (wanted**2).sum(-1))
+        covariance = right.sum(-1) * number - (predicted * wanted).sum(-1)
+        variances = (number**2 - (predicted**2).sum(-1)) * (number**2 - (wanted**2).sum(-1))
         return _ratio(covariance, np.sqrt(variances))
-    f1 = _ratio(2 * right, found + wanted)
+    f1 = _ratio(2 * right, predicted + wanted)
     if info.metric == "f1":
         return f1[..., 1]
-    return _ratio(f1.sum(-1), (found + wanted > 0).sum(-1))
+    return _ratio(f1.sum(-1), (predicted + wanted > 0).sum(-1))
 
 
 def _regression_sums(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) -> Numbers:
@@ -133,29 +133,33 @@ def _regression_value(totals: Numbers, info: TaskInfo) -> Numbers:
 
 
 def _tagging_sums(predictions: Predictions, examples: Sequence[Tagged], info: TaskInfo) -> Numbers:
-    """(N, 2): words right and words; or (N, 3): spans right, predicted and wanted."""
+    """Correct words and words (N, 2), or correct, predicted and wanted spans (N, 3)."""
     pairs = [(p["tags"], list(e.tags or ())) for p, e in zip(predictions, examples, strict=True)]
     if info.metric == "accuracy":
-        rows = [(sum(map(str.__eq__, found, wanted)), len(wanted)) for found, wanted in pairs]
+        rows = [
+            (sum(map(str.__eq__, predicted, wanted)), len(wanted)) for predicted, wanted in pairs
+        ]
         return np.array(rows, np.float64).reshape(-1, 2)
     from seqeval.metrics.sequence_labeling import get_entities
 
-    spans = [(set(get_entities(found)), set(get_entities(wanted))) for found, wanted in pairs]
-    rows = [(len(found & wanted), len(found), len(wanted)) for found, wanted in spans]
+    spans = [
+        (set(get_entities(predicted)), set(get_entities(wanted))) for predicted, wanted in pairs
+    ]
+    rows = [(len(predicted & wanted), len(predicted), len(wanted)) for predicted, wanted in spans]
     return np.array(rows, np.float64).reshape(-1, 3)
 
 
 def _tagging_value(totals: Numbers, info: TaskInfo) -> Numbers:
     if info.metric == "accuracy":
         return _ratio(totals[..., 0], totals[..., 1])
-    right, found, wanted = np.moveaxis(totals, -1, 0)
+    right, predicted, wanted = np.moveaxis(totals, -1, 0)
     if info.metric == "f1":
-        return _ratio(2 * right, found + wanted)
-    return _ratio(right, found if info.metric == "precision" else wanted)
+        return _ratio(2 * right, predicted + wanted)
+    return _ratio(right, predicted if info.metric == "precision" else wanted)
 
 
 def _span_sums(predictions: Predictions, examples: Sequence[Question], info: TaskInfo) -> Numbers:
-    """(N, 2): the score of an example, and 1 if the metric is over such examples."""
+    """The score of each example, and 1 if the metric counts it: (N, 2)."""
     scored = np.array(
         [squad_rules.of_example(p["text"], e) for p, e in zip(predictions, examples, strict=True)]
     ).reshape(-1, 2)
@@ -166,8 +170,10 @@ def _span_sums(predictions: Predictions, examples: Sequence[Question], info: Tas
     return np.stack([score * counted, counted.astype(np.float64)], axis=1)
 
 
-def _choice_sums(predictions: Predictions, examples: Sequence[Choice], info: TaskInfo) -> Numbers:
-    """(N, 2): whether it is right, and 1."""
+def _choice_sums(
+    predictions: Predictions, examples: Sequence[ChoiceExample], info: TaskInfo
+) -> Numbers:
+    """Whether each prediction is correct, and 1: (N, 2)."""
     right = [p["option"] == e.target for p, e in zip(predictions, examples, strict=True)]
     return np.stack([np.array(right, np.float64), np.ones(len(right))], axis=1)
 
@@ -177,7 +183,7 @@ def _mean_value(totals: Numbers, info: TaskInfo) -> Numbers:
 
 
 def _ratio(above: Numbers, below: Numbers) -> Numbers:
-    """above / below, 0 where below is."""
+    """above / below, and 0 where below is 0."""
     return np.divide(above, below, out=np.zeros(np.shape(above)), where=np.asarray(below) != 0)
 
 

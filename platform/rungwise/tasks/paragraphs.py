@@ -1,10 +1,10 @@
-"""Task stage: which library does a paragraph document? Sequence classification from the corpus.
+"""The paragraph task: classify paragraphs of the corpus by the library that they document.
 
-Labels are the corpus's own (its documents say where they are from), so the task needs no data
-beside it. A paragraph that names its library would be no task, so the name is replaced. Training
-and validation paragraphs come from documents the model was pretrained on, without labels, test
+Labels are the corpus's own (the origin of each document), so the task needs no other data. The name
+of the library is replaced in each paragraph, where it would give the label away. Training and
+validation paragraphs come from documents the model was pretrained on, without labels, and test
 paragraphs from held-out documents that no earlier stage has seen; no document gives paragraphs to
-two splits, and no text stands in two of them.
+two splits, and no text is in two of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NEUTRAL = "library"
 
 
 def load(config: ParagraphTaskConfig, corpus: Artifact) -> Task:
-    """The task; `where` of an example is the id of its document.
+    """Load the task; `where` of an example is the id of its document.
 
     Raises DataError if fewer labels than asked have enough paragraphs.
     """
@@ -44,15 +44,15 @@ def load(config: ParagraphTaskConfig, corpus: Artifact) -> Task:
         for label in sorted(pools)
         if all(len(pools[label][split]) >= number for split, number in wanted.items())
     ]
-    # The labels with most to say: the least frequent split decides.
+    # The labels with the most paragraphs in the smallest split.
     enough.sort(key=lambda label: (-len(pools[label]["test"]), label))
     labels = sorted(enough[: config.num_labels])
     if len(labels) < config.num_labels:
-        found = {label: {split: len(pools[label][split]) for split in SPLITS} for label in pools}
+        counts = {label: {split: len(pools[label][split]) for split in SPLITS} for label in pools}
         raise DataError(
             f"data.num_labels is {config.num_labels}, but only {len(labels)} labels of the corpus "
             f"have the paragraphs asked for ({wanted}); lower num_labels or the *_per_label "
-            f"numbers, raise corpus.held_out_fraction, or add text. Found: {found}"
+            f"numbers, raise corpus.held_out_fraction, or add text. Found: {counts}"
         )
     splits = {
         split: [
@@ -66,22 +66,22 @@ def load(config: ParagraphTaskConfig, corpus: Artifact) -> Task:
 
 
 def hide_name(text: str, label: str) -> str:
-    """`text` without the name of its library, in any case and as part of a dotted name."""
+    """Replace the name of the library in `text`, in any case and within dotted names."""
     return re.sub(rf"(?i)(?<![a-z0-9]){re.escape(label)}(?![a-z0-9])", _NEUTRAL, text)
 
 
 def _pools(
     config: ParagraphTaskConfig, corpus: Artifact
 ) -> dict[str, dict[str, list[tuple[str, str]]]]:
-    """(text, document) by label and split; a text that two labels or splits have is left out."""
-    found: dict[str, list[tuple[str, str, str]]] = {}
+    """(text, document) by label and split, without texts that occur in two labels or splits."""
+    places_of: dict[str, list[tuple[str, str, str]]] = {}
     for row in corpus.summary["files"]:
         for document in read_documents(corpus.folder, row["file"]):
             split = _split_of(document, row["split"], config.seed)
             for text in _paragraphs(document, config):
-                found.setdefault(text, []).append((document.label, split, document.id))
+                places_of.setdefault(text, []).append((document.label, split, document.id))
     pools: dict[str, dict[str, list[tuple[str, str]]]] = {}
-    for text, places in found.items():
+    for text, places in places_of.items():
         if len({(label, split) for label, split, _ in places}) == 1:
             label, split, document = min(places)
             splits = pools.setdefault(label, {name: [] for name in SPLITS})
@@ -104,9 +104,9 @@ def _paragraphs(document: Document, config: ParagraphTaskConfig) -> Iterator[str
 
 
 def _drawn(pool: list[tuple[str, str]], number: int, seed: int) -> list[tuple[str, str]]:
-    """`number` of the pool by the hash of the text, so that they do not depend on its order.
+    """Draw `number` of the pool by the hash of the text, so that its order does not matter.
 
-    Documents take turns: a large module does not crowd out the small ones.
+    Documents take turns, so that a large module does not crowd out the small ones.
     """
     taken: Counter[str] = Counter()
     ranked = []

@@ -1,4 +1,4 @@
-"""Texts as token ids, and what is cut off where they do not fit their row."""
+"""Encode texts as token ids, and truncate pairs that do not fit in their row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 
 def ids_of(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of each text, no special tokens added."""
+    """The ids of each text, without special tokens."""
     encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     return [encoding.ids for encoding in encodings]
 
@@ -16,10 +16,10 @@ def ids_of(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
 def longest_first(
     first: Sequence[int], second: Sequence[int], room: int
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Both texts with at most `room` tokens together, cut at their ends.
+    """Cut both texts at their ends to at most `room` tokens together.
 
-    The longer one loses a token as long as they do not fit, and the second where they are equally
-    long: the rule of BERT's released code for pairs.
+    The longer one loses tokens until they fit, and the second if they are equally long, as in
+    BERT's released code for pairs.
     """
     fair = room // 2
     shorter_first, shorter_second = len(first) <= fair, len(second) <= fair

@@ -1,8 +1,8 @@
-"""All metrics of a task's predictions, as the libraries of the field compute them.
+"""All metrics of a task's predictions, computed by the usual libraries.
 
-Classification by scikit-learn, regression by SciPy, tagged spans by seqeval in its default mode,
-which counts as conlleval does: an I- that follows nothing of its type begins a span. Answers by
-squad_rules.py. Every number is a share or a correlation, and never a percentage.
+Classification uses scikit-learn, regression SciPy, and tagged spans seqeval in its default mode,
+which counts as conlleval does: an I- that follows nothing of its type begins a span. Answers use
+squad_rules.py. Every number is a share or a correlation, never a percentage.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 
 from rungwise.tasks import squad_rules
-from rungwise.tasks.examples import Choice, Kind, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.metrics import Predictions, check
 from rungwise.tasks.tagging import marks_spans
 
 Metrics = dict[str, float]
-_NOTHING: Any = 0  # what 0/0 counts; the libraries declare a string, for "warn"
+_NOTHING: Any = 0  # the value of 0/0; the libraries declare a string, for "warn"
 
 
 def score(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> Metrics:
-    """Every metric of the kind of task, `info.metric` among them.
+    """Compute every metric of the kind of task, `info.metric` among them.
 
-    Raises DataError for an example without a target or with a label that is none of the task's.
+    Raises DataError for an example without a target or with a label that the task does not have.
     """
     check(predictions, examples, info)
     return _SCORES[info.kind](predictions, examples, info)
@@ -34,17 +34,19 @@ def score(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> 
 def _classification(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) -> Metrics:
     from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-    found = [prediction["label"] for prediction in predictions]
+    predicted = [prediction["label"] for prediction in predictions]
     wanted = [str(example.target) for example in examples]
     metrics = {
-        "accuracy": float(accuracy_score(wanted, found)),
-        "macro_f1": float(f1_score(wanted, found, average="macro", zero_division=_NOTHING)),
-        # Where all have one label the library gives 0 as well, with a warning.
-        "matthews": float(matthews_corrcoef(wanted, found)) if len({*wanted, *found}) > 1 else 0.0,
+        "accuracy": float(accuracy_score(wanted, predicted)),
+        "macro_f1": float(f1_score(wanted, predicted, average="macro", zero_division=_NOTHING)),
+        # If all have one label the library gives 0 as well, with a warning.
+        "matthews": float(matthews_corrcoef(wanted, predicted))
+        if len({*wanted, *predicted}) > 1
+        else 0.0,
     }
     if len(info.labels) == 2:
         # Both names as 0 and 1: the library looks for the second label among those that occur.
-        ones = [[label == info.labels[1] for label in labels] for labels in (wanted, found)]
+        ones = [[label == info.labels[1] for label in labels] for labels in (wanted, predicted)]
         metrics["f1"] = float(f1_score(*ones, zero_division=_NOTHING))
     return metrics
 
@@ -52,32 +54,32 @@ def _classification(predictions: Predictions, examples: Sequence[Text], info: Ta
 def _regression(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) -> Metrics:
     from scipy.stats import pearsonr, spearmanr
 
-    found = np.array([float(prediction["score"]) for prediction in predictions])
+    predicted = np.array([float(prediction["score"]) for prediction in predictions])
     wanted = np.array([float(example.target or 0.0) for example in examples])
-    metrics = {"mean_squared_error": float(np.mean((found - wanted) ** 2))}
+    metrics = {"mean_squared_error": float(np.mean((predicted - wanted) ** 2))}
     # A constant correlates with nothing: 0.0 instead of the library's NaN, so that a model that
     # has learned nothing has a score that can be compared.
-    if len(found) < 2 or np.ptp(found) == 0 or np.ptp(wanted) == 0:
+    if len(predicted) < 2 or np.ptp(predicted) == 0 or np.ptp(wanted) == 0:
         return metrics | {"pearson": 0.0, "spearman": 0.0}
     with warnings.catch_warnings():
         # An untrained head predicts nearly the same for all; the library warns of lost digits.
         warnings.simplefilter("ignore")
-        results: list[Any] = [pearsonr(found, wanted), spearmanr(found, wanted)]
+        results: list[Any] = [pearsonr(predicted, wanted), spearmanr(predicted, wanted)]
     pearson, spearman = (float(result.statistic) for result in results)
     return metrics | {"pearson": pearson, "spearman": spearman}
 
 
 def _tagging(predictions: Predictions, examples: Sequence[Tagged], info: TaskInfo) -> Metrics:
-    found = [list(prediction["tags"]) for prediction in predictions]
+    predicted = [list(prediction["tags"]) for prediction in predictions]
     wanted = [list(example.tags or ()) for example in examples]
-    pairs = zip(found, wanted, strict=True)
+    pairs = zip(predicted, wanted, strict=True)
     right = sum(f == w for pair in pairs for f, w in zip(*pair, strict=True))
     metrics = {"accuracy": right / max(1, sum(map(len, wanted)))}
     if marks_spans(info.labels):
         from seqeval.metrics import sequence_labeling
 
         micro = sequence_labeling.precision_recall_fscore_support(
-            wanted, found, average="micro", zero_division=_NOTHING
+            wanted, predicted, average="micro", zero_division=_NOTHING
         )
         of_spans = zip(("precision", "recall", "f1"), np.array(micro[:3]).tolist(), strict=True)
         metrics |= dict(of_spans)
@@ -97,7 +99,7 @@ def _span(predictions: Predictions, examples: Sequence[Question], info: TaskInfo
     return metrics
 
 
-def _choice(predictions: Predictions, examples: Sequence[Choice], info: TaskInfo) -> Metrics:
+def _choice(predictions: Predictions, examples: Sequence[ChoiceExample], info: TaskInfo) -> Metrics:
     right = [p["option"] == e.target for p, e in zip(predictions, examples, strict=True)]
     return {"accuracy": float(np.mean(right))}
 

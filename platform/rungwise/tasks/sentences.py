@@ -1,4 +1,4 @@
-"""Sentences and pairs of them: one label or one number for each (SPEC F2, F3, F4)."""
+"""Sentences and sentence pairs, with one label or one number for each (SPEC F2, F3, F4)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rungwise.tasks.pieces import ids_of, longest_first
 def encode(
     examples: Sequence[Text], info: TaskInfo, tokenizer: Tokenizer, frame: Frame, both_orders: bool
 ) -> list[Item]:
-    """One item an example: of one row, or with `both_orders` of the rows (A, B) and (B, A).
+    """Encode each example as an item of one row, or with `both_orders` of (A, B) and (B, A).
 
     A sentence is cut at its end, a pair longest first; both orders hold the same tokens. Raises
     DataError for a pair where a sentence is expected, the reverse, and a target of another task;
@@ -44,19 +44,19 @@ def encode(
 def decode(
     outputs: Sequence[NDArray[Any]], items: Sequence[Item], count: int, info: TaskInfo
 ) -> list[dict[str, Any]]:
-    """{"label", "probability"} of each of `count` examples, or {"score"} in regression."""
-    found: list[dict[str, Any]] = [{} for _ in range(count)]
+    """Predict {"label", "probability"}, or {"score"} in regression, for `count` examples."""
+    predictions: list[dict[str, Any]] = [{} for _ in range(count)]
     for output, item in zip(outputs, items, strict=True):
         if info.kind == "regression":
-            found[item.example] = {"score": float(np.asarray(output).reshape(()))}
+            predictions[item.example] = {"score": float(np.asarray(output).reshape(()))}
         else:
             shares = softmax(output)
             best = int(shares.argmax())
-            found[item.example] = {
+            predictions[item.example] = {
                 "label": info.labels[best],
                 "probability": float(shares[best]),
             }
-    return found
+    return predictions
 
 
 def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:

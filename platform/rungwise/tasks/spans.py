@@ -2,17 +2,16 @@
 
     start  question  between  tokens of the context from the window's begin on  end
 
-Windows follow the released code for SQuAD (google-research/bert, run_squad.py): `stride` is how
-many tokens each begins after the last one. Two bounds are ours, and change nothing at the paper's
-384 tokens and stride 128: a question takes half of the row at most, and no window begins more than
-half a window after the last, so that an answer of up to half a window stands whole in one.
+Windows follow the released code for SQuAD (google-research/bert, run_squad.py): each begins
+`stride` tokens after the last. Two bounds are ours, and change nothing at the paper's 384 tokens
+and stride 128: a question takes at most half of the row, and no window begins more than half a
+window after the last, so that an answer of up to half a window is whole in one.
 
 Places count code points of the original text, whatever the tokenizer normalises, so that an answer
-is a slice of it. Of a token's own characters the blanks at both ends are left out, and a token of
-blanks only has an empty place. Tokens that share a character, as bytes do, have the same place.
-Accents that the tokenizer drops belong to the letter before them. Other characters that it drops at
-the edge of a token, such as a byte order mark, belong to none: who marks an answer does not see
-them either.
+is a slice of it. The place of a token leaves out the blanks at both ends, and that of a blank token
+is empty. Tokens that share a character, as bytes do, have the same place. Accents that a tokenizer
+drops belong to the letter before them. Other characters that it drops at the edge of a token, such
+as a byte order mark, belong to none, as annotators do not see them either.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def encode(
     stride: int,
     max_question_tokens: int,
 ) -> list[Item]:
-    """An item a window. The question is cut at its end; a context of no token gives one window.
+    """Encode each window as an item. Questions are cut at their end; an empty context has a window.
 
     The target is the first answer if the window holds all of its tokens, else NO_ANSWER.
     """
@@ -87,15 +86,15 @@ def encode(
 def windows(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
     """[begin, end) of each window of at most `room` tokens; together they hold all tokens."""
     step = max(1, min(stride, room // 2))
-    found = [(0, min(tokens, room))]
-    while found[-1][1] < tokens:
-        begin = found[-1][0] + step
-        found.append((begin, min(tokens, begin + room)))
-    return found
+    spans = [(0, min(tokens, room))]
+    while spans[-1][1] < tokens:
+        begin = spans[-1][0] + step
+        spans.append((begin, min(tokens, begin + room)))
+    return spans
 
 
 def locate(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Located]:
-    """The tokens of each text with their places in it."""
+    """Tokenise each text, with the places of its tokens."""
     encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
     return [_located(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
@@ -109,7 +108,7 @@ def _located(text: str, encoding: Encoding) -> Located:
             end -= 1
         starts.append(start)
         ends.append(end)
-    # The accents that a normaliser strips stand after the letter they are on.
+    # The accents that a normaliser strips follow the letter they are on.
     for token in range(len(starts)):
         limit = starts[token + 1] if token + 1 < len(starts) else len(text)
         while starts[token] < ends[token] < limit and _is_mark(text[ends[token]]):
@@ -119,7 +118,7 @@ def _located(text: str, encoding: Encoding) -> Located:
 
 
 def _join_overlapping(starts: list[int], ends: list[int]) -> None:
-    """Give tokens that share characters, such as the bytes of one, all that they hold together."""
+    """Give tokens that share characters, such as the bytes of one, their common range."""
     first = 0
     for token in range(1, len(starts) + 1):
         reach = max(ends[first:token])

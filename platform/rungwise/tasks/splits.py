@@ -1,7 +1,7 @@
-"""Which examples a task takes: shares of a file, label budgets, what stands in two splits.
+"""Choose a task's examples: split a file, draw a label budget, and count overlaps of splits.
 
 Every choice is by a hash of the text and the seed, so that it depends neither on the order of the
-file nor on what else is in it, and a smaller budget is a part of a larger one.
+file nor on its other examples, and a smaller budget is part of a larger one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rungwise.core.randomness import uniform
 from rungwise.instances.shards import document_hash
-from rungwise.tasks.examples import Choice, Example, Question, Tagged, Text
+from rungwise.tasks.examples import ChoiceExample, Example, Question, Tagged, Text
 
 _BETWEEN = "\x1f"
 
@@ -22,26 +22,26 @@ _BETWEEN = "\x1f"
 def shares(
     examples: Sequence[Example], fractions: dict[str, float], seed: int
 ) -> dict[str, list[Example]]:
-    """`examples` by split: the fractions asked for, and the rest under "train".
+    """Split `examples` by the given fractions, with the rest under "train".
 
-    What shares its first text, such as the questions about one context, stays together, so that a
-    share of examples is about the fraction and not exactly it.
+    Examples with the same first text, such as the questions about one context, stay together, so a
+    share of examples is only about its fraction.
     """
     bounds = np.cumsum(list(fractions.values()))
     splits = [*fractions, "train"]
     places = np.searchsorted(bounds, _draws([_first(e) for e in examples], seed), side="right")
-    found: dict[str, list[Example]] = {split: [] for split in splits}
+    by_split: dict[str, list[Example]] = {split: [] for split in splits}
     for example, place in zip(examples, places, strict=True):
-        found[splits[int(place)]].append(example)
-    return found
+        by_split[splits[int(place)]].append(example)
+    return by_split
 
 
 def drawn(
     examples: Sequence[Example], number: int, seed: int, *, balanced: bool = False
 ) -> list[Example]:
-    """`number` of the examples, or all if there are fewer, in their order.
+    """Draw `number` of the examples, or all if there are fewer, in their order.
 
-    If `balanced`, the labels take turns, so that each has as many as any until one runs out.
+    If `balanced`, labels take turns, so that all have equal numbers until one runs out.
     """
     draws = _draws([whole(example) for example in examples], seed)
     order = np.argsort(draws, kind="stable")
@@ -58,13 +58,13 @@ def drawn(
 
 
 def overlap(train: Sequence[Example], other: Sequence[Example]) -> int:
-    """How many of `other` have an input that one of `train` has too."""
+    """The number of examples of `other` whose input is also in `train`."""
     seen = {whole(example) for example in train}
     return sum(whole(example) in seen for example in other)
 
 
 def whole(example: Example) -> str:
-    """All that a model is given of the example, as one text."""
+    """The whole input of an example as one text."""
     match example:
         case Text():
             parts = [example.text, example.second or ""]
@@ -72,7 +72,7 @@ def whole(example: Example) -> str:
             parts = list(example.words)
         case Question():
             parts = [example.question, example.context]
-        case Choice():
+        case ChoiceExample():
             parts = [example.context, example.question or "", *example.options]
     return _BETWEEN.join(parts)
 
@@ -83,7 +83,7 @@ def _first(example: Example) -> str:
             return example.text
         case Tagged():
             return whole(example)
-        case Question() | Choice():
+        case Question() | ChoiceExample():
             return example.context
 
 

@@ -1,16 +1,15 @@
-"""When an answer is right: the rules of SQuAD's official script, and CMRC 2018's for Chinese.
+"""Score answers by the rules of SQuAD's official script, and of CMRC 2018's for Chinese.
 
 SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250; evaluate-v2.0.py, 2018): case, ASCII punctuation,
-the articles a, an, the and extra white space do not count. Exact match compares what is left, F1
-the words that both have as bags. The best of several marked answers counts. A question without an
-answer, or whose marked answers are all empty by these rules, is right only if nothing is answered.
+the articles a, an, the and extra white space do not count. Exact match compares the rest, F1 its
+words as bags. The best of several gold answers counts. A question without an answer, or whose gold
+answers are all empty by these rules, is right only if nothing is answered.
 
 CMRC 2018 (Cui et al. 2019, arXiv:1810.07366; cmrc2018_evaluate.py): case and a list of signs do not
-count, each han character is a word, and F1 counts the longest stretch that both have in common
-instead of a bag. Of other writing the script makes words by NLTK; here they are what stands between
-blanks, dashes and ASCII punctuation, with points and commas inside, and each such sign alone. Which
-rule an example falls under is told by its context: Chinese is what has more han characters than
-words of other writing.
+count, each han character is a word, and F1 counts the longest common stretch instead of a bag. For
+other scripts the official code uses NLTK's words; here a word is a run between blanks, dashes and
+ASCII punctuation, with points and commas inside, and each such sign is a word. The context decides
+which rules apply: it is Chinese if it has more han characters than words of other scripts.
 """
 
 from __future__ import annotations
@@ -50,39 +49,39 @@ def of_example(predicted: str, example: Question) -> tuple[float, float]:
 
 
 def normalised(text: str) -> str:
-    """SQuAD's: lower case, no punctuation, no articles, single blanks; in this order."""
+    """Normalise as SQuAD does: lower case, no punctuation, no articles, single blanks, in order."""
     text = text.lower().translate(_WITHOUT_PUNCTUATION)
     return " ".join(_ARTICLE.sub(" ", text).split())
 
 
 def word_f1(gold: str, predicted: str) -> float:
-    """SQuAD's F1 of two texts; without words on a side 1 if both have none, else 0."""
-    wanted, found = normalised(gold).split(), normalised(predicted).split()
-    shared = sum((Counter(wanted) & Counter(found)).values())
-    return _f1(shared, wanted, found)
+    """SQuAD's F1 of two texts; if one has no words, 1 if neither has any, else 0."""
+    wanted, given = normalised(gold).split(), normalised(predicted).split()
+    shared = sum((Counter(wanted) & Counter(given)).values())
+    return _f1(shared, wanted, given)
 
 
 def chinese_normalised(text: str) -> str:
-    """CMRC's: lower case, without the signs it lists and blanks at both ends."""
+    """Normalise as CMRC does: lower case, without its list of signs and blanks at both ends."""
     return text.lower().strip().translate(_WITHOUT_SIGNS)
 
 
 def chinese_f1(gold: str, predicted: str) -> float:
-    """CMRC's F1 of two texts; without words on a side 1 if both have none, else 0."""
+    """CMRC's F1 of two texts; if one has no words, 1 if neither has any, else 0."""
     wanted = _CHINESE_WORD.findall(chinese_normalised(gold))
-    found = _CHINESE_WORD.findall(chinese_normalised(predicted))
-    return _f1(_longest_common_stretch(wanted, found), wanted, found)
+    given = _CHINESE_WORD.findall(chinese_normalised(predicted))
+    return _f1(_longest_common_stretch(wanted, given), wanted, given)
 
 
 def is_chinese(text: str) -> bool:
-    """Whether a text has more han characters than words of other writing."""
+    """Whether a text has more han characters than words of other scripts."""
     return len(_HAN.findall(text)) > len(_OTHER_WORD.findall(text))
 
 
-def _f1(shared: int, wanted: Sequence[str], found: Sequence[str]) -> float:
-    if not wanted or not found:
-        return float(list(wanted) == list(found))
-    return 2 * shared / (len(wanted) + len(found))
+def _f1(shared: int, wanted: Sequence[str], given: Sequence[str]) -> float:
+    if not wanted or not given:
+        return float(list(wanted) == list(given))
+    return 2 * shared / (len(wanted) + len(given))
 
 
 def _longest_common_stretch(first: Sequence[str], second: Sequence[str]) -> int:

@@ -43,7 +43,7 @@ def run(
     labels = f"  {len(task.info.labels)} labels" if task.info.labels else ""
     return {
         **task.info.as_data(),
-        **task.found,
+        **task.facts,
         "examples": counts,
         "baselines": baselines(task.info, task.splits["train"], task.splits["test"]),
         "headline": f"{task.info.kind}{labels}  {counts['train']} to train on  "

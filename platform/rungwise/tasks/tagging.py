@@ -1,7 +1,7 @@
-"""Words and their tags: which piece of a row stands for which word (SPEC F6).
+"""Words and their tags, and the piece of a row that represents each word (SPEC F6).
 
-Each word is tokenised for itself, as its tags are given for it alone, and its first piece stands
-for it (Devlin et al. 2019, section 5.3); its last one where the model does not see what follows.
+Each word is tokenised by itself, as it has its own tag, and its first piece represents it (Devlin
+et al. 2019, section 5.3), or its last one if the model does not see what follows.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ _BEGINS_HAN = re.compile(f"[{HAN}]")
 def encode(
     examples: Sequence[Tagged], info: TaskInfo, tokenizer: Tokenizer, frame: Frame
 ) -> list[Item]:
-    """Items that together hold every word of every sentence once, in order.
+    """Encode sentences as items that together hold every word once, in order.
 
-    A sentence longer than the frame is cut between words, as late as may be, and a word longer
-    than the frame after its last piece that fits. A word without any piece, such as one of control
-    characters, is the unknown token. Raises DataError for tags that do not fit the words or the
-    task.
+    A sentence longer than the frame is cut between words, as late as possible, and a longer word
+    after its last piece that fits. A word without any piece, such as one of control characters, is
+    the unknown token. Raises DataError for tags that do not fit the words or the task.
     """
     pieces = _pieces(tokenizer, dict.fromkeys(word for e in examples for word in e.words))
     numbers = {label: number for number, label in enumerate(info.labels)}
@@ -56,24 +55,24 @@ def encode(
 def decode(
     outputs: Sequence[NDArray[Any]], items: Sequence[Item], count: int, info: TaskInfo
 ) -> list[dict[str, Any]]:
-    """{"tags"} of each of `count` examples: the likeliest tag of each word for itself."""
-    found: list[dict[str, Any]] = [{"tags": []} for _ in range(count)]
+    """Predict {"tags"} for each of `count` examples: the likeliest tag of each word by itself."""
+    predictions: list[dict[str, Any]] = [{"tags": []} for _ in range(count)]
     for output, item in zip(outputs, items, strict=True):
-        tags = found[item.example]["tags"]
+        tags = predictions[item.example]["tags"]
         assert len(tags) == item.first, "the items of a sentence are in order"
         assert len(output) == len(item.places), "a row of logits a word"
         if item.places:
             tags += [info.labels[number] for number in np.asarray(output).argmax(axis=1)]
-    return found
+    return predictions
 
 
 def is_span_tag(label: str) -> bool:
-    """Whether a tag is one of a scheme that marks whole spans: O, or B-, I-, E-, S- and a type."""
+    """Whether a tag belongs to a scheme for spans: O, or B-, I-, E- or S- and a type."""
     return label == "O" or (label[:2] in ("B-", "I-", "E-", "S-") and len(label) > 2)
 
 
 def marks_spans(labels: Sequence[str]) -> bool:
-    """Whether the labels of a task mark whole spans, so that these can be counted."""
+    """Whether the labels of a task mark spans, so that spans can be scored."""
     return all(map(is_span_tag, labels)) and any(label != "O" for label in labels)
 
 
@@ -82,11 +81,11 @@ def _pieces(tokenizer: Tokenizer, words: dict[str, None]) -> dict[str, list[int]
     # and words of a text mostly do; Chinese has no blanks.
     blank = _blank_is_part_of_word(tokenizer)
     texts = [f" {w}" if blank and not _BEGINS_HAN.match(w) else w for w in words]
-    found = dict(zip(words, ids_of(tokenizer, texts), strict=True))
-    if not all(found.values()):
+    ids_by_word = dict(zip(words, ids_of(tokenizer, texts), strict=True))
+    if not all(ids_by_word.values()):
         (unknown,) = special_ids(tokenizer).require("unk")
-        found = {word: ids or [unknown] for word, ids in found.items()}
-    return found
+        ids_by_word = {word: ids or [unknown] for word, ids in ids_by_word.items()}
+    return ids_by_word
 
 
 def _blank_is_part_of_word(tokenizer: Tokenizer) -> bool:
@@ -98,7 +97,7 @@ def _blank_is_part_of_word(tokenizer: Tokenizer) -> bool:
 
 
 def _cuts(lengths: Sequence[int], room: int) -> list[tuple[int, int]]:
-    """The first word of each item and the one after its last; no word gives one empty item."""
+    """[first, end) words of each item; a sentence without words gives one empty item."""
     cuts = []
     first, used = 0, 0
     for word, length in enumerate(lengths):

@@ -1,19 +1,19 @@
-"""The text of a task without its labels, as a corpus: what task-adaptive pretraining reads
-(Gururangan et al. 2020, arXiv:2004.10964, section 4).
+"""The text of a task without its labels, as a corpus for task-adaptive pretraining.
 
-Only the training split is read. An example is a document, whole sentences after one another:
+See Gururangan et al. 2020 (arXiv:2004.10964, section 4). Only the training split is read. An
+example becomes a document of whole sentences:
 
     classification, regression   the text; its second text follows
     tagging                      the words, joined by blanks
     span                         a context once, after all questions about it
     choice                       a context once, and each question about it with all its options
 
-Options stand in the order of the data, right and wrong ones alike: to leave the wrong ones out, or
-to put the right one first, would tell the answer. What is a label and no text is never touched:
-class names, numbers, tags, which option is right, where an answer stands.
+Options keep the order of the data, right and wrong ones alike: leaving the wrong ones out, or
+putting the right one first, would tell the answer. Labels are never read: class names, numbers,
+tags, which option is right, where an answer is.
 
-The text of a task fits in memory, so it is built in this process and not on Ray Data; the files are
-those of any corpus.
+The text of a task fits in memory, so it is built in this process and not on Ray Data; the files
+have the format of any corpus.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from rungwise.core.context import Context
 from rungwise.core.errors import DataError
 from rungwise.core.storage import Folder
 from rungwise.corpus import build, shards
-from rungwise.corpus.document import Draft
+from rungwise.corpus.document import RawDocument
 from rungwise.corpus.summary import summary_of
-from rungwise.tasks.examples import Choice, Example, Question, Tagged, Text, read
+from rungwise.tasks.examples import ChoiceExample, Example, Question, Tagged, Text, read
 
 _SPLIT = "train"
-_LABEL = "task"  # of every document: where it is from, and nothing about its class
+_LABEL = "task"  # of every document: its origin, and nothing about its class
 _SHARD_BYTES = 8e6
 
 
 class TaskTextConfig(Config):
-    """How much of the task's training text is held out to measure the loss on."""
+    """The share of the task's training text that is held out to measure the loss on."""
 
     held_out_fraction: float = Field(default=0.1, gt=0, lt=1)
     seed: int = Field(default=0, ge=0)
@@ -54,18 +54,18 @@ def run(
 
     Raises DataError if there is too little text to train on some and hold out some.
     """
-    drafts = documents(read(inputs["task"], _SPLIT))
-    rows = pa.concat_tables(build.tables(drafts, minimum_characters=1))
+    raw_documents = documents(read(inputs["task"], _SPLIT))
+    rows = pa.concat_tables(build.tables(raw_documents, minimum_characters=1))
     text_bytes = sum(rows["bytes"].to_pylist())
     num_shards = max(1, math.ceil(text_bytes / _SHARD_BYTES))
-    of_shard: list[list[int]] = [[] for _ in range(num_shards)]
+    by_shard: list[list[int]] = [[] for _ in range(num_shards)]
     for at, digest in enumerate(rows["digest"].to_pylist()):
-        of_shard[shards.shard_of(digest, num_shards)].append(at)
+        by_shard[shards.shard_of(digest, num_shards)].append(at)
     reports = []
-    for shard, here in enumerate(of_shard):
+    for shard, rows_of_shard in enumerate(by_shard):
         reports.append(
             shards.write_shard(
-                rows.take(pa.array(here, pa.int64())),
+                rows.take(pa.array(rows_of_shard, pa.int64())),
                 shard,
                 output,
                 deduplicate=True,
@@ -79,19 +79,19 @@ def run(
     return summary
 
 
-def documents(examples: Sequence[Example]) -> Iterator[Draft]:
-    """The documents of these examples, which are of one kind; ids say where they came from."""
-    # Of each context: where it stood first, and what is asked about it.
+def documents(examples: Sequence[Example]) -> Iterator[RawDocument]:
+    """The documents of these examples, all of one kind; the ids say where they came from."""
+    # For each context: where it occurred first, and the questions about it.
     asked: dict[str, tuple[str, dict[str, None]]] = {}
     for example in examples:
         match example:
             case Text(where, text, second):
-                yield Draft(where, _LABEL, ("\n".join(filter(None, (text, second))),))
+                yield RawDocument(where, _LABEL, ("\n".join(filter(None, (text, second))),))
             case Tagged(where, words):
-                yield Draft(where, _LABEL, (" ".join(words),), segmented=True)
+                yield RawDocument(where, _LABEL, (" ".join(words),), segmented=True)
             case Question(where, _, question, context):
                 asked.setdefault(context, (where, {}))[1][question] = None
-            case Choice(where, context, question, options):
+            case ChoiceExample(where, context, question, options):
                 words = "\n".join(filter(None, (question, *options)))
                 asked.setdefault(context, (where, {}))[1][words] = None
             case _:
@@ -99,14 +99,14 @@ def documents(examples: Sequence[Example]) -> Iterator[Draft]:
     before = bool(examples) and isinstance(examples[0], Question)
     for context, (where, several) in asked.items():
         paragraphs = (*several, context) if before else (context, *several)
-        yield Draft(where, _LABEL, paragraphs)
+        yield RawDocument(where, _LABEL, paragraphs)
 
 
-def _refuse_too_few(config: TaskTextConfig, found: dict[str, int]) -> None:
+def _refuse_too_few(config: TaskTextConfig, counts: dict[str, int]) -> None:
     for split, direction in (("validation", "raise"), ("train", "lower")):
-        if not found[split]:
+        if not counts[split]:
             raise DataError(
-                f"the training examples of the task give {sum(found.values())} "
+                f"the training examples of the task give {sum(counts.values())} "
                 f"documents, and none fell into {split}; {direction} task_text.held_out_fraction "
                 f"(now {config.held_out_fraction}), or use a task with more examples"
             )

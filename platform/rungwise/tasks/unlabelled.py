@@ -1,4 +1,4 @@
-"""What is to be predicted: lines of text, TSV or JSON Lines as examples without a target.
+"""Read inputs for prediction: lines of text, TSV or JSON Lines, as examples without a target.
 
     kind                       text lines   columns of TSV, keys of JSON Lines
     classification, one text   the text     text
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from rungwise.core.errors import DataError
-from rungwise.tasks.examples import Choice, Example, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.examples import ChoiceExample, Example, Question, Tagged, TaskInfo, Text
 
 Format = Literal["text", "tsv", "jsonl"]
 SUFFIXES: Mapping[str, Format] = {
@@ -34,10 +34,9 @@ _OPTION = "option"
 def read_lines(
     lines: Iterable[str], form: Format, info: TaskInfo, source: str
 ) -> Iterator[Example]:
-    """An example a line. Empty lines of text files are examples like others; of others they are
-    left out.
+    """Read an example from each line; empty lines count in text files and are skipped in others.
 
-    Raises DataError with `source` and the line where a line does not fit.
+    Raises DataError with `source` and the line if a line does not fit.
     """
     match form:
         case "text":
@@ -55,7 +54,7 @@ def read_lines(
 
 
 def text_column(info: TaskInfo) -> str:
-    """The one column that a bare text stands for. DataError where an example has more than one."""
+    """The column that a bare line of text fills; DataError if an example has more than one."""
     if info.kind == "tagging":
         return "words"
     if info.kind == "classification" and not info.pair:
@@ -67,7 +66,7 @@ def text_column(info: TaskInfo) -> str:
 
 
 def columns(info: TaskInfo) -> tuple[str, ...]:
-    """What an example must have."""
+    """The columns that an example must have."""
     match info.kind:
         case "classification" | "regression":
             return ("text", "second") if info.pair else ("text",)
@@ -80,7 +79,7 @@ def columns(info: TaskInfo) -> tuple[str, ...]:
 
 
 def example_of(record: Mapping[str, Any], info: TaskInfo, where: str) -> Example:
-    """One example from named values. Raises DataError naming `where` and what is missing."""
+    """Make an example from named values; a DataError names `where` and what is missing."""
     get = _getter(record, info, where)
     match info.kind:
         case "classification" | "regression":
@@ -91,7 +90,7 @@ def example_of(record: Mapping[str, Any], info: TaskInfo, where: str) -> Example
             return Question(where, str(record.get("id") or where), get("question"), get("context"))
         case "choice":
             question = record.get("question")
-            return Choice(
+            return ChoiceExample(
                 where, get("context"), str(question) if question else None, _options(record, where)
             )
 
@@ -100,11 +99,11 @@ def _getter(record: Mapping[str, Any], info: TaskInfo, where: str) -> Callable[[
     def get(name: str) -> str:
         value = record.get(name)
         if not isinstance(value, str):
-            found = ", ".join(str(key) for key in record) or "nothing"
+            names = ", ".join(str(key) for key in record) or "nothing"
             kind = "missing" if value is None else f"a {type(value).__name__} and not a text"
             raise DataError(
                 f"{where}: {name} is {kind}; this model needs {', '.join(columns(info))}, "
-                f"found {found}"
+                f"found {names}"
             )
         return value
 
@@ -134,12 +133,12 @@ def _options(record: Mapping[str, Any], where: str) -> tuple[str, ...]:
 
 def _object(line: str, where: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except ValueError as error:
         raise DataError(f"{where}: expected one JSON object a line, found {error}") from error
-    if not isinstance(found, dict):
-        raise DataError(f"{where}: expected a JSON object, found {type(found).__name__}")
-    return found
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: expected a JSON object, found {type(record).__name__}")
+    return record
 
 
 def _table(lines: Iterable[str], info: TaskInfo, source: str) -> Iterator[Example]:

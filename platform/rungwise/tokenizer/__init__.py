@@ -1,4 +1,4 @@
-"""Tokenizers: trained on the corpus or taken from a file, and the encoders that apply them fast."""
+"""Tokenizers, trained on the corpus or read from a file, and fast encoders that apply them."""
 
 from rungwise.tokenizer.config import (
     ByteBpeConfig,
@@ -10,7 +10,7 @@ from rungwise.tokenizer.config import (
     WordPieceConfig,
     identity,
 )
-from rungwise.tokenizer.encoder import Encoded, Encoder, cached_encoder, encoder_of
+from rungwise.tokenizer.encoder import Encoded, TextEncoder, cached_encoder, encoder_of
 from rungwise.tokenizer.files import FILE, load, outside, read
 from rungwise.tokenizer.special import (
     CLS,
@@ -48,8 +48,8 @@ __all__ = [
     "ByteBpeConfig",
     "CharacterConfig",
     "Encoded",
-    "Encoder",
     "SpecialIds",
+    "TextEncoder",
     "TokenizerConfig",
     "TokenizerFileConfig",
     "UnigramConfig",

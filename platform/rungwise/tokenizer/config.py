@@ -1,4 +1,4 @@
-"""The tokenizer block: one config a kind, joined by `kind`; and what identifies a foreign file."""
+"""The tokenizer block: one config for each kind of tokenizer, told apart by `kind`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rungwise.core.config import Config
 
 
 class _Trained(Config):
-    """What a vocabulary is learned from and how large it is."""
+    """The keys of every trained vocabulary: its size and the sample it is learned from."""
 
     vocab_size: int = Field(default=30_522, ge=16)  # with the special tokens; BERT's own number
     lowercase: bool = True
@@ -18,29 +18,30 @@ class _Trained(Config):
 
 
 class WordPieceConfig(_Trained):
-    """Pieces of words, as BERT's (Devlin et al. 2019)."""
+    """WordPiece, as in BERT (Devlin et al. 2019)."""
 
     kind: Literal["wordpiece"] = "wordpiece"
     min_frequency: int = Field(default=2, ge=1)
 
 
 class ByteBpeConfig(_Trained):
-    """Merges of bytes, as GPT-2's (Radford et al. 2019): no text is unknown."""
+    """Byte-level BPE, as in GPT-2 (Radford et al. 2019), which has no unknown text."""
 
     kind: Literal["byte_bpe"] = "byte_bpe"
+    lowercase: bool = False
     min_frequency: int = Field(default=2, ge=1)
 
 
 class UnigramConfig(_Trained):
-    """Pieces of a unigram language model (Kudo 2018, arXiv:1804.10959)."""
+    """The unigram language model tokenizer (Kudo 2018, arXiv:1804.10959)."""
 
     kind: Literal["unigram"] = "unigram"
-    # The share of the characters of the sample that get a piece; the rarest rest is unknown.
+    # The share of the sample's characters that get a piece; the rarest become unknown.
     character_coverage: float = Field(default=0.9995, ge=0.98, le=1)
 
 
 class CharacterConfig(_Trained):
-    """A token a character, blanks too; the vocabulary is what the text has, to `vocab_size`."""
+    """One token per character, blanks too; the `vocab_size` most frequent are kept."""
 
     kind: Literal["character"] = "character"
     lowercase: bool = False
@@ -48,20 +49,20 @@ class CharacterConfig(_Trained):
 
 
 class WordConfig(_Trained):
-    """A token a word; the vocabulary is what the text has, to `vocab_size`."""
+    """One token per word; the `vocab_size` most frequent are kept."""
 
     kind: Literal["word"] = "word"
     min_frequency: int = Field(default=2, ge=1)
-    split_punctuation: bool = True  # False: a word is what stands between white space
+    split_punctuation: bool = True  # False: words are separated by white space only
 
 
 class TokenizerFileConfig(Config):
-    """A vocabulary from elsewhere."""
+    """A vocabulary read from a file."""
 
     kind: Literal["file"] = "file"
     # A vocab.txt, a tokenizer.json, or a folder with one of them or with vocab.json and merges.txt.
     path: str = Field(min_length=1)
-    lowercase: bool = True  # of a vocab.txt, which does not say; other files do
+    lowercase: bool = True  # for a vocab.txt only: the other files say it themselves
 
 
 TrainedConfig = WordPieceConfig | ByteBpeConfig | UnigramConfig | CharacterConfig | WordConfig
@@ -70,7 +71,7 @@ TokenizerConfig = Annotated[TrainedConfig | TokenizerFileConfig, Field(discrimin
 
 
 def identity(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]:
-    """The config as far as it decides what comes out: all but the path."""
+    """The part of the config that decides the result: all but the path."""
     plain = config.model_dump(mode="json")
     plain.pop("path", None)
     return plain

@@ -1,7 +1,7 @@
-"""How often each word, or character, occurs: what the kinds that count need of a corpus.
+"""Count words or characters, for the tokenizers whose vocabulary is the most frequent of them.
 
-A text is cut at blanks first and only what is new of its pieces goes through the tokenizer's
-normalizer and pre-tokenizer, both of which work on each piece alone.
+A text is cut at blanks first, and only distinct pieces go through the tokenizer's normalizer and
+pre-tokenizer, both of which work on each piece alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SENTENCES_AT_ONCE = 20_000
 
 
 def count_words(tokenizer: Tokenizer, sentences: Iterable[str]) -> Counter[str]:
-    """The count of each pre-token of `tokenizer` in `sentences`."""
+    """Count each pre-token of `tokenizer` in `sentences`."""
     counts: Counter[str] = Counter()
     iterator = iter(sentences)
     while batch := list(islice(iterator, _SENTENCES_AT_ONCE)):
@@ -27,8 +27,7 @@ def count_words(tokenizer: Tokenizer, sentences: Iterable[str]) -> Counter[str]:
 
 
 def count_batch(tokenizer: Tokenizer, texts: pa.StringArray) -> Counter[str]:
-    """The count of each pre-token of `tokenizer` in `texts`, whose normalizer leaves blanks."""
-    # A blank is a character, and a piece is cut before it: it stays in front of its piece.
+    """Count each pre-token of `tokenizer`, whose normalizer must keep blanks, in `texts`."""
     pieces = pc.split_pattern(texts, " ")  # pyright: ignore[reportAttributeAccessIssue]
     seen = pieces.flatten().value_counts()
     counts: Counter[str] = Counter()

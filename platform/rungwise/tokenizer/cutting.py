@@ -1,13 +1,12 @@
-"""Where a text may be cut so that its pieces, tokenised alone, give the tokens of the whole.
+"""Rules for cutting a text into pieces that, tokenised alone, give the tokens of the whole.
 
-A cut must fall on a border between pre-tokens whatever stands before and after it, and the
-normalizer must not act across it. Both are properties of a tokenizer's normalizer and
-pre-tokenizer, so only those that were thought through are cut at all; any other has no rules and
-its texts stay whole.
+A cut must fall on a border between pre-tokens whatever precedes and follows it, and the normalizer
+must not act across it. Both are properties of a tokenizer's normalizer and pre-tokenizer, so only
+the kinds proved safe here are cut; any other has no rules and its texts stay whole.
 
 - Before an ASCII blank. It is a border for BERT's, GPT-2's, SentencePiece's and all trained here,
   and nothing composes with it. For GPT-2's expression, which takes ` ?\\p{L}+` and also runs of
-  white space up to its last, only if no white space follows; else the piece is `spoilt`.
+  white space up to its last, only if no white space follows; else the cut is not `safe_before`.
 - On both sides of ASCII punctuation that an ASCII byte follows, where punctuation always stands
   alone. (Before another byte it may be the base of a composed letter, as in `=` + U+0338.)
 - Between ASCII letters, digits and the rest for GPT-2's expression, but not behind an apostrophe,
@@ -53,11 +52,11 @@ _LETTERS, _CASE_BIT = 26, np.uint8(0x20)
 
 @dataclass(frozen=True)
 class Rules:
-    """What holds for one tokenizer.
+    """The cutting rules of one tokenizer.
 
     `punctuation`: "alone" if each ASCII mark is a pre-token, "classes" for GPT-2's expression.
-    `blank_is_text`: a blank is a token or part of one. `lowercase`: ASCII letters can be made
-    small before anything else, with the same result.
+    `blank_is_text`: a blank is a token or part of one. `lowercase`: lower-casing ASCII letters
+    before anything else gives the same result.
     """
 
     punctuation: Literal["alone", "classes"] | None = None
@@ -66,14 +65,14 @@ class Rules:
     lowercase: bool = False
 
     def prepared(self, data: Bytes) -> Bytes:
-        """`data`, in small letters where that changes no token and makes more pieces equal."""
+        """`data`, lower-cased where that changes no token, so that more pieces are equal."""
         if not self.lowercase:
             return data
         capital = (data - ord("A")) < _LETTERS  # bytes below "A" wrap round to large ones
         return np.bitwise_or(data, capital * _CASE_BIT, dtype=np.uint8)
 
     def cuts(self, data: Bytes) -> Flags:
-        """True at each byte of the UTF-8 text `data` that a piece may begin at."""
+        """True at each byte of the UTF-8 text `data` where a piece may begin."""
         classes = np.take(_CLASSES, data)
         flags = classes == _BLANK
         if self.punctuation == "alone":
@@ -84,17 +83,17 @@ class Rules:
             alone[1:] &= classes[:-1] != _BLANK
             flags |= alone
         elif self.punctuation == "classes":
-            before, here = classes[:-1], classes[1:]
+            left, right = classes[:-1], classes[1:]
             flags[1:] |= (
-                (before != here) & (before > _BLANK) & (here > _BLANK) & (data[:-1] != _APOSTROPHE)
+                (left != right) & (left > _BLANK) & (right > _BLANK) & (data[:-1] != _APOSTROPHE)
             )
         if self.han:
             _cut_han(data, flags)
         return flags
 
-    def spoilt(self, piece: str) -> bool:
-        """True if the cut before `piece` was none, so that its text must stay whole."""
-        return (
+    def safe_before(self, piece: str) -> bool:
+        """Whether the cut before `piece` is a border; if not, its text must stay whole."""
+        return not (
             self.punctuation == "classes"
             and piece[0] == " "
             and (len(piece) == 1 or piece[1].isspace())
@@ -111,17 +110,17 @@ def _cut_han(data: Bytes, flags: Flags) -> None:
 
 
 def rules_of(tokenizer: Tokenizer) -> Rules | None:
-    """The rules of `tokenizer`, None if it is not known that its texts may be cut."""
+    """The rules of `tokenizer`, or None if its texts are not known to be safe to cut."""
     if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
         return None
     if any(getattr(tokenizer.model, name, None) for name in ("dropout", "alpha", "nbest_size")):
-        # It samples: no two calls give the same pieces.
+        # It samples, so no two calls give the same pieces.
         return None
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)
     if max(vocabulary.values(), default=-1) >= len(vocabulary):
         # A separator put in by memo.py would get an id that is taken.
         return None
-    # All but the vocabulary, which would make a long text.
+    # Without the vocabulary, which would make the JSON long.
     shell = Tokenizer(models.WordLevel({}, unk_token=""))
     if tokenizer.normalizer is not None:
         shell.normalizer = tokenizer.normalizer
@@ -176,7 +175,7 @@ def _known(part: Mapping[str, Any]) -> str:
         pattern = part["pattern"].get("Regex", "")
         if pattern == EVERY_CHARACTER:
             return "character"
-        # Ours, which makes `[MASK]` text: it looks at no blank.
+        # Our own rule that keeps `[MASK]` as text; it does not look at blanks.
         if pattern == SPECIAL_IS_TEXT:
             return "bracket"
     return "unknown"

@@ -2,8 +2,8 @@
 
 Three backends give the same ids on every text. `rust` is the `tokenizers` library as it is and the
 reference; `memo` looks up the words it has seen (memo.py); `gigatoken` is an optional package for
-byte-level BPE. Text that contains `[MASK]` and the like is text, never a special token. One encoder
-uses one core: on a cluster each task has its own.
+byte-level BPE. Text that contains `[MASK]` and the like is text, never a special token. An encoder
+uses one core; on a cluster each task has its own.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from rungwise.core.storage import Folder
 from rungwise.tokenizer.cutting import rules_of
 from rungwise.tokenizer.files import FILE
 from rungwise.tokenizer.memo import MemoEncoder
-from rungwise.tokenizer.rust import Encoded, Encoder, RustEncoder
+from rungwise.tokenizer.rust import Encoded, RustEncoder, TextEncoder
 
-__all__ = ["Backend", "Encoded", "Encoder", "cached_encoder", "encoder_of"]
+__all__ = ["Backend", "Encoded", "TextEncoder", "cached_encoder", "encoder_of"]
 
 Backend = Literal["memo", "rust", "gigatoken"]
-_CACHED = 2  # memos of other tokenizers are dropped, the oldest first: each may take 300 MB
-_cache: dict[tuple[str, Backend], Encoder] = {}
+_CACHED = 2  # older memos are dropped, since each may take 300 MB
+_cache: dict[tuple[str, Backend], TextEncoder] = {}
 
 
-def encoder_of(tokenizer: Tokenizer, backend: Backend = "memo") -> Encoder:
+def encoder_of(tokenizer: Tokenizer, backend: Backend = "memo") -> TextEncoder:
     """An encoder for `tokenizer`, which must not be trained again; all give the same ids.
 
-    With "memo" a tokenizer whose texts cannot safely be cut gets the reference. Raises UserError
-    if gigatoken is not installed or cannot do this tokenizer.
+    With "memo" a tokenizer whose texts cannot safely be cut gets the reference encoder. Raises
+    UserError if gigatoken is not installed or does not support this tokenizer.
     """
     if backend == "gigatoken":
         from rungwise.tokenizer.giga import GigaEncoder
@@ -41,10 +41,10 @@ def encoder_of(tokenizer: Tokenizer, backend: Backend = "memo") -> Encoder:
     return RustEncoder(tokenizer)
 
 
-def cached_encoder(folder: Folder, backend: Backend = "memo") -> Encoder:
-    """The encoder of the artifact in `folder`, kept in this process with all it has learned.
+def cached_encoder(folder: Folder, backend: Backend = "memo") -> TextEncoder:
+    """The encoder of the artifact in `folder`, kept in this process with its memo.
 
-    Ray gives a worker process one task after the other, and each would begin with an empty memo.
+    Ray gives a worker process one task after the other, and each would start with an empty memo.
     """
     data = folder.read_bytes(FILE)
     key = (hashlib.sha256(data).hexdigest(), backend)

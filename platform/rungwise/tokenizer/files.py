@@ -1,7 +1,7 @@
-"""Vocabularies in files: `tokenizer.json` of an artifact, and those from elsewhere.
+"""Read tokenizers from files: the `tokenizer.json` of an artifact, and other people's vocabularies.
 
-Read are BERT's `vocab.txt` (a piece a line), a `tokenizer.json` of the `tokenizers` library, and
-GPT-2's `vocab.json` with `merges.txt`; from a local path or s3://.
+The formats are BERT's `vocab.txt` (a piece a line), the `tokenizer.json` of the `tokenizers`
+library, and GPT-2's `vocab.json` with `merges.txt`, at a local path or s3://.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _KEY = "tokenizer.path"
 def load(folder: Folder) -> Tokenizer:
     """The tokenizer of an artifact.
 
-    Text that happens to contain `[MASK]` or `[SEP]` is text: it is split like any other and never
-    becomes a special token.
+    Text that contains `[MASK]` or `[SEP]` is split like any other and never becomes a special
+    token.
     """
     return _ready(Tokenizer.from_str(folder.read_bytes(FILE).decode("utf-8")))
 
 
 def read(config: TokenizerFileConfig) -> Tokenizer:
-    """The tokenizer of the file or files at `config.path`.
+    """Read the tokenizer in the file or files at `config.path`.
 
-    Raises DataError naming the file, and the line where there is one, if it is missing or garbled.
+    Raises DataError naming the file, and the line if there is one, if it is missing or malformed.
     """
     files = {file.name.rpartition("/")[2]: file for file in _files(config)}
     if _VOCAB_JSON in files:
@@ -45,31 +45,31 @@ def read(config: TokenizerFileConfig) -> Tokenizer:
 
 
 def outside(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]:
-    """The digest of the bytes of a foreign vocabulary; nothing for what is learned here."""
+    """The digest of a vocabulary read from a file; nothing for one that is trained."""
     if not isinstance(config, TokenizerFileConfig):
         return {}
     digest = hashlib.sha256()
     for file in _files(config):
         with file.open() as stream:
-            of_file = hashlib.sha256(stream.read()).hexdigest()
-        digest.update(of_file.encode())
+            file_digest = hashlib.sha256(stream.read()).hexdigest()
+        digest.update(file_digest.encode())
     return {"path": {"sha256": digest.hexdigest()}}
 
 
 def _files(config: TokenizerFileConfig) -> list[SourceFile]:
-    """What to read: one file, or vocab.json and merges.txt in this order."""
-    found = find_files(config.path)
-    if not found:
+    """The files to read: one, or vocab.json and merges.txt in this order."""
+    files = find_files(config.path)
+    if not files:
         raise DataError(f"{_KEY}: there is no file or folder {config.path!r}")
-    if len(found) == 1 and found[0].name not in (_VOCAB_JSON, _MERGES):
-        file = found[0]
+    if len(files) == 1 and files[0].name not in (_VOCAB_JSON, _MERGES):
+        file = files[0]
         if not file.name.endswith((".txt", ".json")):
             raise DataError(
                 f"{_KEY}: expected vocab.txt, tokenizer.json, or a folder with vocab.json and "
                 f"merges.txt, found {file.uri}"
             )
-        return found
-    by_name = {file.name: file for file in found}
+        return files
+    by_name = {file.name: file for file in files}
     for names in ((FILE,), (_VOCAB_JSON, _MERGES), (_VOCAB_TXT,)):
         if all(name in by_name for name in names):
             return [by_name[name] for name in names]
@@ -160,7 +160,7 @@ def _gpt2(vocabulary_file: SourceFile, merges_file: SourceFile) -> Tokenizer:
 
 
 def _ready(tokenizer: Tokenizer) -> Tokenizer:
-    """Set to give all ids of a text and no others."""
+    """Make `tokenizer` return all ids of a text: no special tokens, truncation or padding."""
     tokenizer.encode_special_tokens = True
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -187,11 +187,11 @@ def _parsed(file: SourceFile, text: str) -> Any:
 
 
 def _without_repeats(file: SourceFile, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    distinct = dict(pairs)
+    if len(distinct) < len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise DataError(f"{_KEY}: {file.uri}: {key!r} stands there twice")
+                raise DataError(f"{_KEY}: {file.uri}: {key!r} appears twice")
             seen.add(key)
-    return found
+    return distinct

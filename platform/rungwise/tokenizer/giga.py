@@ -1,7 +1,7 @@
 """Gigatoken, an optional package: byte-level BPE several times faster than the memo.
 
-It takes GPT-2's and its like: byte-level BPE without a normalizer. Where words begin it does not
-tell; asked for that, the memo encodes instead, with the same ids.
+It supports byte-level BPE without a normalizer, such as GPT-2's. It does not tell where words
+begin; asked for that, the memo encodes instead, with the same ids.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from rungwise.tokenizer.rust import Encoded, id_type
 
 
 class GigaEncoder:
-    """Every text goes through gigatoken, in this thread."""
+    """Encodes every text with gigatoken, in this thread."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Raises UserError if gigatoken is missing, ConfigError if it cannot do `tokenizer`."""
+        """Raise UserError if gigatoken is missing, ConfigError if `tokenizer` is unsupported."""
         try:
             self._awkward = import_module("awkward")
             gigatoken = import_module("gigatoken")
@@ -42,14 +42,14 @@ class GigaEncoder:
                 f"{what}; choose 'memo', or train with tokenizer.kind=byte_bpe "
                 "tokenizer.lowercase=false"
             )
-        # Text is text: without their names no special token is found in it.
+        # Without the names of special tokens none is recognised in a text.
         data |= {"added_tokens": [], "post_processor": None}
         self._encode = gigatoken.Tokenizer.from_json(json.dumps(data)).encode_batch
         self._memo = MemoEncoder(tokenizer, rules)
         self._dtype = id_type(tokenizer)
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
-        """See Encoder."""
+        """Encode texts; see TextEncoder."""
         if words:
             return self._memo.encode(texts, words=True)
         offsets, data = bytes_of(texts)
@@ -58,7 +58,7 @@ class GigaEncoder:
         strings = contents.ListOffsetArray(
             self._awkward.index.Index64(offsets), characters, parameters={"__array__": "string"}
         )
-        found = self._encode(self._awkward.Array(strings), parallel=False).layout
-        ends = np.asarray(found.offsets.data, np.int64)
-        ids = np.asarray(found.content.data)[ends[0] : ends[-1]]
+        layout = self._encode(self._awkward.Array(strings), parallel=False).layout
+        ends = np.asarray(layout.offsets.data, np.int64)
+        ids = np.asarray(layout.content.data)[ends[0] : ends[-1]]
         return Encoded(ids.astype(self._dtype, copy=False), np.diff(ends))

@@ -1,4 +1,4 @@
-"""The memo encoder: a text is cut into pieces, and only pieces not seen before are tokenised.
+"""The memo encoder, which cuts a text into pieces and tokenises only those not seen before.
 
 Real text repeats its words: of the first 8 MB of English 4 pieces in 100 are new, of later ones 1.
 Texts are cut (cutting.py) by offsets alone, Arrow numbers the pieces, a dict finds those seen
@@ -31,7 +31,7 @@ _PRIVATE_USE = range(0xE000, 0xF900)
 
 @dataclass(frozen=True)
 class MemoLimits:
-    """When a memo is emptied; full, it was measured at 250 to 370 MB."""
+    """The limits at which a memo is emptied; a full one was measured at 250 to 370 MB."""
 
     entries: int = 1_000_000
     characters: int = 64_000_000
@@ -39,7 +39,7 @@ class MemoLimits:
 
 
 class MemoEncoder:
-    """Looks pieces up; see the module. `limits` bound its memory, not its results."""
+    """Encodes by looking pieces up in a memo; `limits` bound its memory, not its results."""
 
     def __init__(
         self, tokenizer: Tokenizer, rules: Rules, limits: MemoLimits = MemoLimits()
@@ -61,21 +61,21 @@ class MemoEncoder:
 
     @property
     def entries(self) -> int:
-        """Pieces remembered."""
+        """The number of pieces in the memo."""
         return len(self._numbers)
 
     @property
     def characters(self) -> int:
-        """Characters of the pieces remembered."""
+        """The number of characters of the pieces in the memo."""
         return self._characters
 
     @property
     def tokens(self) -> int:
-        """Tokens remembered."""
+        """The number of tokens in the memo."""
         return len(self._ids)
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
-        """See Encoder."""
+        """Encode texts; see TextEncoder."""
         parts = [self._encode_some(some, words) for some in _split(texts)]
         if len(parts) == 1:
             return parts[0]
@@ -101,8 +101,8 @@ class MemoEncoder:
         first_pieces = np.searchsorted(begins, offsets)  # [P + 1]: of each text
         ids, starts = self._ids, self._starts
         if (numbers == _WHOLE).any():
-            spoilt = np.flatnonzero((numbers == _WHOLE)[codes])
-            which = np.unique(np.searchsorted(first_pieces, spoilt, side="right") - 1)
+            unsafe = np.flatnonzero((numbers == _WHOLE)[codes])
+            which = np.unique(np.searchsorted(first_pieces, unsafe, side="right") - 1)
             whole = self._whole.encode(texts.take(pa.array(which)), words)
             _put_whole(which, whole.lengths, first_pieces, counts, sources, len(ids))
             ids = np.concatenate([ids, whole.ids])
@@ -127,26 +127,26 @@ class MemoEncoder:
         return encoded
 
     def _look_up(self, pieces: pa.StringArray) -> NDArray[np.int64]:
-        """The entry of each of these different pieces; those not seen before are learned."""
+        """The entries of these distinct pieces; new pieces are tokenised and added."""
         keys = pieces.to_pylist()
-        found = np.fromiter(map(self._numbers.get, keys, repeat(-1)), np.int64, len(keys))
-        missing = np.flatnonzero(found < 0)
+        entries = np.fromiter(map(self._numbers.get, keys, repeat(-1)), np.int64, len(keys))
+        missing = np.flatnonzero(entries < 0)
         if len(missing):
-            found[missing] = self._learn([keys[index] for index in missing.tolist()])
-        return found
+            entries[missing] = self._learn([keys[index] for index in missing.tolist()])
+        return entries
 
     def _learn(self, keys: list[str]) -> list[int]:
-        """Entries for pieces that have none. What is not worth one gets the entry _WHOLE."""
+        """Add entries for new pieces. Too long or unsafely cut ones get the entry _WHOLE."""
         known = self._numbers
         next_number = len(self._counts)
         new: list[str] = []
         numbers: list[int] = []
         for key in keys:
-            # Where a blank is nothing, "word" and " word" share an entry.
+            # Where a blank makes no token, "word" and " word" share an entry.
             word = key if self._rules.blank_is_text else key.lstrip(" ")
             number = known.get(word)
             if number is None:
-                if self._rules.spoilt(word) or len(word) > _LONGEST_PIECE:
+                if not self._rules.safe_before(word) or len(word) > _LONGEST_PIECE:
                     numbers.append(_WHOLE)
                     continue
                 number = known[word] = next_number + len(new)
@@ -165,10 +165,10 @@ class MemoEncoder:
 
 
 class _PieceTokenizer:
-    """Tokenises many pieces a call."""
+    """Tokenises many pieces in one call."""
 
     def __init__(self, tokenizer: Tokenizer, alone: RustEncoder) -> None:
-        # Text is text: no special token but the separator is known here, so none is found.
+        # The separator is the only special token here, so no other is recognised in a text.
         self._tokenizer = own_copy(tokenizer)
         self._separator = next(
             chr(code) for code in _PRIVATE_USE if tokenizer.token_to_id(chr(code)) is None
@@ -185,18 +185,18 @@ class _PieceTokenizer:
         counts: list[NDArray[np.int64]] = []
         starts: list[NDArray[np.bool_]] = []
         for begin in range(0, len(pieces), _PIECES_A_CALL):
-            some = pieces[begin : begin + _PIECES_A_CALL]
-            joined = self._separator.join(some)
-            if joined.count(self._separator) == len(some) - 1:
+            batch = pieces[begin : begin + _PIECES_A_CALL]
+            joined = self._separator.join(batch)
+            if joined.count(self._separator) == len(batch) - 1:
                 encoding = self._tokenizer.encode(joined, add_special_tokens=False)
-                found = np.array(encoding.ids, np.int64)
-                cuts = found == self._cut
-                places = np.concatenate([[-1], np.flatnonzero(cuts), [len(found)]])
-                ids.append(found[~cuts])
+                piece_ids = np.array(encoding.ids, np.int64)
+                cuts = piece_ids == self._cut
+                places = np.concatenate([[-1], np.flatnonzero(cuts), [len(piece_ids)]])
+                ids.append(piece_ids[~cuts])
                 counts.append(np.diff(places) - 1)
                 starts.append(word_starts(encoding)[~cuts])
             else:
-                alone = self._alone.encode(pa.array(some, pa.string()), words=True)
+                alone = self._alone.encode(pa.array(batch, pa.string()), words=True)
                 assert alone.word_starts is not None
                 ids.append(alone.ids.astype(np.int64))
                 counts.append(alone.lengths)
@@ -212,7 +212,7 @@ def _put_whole(
     sources: NDArray[np.int64],
     place: int,
 ) -> None:
-    """Let the first piece of each text of `which` stand for all its tokens, from `place` on."""
+    """Make the first piece of each text in `which` stand for all its tokens, from `place` on."""
     for text, length in zip(which.tolist(), lengths.tolist(), strict=True):
         begin, end = first_pieces[text], first_pieces[text + 1]
         counts[begin:end] = 0
@@ -235,7 +235,7 @@ def _split(texts: pa.StringArray) -> Iterator[pa.StringArray]:
 
 
 def bytes_of(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """[P + 1]: where each text begins in the bytes of all; and these bytes. Nothing is copied."""
+    """The offsets of the texts in their joined bytes, [P + 1], and these bytes, not copied."""
     assert texts.null_count == 0, "a text is missing"
     _, offsets_buffer, data_buffer = texts.buffers()
     if len(texts) == 0 or offsets_buffer is None:
@@ -246,11 +246,11 @@ def bytes_of(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.uint8
 
 
 def int32_of(numbers: pa.Int32Array) -> NDArray[np.int32]:
-    """`numbers`, none missing, not copied. `to_numpy` would import pandas: a quarter second."""
+    """`numbers`, without nulls, not copied. `to_numpy` would import pandas: a quarter second."""
     buffer = numbers.buffers()[1]
     assert buffer is not None or len(numbers) == 0, "numbers without values"
-    found = np.frombuffer(buffer, np.int32) if buffer else np.zeros(0, np.int32)
-    return found[numbers.offset :][: len(numbers)]
+    values = np.frombuffer(buffer, np.int32) if buffer else np.zeros(0, np.int32)
+    return values[numbers.offset :][: len(numbers)]
 
 
 def _strings(begins: NDArray[np.int64], data: NDArray[np.uint8]) -> pa.StringArray:

@@ -1,4 +1,4 @@
-"""What an encoder is, and the reference: the `tokenizers` library as it is."""
+"""The encoder protocol, and the reference encoder: the `tokenizers` library as it is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PARALLELISM = "TOKENIZERS_PARALLELISM"
 class Encoded:
     """The tokens of some texts. P texts, N tokens in all.
 
-    `ids` [N]: the texts behind one another, uint16 if every id of the vocabulary fits, else uint32.
+    `ids` [N]: the texts one after another, uint16 if every id of the vocabulary fits, else uint32.
     `lengths` [P]: the tokens of each text.
     `word_starts` [N]: True where a word begins, a word being a pre-token of the tokenizer; None
     unless asked for.
@@ -32,23 +32,23 @@ class Encoded:
     word_starts: NDArray[np.bool_] | None = None
 
 
-class Encoder(Protocol):
-    """Encodes texts; not to be shared by threads."""
+class TextEncoder(Protocol):
+    """Encodes texts as ids. Threads must not share one."""
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
-        """The tokens of `texts`, no special tokens added; with `words` where words begin."""
+        """The tokens of `texts` without special tokens; with `words`, also where words begin."""
         ...
 
 
 class RustEncoder:
-    """Every text goes through the library."""
+    """Encodes every text with the `tokenizers` library."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = own_copy(tokenizer)
         self._dtype = id_type(tokenizer)
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
-        """See Encoder."""
+        """Encode texts; see TextEncoder."""
         encodings = self.encodings(texts.to_pylist(), words)
         lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
         ids = np.empty(int(lengths.sum()), self._dtype)
@@ -62,7 +62,7 @@ class RustEncoder:
         return Encoded(ids, lengths, starts)
 
     def encodings(self, texts: list[str], words: bool) -> list[Encoding]:
-        """The library's own encodings; those that tell words are the dearer ones."""
+        """The library's own encodings; those that tell words cost more."""
         encode = self._tokenizer.encode_batch if words else self._tokenizer.encode_batch_fast
         with one_thread():
             return encode(texts, add_special_tokens=False)
@@ -70,7 +70,7 @@ class RustEncoder:
 
 def word_starts(encoding: Encoding) -> NDArray[np.bool_]:
     """[N]: True at the first token of each word of `encoding`."""
-    # A token of no word is one of its own: None becomes NaN, which differs from itself.
+    # A token without a word counts as one: None becomes NaN, which differs from itself.
     numbers = np.array(encoding.word_ids, np.float64)
     starts = np.ones(len(numbers), np.bool_)
     starts[1:] = numbers[1:] != numbers[:-1]
@@ -78,7 +78,7 @@ def word_starts(encoding: Encoding) -> NDArray[np.bool_]:
 
 
 def own_copy(tokenizer: Tokenizer) -> Tokenizer:
-    """A tokenizer with the same model that takes every text as text and cuts off nothing."""
+    """A tokenizer with the same model that recognises no special tokens and truncates nothing."""
     if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
         copy = Tokenizer.from_str(tokenizer.to_str())
         copy.encode_special_tokens = True
@@ -95,14 +95,14 @@ def own_copy(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def id_type(tokenizer: Tokenizer) -> type[np.uint16 | np.uint32]:
-    """The smallest type that holds every id of the vocabulary, which may have holes."""
+    """The smallest type that holds every id of the vocabulary, which may have gaps."""
     largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
     return np.uint16 if largest <= np.iinfo(np.uint16).max else np.uint32
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """The library starts a thread a core otherwise; a task on a cluster has one core."""
+    """Keep the library to one thread; it would start one a core, and a task has one core."""
     before = os.environ.get(_PARALLELISM)
     os.environ[_PARALLELISM] = "false"
     try:

@@ -1,8 +1,8 @@
-"""Special tokens: which there are, which id each role has, and what to do where one is missing.
+"""Special tokens and the ids of their roles (padding, mask, separator and so on).
 
-Tokenizers trained here carry BERT's five first and in this order, so their ids are 0 to 4. A
-vocabulary from elsewhere has its own: BERT's are 0, 100, 101, 102 and 103, GPT-2 has one token,
-`<|endoftext|>`. Roles are found by the names that the field uses, among tokens marked special.
+Tokenizers trained here begin with BERT's five in this order, so their ids are 0 to 4. Other
+vocabularies differ: BERT's own are 0, 100, 101, 102 and 103, and GPT-2 has one token,
+`<|endoftext|>`. Roles are recognised by the usual names, among tokens marked special.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID = range(5)
 END_OF_TEXT = "<|endoftext|>"
 
-# The names of each role, the first found counts.
+# The names of each role, in order of preference.
 ROLE_NAMES: Mapping[str, tuple[str, ...]] = {
     "pad": (PAD, "<pad>"),
     "unk": (UNK, "<unk>"),
@@ -46,11 +46,8 @@ class SpecialIds:
     ids: tuple[int, ...] = ()
 
     def require(self, *roles: str) -> tuple[int, ...]:
-        """The ids of `roles`, in their order.
-
-        Raises DataError for a role that the vocabulary has no token for.
-        """
-        found: list[int] = []
+        """The ids of `roles`, in their order; a DataError for a role without a token."""
+        ids: list[int] = []
         for role in roles:
             value = getattr(self, role)
             if value is None:
@@ -59,11 +56,11 @@ class SpecialIds:
                     f"{', '.join(ROLE_NAMES[role])}); choose a tokenizer that has one, or add it "
                     "to added_tokens of its tokenizer.json with special: true"
                 )
-            found.append(value)
-        return tuple(found)
+            ids.append(value)
+        return tuple(ids)
 
     def as_data(self) -> dict[str, Any]:
-        """Plain data for a summary; `from_data` reads it."""
+        """The ids as plain data for a summary; `from_data` reads it."""
         return {
             field.name: list(self.ids) if field.name == "ids" else getattr(self, field.name)
             for field in fields(self)
@@ -71,15 +68,15 @@ class SpecialIds:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> SpecialIds:
-        """What `as_data` wrote."""
+        """The ids that `as_data` wrote."""
         return cls(**{**data, "ids": tuple(data["ids"])})
 
 
 def special_ids(tokenizer: Tokenizer) -> SpecialIds:
     """The roles of the special tokens of `tokenizer`.
 
-    Special are the added tokens marked so, and the unknown token that the model names. A word of
-    the text that merely looks like one, such as `<unk>` in a vocabulary of words, is not.
+    Special tokens are the added tokens marked so, and the unknown token that the model names. A
+    word that merely looks like one, such as `<unk>` in a vocabulary of words, is not.
     """
     special = {
         token.content: index
@@ -102,7 +99,7 @@ def _unknown_token(tokenizer: Tokenizer) -> str | None:
     model = tokenizer.model
     if (named := getattr(model, "unk_token", None)) is not None:
         return str(named)
-    # A Unigram model numbers its unknown token and shows that in its file only.
+    # A Unigram model shows the id of its unknown token only in its file.
     if type(model).__name__ == "Unigram":
         index = json.loads(tokenizer.to_str())["model"]["unk_id"]
         return None if index is None else tokenizer.id_to_token(index)

@@ -74,18 +74,18 @@ def run(
 
 
 def _check_size(config: TrainedConfig, tokenizer: Tokenizer, characters: int) -> None:
-    found = tokenizer.get_vocab_size()
-    if found > config.vocab_size:
+    pieces = tokenizer.get_vocab_size()
+    if pieces > config.vocab_size:
         raise DataError(
             f"tokenizer.vocab_size: {config.vocab_size:,} asked, but the text has so many "
-            f"different characters that {found:,} pieces are needed; "
-            f"raise it to more than {found:,}"
+            f"different characters that {pieces:,} pieces are needed; "
+            f"raise it to more than {pieces:,}"
         )
-    if found < config.vocab_size:
+    if pieces < config.vocab_size:
         rarer = "" if isinstance(config, UnigramConfig) else "lower tokenizer.min_frequency, "
         raise DataError(
             f"tokenizer.vocab_size: {config.vocab_size:,} asked, but {characters:,} "
-            f"characters of text fill only {found:,}; set tokenizer.vocab_size to {found:,} "
+            f"characters of text fill only {pieces:,}; set tokenizer.vocab_size to {pieces:,} "
             f"or less, {rarer}or add text"
         )
 

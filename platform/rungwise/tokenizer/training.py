@@ -1,4 +1,4 @@
-"""Training: the same sentences give the same vocabulary, in any process, for every kind.
+"""Train tokenizers; the same sentences give the same vocabulary in any process.
 
 WordPiece and byte-level BPE are learned by the `tokenizers` library and Unigram by sentencepiece;
 characters and words are counted. Each carries BERT's special tokens first.
@@ -37,10 +37,9 @@ _LONGEST_LINE_BYTES = 1 << 30
 
 
 def train(config: TrainedConfig, sentences: Iterable[str]) -> Tokenizer:
-    """A tokenizer learned from `sentences`, which are gone through twice for WordPiece.
+    """Train a tokenizer on `sentences`, which WordPiece reads twice.
 
-    The same sentences give the same vocabulary, in any process. Raises DataError if there is no
-    text to learn from.
+    Raises DataError if there is not enough text to learn from.
     """
     if isinstance(config, WordPieceConfig):
         return _train_wordpiece(config, sentences)
@@ -156,14 +155,14 @@ def _train_unigram(config: UnigramConfig, sentences: Iterable[str]) -> Tokenizer
 
 
 def untrained_counted(config: CountedConfig) -> Tokenizer:
-    """The normalizer and the words of a kind whose vocabulary is counted, without a vocabulary."""
+    """A counted tokenizer without a vocabulary: its normalizer and its pre-tokenizer."""
     return _counted(config, {UNK: UNK_ID})
 
 
 def from_counts(config: CountedConfig, counts: Mapping[str, int]) -> Tokenizer:
     """The tokenizer of the most frequent words, or characters, of `counts`.
 
-    The more frequent has the lower id; of two as frequent, the one that sorts first.
+    Ids follow the counts, the most frequent first; ties are in alphabetical order.
     """
     kept = [item for item in counts.items() if item[1] >= config.min_frequency]
     kept.sort(key=lambda item: (-item[1], item[0]))

@@ -42,6 +42,7 @@ from torch import Tensor, nn
 
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage import Folder, flush_to_disk
+from rungwise.training.lanes import STATE, LaneStates
 from rungwise.training.optimizer import Optimizers
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
@@ -105,7 +106,9 @@ class Checkpoints:
             if name.startswith("step-") and (self._folder / name).exists(RECORD)
         ]
 
-    def resume(self, model: nn.Module, optimizers: Optimizers) -> Progress:
+    def resume(
+        self, model: nn.Module, optimizers: Optimizers, states: LaneStates | None = None
+    ) -> Progress:
         """Load the newest sound checkpoint, or begin.
 
         Raises DataError, on every worker, if the folder holds checkpoints of another configuration.
@@ -113,7 +116,7 @@ class Checkpoints:
         self.refuse_foreign()
         self._attempt = f"{self._group.from_leader(secrets.randbits(40)):010x}"
         step = self.newest_sound()
-        return Progress() if step is None else self.load(step, model, optimizers)
+        return Progress() if step is None else self.load(step, model, optimizers, states)
 
     def refuse_foreign(self) -> None:
         """Raise DataError if the folder holds a checkpoint of another configuration."""
@@ -146,10 +149,18 @@ class Checkpoints:
             self._damaged.add(step)
             logger.warning("%s is damaged, using the one before it", self._at(step).uri)
 
-    def load(self, step: int, model: nn.Module, optimizers: Optimizers) -> Progress:
-        """Put the state of that step into `model` and `optimizers`."""
+    def load(
+        self,
+        step: int,
+        model: nn.Module,
+        optimizers: Optimizers,
+        states: LaneStates | None = None,
+    ) -> Progress:
+        """Put the state of that step into `model`, `optimizers` and `states`."""
         saved = self._tensors(step)
         restore(model, optimizers, saved)
+        if states is not None:
+            states.restore(saved)
         if self._folder.remote:
             # Workers of one machine share what they download.
             self._group.count(0)
@@ -180,6 +191,7 @@ class Checkpoints:
         progress: Progress,
         wait: bool = False,
         must: bool = False,
+        states: LaneStates | None = None,
     ) -> float:
         """Begin to write the checkpoint of this step; seconds for which training stood still.
 
@@ -188,11 +200,13 @@ class Checkpoints:
         """
         began = time.perf_counter()
         self.settle()
+        state = named_state(model, optimizers)
+        mine = dict(pieces_to_write(state, self._group.rank, self._group.world_size))
+        if states is not None:
+            mine[STATE] = states.piece()
         pieces = {
             name: (self._copied(name, piece.local), piece.start, piece.shape)
-            for name, piece in pieces_to_write(
-                named_state(model, optimizers), self._group.rank, self._group.world_size
-            )
+            for name, piece in mine.items()
         }
         if self._group.device.type == "cuda":
             torch.cuda.synchronize(self._group.device)

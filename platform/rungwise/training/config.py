@@ -32,10 +32,10 @@ class GradientConfig(Fitting):
     global_batch_size: int = Field(default=256, ge=1)  # instances
     order: OrderConfig = OrderConfig()
     optimizer: AnyOptimizerConfig = OptimizerConfig()
-    precision: Precision = "float32"
+    precision: Precision = "auto"
     validation_every_steps: int = Field(default=1000, ge=1)
-    validation_instances: int = Field(default=2048, ge=1)
-    log_every_steps: int = Field(default=10, ge=1)
+    validation_instances: int = Field(default=512, ge=1)
+    log_every_steps: int = Field(default=20, ge=1)
     max_skipped_steps: int = Field(default=10, ge=0)  # because their gradient was not finite
     spike_factor: float = Field(default=1.5, gt=1)  # times the running median of the loss
     early_stop: EarlyStopConfig | None = None

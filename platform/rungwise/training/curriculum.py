@@ -16,11 +16,19 @@ from typing import Any
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig
 from rungwise.instances.kinds import AnyInstancesConfig, config_of
+from rungwise.instances.lanes import LaneOrder, lanes_of
 from rungwise.instances.masked import MaskedConfig
+from rungwise.instances.order import ReadOrder
 from rungwise.models.family import Family
 from rungwise.models.objectives import Batch
 from rungwise.training.config import GradientConfig
-from rungwise.training.feed import StepBatch, held_out_batches, open_source, step_batch
+from rungwise.training.feed import (
+    StepBatch,
+    held_out_batches,
+    held_out_in_lanes,
+    open_source,
+    step_batch,
+)
 from rungwise.training.parallel import Group
 
 READ_BY_NAME = ("instances", "longer_instances")  # the inputs of the stage
@@ -36,6 +44,7 @@ class Phase:
     validation: Callable[[], list[Batch]]  # the same instances each time
     tokens_per_byte: float | None = None  # of held-out text that is predicted token by token
     flops_per_token: float | None = None
+    lanes: range | None = None  # this worker's, where the model carries a state (lanes.py)
 
 
 def phase_at(phases: Sequence[Phase], step: int) -> Phase:
@@ -59,13 +68,26 @@ def read_in_turn(
     return turns
 
 
-def epochs_read(turns: list[tuple[int, Artifact]], steps: int, global_batch_size: int) -> float:
+def epochs_read(
+    model: Family,
+    turns: list[tuple[int, Artifact]],
+    steps: int,
+    global_batch_size: int,
+) -> float:
     """How often the first `steps` steps read the instances, each phase its own."""
     ends = [*(first for first, _ in turns[1:]), steps]
     return sum(
-        max(0, min(end, steps) - first) * global_batch_size / artifact.summary["instances"]["train"]
+        max(0, min(end, steps) - first)
+        * global_batch_size
+        / rows_per_epoch(model, artifact.summary["instances"]["train"], global_batch_size)
         for (first, artifact), end in zip(turns, ends, strict=True)
     )
+
+
+def rows_per_epoch(model: Family, instances: int, global_batch_size: int) -> int:
+    """How many of the instances an epoch reads: lanes are of equal length, so fewer than
+    `global_batch_size` of them are left out where the model carries a state."""
+    return instances - instances % global_batch_size if model.carries_state else instances
 
 
 def rows_for_length(micro_batch_size: int, first_length: int, length: int) -> int:
@@ -107,8 +129,14 @@ def _phase(
         open_source(instances, split, cache_bytes, compute.compile)
         for split in ("train", "validation")
     )
-    order = train_source.order(settings.seed, settings.order)
     objective = model.objective(settings.objective)
+    rows, lanes = train_source.rows_per_shard, None
+    order: ReadOrder | LaneOrder
+    if model.carries_state:
+        order = LaneOrder(rows, settings.seed, settings.global_batch_size)
+        lanes = lanes_of(settings.global_batch_size, group.rank, group.world_size)
+    else:
+        order = ReadOrder(rows, settings.seed, settings.order)
 
     def step(number: int) -> StepBatch:
         return step_batch(
@@ -122,23 +150,29 @@ def _phase(
             seed=settings.seed,
         )
 
+    held_out = (
+        functools.partial(held_out_in_lanes, lanes=settings.global_batch_size)
+        if model.carries_state
+        else held_out_batches
+    )
     return Phase(
         first_step,
         length,
         step,
         functools.partial(
-            held_out_batches,
+            held_out,
             validation_source,
             settings.validation_instances,
-            group.rank,
-            group.world_size,
-            micro_batch_size,
-            settings.seed,
+            rank=group.rank,
+            world_size=group.world_size,
+            micro_batch_size=micro_batch_size,
+            seed=settings.seed,
         ),
         tokens_per_byte(summary) if objective.is_code_length and "text_bytes" in summary else None,
         model.flops_per_token(
             summary["vocab_size"], length, objective, masked_a_row(config_of(instances))
         ),
+        lanes,
     )
 
 

@@ -28,9 +28,10 @@ from rungwise.core.randomness import bits
 from rungwise.instances import causal
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.kinds import config_of
+from rungwise.instances.lanes import LaneOrder, held_out_lanes
 from rungwise.instances.masked import MaskedBatch
 from rungwise.instances.masked_reader import MaskedReader
-from rungwise.instances.order import OrderConfig, ReadOrder
+from rungwise.instances.order import ReadOrder
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.objectives import Batch, CausalBatch, PretrainingBatch
 
@@ -55,8 +56,9 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
-    def order(self, seed: int, config: OrderConfig) -> ReadOrder:
-        """The order in which a run with this seed reads this split."""
+    @property
+    def rows_per_shard(self) -> NDArray[np.int64]:
+        """How many instances each shard holds, in manifest order."""
         ...
 
     def prefetch(self, shards: list[int]) -> None:
@@ -66,7 +68,10 @@ class Source(Protocol):
     def read(
         self, instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int, bins: int
     ) -> tuple[list[Batch], int]:
-        """These rows (B,) in so many micro-batches, and their real tokens."""
+        """These rows (B,) in so many micro-batches, and their real tokens.
+
+        Causal rows keep their order.
+        """
         ...
 
 
@@ -92,8 +97,9 @@ class MaskedSource:
     def __len__(self) -> int:
         return len(self._reader)
 
-    def order(self, seed: int, config: OrderConfig) -> ReadOrder:
-        return self._reader.order(seed, config)
+    @property
+    def rows_per_shard(self) -> NDArray[np.int64]:
+        return self._reader.reader.rows_per_shard
 
     def prefetch(self, shards: list[int]) -> None:
         self._reader.prefetch(shards)
@@ -116,8 +122,9 @@ class CausalSource:
     def __len__(self) -> int:
         return len(self._reader)
 
-    def order(self, seed: int, config: OrderConfig) -> ReadOrder:
-        return self._reader.order(seed, config)
+    @property
+    def rows_per_shard(self) -> NDArray[np.int64]:
+        return self._reader.rows_per_shard
 
     def prefetch(self, shards: list[int]) -> None:
         self._reader.store.prefetch(shards)
@@ -131,7 +138,7 @@ class CausalSource:
 
 def step_batch(
     source: Source,
-    order: ReadOrder,
+    order: ReadOrder | LaneOrder,
     step: int,
     global_batch_size: int,
     rank: int,
@@ -148,6 +155,8 @@ def step_batch(
     located = order.locate(order.positions_of(step, global_batch_size, rank, world_size))
     bins = bins_of(global_batch_size, world_size, micro_batch_size)
     batches, tokens = source.read(located.instances, located.epochs, seed, bins)
+    if located.continues is not None:
+        batches = _in_lanes(batches, np.arange(len(located.instances)), located.continues)
     return StepBatch(
         batches, tokens, located.instances, data_hash(located.instances, located.epochs)
     )
@@ -163,6 +172,39 @@ def held_out_batches(
         return []
     bins = bins_of(count, world_size, micro_batch_size)
     return source.read(mine, np.zeros_like(mine), seed, bins)[0]
+
+
+def held_out_in_lanes(
+    source: Source,
+    count: int,
+    lanes: int,
+    rank: int,
+    world_size: int,
+    micro_batch_size: int,
+    seed: int,
+) -> list[Batch]:
+    """The same instances as of `held_out_batches`, as contiguous text in so many lanes; those of
+    this worker, step after step."""
+    batches: list[Batch] = []
+    steps = held_out_lanes(source.rows_per_shard, min(count, len(source)), lanes, rank, world_size)
+    for lane, instances, continues in steps:
+        bins = -(-len(lane) // micro_batch_size)
+        read, _ = source.read(instances, np.zeros_like(instances), seed, bins)
+        batches += _in_lanes(read, lane, continues)
+    return batches
+
+
+def _in_lanes(
+    batches: list[Batch], lanes: NDArray[np.int64], continues: NDArray[np.bool_]
+) -> list[Batch]:
+    """Micro-batches that say which lane each of their rows is."""
+    stops = np.cumsum([len(batch.ids) for batch in batches])
+    return [
+        replace(batch, lanes=_tensor(lane), continues=_tensor(goes_on))
+        for batch, lane, goes_on in zip(
+            batches, np.split(lanes, stops[:-1]), np.split(continues, stops[:-1]), strict=True
+        )
+    ]
 
 
 def bins_of(rows: int, world_size: int, micro_batch_size: int) -> int:
@@ -204,7 +246,7 @@ def masked_micro_batches(
         )
 
 
-def causal_micro_batches(batch: causal.CausalBatch, bins: int) -> Iterator[CausalBatch]:
+def causal_micro_batches(batch: causal.CausalBlocks, bins: int) -> Iterator[CausalBatch]:
     """`batch` in bins, equal but for one row; boundaries left out where a bin has none."""
     column = np.arange(batch.ids.shape[1])
     for rows in np.array_split(np.arange(len(batch.ids)), bins):

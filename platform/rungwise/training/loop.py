@@ -18,18 +18,20 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import nn
 
 from rungwise.core.context import Reporter
 from rungwise.core.randomness import bits
-from rungwise.models.objectives import Objective
+from rungwise.models.objectives import CarriesState, Objective
 from rungwise.models.transformer import recompute_activations
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import GradientConfig, Precision
 from rungwise.training.curriculum import Phase, phase_at
 from rungwise.training.feed import Prefetched
+from rungwise.training.lanes import LaneStates
 from rungwise.training.optimizer import (
     build_optimizers,
     clip_gradients,
@@ -88,7 +90,8 @@ def train(
     """
     exchange = distribute(model, group, execution.parallel, execution.shard_workers)
     optimizers = build_optimizers(model, config.optimizer)
-    progress = checkpoints.resume(model, optimizers)
+    states = _lane_states(model, phases[0], config, group)
+    progress = checkpoints.resume(model, optimizers, states)
     if not progress.attempts or progress.step < config.steps:
         progress.attempts.append({"step": progress.step, "workers": group.world_size})
     recompute_activations(model, execution.recompute_activations)
@@ -128,6 +131,8 @@ def train(
             torch.manual_seed(int(bits(config.seed, step, group.rank)) >> 1)
             rate = learning_rate_at(spent_steps(progress, config), config.steps, config.optimizer)
             parts = [part.to(group.device, non_blocking=True) for part in batch.micro_batches]
+            if states is not None:
+                parts = [states.enter(part) for part in parts]
             now = time.monotonic()
             totals = StepTotals(
                 torch.stack([objective.counts(part) for part in parts]).sum(0),
@@ -143,11 +148,15 @@ def train(
                         losses = objective(model, part)
                     losses.loss(totals.counts).backward()
                 sums += losses.packed()
+                if states is not None:
+                    states.leave(part, losses.state)
             exchange.finish()
             norm = clip_gradients(model, config.optimizer)
             for optimizer in optimizers:
                 set_learning_rate(optimizer, rate)
             update(optimizers, norm.isfinite())
+            if states is not None:
+                states.settle(norm.isfinite())
             exchange.zero()
 
             must_leave = False
@@ -172,7 +181,9 @@ def train(
                 clock.restart(progress)
             if save or ends:
                 wait = ends or must_leave
-                clock.stalled += checkpoints.save(model, optimizers, progress, wait, must=ends)
+                clock.stalled += checkpoints.save(
+                    model, optimizers, progress, wait, must=ends, states=states
+                )
                 report_saves(checkpoints, progress, report, group)
     finally:
         feed.close()
@@ -196,15 +207,32 @@ def validate(
     model.eval()
     bfloat16 = uses_bfloat16(config.precision, group.device)
     total = torch.zeros(3, len(objective.parts), dtype=torch.float64, device=group.device)
+    states = _lane_states(model, phase, config, group)  # not those of training
     for batch in phase.validation():
+        part = batch.to(group.device)
+        if states is not None:
+            part = states.enter(part)
         with _precision(bfloat16, group):
-            total += objective(model, batch.to(group.device)).packed()
+            losses = objective(model, part)
+        if states is not None:
+            states.leave(part, losses.state)
+            states.settle(torch.tensor(True, device=group.device))
+        total += losses.packed()
     values = StepMetrics.metrics(group.sum(total), objective.parts)
     nats = values[f"{objective.parts[0]}_loss"]
     values["perplexity"] = math.exp(min(nats, 700.0))
     if phase.tokens_per_byte is not None:
         values["bits_per_byte"] = nats / math.log(2) * phase.tokens_per_byte
     return values | {"sequence_length": float(phase.sequence_length)}
+
+
+def _lane_states(
+    model: nn.Module, phase: Phase, config: GradientConfig, group: Group
+) -> LaneStates | None:
+    if phase.lanes is None:
+        return None
+    shape = cast(CarriesState, model).state_shape
+    return LaneStates(shape, phase.lanes, config.global_batch_size, group.device)
 
 
 def spent_steps(progress: Progress, config: GradientConfig) -> float:

@@ -2,6 +2,7 @@
 
     model/NAME                 parameters and buffers
     optimizer/PARAMETER/KEY    moments and counters, by the names of their parameters
+    lanes/state                what a model carries from step to step, a row a lane (lanes.py)
 
 A sharded tensor is cut along its first dimension, so a part of it is a range of rows of a named
 tensor. Whoever reads asks for the rows it holds, whichever workers wrote them; so a checkpoint fits

@@ -1,1 +1,1 @@
-"""What a machine of a cluster does to take part in it. systemd's units call it; people do not."""
+"""The steps by which an EC2 machine joins a cluster, called by systemd units and not by people."""

@@ -1,4 +1,4 @@
-"""`python -m rungwise.cluster.aws VERB`: what each unit of a machine starts.
+"""`python -m rungwise.cluster.aws VERB`: the command that each systemd unit of a machine starts.
 
     token        write the token of the cluster to TOKEN_FILE; the head makes it if there is none
     scratch      mount the instance store at RUNGWISE_SCRATCH, or make a folder there
@@ -8,7 +8,7 @@
     password     write the password of MLflow's database again, as RDS rotates it
     prometheus   become the Prometheus of the cluster
 
-The units are in infra/terraform/modules/bootstrap/templates. What is wanted beyond the verb is in
+The units are in infra/terraform/modules/bootstrap/templates. Everything beyond the verb is in
 machine.json.
 """
 
@@ -24,14 +24,14 @@ from rungwise.core.config import load
 from rungwise.core.errors import UserError
 
 _LOGGER = logging.getLogger("rungwise.cluster.aws")
-# botocore asks for the role's credentials once, for a second; a busy machine then has none. What a
-# verb becomes, and Ray's jobs, have these too.
+# botocore asks for the role's credentials once, for a second; a busy machine then has none. The
+# process that a verb becomes, and Ray's jobs, inherit these.
 _PATIENCE = {"AWS_METADATA_SERVICE_TIMEOUT": "5", "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "5"}
 VERBS = ("token", "scratch", "ray", "notice", "mlflow", "password", "prometheus")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one verb; status 2 and one line if the machine is not as it should be."""
+    """Run one verb; return status 2 and log one line if the machine is not as it should be."""
     if len(arguments) != 1 or arguments[0] not in VERBS:
         sys.stderr.write(f"usage: python -m rungwise.cluster.aws {'|'.join(VERBS)}\n")
         return 2

@@ -1,7 +1,7 @@
-"""What Ray's autoscaler on the head is told: machine.json's groups as Ray's node types.
+"""Write the config of Ray's autoscaler on the head: machine.json's groups as Ray's node types.
 
 Ray reads the file anew every round (autoscaler/v2/instance_manager/config.py), so it is replaced as
-a whole. The provider block is what AutoScalingGroups is made from.
+a whole. AutoScalingGroups is constructed from the provider block.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rungwise.cluster.description import Machine, Scaling
 from rungwise.core.errors import ConfigError
 
 PROVIDER = "rungwise.cluster.aws.autoscaling_groups.AutoScalingGroups"
-# Keys that Ray looks up without a default; all are for machines that Ray reaches by SSH.
+# Keys that Ray requires, though they only concern machines that Ray reaches by SSH.
 _UNUSED: dict[str, Any] = {
     "auth": {},
     "cluster_synced_files": [],
@@ -33,14 +33,14 @@ def write(machine: Machine, head_instance_id: str, path: Path) -> None:
     """Write the file for `ray start --head --autoscaling-config`, whole or not at all.
 
     `machine` is the head's description; `head_instance_id` is its RAY_CLOUD_INSTANCE_ID. Raises
-    ConfigError for resources that are no whole numbers and for a group named as the head's.
+    ConfigError for resources that are not whole numbers and for a group named like the head's.
     """
     assert machine.role == "head"
     assert machine.scaling is not None
     text = yaml.safe_dump(_config(machine, machine.scaling, head_instance_id), sort_keys=False)
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, "utf-8")
-    part.replace(path)
+    partial = path.with_name(f"{path.name}.part")
+    partial.write_text(text, "utf-8")
+    partial.replace(path)
 
 
 def _config(machine: Machine, scaling: Scaling, head_instance_id: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where Ray's autoscaler meets AWS: it decides, this sets the capacity of autoscaling groups.
+"""Ray's node provider for AWS: the autoscaler decides, this sets autoscaling groups' capacity.
 
 Ray 2.60's autoscaler v2 takes a node provider of its first version through NodeProviderAdapter
 (ray/autoscaler/v2/instance_manager/node_provider.py) and calls, from several threads: a listing in
@@ -55,15 +55,16 @@ from typing import Any
 import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
-from ray.autoscaler.node_provider import NodeProvider
-from ray.autoscaler.tags import (
+
+from rungwise.ray_private import (
     NODE_KIND_HEAD,
     NODE_KIND_WORKER,
     TAG_RAY_LAUNCH_REQUEST,
     TAG_RAY_NODE_KIND,
     TAG_RAY_USER_NODE_TYPE,
+    InstanceReconcileConfig,
+    NodeProvider,
 )
-from ray.autoscaler.v2.instance_manager.config import InstanceReconcileConfig
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ _RETRIES = {"mode": "standard", "total_max_attempts": 5}
 
 @dataclass(frozen=True)
 class _Group:
-    """An autoscaling group as AWS says it is; `machines` are the live ones, True if in service."""
+    """An autoscaling group as AWS reports it; `machines` are the live ones, True if in service."""
 
     name: str
     minimum: int
@@ -86,7 +87,7 @@ class _Group:
 
 @dataclass(eq=False)
 class _Want:
-    """Machines of a request of Ray that have not appeared yet."""
+    """Machines that Ray has requested and that have not appeared yet."""
 
     group: str
     count: int
@@ -136,11 +137,11 @@ class AutoScalingGroups(NodeProvider):
             ]
 
     def is_running(self, node_id: str) -> bool:
-        """Whether AWS has it in service, at the last listing."""
+        """Whether AWS had the machine in service at the last listing."""
         return self._listed[node_id][1]
 
     def node_tags(self, node_id: str) -> dict[str, str]:
-        """Ray's tags: head or worker, and the group. AWS does not say which request it came of."""
+        """Ray's tags: head or worker, and the group. AWS does not say which request made it."""
         kind = NODE_KIND_HEAD if node_id == self._head_id else NODE_KIND_WORKER
         return {TAG_RAY_NODE_KIND: kind, TAG_RAY_USER_NODE_TYPE: self._listed[node_id][0]}
 
@@ -220,19 +221,19 @@ class AutoScalingGroups(NodeProvider):
         )
 
     def _read(self) -> dict[str, _Group]:
-        """All groups as AWS says they are; machines seen for the first time come off the wants."""
+        """Read all groups from AWS; machines seen for the first time come off the wants."""
         pages = self._client.get_paginator("describe_auto_scaling_groups").paginate(
             AutoScalingGroupNames=[named["autoscaling_group"] for named in self._named.values()],
             PaginationConfig={"PageSize": _PAGE},
         )
-        found = {
+        answers = {
             group["AutoScalingGroupName"]: group
             for page in pages
             for group in page["AutoScalingGroups"]
         }
         groups = {}
         for name, named in self._named.items():
-            answer = found.get(named["autoscaling_group"])
+            answer = answers.get(named["autoscaling_group"])
             if answer is None:
                 raise RuntimeError(
                     f"AWS knows no autoscaling group {named['autoscaling_group']} (group {name})"
@@ -280,7 +281,7 @@ class AutoScalingGroups(NodeProvider):
             self._set(group, level)
 
     def _lower(self, name: str, group: _Group) -> None:
-        """Give up what has been spare for long enough."""
+        """Give up capacity that has been spare for long enough."""
         level = max(group.minimum, len(group.machines) + self._wanted(name))
         if level >= group.desired:
             self._spare_since.pop(name, None)
@@ -288,7 +289,7 @@ class AutoScalingGroups(NodeProvider):
             self._set(group, level)
 
     def _settle(self, name: str, group: _Group) -> None:
-        """Raise what waited for the maximum, lower what is spare."""
+        """Raise capacity that waited for the maximum, and lower what is spare."""
         try:
             self._raise(name, group)
             self._lower(name, group)

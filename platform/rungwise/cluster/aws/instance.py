@@ -1,4 +1,4 @@
-"""What EC2 says of this machine: the instance metadata service, version 2.
+"""The instance metadata service of EC2, version 2, which describes this machine.
 
 Every request carries a session token, which a PUT gives; the service answers no other. Botocore
 reads credentials from the same place and honours the same variable for another address of it.
@@ -27,7 +27,7 @@ class InstanceMetadata:
         self._session: str | None = None
 
     def get(self, path: str) -> str | None:
-        """The entry, None if there is none. Raises OSError if the service does not answer."""
+        """The entry at `path`, or None. Raises OSError if the service does not answer."""
         try:
             return self._request(path)
         except urllib.error.HTTPError as error:

@@ -1,4 +1,4 @@
-"""Tells Ray that AWS takes this spot instance back, so that what runs here is saved and moved.
+"""Tell Ray when AWS takes this spot instance back, so that its work is saved and moved.
 
 AWS announces an interruption about two minutes ahead and advises to look every five seconds; a
 recommendation to rebalance only says that one has become likely, and drains nothing.
@@ -29,13 +29,13 @@ _CALL_SECONDS = 10.0
 
 
 class Entries(Protocol):
-    """Where notices are looked for."""
+    """The metadata service, as far as the watch reads it."""
 
     def get(self, path: str) -> str | None: ...
 
 
 class Cluster(Protocol):
-    """What a notice needs of Ray."""
+    """The Ray cluster, as far as the watch needs it."""
 
     def nodes_here(self) -> list[str]: ...
 
@@ -51,9 +51,9 @@ class Notice:
 
 
 def parse(text: str) -> Notice:
-    """`{"action": "terminate", "time": "2026-03-01T08:22:00Z"}`, as AWS writes it."""
-    found = json.loads(text)
-    return Notice(found["action"], datetime.fromisoformat(found["time"]).timestamp())
+    """Parse AWS's `{"action": "terminate", "time": "2026-03-01T08:22:00Z"}`."""
+    announced = json.loads(text)
+    return Notice(announced["action"], datetime.fromisoformat(announced["time"]).timestamp())
 
 
 class Watch:
@@ -66,8 +66,10 @@ class Watch:
         self._rebalance: str | None = None
 
     def look(self) -> None:
-        """One look. Raises OSError if AWS does not answer, RayError or RuntimeError if Ray does not
-        or refuses."""
+        """Look once for a notice.
+
+        Raises OSError if AWS does not answer, RayError or RuntimeError if Ray does not or refuses.
+        """
         rebalance = self._entries.get(_REBALANCE)
         if rebalance is not None and rebalance != self._rebalance:
             _LOGGER.info(
@@ -78,7 +80,7 @@ class Watch:
         if text is None:
             return
         notice = parse(text)
-        # A raylet that was started again meanwhile is another node.
+        # A raylet that was restarted meanwhile is another node.
         for node in self._cluster.nodes_here():
             if node not in self._drained:
                 self._cluster.drain(node, notice)
@@ -90,7 +92,7 @@ class Watch:
 
 
 def watch(machine: Machine) -> None:
-    """Look every two seconds, for ever. Ray's token comes by the variables of the unit."""
+    """Look every two seconds, for ever. Ray's token is in the unit's environment variables."""
     from ray.exceptions import RayError
 
     assert machine.head_address is not None
@@ -107,8 +109,10 @@ def watch(machine: Machine) -> None:
 
 
 class RayCluster:
-    """The cluster at `head`, as `ray drain-node` sees it; a command of its own takes seconds to
-    start, which are missing at the end of a short notice."""
+    """The cluster at `head`, drained as `ray drain-node` does it.
+
+    The command itself takes seconds to start, too long after a short notice.
+    """
 
     def __init__(self, head: str, address: str) -> None:
         self._head = head
@@ -117,22 +121,18 @@ class RayCluster:
 
     def nodes_here(self) -> list[str]:
         """The ids, in hexadecimal, of the living nodes with this machine's address."""
-        from ray.core.generated.gcs_pb2 import (
-            GcsNodeInfo,  # pyright: ignore[reportAttributeAccessIssue]
-        )
+        from rungwise.ray_private import GcsNodeInfo
 
-        found = self._connected().get_all_node_info(
+        nodes = self._connected().get_all_node_info(
             timeout=_CALL_SECONDS, state_filter=GcsNodeInfo.GcsNodeState.ALIVE
         )
         return [
-            node.hex() for node, info in found.items() if info.node_manager_address == self._address
+            node.hex() for node, info in nodes.items() if info.node_manager_address == self._address
         ]
 
     def drain(self, node: str, notice: Notice) -> None:
-        """Raises RuntimeError if Ray refuses."""
-        from ray.core.generated.autoscaler_pb2 import (
-            DrainNodeReason,  # pyright: ignore[reportAttributeAccessIssue]
-        )
+        """Drain `node` until the deadline of `notice`. Raises RuntimeError if Ray refuses."""
+        from rungwise.ray_private import DrainNodeReason
 
         accepted, why = self._connected().drain_node(
             node,
@@ -145,7 +145,7 @@ class RayCluster:
             raise RuntimeError(f"Ray refused to drain node {node}: {why}")
 
     def _connected(self) -> Any:
-        from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]
+        from rungwise.ray_private import GcsClient
 
         if self._client is None:
             # Ray 2.60 does not find every name that the machine finds.

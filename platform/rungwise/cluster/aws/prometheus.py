@@ -1,4 +1,4 @@
-"""Becomes the Prometheus of a cluster, on the head: Ray itself tells it which nodes there are."""
+"""Run the Prometheus of a cluster on the head; Ray itself tells it which nodes there are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INTERVAL = "15s"
 
 
 def command(config: Path, storage: Path) -> list[str]:
-    """The server, on loopback: it is reached by port forwarding."""
+    """The command of the server, which listens on loopback and is reached by port forwarding."""
     return [
         BINARY,
         f"--config.file={config}",

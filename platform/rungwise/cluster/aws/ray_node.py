@@ -1,4 +1,4 @@
-"""Becomes the Ray node of a machine: `ray start`, with what the description and EC2 say of it."""
+"""Run the Ray node of a machine: `ray start`, set up from its description and EC2's metadata."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _POLLS_A_MESSAGE = 30
 
 @dataclass(frozen=True)
 class Identity:
-    """What EC2 says of this machine."""
+    """The identity of this machine, from EC2's metadata."""
 
     instance_id: str
     address: str
@@ -36,7 +36,7 @@ class Identity:
 
 def identity(metadata: InstanceMetadata) -> Identity:
     """Ask the metadata service. Raises UserError if it does not answer or an entry is missing."""
-    found = []
+    entries = []
     for path in ("instance-id", "local-ipv4", "placement/availability-zone"):
         try:
             value = metadata.get(path)
@@ -44,20 +44,20 @@ def identity(metadata: InstanceMetadata) -> Identity:
             raise UserError(f"the instance metadata service does not answer: {error}") from error
         if value is None:
             raise UserError(f"the instance metadata service has no {path}")
-        found.append(value)
-    return Identity(*found)
+        entries.append(value)
+    return Identity(*entries)
 
 
 def node_of(
     machine: Machine,
-    this: Identity,
+    identity: Identity,
     scratch: Path,
     head: str | None = None,
     autoscaling_config: Path | None = None,
 ) -> Node:
     """The Ray node that this machine is; `head` is the address to join, None on the head."""
     return Node(
-        address=this.address,
+        address=identity.address,
         temp_dir=scratch / "ray",
         head=head,
         resources=machine.resources,
@@ -66,19 +66,19 @@ def node_of(
     )
 
 
-def variables_of(machine: Machine, this: Identity) -> dict[str, str]:
-    """By which Ray's autoscaler knows the machine, and what jobs find set."""
+def variables_of(machine: Machine, identity: Identity) -> dict[str, str]:
+    """The environment variables by which Ray's autoscaler knows the machine, and those for jobs."""
     variables = {
-        "RAY_CLOUD_INSTANCE_ID": this.instance_id,
+        "RAY_CLOUD_INSTANCE_ID": identity.instance_id,
         "RAY_NODE_TYPE_NAME": machine.group,  # also the label ray.io/node-group, and so on
         "RAY_NODE_MARKET_TYPE": "spot" if machine.spot else "on-demand",
         "RAY_NODE_REGION": machine.region,
-        "RAY_NODE_ZONE": this.zone,
+        "RAY_NODE_ZONE": identity.zone,
         "AWS_DEFAULT_REGION": machine.region,
     }
     if machine.role == "head":
         variables["RAY_enable_autoscaler_v2"] = "1"
-        # A machine that has not joined by then never will; Ray would pay for it an hour.
+        # A machine that has not joined by then never will; Ray would keep paying for an hour.
         variables["RAY_AUTOSCALER_RECONCILE_ALLOCATE_STATUS_TIMEOUT_S"] = str(_JOIN_SECONDS)
     if machine.tracking_uri is not None:
         variables["MLFLOW_TRACKING_URI"] = machine.tracking_uri
@@ -105,13 +105,15 @@ def become_node(machine: Machine) -> None:
 
 
 def _wait_for(head: str) -> str:
-    """The numbers of the head's address, when it takes connections; it may start later, or be
-    replaced. Ray 2.60 does not find every name that the machine finds (/etc/hosts for one)."""
+    """Wait until the head, which may start later or be replaced, accepts connections.
+
+    Returns its IP address, as Ray 2.60 does not resolve every name that the machine does.
+    """
     polls = 0
     while True:
         try:
-            with socket.create_connection((head, GCS_PORT), timeout=_POLL_SECONDS) as found:
-                return found.getpeername()[0]
+            with socket.create_connection((head, GCS_PORT), timeout=_POLL_SECONDS) as connection:
+                return connection.getpeername()[0]
         except OSError as error:
             if polls % _POLLS_A_MESSAGE == 0:
                 _LOGGER.info(f"waiting for the head at {head}:{GCS_PORT} ({error})")

@@ -1,9 +1,9 @@
-"""The folder where Ray spills: on the disks that an instance brings, or else on its root disk.
+"""The folder where Ray spills: on the instance's own disks, or else on its root disk.
 
-Instance-store disks are empty when an instance starts and keep their content over a reboot; so
-what this made is found again by its label. Several become one RAID 0, for their throughput adds
-up and nothing on them is to be kept. The Deep Learning AMI mounts them itself: then the folder lies
-there.
+Instance-store disks are empty when an instance starts and keep their content over a reboot, so a
+file system made here is recognised by its label. Several disks become one RAID 0, as their
+throughput adds up and nothing on them has to last. The Deep Learning AMI mounts them itself; then
+the folder is placed there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COLUMNS = "PATH,MODEL,TYPE,FSTYPE,LABEL,MOUNTPOINTS"
 
 @dataclass(frozen=True)
 class Disks:
-    """The instance store as it was found."""
+    """The state of the instance store."""
 
     empty: tuple[str, ...]  # devices that hold nothing
     labelled: str | None  # a file system that an earlier boot made
@@ -41,12 +41,12 @@ class Disks:
 
 
 def scratch_folder() -> Path:
-    """Where the unit says that the folder is."""
+    """The folder named in the unit's environment."""
     return Path(os.environ[VARIABLE])
 
 
 def provide_scratch() -> None:
-    """Have the folder, on the best disk there is, for the user of the services alone."""
+    """Make the folder on the best disk there is, closed to all but the services' user."""
     folder = scratch_folder()
     folder.mkdir(parents=True, exist_ok=True)
     if folder.is_mount():
@@ -63,7 +63,7 @@ def provide_scratch() -> None:
 
 
 def find_disks(lsblk: str) -> Disks:
-    """Read `lsblk --json`: instance-store disks and what lies on them."""
+    """Find the instance-store disks, and what is on them, in the output of `lsblk --json`."""
     disks = [
         disk
         for disk in json.loads(lsblk)["blockdevices"]
@@ -79,7 +79,7 @@ def find_disks(lsblk: str) -> Disks:
 
 
 def plan(disks: Disks, folder: Path, has_mdadm: bool) -> Iterator[Sequence[str]]:
-    """The commands that put `folder` on them; none if it is to lie on the root disk."""
+    """The commands that put `folder` on the disks; none if it stays on the root disk."""
     if disks.mounted is not None:
         place = f"{disks.mounted.rstrip('/')}/{_LABEL}"
         yield ["mkdir", "--parents", place]

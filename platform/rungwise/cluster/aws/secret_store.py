@@ -1,4 +1,4 @@
-"""Secrets Manager, with the rights of the machine's role."""
+"""Read and write AWS Secrets Manager, with the rights of the machine's role."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rungwise.core.errors import UserError
 
 
 def read_secret(arn: str, region: str) -> str | None:
-    """The value of a secret, None as long as it has none.
+    """The value of a secret, or None if it has none yet.
 
     Raises UserError if AWS refuses or does not answer.
     """
@@ -19,7 +19,7 @@ def read_secret(arn: str, region: str) -> str | None:
     try:
         return _client(region).get_secret_value(SecretId=arn)["SecretString"]
     except ClientError as error:
-        # A secret that was made and not yet filled answers so.
+        # The answer for a secret that exists but has no value yet.
         if error.response["Error"]["Code"] == "ResourceNotFoundException":
             return None
         raise UserError(f"cannot read the secret {arn}: {error}") from error

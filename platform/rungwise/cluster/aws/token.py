@@ -19,35 +19,35 @@ _LOGGER = logging.getLogger(__name__)
 
 TOKEN_FILE = Path("/etc/rungwise/token")
 SERVICE_USER = "rungwise"
-# As many as `ray get-auth-token --generate` takes.
+# The same as `ray get-auth-token --generate`.
 _TOKEN_BYTES = 32
 _POLL_SECONDS = 5.0
 _POLLS_A_MESSAGE = 12
 
 
 def provide_token(machine: Machine, path: Path = TOKEN_FILE, user: str = SERVICE_USER) -> None:
-    """Write the token where Ray reads it, for its user alone; wait until there is one."""
+    """Wait for the cluster's token and write it where Ray reads it, for its user alone."""
     polls = 0
-    while not (found := _if_readable(machine)):
+    while not (token := _if_readable(machine)):
         if polls % _POLLS_A_MESSAGE == 0:
             _LOGGER.info("waiting for the token, which the head makes")
         polls += 1
         time.sleep(_POLL_SECONDS)
     entry = pwd.getpwnam(user)
-    write_private(path, found, (entry.pw_uid, entry.pw_gid))
+    write_private(path, token, (entry.pw_uid, entry.pw_gid))
     _LOGGER.info(f"the token of cluster {machine.cluster} is in {path}")
 
 
 def _if_readable(machine: Machine) -> str | None:
     assert machine.token_secret is not None
     try:
-        found = read_secret(machine.token_secret, machine.region)
-        if found is None and machine.role == "head":
+        token = read_secret(machine.token_secret, machine.region)
+        if token is None and machine.role == "head":
             put_secret(machine.token_secret, machine.region, secrets.token_hex(_TOKEN_BYTES))
             _LOGGER.info("a token was made")
-            # What is there counts: workers read it too.
-            found = read_secret(machine.token_secret, machine.region)
+            # Read it back: what the store holds counts, as workers read it too.
+            token = read_secret(machine.token_secret, machine.region)
     except UserError as error:  # a new role is not known everywhere at once
         _LOGGER.info("%s", error)
         return None
-    return found
+    return token

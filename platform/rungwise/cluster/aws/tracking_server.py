@@ -1,7 +1,7 @@
-"""Becomes the MLflow server of a cluster: PostgreSQL for what is logged, the bucket for files.
+"""Run the MLflow server of a cluster, with runs in PostgreSQL and files in the bucket.
 
-libpq reads the password from a file at every new connection, so it stands neither among arguments
-nor in variables, and a rotated one counts as soon as the file is written again.
+libpq reads the password from a file at every new connection, so it appears neither in arguments nor
+in variables, and a rotated one takes effect as soon as the file is rewritten.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ def become_server(machine: Machine, folder: Path = RUNTIME_FOLDER) -> None:
 
 
 def write_password(machine: Machine, folder: Path = RUNTIME_FOLDER) -> str:
-    """Write libpq's password file; the user's name. Raises UserError if the secret is no good."""
+    """Write libpq's password file and return the user's name.
+
+    Raises UserError if the secret is malformed.
+    """
     assert machine.database is not None
     user, password = _credentials(machine.database, machine.region)
     write_private(folder / _PASSWORD_FILE, password_line(machine.database, user, password))
@@ -49,7 +52,7 @@ def password_line(database: Database, user: str, password: str) -> str:
 
 
 def command(machine: Machine, user: str) -> list[str]:
-    """The server on all addresses; the subnet is private and the security group chooses."""
+    """The server's command; it listens on all addresses, and the security group filters."""
     assert machine.database is not None
     assert machine.artifact_uri is not None
     database = machine.database
@@ -64,7 +67,7 @@ def command(machine: Machine, user: str) -> list[str]:
 
 
 def environment(machine: Machine, password_file: Path) -> Mapping[str, str]:
-    """Where the password is; no calls home, and no runner of jobs that nobody gives."""
+    """The server's environment: its password file, no telemetry, and no job runner."""
     return {
         "PGPASSFILE": str(password_file),
         "AWS_DEFAULT_REGION": machine.region,
@@ -76,8 +79,8 @@ def environment(machine: Machine, password_file: Path) -> Mapping[str, str]:
 def _credentials(database: Database, region: str) -> tuple[str, str]:
     text = read_secret(database.secret, region)
     try:
-        found = json.loads(text or "")
-        return str(found["username"]), str(found["password"])
+        credentials = json.loads(text or "")
+        return str(credentials["username"]), str(credentials["password"])
     except (ValueError, KeyError, TypeError):
         # Without the cause: its message could hold the secret.
         raise UserError(

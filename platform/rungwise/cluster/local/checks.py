@@ -1,4 +1,4 @@
-"""What is checked before a cluster is started: what was asked for, and what this machine has."""
+"""Checks before a local cluster is started: the options, and the room on this machine."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rungwise.core.errors import UserError
 from rungwise.core.storage import is_remote
 
 MAX_NODES = 32
-# What the processes take before there is work: measured with 2 nodes, rounded up.
+# Memory of the processes before there is work: measured with 2 nodes, rounded up.
 _MEMORY_GIB, _MEMORY_GIB_PER_NODE = 1.0, 0.5
 _DISK_GIB = 1.0
 
 
 def check_nodes(nodes: int, cpus: int | None) -> None:
-    """Raises UserError for numbers that cannot be, and for a machine without the addresses."""
+    """Raise UserError for impossible numbers, and if this machine lacks the loopback addresses."""
     if not 1 <= nodes <= MAX_NODES:
         raise UserError(f"--nodes is {nodes}; expected 1 to {MAX_NODES}")
     if cpus is not None and cpus < 1:
@@ -38,7 +38,7 @@ def check_nodes(nodes: int, cpus: int | None) -> None:
 
 
 def local_root(root: str) -> Path:
-    """The folder, made if it is not there. Raises UserError if that cannot be."""
+    """The folder `root`, made if it does not exist. Raises UserError if it cannot be used."""
     if is_remote(root):
         raise UserError(
             f"--root is {root}; expected a folder of this machine, where MLflow's store lies too. "
@@ -57,7 +57,7 @@ def local_root(root: str) -> Path:
 
 
 def check_room(nodes: int, root: Path) -> None:
-    """Raises UserError if memory or disk is too short to start at all."""
+    """Raise UserError if there is too little memory or disk to start at all."""
     needed = _MEMORY_GIB + _MEMORY_GIB_PER_NODE * nodes
     available = psutil.virtual_memory().available / 2**30
     if available < needed:

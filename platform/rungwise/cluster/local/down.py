@@ -20,13 +20,13 @@ _POLL_SECONDS = 0.5
 
 
 def down_command(name: str | None) -> int:
-    """End the cluster of that name, or the only one; the process's exit status."""
+    """End the cluster of that name, or the only one; return the exit status."""
     down(name, Console())
     return OK
 
 
 def down(name: str | None, console: Console) -> None:
-    """Stop its jobs, end its processes, remove its token and record; logs stay.
+    """Stop the cluster's jobs, end its processes, remove its token and record; logs stay.
 
     Raises UserError if there is none of that name, or several and no name.
     """
@@ -51,7 +51,7 @@ def down(name: str | None, console: Console) -> None:
 
 
 def _stop_jobs(cluster: RegisteredCluster) -> int:
-    """Let running jobs close their runs; how many there were. A cluster that is silent has none."""
+    """Stop running jobs so that they close their runs; return how many there were."""
     token = Path(cluster.token_path)
     count = 0
     with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What each node of a cluster here may say it has: this machine's cores and GPUs, divided."""
+"""Divide this machine's cores and GPUs among the nodes of a local cluster."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class Share:
 
     @property
     def resources(self) -> dict[str, float]:
-        """As `ray start` wants them."""
+        """The resources of the node, for `ray start`."""
         gpus = {} if self.devices is None else {"GPU": float(len(self.devices))}
         return {"CPU": float(self.cpus), **gpus}
 
     @property
     def environment(self) -> dict[str, str]:
-        """What keeps a node from counting, and giving away, another node's GPUs."""
+        """The variable that keeps a node from counting, and giving away, another node's GPUs."""
         return {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": ",".join(self.devices)}
 
 
 def divide(nodes: int, cores: int, devices: list[str]) -> list[Share]:
-    """A share a node: as many CPUs as there are cores in all, but one at least; each GPU once."""
+    """A share for each node: the cores divided, at least one each, and every GPU once."""
     shares = []
     for number in range(nodes):
         cpus = max(1, cores // nodes + (number < cores % nodes))
@@ -36,12 +36,12 @@ def divide(nodes: int, cores: int, devices: list[str]) -> list[Share]:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def devices() -> list[str]:
-    """Names of the GPUs that this process sees, as CUDA_VISIBLE_DEVICES has them."""
+    """The GPUs that this process sees, named as in CUDA_VISIBLE_DEVICES."""
     import torch
 
     count = torch.cuda.device_count()

@@ -8,8 +8,8 @@ import socket
 
 from rungwise.core.errors import UserError
 
-# Below what the kernel hands out by itself (from 32768 on Linux), so that nothing that is started
-# meanwhile is given one of them.
+# Below the kernel's ephemeral ports (from 32768 on Linux), so that no process started meanwhile is
+# given one of them.
 _QUIET = range(20000, 32000)
 _NEIGHBOURS = 100
 
@@ -21,7 +21,7 @@ class Ports:
         self._given: set[int] = set()
 
     def wanted(self, port: int, option: str) -> int:
-        """That port and no other. Raises UserError if it is taken."""
+        """Take exactly this port. Raises UserError if it is taken."""
         if not 1024 <= port <= 65535:
             raise UserError(f"{option} is {port}; expected a port from 1024 to 65535")
         if port in self._given or not is_free(port):
@@ -30,7 +30,7 @@ class Ports:
         return port
 
     def near(self, port: int) -> int:
-        """That port, or the next above it that is free."""
+        """Take this port, or the next free one above it."""
         for candidate in range(port, min(port + _NEIGHBOURS, 65536)):
             if candidate not in self._given and is_free(candidate):
                 self._given.add(candidate)
@@ -38,7 +38,7 @@ class Ports:
         raise UserError(f"no port is free from {port} to {port + _NEIGHBOURS - 1} on this machine")
 
     def any(self) -> int:
-        """One that no server has by custom."""
+        """Take a free port in a range that no common server uses."""
         return self.near(random.choice(_QUIET))
 
 
@@ -48,7 +48,7 @@ def is_free(port: int) -> bool:
 
 
 def can_bind(address: str, port: int = 0) -> bool:
-    """True if a server can listen there: the address is this machine's, and the port is free."""
+    """True if a server can listen: the address is this machine's, and the port is free."""
     with contextlib.suppress(OSError), socket.socket() as probe:
         # As servers do: connections of one that has ended do not hold its port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

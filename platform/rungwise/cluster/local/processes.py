@@ -1,9 +1,9 @@
-"""The processes of a cluster: started so that they outlive the command, found again, ended.
+"""The processes of a local cluster: start them to outlive the command, find them and end them.
 
 Each inherits a mark in its environment, the cluster's scratch folder, which no other cluster has.
-By it those are found whose parents have ended, and those that were started in the moment before
-`rungwise up` was killed. A recorded process is known by its id and its start, so that a process
-that was given the id later is left alone.
+The mark identifies those whose parents have ended, and those started in the moment before
+`rungwise up` was killed. A recorded process is identified by its id and its start, so that a
+process that was given the id later is left alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def marked(environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
 def start(
     what: str, command: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> tuple[psutil.Popen, Process]:
-    """Start a process that no signal of this terminal reaches; what it prints goes to `log`."""
+    """Start a process that no signal of this terminal reaches, with its output in `log`."""
     with log.open("w") as stream:
         process = psutil.Popen(
             command,
@@ -52,7 +52,7 @@ def running(recorded: Process) -> psutil.Process | None:
     """The recorded process, None if it has ended, whoever has its id now."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(recorded.pid)
-        # The clock of starts is that of the machine, which may be set right by parts of a second.
+        # The machine's clock may have been adjusted by parts of a second since.
         same = abs(process.create_time() - recorded.started) < 1.0
         if same and process.status() != psutil.STATUS_ZOMBIE:
             return process
@@ -60,20 +60,22 @@ def running(recorded: Process) -> psutil.Process | None:
 
 
 def family(recorded: Iterable[Process], scratch: Path | None) -> list[psutil.Process]:
-    """Every living process of the cluster: recorded, below those, or with its mark."""
-    found = [process for entry in recorded if (process := running(entry))]
+    """Every living process of the cluster: recorded, a child of those, or with its mark."""
+    processes = [process for entry in recorded if (process := running(entry))]
     if scratch is not None:
-        found += [one for one in psutil.process_iter() if _mark(one) == str(scratch)]
-    for process in list(found):
+        processes += [
+            process for process in psutil.process_iter() if _mark(process) == str(scratch)
+        ]
+    for process in list(processes):
         with contextlib.suppress(psutil.NoSuchProcess):
-            found += process.children(recursive=True)
-    alive = {process.pid: process for process in found if _alive(process)}
+            processes += process.children(recursive=True)
+    alive = {process.pid: process for process in processes if _alive(process)}
     alive.pop(os.getpid(), None)
     return list(alive.values())
 
 
 def end(recorded: Sequence[Process], scratch: Path | None) -> int:
-    """End every process of the cluster, asked first and then killed; how many there were.
+    """End every process of the cluster, asking first and then killing; return how many there were.
 
     Raises UserError if one cannot be ended.
     """
@@ -81,7 +83,9 @@ def end(recorded: Sequence[Process], scratch: Path | None) -> int:
     before = len(left)
     for last in (False, True):
         asked = [
-            one for entry in recorded if (entry.what in _LAST) == last and (one := running(entry))
+            process
+            for entry in recorded
+            if (entry.what in _LAST) == last and (process := running(entry))
         ]
         for process in asked:
             with contextlib.suppress(psutil.NoSuchProcess):

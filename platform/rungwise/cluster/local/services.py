@@ -1,4 +1,4 @@
-"""What runs in a cluster of this machine: each part's command, and how to ask if it answers."""
+"""The services of a local cluster: the command of each, and how to ask whether it answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SCRAPE = "10s"
 
 
 def address_of(number: int) -> str:
-    """The address of node 0 (the head), 1, 2 and so on. Ray replaces 127.0.0.1, these it keeps."""
+    """The address of node 0 (the head), 1, 2 and so on; Ray would replace 127.0.0.1."""
     return f"127.0.0.{number + 2}"
 
 
@@ -60,10 +60,10 @@ def ray_node(
 
 
 def mlflow(root: Path, port: int) -> list[str]:
-    """A server of the store that a run on this machine with the same root writes to.
+    """The command of an MLflow server for the store that local runs with the same root write to.
 
     Artifacts go to their folder directly, as they do in such a run, and not through the server: an
-    experiment keeps the place it was made with, and without the server that would be out of reach.
+    experiment keeps the location it was made with, which must be reachable without the server.
     """
     uri = default_uri(Folder.at(root), None)
     location = artifact_location(uri)
@@ -74,7 +74,7 @@ def mlflow(root: Path, port: int) -> list[str]:
 
 
 def prometheus(folder: Path, dashboard: str, token: Path, port: int) -> list[str] | None:
-    """Prometheus on what Ray's dashboard says there is to measure; None if it is not installed."""
+    """The command of a Prometheus that scrapes Ray's nodes; None if it is not installed."""
     binary = shutil.which("prometheus")
     if binary is None:
         return None
@@ -86,7 +86,7 @@ def prometheus(folder: Path, dashboard: str, token: Path, port: int) -> list[str
 
 
 def answers(url: str) -> bool:
-    """True if a server says 200 there."""
+    """True if a server answers 200 at `url`."""
     try:
         _ask(url)
     except (OSError, ValueError):
@@ -120,7 +120,7 @@ def jobs(dashboard: str, token: Path) -> list[dict[str, Any]]:
 
 
 def stop_job(dashboard: str, token: Path, submission_id: str) -> None:
-    """Ask for the end of a job; as with Ctrl-C its run is closed. Raises OSError if refused."""
+    """Stop a job, which closes its run as with Ctrl-C. Raises OSError if refused."""
     _ask(f"{dashboard}/api/jobs/{submission_id}/stop", "POST", token)
 
 
@@ -128,7 +128,7 @@ def _ask(url: str, method: str = "GET", token: Path | None = None) -> bytes:
     request = urllib.request.Request(url, method=method)
     if token is not None:
         request.add_header("Authorization", f"Bearer {token.read_text().strip()}")
-    # No proxy: it would not find this machine's loopback.
+    # No proxy, which could not reach this machine's loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=_ANSWER_SECONDS) as answer:
         return answer.read()

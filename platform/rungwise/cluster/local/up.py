@@ -1,8 +1,8 @@
-"""`rungwise up`: start Ray's nodes, MLflow and Prometheus, wait until all answer, say where.
+"""`rungwise up`: start Ray's nodes, MLflow and Prometheus, wait until all answer, print addresses.
 
-All of it goes on when the command has ended. Each process is written down as it starts, so that
+All of it keeps running when the command has ended. Each process is recorded as it starts, so that
 `rungwise down` can end what a killed `up` left; an `up` that fails or is interrupted ends what it
-started itself.
+started.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OLD_MLFLOW = "out-of-date database schema"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user asked for. None is for the platform to choose."""
+    """The options of `rungwise up`; None leaves the choice to the platform."""
 
     name: str = "local"
     nodes: int = 2
@@ -48,7 +48,7 @@ class Wanted:
 
 
 def up_command(wanted: Wanted) -> int:
-    """Start the cluster, or say that it runs; the process's exit status."""
+    """Start the cluster, or say that it runs already; return the exit status."""
     console = Console()
     try:
         show(up(wanted, console), console)
@@ -65,10 +65,10 @@ def up(wanted: Wanted, console: Console) -> RegisteredCluster:
     """
     folder = ClusterFolder(wanted.name)
     with folder.locked():
-        there = _there(folder, console)
-        if there is not None:
-            console.print(f"the cluster {there.name} runs already")
-            return there
+        running_cluster = _running_cluster(folder, console)
+        if running_cluster is not None:
+            console.print(f"the cluster {running_cluster.name} runs already")
+            return running_cluster
         check_nodes(wanted.nodes, wanted.cpus)
         root = local_root(wanted.root)
         check_room(wanted.nodes, root)
@@ -90,7 +90,7 @@ def up(wanted: Wanted, console: Console) -> RegisteredCluster:
             root=str(root.parent),
             processes=(),
         )
-        # Before anything else exists, so that whatever exists is found by it.
+        # Saved before anything else exists, so that whatever exists can be found by it.
         registry.save(cluster)
         try:
             starting = _Starting(cluster, folder, folder.make(), ports)
@@ -122,9 +122,9 @@ class _Starting:
             folder.token,
             **{ray_start.ROOT_VARIABLE: cluster.root},
             MLFLOW_TRACKING_URI=cluster.tracking_uri,
-            # Seven processes for jobs of its own that nobody here submits.
+            # Spares seven processes for MLflow's own jobs, which nobody here submits.
             MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false",
-            # Of these Ray has one for the whole machine.
+            # Ray's defaults for these are the same for every cluster on the machine.
             AUTOSCALER_METRIC_PORT=str(ports.any()),
             DASHBOARD_METRIC_PORT=str(ports.any()),
         )
@@ -192,7 +192,7 @@ class _Starting:
         return self._folder.logs / f"{what}.log"
 
     def _reason(self, what: str) -> str:
-        """The line of a log that says most, and where the log is; the remedy if it is known."""
+        """The most telling line of a log, where the log is, and the remedy if it is known."""
         lines = self._log(what).read_text(errors="replace").splitlines()
         lines = [line.strip() for line in lines if line.strip()]
         errors = [line for line in lines if "Error" in line or "Exception" in line]
@@ -203,8 +203,8 @@ class _Starting:
         return place
 
 
-def _there(folder: ClusterFolder, console: Console) -> RegisteredCluster | None:
-    """The cluster that runs already; None, and nothing left of it, if it has ended by itself."""
+def _running_cluster(folder: ClusterFolder, console: Console) -> RegisteredCluster | None:
+    """The cluster if it runs already; one that has ended by itself is cleared and gives None."""
     recorded = [cluster for cluster in registry.all_clusters() if cluster.name == folder.name]
     if not recorded:
         return None
@@ -235,7 +235,7 @@ def _port(ports: Ports, wanted: int | None, usual: int, option: str) -> int:
 
 
 def show(cluster: RegisteredCluster, console: Console) -> None:
-    """Where everything is, and what to do next."""
+    """Print where everything is, and what to do next."""
     root = Path(cluster.root)
     count = sum(
         entry.what == "head" or entry.what.startswith("node-") for entry in cluster.processes

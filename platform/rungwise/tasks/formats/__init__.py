@@ -1,4 +1,4 @@
-"""Task data as published: one format a block, one reader a family of formats."""
+"""Published formats of task data: a config block for each, and a reader for each family."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ TaggedFormat = Annotated[Format, Field(discriminator="kind")]
 
 
 def read(file: SourceFile, form: Format, split: str, counts: Counter[str]) -> Iterator[Example]:
-    """The examples of one file, in order. What is left out is counted in `counts` by reason.
+    """Read the examples of one file, in order. `counts` counts those left out, by reason.
 
-    Raises DataError, naming file and line, for what cannot be used.
+    Raises DataError, naming file and line, for data that cannot be used.
     """
     match form:
         case TableFormat():

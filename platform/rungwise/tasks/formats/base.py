@@ -1,7 +1,7 @@
-"""What every format of task data says of itself, and how a message names a place in a file.
+"""The base of all formats of task data, and helpers for their readers and messages.
 
 A reader turns one file into examples, in their order, and raises a DataError that names the file
-and the line for what it cannot use. What it is told to leave out it counts by reason.
+and the line of data it cannot use. Examples that it is told to leave out are counted by reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAMES_SHOWN = 20
 
 
 class FormatConfig(Config, ABC):
-    """Base of the format blocks. What the format decides is a property, never a key."""
+    """Base of the format blocks. What follows from the format is a property, never a key."""
 
     @property
     @abstractmethod
@@ -33,17 +33,17 @@ class FormatConfig(Config, ABC):
 
     @property
     def default_metric(self) -> str | None:
-        """The metric of this data set where it is not its kind's; None otherwise."""
+        """The metric of this data set, or None if it is the default of its kind."""
         return None
 
     @property
     def stated_labels(self) -> tuple[str, ...]:
-        """The names of the labels in their order, () if they are what the file holds."""
+        """The names of the labels in their order, () if the file decides."""
         return ()
 
 
 def _as_names(value: Any) -> Any:
-    """YAML reads `0` as a number; the label in the file is the text "0"."""
+    """Turn numbers into text: YAML reads `0` as a number, but the label in the file is text."""
     if value == [] or value == {}:
         raise ValueError("expected labels, found none; leave the key out to take the file's")
     if isinstance(value, Mapping):
@@ -57,20 +57,20 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-# What may stand in a file and the name of each; or the names themselves.
+# The values in a file and the name of each, or only the names.
 Labels = Annotated[dict[str, str] | tuple[str, ...], BeforeValidator(_as_names)]
 
 
 def names_of(labels: dict[str, str] | tuple[str, ...] | None) -> tuple[str, ...]:
-    """The names that `labels` gives, each once, in order."""
-    found = labels.values() if isinstance(labels, dict) else labels or ()
-    return tuple(dict.fromkeys(found))
+    """The names in `labels`, each once, in order."""
+    names = labels.values() if isinstance(labels, dict) else labels or ()
+    return tuple(dict.fromkeys(names))
 
 
 def name_of(
     value: str, labels: dict[str, str] | tuple[str, ...] | None, where: str, key: str
 ) -> str:
-    """The name of the label that stands in the file as `value`; `key` is the config's for labels.
+    """The name of the label written in the file as `value`; `key` is the config key of labels.
 
     Raises DataError if it is empty or not one of those stated.
     """
@@ -98,7 +98,7 @@ def text_of(file: SourceFile) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # Its offsets leave out the mark that was taken off.
+        # Its offsets do not count the byte order mark that was removed.
         before = error.object[: error.start].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         raise DataError(
             f"{file.uri}:{before.count(bytes([10])) + 1}: expected UTF-8, found the byte "
@@ -113,7 +113,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def words(value: Any, where: str, what: str) -> str:
-    """`value` if it is text that says something; `what` names it in the DataError if not."""
+    """Return `value` if it is text and not blank; `what` names it in the DataError if not."""
     if not isinstance(value, str):
         raise DataError(f"{where}: {what} must be text, found {shown(value)}; mend the line")
     if not value.strip():
@@ -131,19 +131,19 @@ def words(value: Any, where: str, what: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as a message prints it."""
+    """A value shortened for a message."""
     text = repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names as a message prints them."""
+    """A list of names shortened for a message."""
     names = list(names)
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return (", ".join(names[:_NAMES_SHOWN]) or "none") + more
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A hint at what was meant, empty if nothing is like it."""
-    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+    """A hint at the most similar name, empty if none is similar."""
+    matches = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""

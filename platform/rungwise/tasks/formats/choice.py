@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage import SourceFile
-from rungwise.tasks.examples import Choice, Kind
+from rungwise.tasks.examples import ChoiceExample, Kind
 from rungwise.tasks.formats.base import FormatConfig, listed, nearest, shown, words
 from rungwise.tasks.formats.rows import delimited, index_of
 from rungwise.tasks.formats.squad import json_of
@@ -29,7 +29,7 @@ class _Choice(FormatConfig):
 
 
 class SwagFormat(_Choice):
-    """Comma-separated with quoting, found by the names in the header."""
+    """Comma-separated with quoting; the columns are found by the header."""
 
     kind: Literal["swag"] = "swag"
 
@@ -46,8 +46,8 @@ class DreamFormat(_Choice):
     kind: Literal["dream"] = "dream"
 
 
-def read(file: SourceFile, form: SwagFormat | CodahFormat | DreamFormat) -> Iterator[Choice]:
-    """The questions of one file."""
+def read(file: SourceFile, form: SwagFormat | CodahFormat | DreamFormat) -> Iterator[ChoiceExample]:
+    """Read the questions of one file."""
     match form:
         case SwagFormat():
             yield from _swag(file)
@@ -57,7 +57,7 @@ def read(file: SourceFile, form: SwagFormat | CodahFormat | DreamFormat) -> Iter
             yield from _dream(file)
 
 
-def _swag(file: SourceFile) -> Iterator[Choice]:
+def _swag(file: SourceFile) -> Iterator[ChoiceExample]:
     header: list[str] | None = None
     indexes: list[int] = []
     for line, cells in delimited(file, ",", quoting=True):
@@ -69,7 +69,7 @@ def _swag(file: SourceFile) -> Iterator[Choice]:
         _check_width(cells, len(header), where)
         context, begins, *endings, label = (cells[index] for index in indexes)
         texts = [words(ending, where, f"ending{n}") for n, ending in enumerate(endings)]
-        yield Choice(
+        yield ChoiceExample(
             f"{file.name}:{line}",
             words(context, where, "sent1"),
             None,
@@ -78,26 +78,28 @@ def _swag(file: SourceFile) -> Iterator[Choice]:
         )
 
 
-def _codah(file: SourceFile) -> Iterator[Choice]:
+def _codah(file: SourceFile) -> Iterator[ChoiceExample]:
     for line, cells in delimited(file, "\t", quoting=False):
         where = f"{file.uri}:{line}"
         _check_width(cells, _CODAH_WIDTH, where)
         _, prompt, *endings, label = cells
         texts = tuple(words(ending, where, f"ending {n}") for n, ending in enumerate(endings))
         option = _option(label, len(texts), where)
-        yield Choice(f"{file.name}:{line}", words(prompt, where, "the prompt"), None, texts, option)
+        yield ChoiceExample(
+            f"{file.name}:{line}", words(prompt, where, "the prompt"), None, texts, option
+        )
 
 
-def _dream(file: SourceFile) -> Iterator[Choice]:
+def _dream(file: SourceFile) -> Iterator[ChoiceExample]:
     data = json_of(file)
     if not isinstance(data, list):
         raise _not_dream(file.uri, data)
-    for number, found in enumerate(data):
-        match found:
+    for number, dialogue in enumerate(data):
+        match dialogue:
             case [[*turns], [*questions], str(id_)] if turns and questions:
                 pass
             case _:
-                raise _not_dream(f"{file.uri}, item {number}", found)
+                raise _not_dream(f"{file.uri}, item {number}", dialogue)
         context = "\n".join(words(turn, f"{file.uri}, {id_}", "a turn") for turn in turns)
         for place, question in enumerate(questions):
             where = f"{file.uri}, {id_}, question {place}"
@@ -106,7 +108,7 @@ def _dream(file: SourceFile) -> Iterator[Choice]:
                     pass
                 case _:
                     raise _not_dream(where, question)
-            yield Choice(
+            yield ChoiceExample(
                 f"{file.name}:{id_}:{place}",
                 context,
                 words(asked, where, "the question"),
@@ -148,8 +150,8 @@ def _check_width(cells: Sequence[str], width: int, where: str) -> None:
         )
 
 
-def _not_dream(where: str, found: Any) -> DataError:
+def _not_dream(where: str, value: Any) -> DataError:
     return DataError(
         f"{where}: expected [turns, [{{question, choice, answer}}], id] as in DREAM, found "
-        f"{shown(found)}; mend the file, or change data.format.kind"
+        f"{shown(value)}; mend the file, or change data.format.kind"
     )

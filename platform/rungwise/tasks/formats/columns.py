@@ -1,9 +1,9 @@
 """One word a line in columns, with blank lines between sentences: CoNLL files and CoNLL-U.
 
-CoNLL-2003 (Tjong Kim Sang and De Meulder 2003, arXiv:cs/0306050) marks entities in IOB1: B- stands
-only where an entity follows another of its type at once. Later files, and the usual scorer, use
-IOB2: B- opens every entity. By default all that looks like IOB is made IOB2, so that data sets mean
-the same by the same tag. CoNLL-U is that of universaldependencies.org/format.html.
+CoNLL-2003 (Tjong Kim Sang and De Meulder 2003, arXiv:cs/0306050) marks entities in IOB1: B- is used
+only where an entity directly follows another of its type. Later files, and the usual scorer, use
+IOB2: B- opens every entity. By default all tags that look like IOB are converted to IOB2, so that
+equal tags mean the same in all data sets. CoNLL-U follows universaldependencies.org/format.html.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ class ConllFormat(_Tagging):
 
 
 class ConlluFormat(_Tagging):
-    """CoNLL-U: multiword ranges and empty nodes are skipped, words are what is counted from 1."""
+    """CoNLL-U; multiword ranges and empty nodes are skipped."""
 
     kind: Literal["conllu"] = "conllu"
     tags: Literal["upos", "xpos"] = "upos"
 
 
 def read(file: SourceFile, form: ConllFormat | ConlluFormat) -> Iterator[Tagged]:
-    """The sentences of one file. Raises DataError for a line with too few or too many columns."""
+    """Read the sentences of one file; a DataError for a line with the wrong number of columns."""
     lines: list[int] = []
     words: list[str] = []
     tags: list[str] = []
-    for line, found in _words(file, form):
-        if found is not None:
+    for line, word_and_tag in _words(file, form):
+        if word_and_tag is not None:
             lines.append(line)
-            words.append(found[0])
-            tags.append(found[1])
+            words.append(word_and_tag[0])
+            tags.append(word_and_tag[1])
         elif words:
             yield _sentence(file, lines, words, tags, form)
             lines, words, tags = [], [], []
@@ -80,18 +80,18 @@ def read(file: SourceFile, form: ConllFormat | ConlluFormat) -> Iterator[Tagged]
 
 
 def is_iob(tags: Sequence[str]) -> bool:
-    """True if all are O, B-x or I-x and some open a span: then spans are scored, not words."""
+    """True if all tags are O, B-x or I-x and not all are O, so that spans can be scored."""
     return all(_IOB.fullmatch(tag) for tag in tags) and any(tag != "O" for tag in tags)
 
 
 def to_iob2(tags: Sequence[str]) -> list[str]:
-    """IOB1 as IOB2. Tags in IOB2 stay as they are, and so does what is no IOB."""
-    found, before = [], "O"
+    """Convert IOB1 to IOB2. Tags in IOB2 and other tags stay as they are."""
+    iob2, before = [], "O"
     for tag in tags:
         opens = tag.startswith("I-") and before[2:] != tag[2:]
-        found.append(f"B-{tag[2:]}" if opens else tag)
+        iob2.append(f"B-{tag[2:]}" if opens else tag)
         before = tag
-    return found
+    return iob2
 
 
 def _words(
@@ -133,7 +133,7 @@ def _words(
 
 @dataclass(frozen=True)
 class _Columns:
-    """Where the word and the tag stand; `width` is 0 if the first line is to tell."""
+    """The columns of the word and the tag; a `width` of 0 is taken from the first line."""
 
     word: int
     tag: int

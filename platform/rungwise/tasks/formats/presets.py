@@ -70,7 +70,7 @@ _GLUE_METRICS: dict[GlueTask, str] = {
 
 
 class _Preset(FormatConfig):
-    """A table under another name."""
+    """Base of the formats that are a table with its columns filled in."""
 
     @property
     @abstractmethod

@@ -1,7 +1,7 @@
-"""Rows of delimited text and of JSON Lines with the line each begins on, and the columns asked for.
+"""Read the rows of delimited text and JSON Lines, with the line each begins on.
 
 The standard library's `csv` splits the rows. A quoted field may hold line breaks, so the number of
-a row is not the number of its line, and it is the line that an editor finds.
+a row is not that of its line, which is what an editor shows.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Column = str | int  # a name in the header, or an index from 0
 def delimited(
     file: SourceFile, delimiter: str, *, quoting: bool, comment: str | None = None
 ) -> Iterator[tuple[int, list[str]]]:
-    """(line, cells) of each row that is neither blank nor a comment.
+    """Yield (line, cells) of each row that is neither blank nor a comment.
 
-    With `quoting` a cell may stand in double quotes, in which a quote is doubled; without it a
-    quote is a character like any other. Raises DataError where quotes do not match.
+    With `quoting` a cell may be in double quotes, in which a quote is doubled; without it a quote
+    is an ordinary character. Raises DataError if quotes do not match.
     """
     rows = csv.reader(
         io.StringIO(text_of(file), newline=""),
@@ -50,13 +50,13 @@ def delimited(
 
 
 def json_lines(file: SourceFile) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line, object) of each line that is not blank; a DataError if it is no JSON object."""
+    """Yield (line, object) of each line that is not blank; a DataError if it is not an object."""
     for line, text in enumerate(lines_of(text_of(file)), start=1):
         if not text.strip():
             continue
         where = f"{file.uri}:{line}"
         try:
-            found = json.loads(text)
+            record = json.loads(text)
         except json.JSONDecodeError as error:
             raise DataError(
                 f"{where}: expected a JSON object on each line, found no JSON ({error.msg} at "
@@ -64,17 +64,17 @@ def json_lines(file: SourceFile) -> Iterator[tuple[int, dict[str, Any]]]:
             ) from None
         except (RecursionError, ValueError) as error:
             raise DataError(f"{where}: not JSON that can be read: {error}") from None
-        if not isinstance(found, dict):
+        if not isinstance(record, dict):
             raise DataError(
-                f"{where}: expected a JSON object, found a {type(found).__name__}; mend the line"
+                f"{where}: expected a JSON object, found a {type(record).__name__}; mend the line"
             )
-        yield line, found
+        yield line, record
 
 
 def index_of(column: Column, header: Sequence[str] | None, where: str, key: str) -> int:
-    """The index of `column`, a name in the header or an index; `key` is the config's for it.
+    """The index of `column`, a name in the header or an index; `key` is its config key.
 
-    Raises DataError with the columns there are.
+    Raises a DataError that lists the columns if the name is not there exactly once.
     """
     if isinstance(column, int):
         return column
@@ -91,10 +91,10 @@ def index_of(column: Column, header: Sequence[str] | None, where: str, key: str)
 def missing(
     column: str, known: Sequence[str] | Mapping[str, Any], where: str, key: str, times: int = 0
 ) -> DataError:
-    """The error for a column that is not there, or is there more than once."""
+    """The error for a column that is missing, or occurs more than once."""
     known = list(known)
-    found = "none" if times == 0 else f"{times} of them"
+    count = "none" if times == 0 else f"{times} of them"
     return DataError(
-        f"{where}: expected one column {column!r}, found {found}{nearest(column, known)}; the "
+        f"{where}: expected one column {column!r}, found {count}{nearest(column, known)}; the "
         f"columns are {listed(known)}; change {key}"
     )

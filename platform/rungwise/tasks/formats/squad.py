@@ -1,8 +1,8 @@
-"""SQuAD's JSON: versions 1.1 and 2.0, and all that is published like it, such as CMRC 2018.
+"""SQuAD's JSON, versions 1.1 and 2.0, and data sets published in the same form, such as CMRC 2018.
 
 Rajpurkar et al. 2016 (arXiv:1606.05250) and 2018 (arXiv:1806.03822, `is_impossible`). Offsets count
 characters (code points) of the context from 0. Plausible answers of impossible questions are not
-answers. Some sets have answers that do not stand where they say; a model would learn other words.
+answers. Some data sets have answers with wrong offsets, from which a model would learn other words.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rungwise.tasks.formats.base import FormatConfig, shown, text_of, words
 
 
 class SquadFormat(FormatConfig):
-    """SQuAD JSON; the version is seen from the questions."""
+    """SQuAD JSON; the questions show the version."""
 
     kind: Literal["squad"] = "squad"
-    # An answer that does not stand in the context at its place; `drop` leaves it out, and a
-    # question that has no other.
+    # Answers that are not in the context at their offset; `drop` leaves them out, and a question
+    # without any other.
     bad_answers: Literal["error", "drop"] = "error"
-    # Questions without an answer; leaving them out makes version 1.1 of version 2.0.
+    # Questions without an answer; dropping them turns version 2.0 into 1.1.
     unanswerable: Literal["keep", "drop"] = "keep"
 
     @property
@@ -34,22 +34,22 @@ class SquadFormat(FormatConfig):
 
 
 def read(file: SourceFile, form: SquadFormat, counts: Counter[str]) -> Iterator[Question]:
-    """The questions of one file; `where` is the file and the question's id."""
+    """Read the questions of one file; `where` is the file and the question's id."""
     for where, paragraph in _paragraphs(file):
         context = words(_of(paragraph, "context", where, str), where, "the context")
-        for number, found in enumerate(_of(paragraph, "qas", where, list)):
-            if not isinstance(found, dict):
-                raise _unexpected(f"{where}.qas[{number}]", "an object", found)
-            id_ = str(_of(found, "id", f"{where}.qas[{number}]", str | int))
+        for number, entry in enumerate(_of(paragraph, "qas", where, list)):
+            if not isinstance(entry, dict):
+                raise _unexpected(f"{where}.qas[{number}]", "an object", entry)
+            id_ = str(_of(entry, "id", f"{where}.qas[{number}]", str | int))
             place = f"{file.uri}, question {id_}"
-            question = words(_of(found, "question", place, str), place, "the question")
-            answers = tuple(_answers(found, context, place, form, counts))
-            impossible = found.get("is_impossible", False)
+            question = words(_of(entry, "question", place, str), place, "the question")
+            answers = tuple(_answers(entry, context, place, form, counts))
+            impossible = entry.get("is_impossible", False)
             if impossible and form.unanswerable == "drop":
                 counts["unanswerable_questions_left_out"] += 1
                 continue
             if not impossible and not answers:
-                if form.bad_answers == "drop" and found.get("answers"):
+                if form.bad_answers == "drop" and entry.get("answers"):
                     counts["questions_dropped_without_an_answer"] += 1
                     continue
                 raise DataError(
@@ -75,11 +75,11 @@ def _paragraphs(file: SourceFile) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _answers(
-    found: dict[str, Any], context: str, where: str, form: SquadFormat, counts: Counter[str]
+    entry: dict[str, Any], context: str, where: str, form: SquadFormat, counts: Counter[str]
 ) -> Iterator[Answer]:
-    if found.get("is_impossible", False):
+    if entry.get("is_impossible", False):
         return
-    for number, answer in enumerate(_of(found, "answers", where, list)):
+    for number, answer in enumerate(_of(entry, "answers", where, list)):
         place = f"{where}, answers[{number}]"
         if not isinstance(answer, dict):
             raise _unexpected(place, "an object", answer)
@@ -99,7 +99,7 @@ def _answers(
 
 
 def json_of(file: SourceFile) -> Any:
-    """What a file of JSON holds; a DataError with the line if it is none."""
+    """Parse a file of JSON; a DataError with the line if it is not JSON."""
     try:
         return json.loads(text_of(file))
     except json.JSONDecodeError as error:
@@ -111,15 +111,15 @@ def json_of(file: SourceFile) -> Any:
         raise DataError(f"{file.uri}: not JSON that can be read: {error}") from None
 
 
-def _of(found: dict[str, Any], key: str, where: str, kind: Any) -> Any:
-    value = found.get(key)
+def _of(record: dict[str, Any], key: str, where: str, kind: Any) -> Any:
+    value = record.get(key)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise _unexpected(where, f"{key!r}, as in SQuAD's JSON,", value)
     return value
 
 
-def _unexpected(where: str, expected: str, found: Any) -> DataError:
+def _unexpected(where: str, expected: str, value: Any) -> DataError:
     return DataError(
-        f"{where}: expected {expected} but found {shown(found)}; mend the file, or change "
+        f"{where}: expected {expected} but found {shown(value)}; mend the file, or change "
         "data.format.kind"
     )

@@ -21,7 +21,7 @@ from rungwise.tasks.formats.rows import Column, delimited, index_of, json_lines,
 
 
 class ColumnsConfig(Config):
-    """Names in the header or of JSON fields, or indexes from 0."""
+    """The columns of a table: names in the header or of JSON fields, or indexes from 0."""
 
     text: Column = "text"
     second: Column | None = None  # of pairs
@@ -38,7 +38,7 @@ class ColumnsConfig(Config):
 
 
 class SplitColumn(Config):
-    """A column that says which split a row belongs to, and what stands in it for each."""
+    """The column that says which split a row belongs to, and its value for each split."""
 
     column: Column
     train: str
@@ -47,7 +47,7 @@ class SplitColumn(Config):
 
 
 class TableFormat(FormatConfig):
-    """One example a row, or a JSON object a line."""
+    """A table with one example in each row or, in JSON Lines, in each object."""
 
     kind: Literal["table"] = "table"
     layout: Literal["delimited", "json_lines"] = "delimited"
@@ -62,7 +62,7 @@ class TableFormat(FormatConfig):
     skip_labels: tuple[str, ...] = ()  # rows with these are left out, such as SNLI's "-"
     score_range: tuple[float, float] | None = None
     split: SplitColumn | None = None  # for one file that holds all splits
-    bad_rows: Literal["error", "drop"] = "error"  # of those with another number of columns
+    bad_rows: Literal["error", "drop"] = "error"  # rows with another number of columns
 
     @model_validator(mode="after")
     def _layout(self) -> TableFormat:
@@ -92,7 +92,7 @@ class TableFormat(FormatConfig):
 
 
 def read(file: SourceFile, form: TableFormat, split: str, counts: Counter[str]) -> Iterator[Text]:
-    """The examples of one file. Without a column for the target theirs is None."""
+    """Read the examples of one file. Without a target column their target is None."""
     rows = _from_json(file, form) if form.layout == "json_lines" else _cells(file, form, counts)
     for line, row in rows:
         where = f"{file.uri}:{line}"
@@ -117,7 +117,7 @@ def read(file: SourceFile, form: TableFormat, split: str, counts: Counter[str]) 
 def _cells(
     file: SourceFile, form: TableFormat, counts: Counter[str]
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line, cell by key) of each row of delimited text."""
+    """Yield (line, cell by key) of each row of delimited text."""
     indexes: dict[str, int] | None = None
     width = 0
     rows = delimited(file, form.delimiter, quoting=form.quoting, comment=form.comment)
@@ -153,18 +153,18 @@ def _uneven(where: str, width: int, cells: list[str], form: TableFormat) -> Data
 
 
 def _from_json(file: SourceFile, form: TableFormat) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line, found in json_lines(file):
+    for line, record in json_lines(file):
         row = {}
         for key, column in form.asked().items():
             assert isinstance(column, str), "the config refuses an index"
-            if column not in found:
-                raise missing(column, found, f"{file.uri}:{line}", f"data.format.{key}")
-            row[key] = found[column]
+            if column not in record:
+                raise missing(column, record, f"{file.uri}:{line}", f"data.format.{key}")
+            row[key] = record[column]
         yield line, row
 
 
 def _label_text(value: Any, where: str) -> str:
-    """A label as text: JSON has numbers and true and false as well."""
+    """A label as text; in JSON it may be a number, true or false."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int):
@@ -177,7 +177,7 @@ def _label_text(value: Any, where: str) -> str:
 
 def _score(value: Any, within: tuple[float, float] | None, where: str) -> float:
     try:
-        # In Python true is 1, in a file of scores it is a mistake.
+        # float(True) is 1.0, but `true` in a file of scores is a mistake.
         score = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         score = math.nan

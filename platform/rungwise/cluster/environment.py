@@ -1,0 +1,37 @@
+"""The environment variables that every process of ours wants before it imports Ray or MLflow."""
+
+from __future__ import annotations
+
+import os
+
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Train's controller polls its workers at this interval and every report waits for a poll; its
+    # default of 2 s is most of a short run.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    # How long Train waits for room for its workers before it counts again how many fit. Its view of
+    # the nodes is up to 20 s old, so after losing one it first waits for too many; its default of a
+    # minute would be a minute of standstill. It waits again as often as necessary.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",
+    # How often Train asks whether a node will be preempted; 5 s are much of a short notice.
+    "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "AIR_VERBOSITY": "0",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # MLflow prints the address of each run that ends, with any password in it.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    # tracking.py retries by itself, and must not wait minutes for MLflow's own retries.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+    "TOKENIZERS_PARALLELISM": "true",
+}
+
+
+def set_environment() -> None:
+    """Set the variables above that the user has not set; call before anything imports Ray."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)

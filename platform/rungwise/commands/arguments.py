@@ -1,0 +1,52 @@
+"""Arguments that several verbs take."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TypeAlias
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Command: TypeAlias = Callable[[argparse.Namespace], int]
+
+
+def add_verb(
+    commands: Commands, name: str, command: Command, description: str
+) -> argparse.ArgumentParser:
+    """Add a parser whose options are given to `command`."""
+    parser = commands.add_parser(name, help=description, description=description)
+    parser.set_defaults(command=command)
+    return parser
+
+
+def add_workflow(parser: argparse.ArgumentParser) -> None:
+    """Take a workflow, a recipe and its overrides."""
+    parser.add_argument("workflow", metavar="WORKFLOW", help="workflows/finetune.py, or finetune")
+    parser.add_argument("config", metavar="CONFIG", help="workflows/configs/quickstart.yaml")
+    add_overrides(parser)
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """Take keys of the recipe with other values."""
+    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="root=/data/artifacts")
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Take the cluster that the verb speaks to."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--address", metavar="URL", help="else RAY_API_SERVER_ADDRESS")
+    which.add_argument("--name", metavar="CLUSTER", help="one that `rungwise up` started")
+
+
+def add_submission(parser: argparse.ArgumentParser) -> None:
+    """Take what goes along with a job, and whether to follow it."""
+    parser.add_argument("--working-dir", default=".", metavar="FOLDER", help="what goes along")
+    parser.add_argument("--no-wait", action="store_true", help="return once it is submitted")
+
+
+def at_least_one(text: str) -> int:
+    """Read a whole number above 0."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, found {value}")
+    return value

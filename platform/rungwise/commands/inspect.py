@@ -1,0 +1,33 @@
+"""`rungwise inspect INSTANCES`: print instances as a person reads them."""
+
+from __future__ import annotations
+
+import argparse
+
+from rungwise.commands.arguments import Commands, add_verb
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, "inspect", inspect, "print instances as a person reads them")
+    parser.add_argument("instances", metavar="INSTANCES", help="artifacts/instances, or one in it")
+    parser.add_argument("--index", type=int, help="which one; a few are drawn if left out")
+    parser.add_argument("--split", default="train", choices=("train", "validation"))
+    parser.add_argument("--epoch", type=int, default=0, help="masks and windows are drawn anew")
+    parser.add_argument("--seed", type=int, default=0, help="of the masks and of the choice")
+
+
+def inspect(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from rungwise.core.exit_codes import OK
+    from rungwise.instances import inspection
+
+    inspection.inspect(
+        inspection.find(options.instances),
+        options.split,
+        options.index,
+        options.epoch,
+        options.seed,
+        Console(),
+    )
+    return OK

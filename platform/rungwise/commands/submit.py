@@ -1,0 +1,40 @@
+"""`rungwise submit WORKFLOW CONFIG`: check a workflow and run it on a cluster."""
+
+from __future__ import annotations
+
+import argparse
+
+from rungwise.commands.arguments import (
+    Commands,
+    add_cluster,
+    add_submission,
+    add_verb,
+    add_workflow,
+)
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, "submit", submit, "check a workflow and run it on a cluster")
+    add_workflow(parser)
+    parser.add_argument(
+        "--ignore-versions",
+        action="store_true",
+        help="submit to another minor version of Ray or Python than there is here",
+    )
+    add_submission(parser)
+    add_cluster(parser)
+
+
+def submit(options: argparse.Namespace) -> int:
+    from rungwise.submission.connection import server
+    from rungwise.submission.jobs import submit_command
+
+    return submit_command(
+        options.workflow,
+        options.config,
+        options.overrides,
+        server(options.address, options.name),
+        options.working_dir,
+        wait=not options.no_wait,
+        any_version=options.ignore_versions,
+    )

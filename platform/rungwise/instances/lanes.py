@@ -1,0 +1,102 @@
+"""Lanes of contiguous text: the order in which models that carry a state read.
+
+Truncated backpropagation through time (Williams and Peng 1990) hands the state at the end of a
+block to the block that follows it in the text. So a row of a batch is not drawn, it is a lane:
+
+    line    the shards in a permutation of the epoch, their blocks laid end to end
+    lane    the line cut into B equal parts of S = N // B blocks
+    step    s reads block s % S of every lane, in epoch s // S
+
+The N % B blocks at the end of the line are left out of that epoch. A lane begins anew with each
+epoch and where the line goes on with another shard. The lanes of a rank are neighbours, and the
+same at every step, so that no state moves between workers.
+
+N instances, B global batch size and number of lanes, S steps of an epoch
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rungwise.instances.order import Line, Located, shuffled_line
+
+
+class LaneOrder:
+    """The lanes of one run: a function of seed, rows of each shard, and their number."""
+
+    def __init__(self, rows_per_shard: NDArray[np.int64], seed: int, lanes: int) -> None:
+        """`rows_per_shard` is in manifest order; zeros are allowed."""
+        self._rows = np.asarray(rows_per_shard, dtype=np.int64)
+        self._begins = np.cumsum(self._rows) - self._rows
+        self._seed = seed
+        self.lanes = lanes
+        self.steps_per_epoch = int(self._rows.sum()) // lanes
+        assert self.steps_per_epoch, "fewer instances than lanes"
+        self._line: tuple[int, Line] | None = None
+
+    def locate(self, positions: NDArray[np.int64]) -> Located:
+        """The instances at these positions of the run; position p is of step p // B, lane p % B."""
+        step, lane = np.divmod(np.asarray(positions, dtype=np.int64), self.lanes)
+        epochs, block = np.divmod(step, self.steps_per_epoch)
+        shards, rows = np.empty_like(block), np.empty_like(block)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            point = lane[here] * self.steps_per_epoch + block[here]
+            shards[here], rows[here] = self._line_of(int(epoch)).locate(point)
+        continues = (block > 0) & (rows > 0)
+        return Located(self._begins[shards] + rows, shards, rows, epochs, continues)
+
+    def positions_of(
+        self, step: int, global_batch_size: int, rank: int, world_size: int
+    ) -> NDArray[np.int64]:
+        """The positions that one rank reads at one step: those of its lanes, in their order."""
+        assert global_batch_size == self.lanes, "a row of a batch is a lane"
+        mine = lanes_of(self.lanes, rank, world_size)
+        return step * self.lanes + np.arange(mine.start, mine.stop, dtype=np.int64)
+
+    def upcoming_shards(
+        self, step: int, steps_ahead: int, global_batch_size: int, rank: int, world_size: int
+    ) -> NDArray[np.int64]:
+        """The shards that a rank reads in the steps [step, step + ahead).
+
+        In order of first use, each once.
+        """
+        positions = [
+            self.positions_of(number, global_batch_size, rank, world_size)
+            for number in range(step, step + steps_ahead)
+        ]
+        shards = self.locate(np.concatenate([np.empty(0, dtype=np.int64), *positions])).shards
+        _, first = np.unique(shards, return_index=True)
+        return shards[np.sort(first)]
+
+    def _line_of(self, epoch: int) -> Line:
+        if self._line is None or self._line[0] != epoch:
+            self._line = epoch, shuffled_line(self._rows, self._seed, epoch)
+        return self._line[1]
+
+
+def lanes_of(lanes: int, rank: int, world_size: int) -> range:
+    """The lanes of one rank."""
+    return range(lanes * rank // world_size, lanes * (rank + 1) // world_size)
+
+
+def held_out_lanes(
+    rows_per_shard: NDArray[np.int64], count: int, lanes: int, rank: int, world_size: int
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]]:
+    """The first `count` instances of a split as a rank reads them once, in manifest order.
+
+    None is left out: lanes differ by a block, and where there are more of them than instances
+    some hold none. A step is the numbers of its lanes (from 0, the first of the rank), their
+    instances, and where the text goes on.
+    """
+    bounds = count * np.arange(lanes + 1, dtype=np.int64) // lanes
+    mine = lanes_of(lanes, rank, world_size)
+    begin, end = bounds[mine.start : mine.stop], bounds[mine.start + 1 : mine.stop + 1]
+    opens = np.cumsum(rows_per_shard) - rows_per_shard
+    steps = []
+    for step in range(int((end - begin).max(initial=0))):
+        (lane,) = np.nonzero(begin + step < end)
+        instances = begin[lane] + step
+        steps.append((lane, instances, ~np.isin(instances, opens) & (step > 0)))
+    return steps

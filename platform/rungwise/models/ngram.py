@@ -1,0 +1,322 @@
+"""N-gram model with interpolated modified Kneser-Ney smoothing, from counting to querying.
+
+Chen & Goodman 1998 (TR-10-98), equations 20 to 26; sentence starts, discounts and the uniform
+distribution below the unigrams as in kenlm's lmplz (Heafield et al. 2013, "Scalable Modified
+Kneser-Ney Language Model Estimation").
+
+    count     the n-grams of the highest order of one shard
+    split     a table in parts by a hash of the n-gram, for reducers that work side by side
+    merge     the sum of tables, in any grouping
+    estimate  adjusted counts, discounts, probabilities and backoffs of every order
+
+Only n-grams of the highest order are counted: one that begins a sentence is filled up with start
+symbols, and `<s> <s> a b` stands for `<s> a b`, so every lower order follows from the table.
+
+The model is a trie in sorted arrays. N-gram i of order n has the key `context * V + word`, context
+being the index of its first n - 1 tokens among those of order n - 1; unigrams are indexed by id.
+Scoring finds the n-gram that ends at each position for n = 1, 2, ... with one binary search a
+level, all positions at once.
+
+N n-grams, O order, V vocabulary, T tokens
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rungwise.core.errors import DataError
+from rungwise.instances.contexts import windows
+from rungwise.instances.shards import Shard
+
+_BLOCK = 1 << 18  # tokens counted at a time; their windows take about 50 MB
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
+Ids = NDArray[np.unsignedinteger]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Distinct n-grams of the highest order in lexicographic order, and how often each occurred."""
+
+    ngrams: Ids  # (N, O), oldest token first, in the type of the shard's ids
+    counts: NDArray[np.int64]  # (N,)
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
+@dataclass(frozen=True, eq=False)
+class _Level:
+    """The n-grams of one order that begin with at most one start symbol."""
+
+    ngrams: Ids  # (N, n)
+    counts: NDArray[np.int64]  # (N,) adjusted
+    suffixes: NDArray[np.int64]  # (N,) index of the last n - 1 tokens in the level below
+
+
+def count(ids: Ids, offsets: NDArray[np.integer], order: int, start_id: int) -> Table:
+    """The n-grams of `order` of one shard of sentences, each closed by the end symbol.
+
+    Raises DataError if a sentence contains the start symbol.
+    """
+    if (ids == start_id).any():
+        raise DataError(
+            f"expected no start symbol (id {start_id}) inside a sentence, found one at token "
+            f"{int((ids == start_id).argmax())} of the shard; remove it from the corpus"
+        )
+    shard = Shard(ids, offsets)
+    parts = [Table(np.empty((0, order), ids.dtype), np.empty(0, np.int64))]
+    for first in range(0, len(ids), _BLOCK):
+        positions = np.arange(first, min(first + _BLOCK, len(ids)))
+        contexts, targets = windows(shard, positions, order - 1, start_id)
+        ngrams = np.column_stack([contexts, targets]).astype(ids.dtype)
+        parts.append(merge([Table(ngrams, np.ones(len(ngrams), np.int64))]))
+    return merge(parts)
+
+
+def merge(tables: Sequence[Table]) -> Table:
+    """Sum tables of one order. Any grouping and any order of merges gives the same bytes.
+
+    Memory is proportional to the n-grams passed in, so a tree of merges needs no more than twice
+    the distinct ones.
+    """
+    ngrams = np.concatenate([table.ngrams for table in tables])
+    counts = np.concatenate([table.counts for table in tables])
+    order, first = _sort(ngrams)
+    starts = np.flatnonzero(first)
+    sums = np.add.reduceat(counts[order], starts) if len(starts) else counts
+    return Table(ngrams[order[starts]], sums)
+
+
+def split(table: Table, parts: int) -> list[Table]:
+    """Divide a table by a hash of the n-gram alone: equal n-grams of two tables share a part."""
+    hashes = np.zeros(len(table), np.uint64)
+    for column in table.ngrams.T:
+        hashes = (hashes ^ column) * _MULTIPLIER
+        hashes ^= hashes >> np.uint64(32)
+    part = hashes % np.uint64(parts)
+    return [Table(table.ngrams[part == p], table.counts[part == p]) for p in range(parts)]
+
+
+def _sort(ngrams: Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """The permutation that sorts rows, and where in sorted order a row differs from the last."""
+    bits = max(1, int(ngrams.max(initial=0)).bit_length())
+    columns = 64 // bits
+    packed = []
+    for first in range(0, ngrams.shape[1], columns):
+        key = np.zeros(len(ngrams), np.uint64)
+        for column in ngrams[:, first : first + columns].T:
+            key = (key << np.uint64(bits)) | column
+        packed.append(key)
+    order = np.lexsort(packed[::-1])
+    differs = np.zeros(len(ngrams), bool)
+    differs[:1] = True
+    for key in packed:
+        ordered = key[order]
+        differs[1:] |= ordered[1:] != ordered[:-1]
+    return order, differs
+
+
+def _levels(table: Table, start_id: int) -> list[_Level]:
+    """Adjusted counts of every order, unigrams first.
+
+    An n-gram below the highest order counts the distinct tokens before it; one that begins with the
+    start symbol has nothing before it and keeps its raw count.
+    """
+    ngrams, counts = table.ngrams, table.counts
+    levels: list[_Level] = []
+    for order in range(ngrams.shape[1], 1, -1):
+        proper = ngrams[:, 1] != start_id
+        permutation, first = _sort(ngrams[:, 1:])
+        group = np.empty(len(ngrams), np.int64)
+        group[permutation] = np.cumsum(first) - 1
+        shorter = ngrams[permutation[first], 1:]
+        distinct = np.bincount(group, minlength=len(shorter))
+        if order == 2:
+            suffixes = ngrams[proper, 1].astype(np.int64)
+        else:
+            suffixes = (np.cumsum(shorter[:, 1] != start_id) - 1)[group[proper]]
+        levels.append(_Level(ngrams[proper], counts[proper], suffixes))
+        # Only one row ends in a suffix that begins with the start symbol.
+        counts = np.where(shorter[:, 0] == start_id, counts[permutation[first]], distinct)
+        ngrams = shorter
+    levels.append(_Level(ngrams, counts, np.zeros(len(ngrams), np.int64)))
+    return levels[::-1]
+
+
+def _discounts(
+    counts: NDArray[np.int64], order: int, fallback: tuple[float, float, float] | None
+) -> Floats:
+    """Discounts (4,) of the adjusted counts 0, 1, 2 and 3 or more; equation 26."""
+    _, n1, n2, n3, n4 = np.bincount(np.minimum(counts, 5), minlength=6)[:5].tolist()
+    if n1 and n2 and n3:
+        y = n1 / (n1 + 2 * n2)
+        closed = [1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3]
+        # At 0 some contexts would leave nothing to unseen tokens.
+        if min(closed) > 0:
+            return np.array([0, *closed])
+    if fallback is not None:
+        return np.array([0, *fallback])
+    raise DataError(
+        f"expected {order}-grams enough to estimate the discounts of Kneser-Ney, found {n1}, {n2}, "
+        f"{n3} and {n4} with the adjusted counts 1, 2, 3 and 4; use a larger corpus, a smaller "
+        "order, or set fallback discounts"
+    )
+
+
+def estimate(
+    table: Table,
+    vocab_size: int,
+    start_id: int,
+    fallback: tuple[float, float, float] | None = None,
+) -> NgramLanguageModel:
+    """The model of a merged table, of the table's order or less where no sentence is that long.
+
+    Every id below `vocab_size` but the start symbol can be predicted; one that never occurred gets
+    the uniform share, as kenlm's <unk> does. `fallback` gives the discounts of the adjusted counts
+    1, 2 and 3 or more of an order whose counts of counts yield none (kenlm: 0.5, 1, 1.5).
+
+    Raises DataError if the table is empty, holds an id out of range, or an order yields no
+    discounts and there is no fallback.
+    """
+    if not len(table):
+        raise DataError("expected n-grams to estimate a model from, found an empty corpus")
+    if (largest := int(table.ngrams.max())) >= vocab_size:
+        raise DataError(f"expected token ids below vocab_size {vocab_size}, found {largest}")
+    levels = [level for level in _levels(table, start_id) if len(level.counts)]
+    unigrams, *longer = levels
+    discounts = [_discounts(unigrams.counts, 1, fallback)]
+    total = unigrams.counts.sum()
+    removed = discounts[0][np.minimum(unigrams.counts, 3)]
+    probability = np.full(vocab_size, removed.sum() / total / (vocab_size - 1))
+    probability[unigrams.ngrams[:, 0]] += (unigrams.counts - removed) / total
+    probability[start_id] = 0
+    keys: list[NDArray[np.int64]] = []
+    probabilities, backoffs = [probability], []
+    for level in longer:
+        context = _contexts(level.ngrams, keys, vocab_size)
+        discounts.append(_discounts(level.counts, len(discounts) + 1, fallback))
+        removed = discounts[-1][np.minimum(level.counts, 3)]
+        totals = np.bincount(context, level.counts, len(probability))
+        # A context that nothing follows leaves all to the shorter one.
+        backoff = np.ones(len(probability))
+        np.divide(
+            np.bincount(context, removed, len(probability)), totals, backoff, where=totals > 0
+        )
+        lower = probability[level.suffixes]
+        probability = (level.counts - removed) / totals[context] + backoff[context] * lower
+        keys.append(context * vocab_size + level.ngrams[:, -1])
+        probabilities.append(probability)
+        backoffs.append(backoff)
+    with np.errstate(divide="ignore"):
+        return NgramLanguageModel(
+            vocab_size=vocab_size,
+            start_id=start_id,
+            discounts=np.array(discounts)[:, 1:],
+            keys=tuple(keys),
+            ngram_log_probabilities=tuple(np.log(values) for values in probabilities),
+            log_backoffs=tuple(np.log(values) for values in backoffs),
+        )
+
+
+def _contexts(ngrams: Ids, keys: Sequence[NDArray[np.int64]], vocab_size: int) -> NDArray[np.int64]:
+    """Indices (N,) of the first n - 1 tokens, all of them known to the trie."""
+    index = ngrams[:, 0].astype(np.int64)
+    for column, level in zip(ngrams.T[1:-1], keys, strict=True):
+        index = np.searchsorted(level, index * vocab_size + column)
+    return index
+
+
+@dataclass(frozen=True, eq=False)
+class NgramLanguageModel:
+    """Exact probabilities of the next token. Orders are counted from 1, n-grams sorted by key."""
+
+    is_exact: ClassVar[bool] = True
+
+    vocab_size: int
+    start_id: int
+    discounts: Floats  # (O, 3), of the adjusted counts 1, 2 and 3 or more
+    keys: tuple[NDArray[np.int64], ...]  # (N,) of orders 2 to O
+    ngram_log_probabilities: tuple[Floats, ...]  # (V,) of order 1, (N,) of orders 2 to O
+    log_backoffs: tuple[Floats, ...]  # (V,) of order 1, (N,) of orders 2 to O - 1
+
+    @property
+    def order(self) -> int:
+        """The longest n-gram it knows."""
+        return len(self.ngram_log_probabilities)
+
+    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[Floats]:
+        """Natural log-probability of each token of each text given all before it in the text.
+
+        A text begins behind the start symbol; append the end symbol if it is to be predicted.
+
+        Raises DataError for a token outside the vocabulary, the start symbol included.
+        """
+        lengths = np.array([len(text) for text in texts], np.int64)
+        starts = np.cumsum(lengths + 1) - lengths - 1
+        tokens = np.full(lengths.sum() + len(texts), self.start_id, np.int64)
+        inside = np.ones(len(tokens), bool)
+        inside[starts] = False
+        if len(texts):
+            tokens[inside] = np.concatenate([np.asarray(text, np.int64) for text in texts])
+        wrong = inside & ((tokens < 0) | (tokens >= self.vocab_size) | (tokens == self.start_id))
+        if wrong.any():
+            raise DataError(
+                f"expected tokens from 0 to {self.vocab_size - 1} other than the start symbol "
+                f"{self.start_id}, found {tokens[wrong][0]}; encode with the model's tokenizer"
+            )
+        scores = self.ngram_log_probabilities[0][tokens]
+        # Of the n-gram that ends at each position, -1 where it is unknown. None reaches over the
+        # start of a text, for no n-gram but the unigram ends with the start symbol.
+        index = tokens
+        for keys, values, backoffs in zip(
+            self.keys, self.ngram_log_probabilities[1:], self.log_backoffs, strict=True
+        ):
+            position = np.flatnonzero(index[:-1] >= 0) + 1
+            key = index[position - 1] * self.vocab_size + tokens[position]
+            # Sorted, searches stay in the cache: several times faster.
+            ascending = np.argsort(key)
+            position, key = position[ascending], key[ascending]
+            context = index[position - 1]
+            place = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+            known = keys[place] == key
+            scores[position] = np.where(known, values[place], scores[position] + backoffs[context])
+            index = np.full(len(tokens), -1)
+            index[position[known]] = place[known]
+        return np.split(scores[inside], np.cumsum(lengths)[:-1]) if len(texts) else []
+
+    def to_tensors(self) -> dict[str, NDArray[Any]]:
+        """The model as arrays by name, for safetensors; `from_tensors` reads them."""
+        tensors: dict[str, NDArray[Any]] = {
+            "vocabulary": np.array([self.vocab_size, self.start_id]),
+            "discounts": self.discounts,
+        }
+        for name, first, arrays in (
+            ("keys", 2, self.keys),
+            ("log_probabilities", 1, self.ngram_log_probabilities),
+            ("log_backoffs", 1, self.log_backoffs),
+        ):
+            tensors |= {f"{name}.{order}": array for order, array in enumerate(arrays, first)}
+        return tensors
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> NgramLanguageModel:
+        """What `to_tensors` wrote."""
+        vocab_size, start_id = tensors["vocabulary"].tolist()
+        orders = range(1, len(tensors["discounts"]) + 1)
+        return cls(
+            vocab_size=vocab_size,
+            start_id=start_id,
+            discounts=tensors["discounts"],
+            keys=tuple(tensors[f"keys.{order}"] for order in orders[1:]),
+            ngram_log_probabilities=tuple(
+                tensors[f"log_probabilities.{order}"] for order in orders
+            ),
+            log_backoffs=tuple(tensors[f"log_backoffs.{order}"] for order in orders[:-1]),
+        )

@@ -1,0 +1,199 @@
+"""One stage being built: its Ray task, its line on the display, its MLflow run and its record."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from rungwise.core import artifact as artifacts
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import flatten
+from rungwise.core.context import ComputeConfig, Context, TrackingRun
+from rungwise.core.errors import UserError
+from rungwise.core.stage import GOES_ON, Planned
+from rungwise.core.storage import Folder, explained
+from rungwise.core.tracking import Tracker
+from rungwise.pipeline.display import Display
+
+# So little that a task which waits for its own workers cannot starve them.
+_STAGE_CPUS = 0.1
+_ROOM_BYTES = 256 << 20  # below this much free disk nothing is begun
+
+
+@dataclass(frozen=True)
+class Build:
+    """What all stages of a run share; `parent` is the key of its MLflow run."""
+
+    label: str
+    compute: ComputeConfig
+    tracker: Tracker
+    parent: str
+    made_by: dict[str, Any]
+    display: Display
+
+
+class Job:
+    """A stage from its start to its record."""
+
+    def __init__(
+        self, row: Planned, folder: Folder, inputs: dict[str, Artifact], build: Build
+    ) -> None:
+        self.row = row
+        self.task: Any = None  # what `submit` gave; None for a stage in the driver
+        self._folder = folder
+        self._inputs = inputs
+        self._build = build
+        self._key = f"{row.stage.name}-{row.stage.fingerprint}"
+        self._started = _now()
+        self._clock = time.monotonic()
+
+    def open(self) -> None:
+        """Clear the folder if the stage does not resume, open its MLflow run and its line."""
+        stage, build = self.row.stage, self._build
+        self._check_room()
+        reason = self.row.reason
+        if not stage.resumes:
+            self._folder.remove()
+        elif self._folder.names():  # of a driver, perhaps, that was waited for
+            reason = GOES_ON
+        build.tracker.open(
+            self._key,
+            stage.shown,
+            parent=build.parent,
+            tags=source_tags(build.made_by)
+            | {"rungwise.core.stage": stage.name, "rungwise.fingerprint": stage.fingerprint}
+            | {f"rungwise.input.{name}": each.fingerprint for name, each in self._inputs.items()},
+            params=flatten(stage.config),
+        )
+        build.display.start(stage.shown, reason)
+
+    def submit(self, board: Any) -> None:
+        """Start the stage as a Ray task that tells `board` what it does."""
+        import ray
+
+        from rungwise.core.board import BoardReporter
+
+        stage = self.row.stage
+        context = Context(self._build.compute, BoardReporter(board, stage.shown))
+        # A killed node's stage starts again by itself; an exception of the stage does not.
+        task = ray.remote(num_cpus=_STAGE_CPUS, max_retries=2, retry_exceptions=False)(_call)
+        self.task = task.options(name=stage.shown).remote(
+            stage.run, stage.config, self._inputs, self._folder, context
+        )
+
+    def run_here(self) -> dict[str, Any]:
+        """Run a stage of the driver; its summary. UserError if the tracking server is away."""
+        stage, build = self.row.stage, self._build
+        run_id = build.tracker.run_id(self._key, timeout_seconds=60)
+        if run_id is None:
+            raise UserError(
+                f"the stage {stage.shown} needs the tracking server, which does not answer at "
+                f"{build.tracker.shown_uri}; all stages before it are done, run the same command "
+                "when the server is back"
+            )
+        tracking = TrackingRun(build.tracker.uri, run_id)
+        context = Context(build.compute, tracking=tracking)
+        return stage.run(stage.config, self._inputs, self._folder, context)
+
+    def handle(self, event: dict[str, Any]) -> None:
+        """Show and track what the stage told the board."""
+        name, build = self.row.stage.shown, self._build
+        match event["kind"]:
+            case "progress":
+                build.display.progress(name, event["done"], event["total"], event["shown"])
+            case "metrics":
+                target = f"{self._key}/{event['run']}" if event["run"] else self._key
+                build.tracker.metrics(target, event["values"], event["step"])
+            case "nested":
+                nested = f"{self._key}/{event['run']}"
+                if event["status"] == "RUNNING":
+                    params = flatten(event["params"])
+                    build.tracker.open(nested, event["run"], self._key, {}, params)
+                else:
+                    build.tracker.close(nested, event["status"])
+            case "note":
+                build.display.note(name, event["message"])
+                build.tracker.tags(self._key, {"rungwise.note": event["message"]})
+
+    def record(self, summary: dict[str, Any]) -> Artifact:
+        """Write the record of the finished stage and end its MLflow run."""
+        with explained(self._folder.uri):
+            artifact = self._record(summary, time.monotonic() - self._clock)
+        self._build.tracker.close(self._key, "FINISHED")
+        self._build.display.finish(self.row.stage.shown, "done", summary.get("headline", ""))
+        return artifact
+
+    def end(self, status: str) -> None:
+        """End the MLflow run of a stage that was not finished: FAILED or KILLED."""
+        self._build.tracker.close(self._key, status)
+
+    def _record(self, summary: dict[str, Any], seconds: float) -> Artifact:
+        stage, tracker = self.row.stage, self._build.tracker
+        summary = dict(summary)
+        known = summary.pop("sha256", {})
+        show = summary.pop("show", [])
+        run_id = tracker.run_id(self._key, timeout_seconds=0.1)
+        record = {
+            "stage": stage.name,
+            "version": stage.version,
+            "label": self._build.label,
+            "fingerprint": stage.fingerprint,
+            "facts": stage.facts,
+            "config": stage.config.model_dump(mode="json"),
+            "inputs": {
+                name: {"stage": each.stage, "fingerprint": each.fingerprint}
+                for name, each in self._inputs.items()
+            },
+            "summary": summary,
+            "started": self._started,
+            "finished": _now(),
+            "seconds": round(seconds, 3),
+            "mlflow_run_id": run_id,
+            "ray_job_id": os.environ.get("RAY_JOB_ID"),
+            "made_by": self._build.made_by,
+        }
+        artifact = artifacts.finish(self._folder, record, known)
+        numbers = {
+            f"summary/{name}": float(value)
+            for name, value in flatten(summary).items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        tracker.metrics(self._key, {"stage/seconds": seconds, **numbers}, step=0)
+        tracker.artifact(self._key, str(artifact.folder.local(artifacts.RECORD)))
+        for name in show:
+            for target in (self._key, self._build.parent):
+                tracker.artifact(target, str(artifact.folder.local(name)))
+        return artifact
+
+    def _check_room(self) -> None:
+        free = self._folder.free_bytes()
+        if free is not None and free < _ROOM_BYTES:
+            raise UserError(
+                f"no room left on the disk of {self._folder.uri}: {free >> 20} MB free, "
+                f"at least {_ROOM_BYTES >> 20} MB needed; free some space, or choose another root"
+            )
+
+
+def source_tags(made_by: dict[str, Any]) -> dict[str, str]:
+    """The tag by which MLflow knows the commit, outside a checkout none."""
+    return {"mlflow.source.git.commit": made_by["commit"]} if made_by["commit"] else {}
+
+
+def _call(
+    function: Any,
+    config: Any,
+    inputs: dict[str, Artifact],
+    output: Folder,
+    context: Context,
+) -> dict[str, Any]:
+    try:
+        return function(config, inputs, output, context)
+    finally:
+        context.report.flush()
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,135 @@
+"""Find models that were built, by whatever names them, and load them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from rungwise import tokenizer as tokenizers
+from rungwise.core import artifact as artifacts
+from rungwise.core.artifact import Artifact, find_input
+from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.stage import plan
+from rungwise.core.storage import Folder
+from rungwise.core.tracking import default_uri, quieten_mlflow
+from rungwise.finetune import DESCRIPTION
+from rungwise.pipeline.recipe import Recipe, pretrain_stages
+from rungwise.pipeline.workflow import load_recipe, root_folder
+from rungwise.pretraining.pretrained import load_model
+from rungwise.serving.predictor import Predictor
+
+_RECIPES = (".yaml", ".yml")
+_REGISTERED = "models:/"
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A pretrained model on the CPU, with its capabilities (models/capabilities.py), and its
+    tokenizer."""
+
+    model: object
+    tokenizer: Tokenizer
+
+
+def load(model: str | Recipe, root: str = "artifacts") -> Pretrained | Predictor:
+    """Load the pretrained model of a recipe or a pretrain artifact, else a fine-tuned one.
+
+    `model` is a recipe or its file, the folder of an artifact or one with artifacts below it (the
+    newest counts), here or on an object store, or models:/NAME@ALIAS of the registry of `root`.
+    Raises UserError if there is no such model.
+    """
+    if isinstance(model, Recipe):
+        return _pretrained(_built(model, "rungwise.run with a workflow that pretrains"))
+    if model.endswith(_RECIPES):
+        return _pretrained(find_pretrain(model))
+    if not model.startswith(_REGISTERED):
+        artifact = artifacts.at_or_below(Folder.at(model))
+        if artifact is not None and artifact.stage == "pretrain":
+            return _pretrained(artifact)
+    return find_predictor(model, root)
+
+
+def find_pretrain(model: str, overrides: Sequence[str] = ()) -> Artifact:
+    """Find the finished pretrain artifact of a recipe's file with `overrides`, or in a folder, or
+    the newest one directly below a folder.
+
+    Raises UserError if there is none.
+    """
+    if model.endswith(_RECIPES):
+        command = shlex.join(["rungwise", "run", "pretrain", model, *overrides])
+        return _built(load_recipe(model, overrides), command)
+    if overrides:
+        raise UserError(
+            f"{shlex.join(overrides)}: keys can be changed of a recipe, and {model} is a folder; "
+            "leave them out, or give the recipe"
+        )
+    artifact = artifacts.at_or_below(Folder.at(model))
+    if artifact is None:
+        raise UserError(
+            f"{model}: no artifact here; expected a recipe (.yaml), the folder of a finished "
+            "pretraining, such as artifacts/pretrain/NAME-FINGERPRINT, or artifacts/pretrain "
+            "for the newest"
+        )
+    if artifact.stage != "pretrain":
+        raise UserError(
+            f"{artifact.folder.uri} holds a {artifact.stage} artifact, expected that of pretrain"
+        )
+    return artifact
+
+
+def find_predictor(model: str, root: str) -> Predictor:
+    """Load a fine-tuned model by its folder or by its name in the registry of `root`.
+
+    Raises UserError if there is none, and says what would do.
+    """
+    if model.startswith(_REGISTERED):
+        return _registered(model, root)
+    folder = Folder.at(model)
+    if not folder.exists(DESCRIPTION):
+        artifact = artifacts.at_or_below(folder)
+        if artifact is None:
+            raise UserError(
+                f"{model}: no fine-tuned model here; expected models:/NAME@ALIAS, the folder of an "
+                "evaluate artifact, such as artifacts/evaluate/NAME-FINGERPRINT, or "
+                "artifacts/evaluate for the newest"
+            )
+        folder = artifact.folder
+    return Predictor.load(folder)
+
+
+def _built(recipe: Recipe, how: str) -> Artifact:
+    root = root_folder(recipe.root)
+    row = plan(list(pretrain_stages(recipe).values()), root, recipe.name)[-1]
+    if row.artifact is None:
+        raise ConfigError(
+            f"{recipe.name}: its pretrain stage is not finished below {root.uri} ({row.reason}); "
+            f"build it first: {how}"
+        )
+    return row.artifact
+
+
+def _pretrained(artifact: Artifact) -> Pretrained:
+    tokenizer = find_input(find_input(artifact, "instances"), "tokenizer")
+    return Pretrained(load_model(artifact), tokenizers.load(tokenizer.folder))
+
+
+def _registered(model: str, root: str) -> Predictor:
+    import mlflow.artifacts
+    from mlflow.exceptions import MlflowException
+
+    quieten_mlflow()
+    uri = default_uri(root_folder(root), os.environ.get("MLFLOW_TRACKING_URI"))
+    mlflow.set_tracking_uri(uri)
+    try:
+        folder = Path(mlflow.artifacts.download_artifacts(model))
+    except MlflowException as error:
+        raise UserError(
+            f"{model}: not found in the registry at {uri} ({error.message}); give --root, or set "
+            "MLFLOW_TRACKING_URI"
+        ) from error
+    return Predictor.load(Folder.at(folder / "artifacts"))

@@ -1,0 +1,196 @@
+"""Say what every key of a recipe is: as comments on a resolved recipe, and as docs/reference.
+
+Types and defaults are those of the pydantic models; the words are the comments that stand with the
+fields in the source.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import textwrap
+import tokenize
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import annotated_types
+import yaml
+from pydantic.fields import FieldInfo
+
+from rungwise.core.config import Config, models_in, plain, tag_of
+from rungwise.pipeline.recipe import Recipe
+
+_INTRO = """\
+# Every key of a recipe
+
+`make reference` writes this page from the configuration classes. A key that is left out has its
+default; `rungwise plan WORKFLOW CONFIG --resolved` prints a recipe with all of them. A block that
+has a `kind` is one of several: choose it by that key.
+"""
+_BOUNDS = {
+    annotated_types.Ge: ("ge", "≥ {}"),
+    annotated_types.Gt: ("gt", "> {}"),
+    annotated_types.Le: ("le", "≤ {}"),
+    annotated_types.Lt: ("lt", "< {}"),
+    annotated_types.MinLen: ("min_length", "at least {} long"),
+    annotated_types.MaxLen: ("max_length", "at most {} long"),
+}
+
+
+def resolved(recipe: Recipe) -> str:
+    """Write a recipe as YAML with every key, defaults included, and what each is."""
+    return "\n".join(_lines(recipe)) + "\n"
+
+
+def reference() -> str:
+    """Write docs/reference/recipe.md: a table for each block."""
+    places: dict[type[Config], list[str]] = {}
+    _place(Recipe, "", places)
+    return "\n".join([_INTRO, *(_section(block, paths) for block, paths in places.items())])
+
+
+def comments_of(block: type[Config]) -> dict[str, str]:
+    """Read the comment above or behind each field in the source, inherited fields included."""
+    comments: dict[str, str] = {}
+    for owner in reversed(block.__mro__):
+        if not issubclass(owner, Config) or owner is Config:
+            continue
+        source = textwrap.dedent(inspect.getsource(owner))
+        lines = source.splitlines()
+        by_line = {
+            token.start[0]: token.string.lstrip("# ")
+            for token in tokenize.generate_tokens(io.StringIO(source).readline)
+            if token.type == tokenize.COMMENT
+        }
+        [tree] = ast.parse(source).body
+        assert isinstance(tree, ast.ClassDef)
+        for node in tree.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                first = node.lineno
+                while first > 1 and lines[first - 2].lstrip().startswith("#"):
+                    first -= 1
+                own = range(first, (node.end_lineno or first) + 1)
+                words = " ".join(by_line[line] for line in own if line in by_line)
+                comments[node.target.id] = words
+    return comments
+
+
+def _lines(block: Config) -> Iterator[str]:
+    comments = comments_of(type(block))
+    for name in _fields(type(block)):
+        value, comment = getattr(block, name), comments[name] and f"  # {comments[name]}"
+        items = list(value.values()) if isinstance(value, dict) else value
+        if isinstance(value, Config):
+            yield f"{name}:{comment}"
+            yield from _indented(_lines(value))
+        elif isinstance(items, tuple | list) and items and isinstance(items[0], Config):
+            yield f"{name}:{comment}"
+            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+                first, *rest = _lines(item)
+                head = [f"{key}:", f"  {first}"] if isinstance(value, dict) else [f"- {first}"]
+                yield from _indented([*head, *_indented(rest)])
+        else:
+            yield f"{name}: {_yaml(value)}{comment}"
+
+
+def _fields(block: type[Config]) -> list[str]:
+    """List the keys of a block, its kind first."""
+    return sorted(block.model_fields, key=lambda name: name != "kind")
+
+
+def _indented(lines: typing.Iterable[str]) -> Iterator[str]:
+    return (f"  {line}" for line in lines)
+
+
+def _yaml(value: Any) -> str:
+    text = yaml.safe_dump(
+        plain(value), default_flow_style=True, width=1 << 30, allow_unicode=True, sort_keys=False
+    )
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _place(block: type[Config], path: str, places: dict[type[Config], list[str]]) -> None:
+    """Note at which paths each block stands. What is in it is named after the first."""
+    known = block in places
+    places.setdefault(block, []).append(path)
+    if known:
+        return
+    for name, field in block.model_fields.items():
+        below = f"{path}.{name}" if path else name
+        origins = {typing.get_origin(part) for part in _parts(field.annotation)}
+        below += "[]" * bool(origins & {tuple, list}) + ".NAME" * (dict in origins)
+        for child in models_in(field.annotation):
+            _place(child, below, places)
+
+
+def _parts(annotation: Any) -> list[Any]:
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        return [part for each in typing.get_args(annotation) for part in _parts(each)]
+    return [annotation]
+
+
+def _section(block: type[Config], paths: list[str]) -> str:
+    kind = tag_of(block)
+    title = f"`{paths[0]}`" if paths[0] else "The recipe"
+    lines = [f"## {title}" + (f", kind `{kind}`" if kind else ""), ""]
+    if len(paths) > 1:
+        lines += ["Also at " + ", ".join(f"`{path}`" for path in paths[1:]) + ".", ""]
+    lines += [inspect.cleandoc(block.__doc__ or ""), ""]
+    comments = comments_of(block)
+    rows = [
+        (f"`{name}`", _values(field), _default(field), comments[name])
+        for name in _fields(block)
+        for field in [block.model_fields[name]]
+        if name != "kind" or len(typing.get_args(field.annotation)) > 1
+    ]
+    if rows:
+        lines += ["| key | values | default | |", "|---|---|---|---|"]
+        lines += [
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _values(field: FieldInfo) -> str:
+    bounds = [
+        words.format(getattr(bound, name))
+        for bound in field.metadata
+        for kind, (name, words) in _BOUNDS.items()
+        if isinstance(bound, kind)
+    ]
+    return ", ".join([_type(field.annotation), *bounds])
+
+
+def _type(annotation: Any) -> str:
+    """Name a type as a person who writes YAML does."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if len(blocks := models_in(annotation)) and origin not in (tuple, list, dict):
+        kinds = [f"`{kind}`" for block in blocks if (kind := tag_of(block))]
+        text = f"a block of kind {', '.join(kinds)}" if kinds else "a block"
+        return f"{text}, null" if types.NoneType in arguments else text
+    if origin is typing.Annotated:
+        return _type(arguments[0])
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if origin in (tuple, list):
+        return f"a list: {_type(arguments[0])}"
+    if origin is dict:
+        return f"a mapping, by name: {_type(arguments[1])}"
+    if isinstance(annotation, types.UnionType) or origin is typing.Union:
+        return ", ".join(_type(part) for part in arguments)
+    names = {types.NoneType: "null", str: "text", int: "whole number", float: "number"}
+    return names.get(annotation, {bool: "true, false", Any: "anything"}.get(annotation, "a value"))
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if not isinstance(value, Config):
+        return f"`{_yaml(value)}`"
+    kind = tag_of(type(value))
+    return f"of kind `{kind}`" if kind else "its defaults"

@@ -1,0 +1,45 @@
+"""Every name that rungwise takes from inside Ray, and what for.
+
+Any minor version may change them, so pyproject.toml pins the one that they were read in. Each is
+imported when it is asked for: whoever needs one does not load the rest.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_PLACES = {
+    # Drains a node at a cloud's notice, as `ray drain-node` does, without starting a process.
+    "GcsClient": "ray._raylet:GcsClient",
+    "GcsNodeInfo": "ray.core.generated.gcs_pb2:GcsNodeInfo",
+    "DrainNodeReason": "ray.core.generated.autoscaler_pb2:DrainNodeReason",
+    # Lets the autoscaler start and end the machines of AWS autoscaling groups.
+    "NodeProvider": "ray.autoscaler.node_provider:NodeProvider",
+    "NODE_KIND_HEAD": "ray.autoscaler.tags:NODE_KIND_HEAD",
+    "NODE_KIND_WORKER": "ray.autoscaler.tags:NODE_KIND_WORKER",
+    "TAG_RAY_LAUNCH_REQUEST": "ray.autoscaler.tags:TAG_RAY_LAUNCH_REQUEST",
+    "TAG_RAY_NODE_KIND": "ray.autoscaler.tags:TAG_RAY_NODE_KIND",
+    "TAG_RAY_USER_NODE_TYPE": "ray.autoscaler.tags:TAG_RAY_USER_NODE_TYPE",
+    "InstanceReconcileConfig": "ray.autoscaler.v2.instance_manager.config:InstanceReconcileConfig",
+    # Chooses gloo's network interface before Ray Train connects its workers.
+    "TorchBackend": "ray.train.torch.config:_TorchBackend",
+    # Saves a checkpoint before Ray Train's controller ends a sound group of workers to resize it.
+    "ControllerCallback": "ray.train.v2._internal.execution.callback:ControllerCallback",
+    "ResizingState": "ray.train.v2._internal.execution.controller.state:ResizingState",
+    # Lists, before anything is uploaded, the files that Ray would pack of a working folder.
+    "DASHBOARD_CLIENT_MAX_SIZE": "ray._private.ray_constants:DASHBOARD_CLIENT_MAX_SIZE",
+    "IGNORE_GITIGNORE": "ray._private.ray_constants:RAY_RUNTIME_ENV_IGNORE_GITIGNORE",
+    "default_excludes": "ray._private.ray_constants:get_runtime_env_default_excludes",
+    "GCS_STORAGE_MAX_SIZE": "ray._private.runtime_env.packaging:GCS_STORAGE_MAX_SIZE",
+    "walk_folder": "ray._private.runtime_env.packaging:_dir_travel",
+    "folder_excludes": "ray._private.runtime_env.packaging:_get_excludes",
+    "uri_of_folder": "ray._private.runtime_env.packaging:get_uri_for_directory",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__} has no attribute {name!r}")
+    module, _, attribute = _PLACES[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)

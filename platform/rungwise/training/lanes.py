@@ -1,0 +1,70 @@
+"""The states of lanes: what a model carries over from the end of a block to the next one.
+
+A state belongs to a lane and not to a worker, so a checkpoint holds one tensor of all B lanes, cut
+along lanes; whoever resumes reads those it has. Gradients end at the beginning of a block.
+
+A step that is skipped, because its gradient is not finite, leaves the states as they were: those
+that it has computed need not be finite either. The text goes on a block later.
+
+B lanes of the run, L lanes of this worker, S the model's `state_shape`
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from rungwise.models.objectives import Batch, CausalBatch
+from rungwise.training.state import Piece, SavedTensors
+
+STATE = "lanes/state"
+
+
+class LaneStates:
+    """The states of this worker's lanes, zeros at first."""
+
+    def __init__(
+        self, state_shape: tuple[int, ...], lanes: range, whole: int, device: torch.device
+    ):
+        """`lanes` are this worker's of `whole` in all."""
+        self._lanes = lanes
+        self._whole = whole
+        self._held_LS = torch.zeros(len(lanes), *state_shape, device=device)
+        self._next_LS = torch.zeros_like(self._held_LS)
+
+    def enter(self, batch: Batch) -> Batch:
+        """`batch` with what its rows begin with: zeros where a lane begins anew."""
+        assert isinstance(batch, CausalBatch)
+        assert batch.lanes is not None
+        assert batch.continues is not None
+        held_BS = self._held_LS[batch.lanes]
+        return replace(batch, state=_where(batch.continues, held_BS))
+
+    def leave(self, batch: Batch, state_BS: Tensor | None) -> None:
+        """Take what the model returns for `batch`."""
+        assert isinstance(batch, CausalBatch)
+        assert state_BS is not None
+        # Text that ends within a block has no more to hand over.
+        full = batch.weights[:, -1] > 0
+        self._next_LS[batch.lanes] = _where(full, state_BS.detach().to(self._next_LS.dtype))
+
+    def settle(self, good: Tensor) -> None:
+        """End a step: the next begins with what was taken, or with the old if not `good`, ()."""
+        self._held_LS = torch.where(good, self._next_LS, self._held_LS)
+
+    def piece(self) -> Piece:
+        """What this worker writes into a checkpoint."""
+        shape = (self._whole, *self._held_LS.shape[1:])
+        return Piece(self._held_LS, self._lanes.start, shape)
+
+    def restore(self, saved: SavedTensors) -> None:
+        """Take this worker's lanes from a checkpoint of any number of workers."""
+        self._held_LS.copy_(saved.read(STATE, self._lanes.start, self._lanes.stop))
+
+
+def _where(kept_B: Tensor, state_BS: Tensor) -> Tensor:
+    """Zeros for rows that are not kept, also where they are not finite."""
+    kept = kept_B.view(-1, *[1] * (state_BS.ndim - 1))  # (B,) -> (B, 1, ...)
+    return torch.where(kept, state_BS, torch.zeros_like(state_BS))

@@ -1,0 +1,136 @@
+"""A workflow of toy stages, as a command that tests start twice and kill.
+
+    first ──> left  ──> last        alone (needs nothing)
+       └────> right ──┘
+
+    side_by_side_job.py FOLDER LABEL CONCURRENT SECONDS NUMBER
+
+The first NUMBER of its five stages are built. Artifacts go to FOLDER/root; FOLDER/log gets a line
+for each start and end of a stage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from rich.console import Console
+
+from rungwise.cluster.environment import set_environment
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import Config
+from rungwise.core.context import ComputeConfig, Context
+from rungwise.core.stage import Stage
+from rungwise.core.storage import Folder
+from rungwise.pipeline import runner
+
+STEPS = 10
+
+
+class Toy(Config):
+    """What a toy stage does; only its title is identity."""
+
+    title: str
+    log: str
+    seconds: float = 0.0
+    error: str = ""
+
+
+class Calls:
+    """A tracker that keeps what it is told."""
+
+    uri = shown_uri = ""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+        self.closed: dict[str, str] = {}
+
+    def open(self, key: str, name: str, *_: Any, **__: Any) -> None:
+        self.opened.append(key)
+
+    def close(self, key: str, status: str) -> None:
+        assert key not in self.closed
+        self.closed[key] = status
+
+    def metrics(self, key: str, values: Mapping[str, float], step: int) -> None: ...
+
+    def tags(self, key: str, tags: Mapping[str, str]) -> None: ...
+
+    def artifact(self, key: str, path: str) -> None: ...
+
+    def run_id(self, key: str, timeout_seconds: float) -> str | None:
+        return None
+
+    def finish(self, timeout_seconds: float) -> int:
+        return 0
+
+
+def build(
+    config: Toy, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> dict[str, Any]:
+    """Take STEPS steps in a task that needs a whole CPU, and go on after those that are done."""
+    if config.error:
+        raise ValueError(config.error)
+    done = ray.get(ray.remote(num_cpus=1)(_steps).remote(config, output, context))
+    return {"headline": f"{len(done)} steps"}
+
+
+def _steps(config: Toy, output: Folder, context: Context) -> list[str]:
+    done = set(output.names())
+    write(config, "start", len(done))
+    for step in range(STEPS):
+        if f"step-{step}" not in done:
+            context.report.metrics({"step": step}, step)
+            time.sleep(config.seconds / STEPS)
+            output.write_bytes(f"step-{step}", b"")
+    write(config, "end", STEPS)
+    return output.names()
+
+
+def write(config: Toy, event: str, steps: int) -> None:
+    row = {"stage": config.title, "event": event, "steps": steps, "time": time.time()}
+    row["node"] = ray.get_runtime_context().get_node_id()
+    with open(config.log, "a") as log:
+        log.write(json.dumps(row) + "\n")
+
+
+def rows(log: Path, event: str) -> list[dict[str, Any]]:
+    """The lines of the log that say `event`, oldest first."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [row for row in map(json.loads, lines) if row["event"] == event]
+
+
+def stages(folder: Path, seconds: float, **errors: str) -> list[Stage]:
+    def toy(title: str, *inputs: Stage) -> Stage:
+        config = Toy(
+            title=title, log=str(folder / "log"), seconds=seconds, error=errors.get(title, "")
+        )
+        sources = {source.shown: source for source in inputs}
+        identity = {"title": title}
+        return Stage("toy", 1, build, config, sources, identity, resumes=True, title=title)
+
+    first = toy("first")
+    left, right = toy("left", first), toy("right", first)
+    return [first, left, right, toy("last", left, right), toy("alone")]
+
+
+def run(
+    folder: Path, made: list[Stage], label: str, concurrent: int, tracker: Any, console: Console
+) -> runner.Outcome:
+    compute = ComputeConfig(max_concurrent_stages=concurrent, object_store_megabytes=100)
+    root = Folder.at(folder / "root")
+    return runner.run(made, root, label, compute, lambda: tracker, console)
+
+
+if __name__ == "__main__":
+    set_environment()
+    place = Path(sys.argv[1])
+    made = stages(place, float(sys.argv[4]))[: int(sys.argv[5])]
+    outcome = run(place, made, sys.argv[2], int(sys.argv[3]), Calls(), Console(width=200))
+    print(f"{os.getpid()} built {' '.join(outcome.built) or 'nothing'}")

@@ -1,0 +1,220 @@
+"""Independent stages of a run at once, and drivers that want the same artifacts."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from rich.console import Console
+
+from rungwise.commands.prove_resume import kill_with_children
+from rungwise.core import lease as leases
+from rungwise.core.errors import StageFailed
+from rungwise.core.lease import Lease
+from rungwise.core.storage import Folder
+from rungwise.pipeline import runner
+from tests.faults.raylets import raylets
+from tests.ray.side_by_side_job import STEPS, Calls, rows, run, stages
+
+HEAD, OTHER = "127.0.0.2", "127.0.0.3"
+TITLES = ["first", "left", "right", "last", "alone"]
+
+
+def started(folder: Path) -> list[str]:
+    return [row["stage"] for row in rows(folder / "log", "start")]
+
+
+def overlap(folder: Path, one: str, other: str) -> float:
+    """For how many seconds two stages ran at once."""
+    begins = [row["time"] for row in rows(folder / "log", "start") if row["stage"] in (one, other)]
+    ends = [row["time"] for row in rows(folder / "log", "end") if row["stage"] in (one, other)]
+    return min(ends) - max(begins)
+
+
+@pytest.fixture
+def shown() -> Console:
+    return Console(file=io.StringIO(), width=300)
+
+
+def lines(console: Console) -> list[list[str]]:
+    """Stage, state and the rest of each line."""
+    assert isinstance(console.file, io.StringIO)
+    return [line.split(maxsplit=2) for line in console.file.getvalue().splitlines()]
+
+
+def test_two_stages_that_do_not_need_each_other_overlap(
+    ray_session: None, tmp_path: Path, shown: Console
+) -> None:
+    calls = Calls()
+    made = stages(tmp_path, seconds=2.0)
+    outcome = run(tmp_path, made, "x", 2, calls, shown)
+    assert overlap(tmp_path, "left", "right") > 1.0
+    print(f"overlap of two stages of 2 s: {overlap(tmp_path, 'left', 'right'):.2f} s")
+    assert list(outcome.artifacts) == TITLES
+    assert outcome.built == tuple(TITLES)
+    states = [(words[0], words[1]) for words in lines(shown)]
+    assert set(states) == {(title, state) for title in TITLES for state in ("running", "done")}
+    assert set(calls.opened) == set(calls.closed)
+    assert set(calls.closed.values()) == {"FINISHED"}
+    assert not [name for name in Folder.at(tmp_path / "root").names() if "lease" in name]
+    # One at a time, and nothing anew.
+    assert run(tmp_path, made, "y", 1, Calls(), shown).built == ()
+    assert sorted(started(tmp_path)) == sorted(TITLES)
+
+
+def test_a_stage_that_fails_takes_only_those_with_it_that_need_it(
+    ray_session: None, tmp_path: Path, shown: Console
+) -> None:
+    calls = Calls()
+    made = stages(tmp_path, seconds=1.0, left="it broke", alone="it tore")
+    with pytest.raises(StageFailed) as failure:
+        run(tmp_path, made, "x", 3, calls, shown)
+    # `alone` is free to fail first.
+    message = str(failure.value)
+    assert message.startswith("the stage alone failed: ")
+    assert message.endswith("ValueError: it tore; failed as well: left; not built: last")
+    assert [row["stage"] for row in rows(tmp_path / "log", "end")] == ["first", "right"]
+    last = [words for words in lines(shown) if words[0] == "last"]
+    assert last == [["last", "not", "built 0:00 it needs left, which failed"]]
+    told = [words[2] for words in lines(shown) if words[:2] == ["left", "failed"]]
+    assert len(told) == 1
+    assert told[0].endswith("ValueError: it broke")
+    by_title = {stage.shown: f"{stage.name}-{stage.fingerprint}" for stage in made}
+    closed = {title: calls.closed.get(key) for title, key in by_title.items()}
+    assert closed == {
+        "first": "FINISHED",
+        "left": "FAILED",
+        "right": "FINISHED",
+        "last": None,
+        "alone": "FAILED",
+    }
+    mended = run(tmp_path, stages(tmp_path, seconds=0.1), "x", 2, Calls(), shown)
+    assert mended.built == ("left", "last", "alone")
+    assert started(tmp_path).count("right") == 1
+
+
+def test_an_interrupt_ends_all_that_runs(ray_session: None, tmp_path: Path, shown: Console) -> None:
+    made = stages(tmp_path, seconds=3.0)
+
+    class Interrupted(Calls):
+        def metrics(self, key: str, values: Any, step: int) -> None:
+            if {"left", "right"} <= set(started(tmp_path)):
+                raise KeyboardInterrupt
+
+    calls = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, made, "x", 3, calls, shown)
+    assert sorted(calls.closed.values())[-3:] == ["KILLED"] * 3  # left, right and the parent
+    assert set(calls.opened) == set(calls.closed)
+    assert not [name for name in Folder.at(tmp_path / "root").names() if "lease" in name]
+
+
+def test_a_driver_waits_for_another_and_takes_over_when_it_is_gone(
+    ray_session: None, tmp_path: Path, shown: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other, far away, is not heard of again."""
+    monkeypatch.setattr(leases, "EXPIRY_SECONDS", 2.0)
+    monkeypatch.setattr(runner, "_ASK_SECONDS", 0.3)
+    made = stages(tmp_path, seconds=0.1)
+    lease = Lease(Folder.at(tmp_path / "root" / "toy"), made[0].fingerprint)
+    assert lease.take()
+    (name,) = (tmp_path / "root" / "toy").glob(".*.lease")
+    holder = json.loads(name.read_text())
+    name.write_text(json.dumps(holder | {"machine": "another", "host": "far"}))
+    began = time.monotonic()
+    outcome = run(tmp_path, made, "x", 1, Calls(), shown)
+    assert outcome.built == tuple(TITLES)
+    assert time.monotonic() - began > 2.0
+    waited = [words for words in lines(shown) if words[:2] == ["first", "waiting"]]
+    assert waited == [
+        ["first", "waiting", f"0:00 for process {os.getpid()} on far, which builds it"]
+    ]
+    # What does not wait goes on meanwhile.
+    assert started(tmp_path)[0] == "alone"
+    lease.release()
+
+
+def command(
+    folder: Path, label: str, concurrent: int, seconds: float, number: int = len(TITLES)
+) -> list[str]:
+    job = str(Path(__file__).with_name("side_by_side_job.py"))
+    return [sys.executable, job, str(folder), label, str(concurrent), str(seconds), str(number)]
+
+
+@contextmanager
+def driver(arguments: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        arguments,
+        env=environment | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        kill_with_children(process.pid)
+        process.wait()
+
+
+def output(process: subprocess.Popen[str]) -> str:
+    text, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, text
+    return text
+
+
+def test_of_two_drivers_at_once_each_stage_is_built_by_one(
+    ray_session: None, tmp_path: Path
+) -> None:
+    """With labels of their own, which would name folders of their own."""
+    environment = os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    with (
+        driver(command(tmp_path, "one", 1, 1.0), environment) as one,
+        driver(command(tmp_path, "two", 2, 1.0), environment) as two,
+    ):
+        told = [output(one), output(two)]
+    assert sorted(started(tmp_path)) == sorted(TITLES), told
+    assert len(list((tmp_path / "root" / "toy").glob("*/artifact.json"))) == len(TITLES)
+    assert len(list((tmp_path / "root" / "toy").iterdir())) == len(TITLES)
+    built = [text.splitlines()[-1].split()[2:] for text in told]
+    assert sorted(title for titles in built for title in titles if title != "nothing") == sorted(
+        TITLES
+    )
+
+
+@pytest.mark.slow
+def test_a_node_and_the_driver_are_killed_while_two_stages_run(tmp_path: Path) -> None:
+    with raylets(HEAD, OTHER) as cluster:
+        arguments = command(tmp_path, "x", 2, 8.0, 4)  # all but `alone`
+        with driver(arguments, cluster.environment) as process:
+            deadline = time.monotonic() + 100
+            while not {"left", "right"} <= set(started(tmp_path)):
+                assert process.poll() is None, output(process)
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            running = rows(tmp_path / "log", "start")[-2:]
+            assert len({row["node"] for row in running}) == 2
+            time.sleep(2)
+            cluster.kill(OTHER)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        assert [row["stage"] for row in rows(tmp_path / "log", "end")] == ["first"]
+        with driver(arguments, cluster.environment) as process:
+            text = output(process)
+    assert text.splitlines()[-1].split()[2:] == ["left", "right", "last"]
+    resumed = {row["stage"]: row["steps"] for row in rows(tmp_path / "log", "start")}
+    assert 0 < resumed["left"] < STEPS
+    assert 0 < resumed["right"] < STEPS
+    ended = [row["stage"] for row in rows(tmp_path / "log", "end")]
+    assert sorted(ended) == sorted(TITLES[:4])

@@ -1,0 +1,76 @@
+"""The n-gram model against the slow one and against what kenlm gives for the Penn Treebank."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rungwise.models import ngram
+from tests.reference.slow_ngram import SlowNgram
+
+START, END, UNSEEN = 0, 1, 2
+KENLM_FALLBACK = (0.5, 1.0, 1.5)
+
+
+def toy_sentences(seed: int, number: int) -> list[list[int]]:
+    """Closed sentences of 0 to 9 words, ids 3 to 44, the first much more frequent."""
+    rng = np.random.default_rng(seed)
+    return [
+        [*np.minimum(rng.geometric(0.2, rng.integers(10)) + 2, 44).tolist(), END]
+        for _ in range(number)
+    ]
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
+def test_the_slow_model_gives_the_same_probabilities(order: int) -> None:
+    estimated = np.zeros(order)
+    for seed, number in enumerate([1, 3, 10, 30, 100, 300, 800] * 2):
+        sentences = toy_sentences(seed, number)
+        slow = SlowNgram(sentences, order, 46, START, KENLM_FALLBACK)
+        offsets = np.cumsum([0] + [len(sentence) for sentence in sentences])
+        ids = np.concatenate(sentences).astype(np.uint16)
+        table = ngram.count(ids, offsets, order, START)
+        model = ngram.estimate(table, 46, START, KENLM_FALLBACK)
+        # Fallback discounts are round numbers.
+        estimated[: model.order] += (model.discounts * 2 % 1 > 0).any(axis=1)
+        texts = [*toy_sentences(seed + 1000, 20), *sentences[:10], [UNSEEN, 3, END], [3, END, 3]]
+        for text, scores in zip(texts, model.log_probabilities(texts), strict=True):
+            expected = [slow.probability(word, text[:i]) for i, word in enumerate(text)]
+            np.testing.assert_allclose(np.exp(scores), expected, rtol=1e-12, atol=0)
+    assert (estimated > 0).all(), "an order had fallback discounts only"
+
+
+def test_perplexities_of_the_penn_treebank_are_those_of_kenlm(real_data: Path) -> None:
+    """Figures of kenlm, whose vocabulary has the words, `</s>` and an <unk> that never occurs.
+
+    The `<unk>` of the text is a word like any other.
+    """
+    folder = real_data / "corpora" / "en" / "ptb"
+    lines = {
+        "train": gzip.decompress((folder / "ptb.train.txt.gz").read_bytes()).decode(),
+        "valid": (folder / "ptb.valid.txt").read_text("utf-8"),
+        "test": (folder / "ptb.test.txt").read_text("utf-8"),
+    }
+    vocabulary = {word: i for i, word in enumerate(sorted(set(lines["train"].split())), 3)}
+    texts = {
+        split: [[*(vocabulary[word] for word in line.split()), END] for line in text.splitlines()]
+        for split, text in lines.items()
+    }
+    offsets = np.cumsum([0] + [len(text) for text in texts["train"]])
+    ids = np.concatenate(texts["train"]).astype(np.uint16)
+
+    def perplexity(model: ngram.NgramLanguageModel, split: str, tokens: int) -> float:
+        scores = np.concatenate(model.log_probabilities(texts[split]))
+        assert len(scores) == tokens
+        return float(np.exp(-scores.mean()))
+
+    def model_of(order: int) -> ngram.NgramLanguageModel:
+        return ngram.estimate(ngram.count(ids, offsets, order, START), len(vocabulary) + 3, START)
+
+    assert perplexity(model_of(3), "test", 82_430) == pytest.approx(148.28, abs=0.1)
+    fivegrams = model_of(5)
+    assert perplexity(fivegrams, "test", 82_430) == pytest.approx(141.19, abs=0.1)
+    assert perplexity(fivegrams, "valid", 73_760) == pytest.approx(148.01, abs=0.1)

@@ -1,0 +1,309 @@
+"""Truncated backpropagation through time: a state carried over steps, workers and kills."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rungwise.commands.prove_resume import second_epoch
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import ComputeConfig
+from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder
+from rungwise.instances import shards
+from rungwise.models.objectives import CausalBatch
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.estimate import Measures, dry_run
+from rungwise.pretraining.gradient import check_fit
+from rungwise.training.checkpoint import load_tensors
+from rungwise.training.curriculum import epochs_read
+from rungwise.training.lanes import LaneStates
+from rungwise.training.optimizer import (
+    build_optimizers,
+    clip_gradients,
+    learning_rate_at,
+    set_learning_rate,
+)
+from rungwise.training.progress import Progress
+from tests.tiny_lstm import TinyLstm, TinyLstmConfig
+from tests.training_runs import (
+    CPU,
+    VOCAB,
+    Killed,
+    KilledAt,
+    Notes,
+    config,
+    make_instances,
+    run,
+    together,
+    weights,
+)
+from tests.unit.test_lanes import line_of
+
+LANES = 10
+
+
+def recurrent(**changes: Any) -> PretrainStageConfig:
+    """Twenty steps of ten lanes, between two and three epochs of the instances below."""
+    settings = config("causal", **{"pretrain.global_batch_size": LANES}, **changes)
+    return PretrainStageConfig.model_construct(model=TinyLstmConfig(), pretrain=settings.pretrain)
+
+
+@pytest.fixture(scope="module")
+def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return make_instances(tmp_path_factory.mktemp("blocks"), "causal", documents=(20, 13, 26))
+
+
+@pytest.fixture(scope="module")
+def alone(instances: Artifact, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Progress]:
+    output = tmp_path_factory.mktemp("alone")
+    return output, run(recurrent(), instances, output)
+
+
+def blocks_of(instances: Artifact, split: str) -> list[list[list[int]]]:
+    """The ids of every block of every shard."""
+    files = [row["file"] for row in instances.summary["files"] if row["split"] == split]
+    opened = [shards.read(instances.folder.local(name)) for name in files]
+    return [
+        [
+            shard.ids[begin:end].tolist()
+            for begin, end in zip(shard.offsets, shard.offsets[1:], strict=False)
+        ]
+        for shard in opened
+    ]
+
+
+class PlainLanes:
+    """Lanes as lists of blocks, read by a plain loop, with a state in two tensors a lane."""
+
+    def __init__(self, model: Any, lanes: list[list[tuple[bool, list[int]]]]) -> None:
+        self.model = model
+        self.lanes = lanes
+        self.states: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def loss(self, block: int) -> tuple[Tensor, int]:
+        """The mean over the tokens of that block of every lane, and their number."""
+        total, count = torch.zeros(()), 0
+        L, D = self.model.lstm.num_layers, self.model.lstm.hidden_size
+        for number, lane in enumerate(self.lanes):
+            if block >= len(lane):
+                continue
+            opens, ids = lane[block]
+            state = torch.zeros(L, D), torch.zeros(L, D)
+            if not opens:
+                state = self.states[number]
+            hidden, after = self.model.lstm(self.model.embedding(torch.tensor(ids[:-1])), state)
+            self.states[number] = after[0].detach(), after[1].detach()
+            logits = hidden @ self.model.embedding.weight.T
+            total = total + functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="sum")
+            count += len(ids) - 1
+        return total / count, count
+
+
+def test_losses_are_those_of_a_plain_loop_over_the_same_lanes(
+    instances: Artifact, alone: tuple[Path, Progress]
+) -> None:
+    settings = recurrent().pretrain
+    torch.manual_seed(settings.seed)
+    model = TinyLstmConfig().build(VOCAB)
+    optimizers = build_optimizers(model, settings.optimizer)
+    by_shard = blocks_of(instances, "train")
+    rows = [len(blocks) for blocks in by_shard]
+    flat = [(number == 0, block) for blocks in by_shard for number, block in enumerate(blocks)]
+    size = sum(rows) // LANES
+    losses, tokens, moved = [], 0, 0
+    reading = PlainLanes(model, [])
+    for step in range(settings.steps):
+        epoch, block = divmod(step, size)
+        if block == 0:
+            line = [flat[row] for row in line_of(rows, settings.seed, epoch)]
+            lanes = [line[lane * size : (lane + 1) * size] for lane in range(LANES)]
+            for lane in lanes:
+                lane[0] = (True, lane[0][1])
+            moved += sum(opens for lane in lanes for opens, _ in lane[1:])
+            reading = PlainLanes(model, lanes)
+        loss, count = reading.loss(block)
+        model.zero_grad()
+        loss.backward()
+        clip_gradients(model, settings.optimizer)
+        for optimizer in optimizers:
+            set_learning_rate(optimizer, learning_rate_at(step, settings.steps, settings.optimizer))
+            optimizer.step()
+        losses.append(loss.item())
+        tokens += count
+    assert moved  # lanes have gone on with another shard
+    _, progress = alone
+    assert [row["loss"] for row in progress.history] == pytest.approx(losses, rel=1e-6)
+    assert progress.tokens == tokens
+
+    # Thirty held-out blocks in ten lanes: three each, and every one is read.
+    (held_out,) = blocks_of(instances, "validation")
+    lanes = [
+        [(number == 0, held_out[3 * lane + number]) for number in range(3)] for lane in range(LANES)
+    ]
+    reading = PlainLanes(model, lanes)
+    with torch.no_grad():
+        means = [reading.loss(block) for block in range(3)]
+    mean = sum(loss.item() * count for loss, count in means) / sum(count for _, count in means)
+    assert progress.validation[-1]["loss"] == pytest.approx(mean, rel=1e-6)
+
+
+def assert_same(one: Progress, other: Progress) -> None:
+    assert one.data == other.data
+    for mine, theirs in zip(one.history, other.history, strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+    for mine, theirs in zip(one.validation, other.validation, strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_any_number_of_workers_reads_the_same_lanes_and_has_the_same_losses(
+    instances: Artifact,
+    alone: tuple[Path, Progress],
+    tmp_path: Path,
+    world: int,
+    unused_port: int,
+) -> None:
+    progress = together(world, recurrent(), instances, tmp_path, unused_port)
+    assert progress is not None
+    assert_same(alone[1], progress)
+
+
+def test_killed_in_the_second_epoch_and_resumed_with_the_same_workers_ends_with_the_same_bits(
+    instances: Artifact, alone: tuple[Path, Progress], tmp_path: Path
+) -> None:
+    first, last = second_epoch(recurrent(), instances)
+    assert first <= 14 < last
+    with pytest.raises(Killed):
+        run(recurrent(), instances, tmp_path, report=KilledAt(14))
+    resumed = run(recurrent(), instances, tmp_path)
+    assert resumed.attempts[-1]["step"] in (5, 10)
+    assert resumed == alone[1]
+    one, other = weights(tmp_path), weights(alone[0])
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_killed_in_the_second_epoch_and_resumed_with_other_workers_goes_on_in_every_lane(
+    instances: Artifact, alone: tuple[Path, Progress], tmp_path: Path, free_ports: list[int]
+) -> None:
+    for world, port, step in ((3, free_ports[0], 13), (2, free_ports[1], 17)):
+        together(
+            world,
+            recurrent(),
+            instances,
+            tmp_path,
+            port,
+            killed_at=step,
+            checkpoint_every_steps=4,
+        )
+    resumed = run(recurrent(), instances, tmp_path)
+    assert [attempt["workers"] for attempt in resumed.attempts] == [3, 2, 1]
+    assert_same(alone[1], resumed)
+
+
+def test_without_the_state_of_its_checkpoint_a_run_would_go_another_way(
+    instances: Artifact,
+    alone: tuple[Path, Progress],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(Killed):
+        run(recurrent(), instances, tmp_path, report=KilledAt(14))
+    monkeypatch.setattr(LaneStates, "restore", lambda *_: None)
+    resumed = run(recurrent(), instances, tmp_path)
+    assert resumed.data == alone[1].data
+    loss, before = resumed.history[-1]["loss"], alone[1].history[-1]["loss"]
+    assert loss != pytest.approx(before, rel=1e-5)
+
+
+def test_a_skipped_step_leaves_the_states_as_they_were(
+    instances: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that the forward passes of step 4 return is NaN; a step has three of them."""
+    forward, passes = TinyLstm.forward, iter(range(1000))
+
+    def spoilt(self: TinyLstm, *arguments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        total, correct, state = forward(self, *arguments)
+        factor = math.nan if self.training and next(passes) // 3 == 3 else 1.0
+        return total * factor, correct, state * factor
+
+    monkeypatch.setattr(TinyLstm, "forward", spoilt)
+    progress = run(recurrent(), instances, tmp_path, checkpoint_every_steps=1, keep_checkpoints=20)
+    assert progress.skipped == [4]
+    third, fourth, fifth = (
+        load_tensors(Folder.at(path.parent), path.name)["lanes/state"]
+        for step in (3, 4, 5)
+        for path in (tmp_path / "checkpoints" / f"step-{step:09d}").glob("*.safetensors")
+    )
+    assert third.shape == (LANES, 2, 2, 16)
+    assert torch.equal(third, fourth)
+    assert fifth.isfinite().all()
+    assert not torch.isclose(fourth, fifth).any(dim=-1).all()
+
+
+def test_text_that_ends_within_a_block_hands_nothing_over() -> None:
+    states = LaneStates((3,), range(4, 6), 8, CPU)
+    ones = torch.ones(2, 3)
+    batch = CausalBatch(
+        ids=torch.zeros(2, 2, dtype=torch.int64),
+        targets=torch.zeros(2, 2, dtype=torch.int64),
+        weights=torch.tensor([[1.0, 1.0], [1.0, 0.0]]),
+        document=None,
+        positions=None,
+        lanes=torch.tensor([1, 0]),
+        continues=torch.tensor([True, True]),
+    )
+    states.leave(batch, ones)
+    states.settle(torch.tensor(True))
+    assert torch.equal(states.piece().local, torch.tensor([[0.0] * 3, [1.0] * 3]))
+    assert (states.piece().start, states.piece().shape) == (4, (8, 3))
+
+
+def test_instances_left_out_are_named_and_epochs_counted_by_the_lanes(
+    instances: Artifact, tmp_path: Path
+) -> None:
+    count = instances.summary["instances"]["train"]
+    assert count % LANES
+    notes = Notes()
+    run(recurrent(**{"pretrain.steps": 2}), instances, tmp_path, report=notes)
+    assert [
+        note for note in notes.notes if f"{count % LANES} of {count} instances are left" in note
+    ]
+    steps = count // LANES
+    assert epochs_read(TinyLstmConfig(), [(0, instances)], 2 * steps, LANES) == 2.0
+    assert second_epoch(recurrent(), instances) == (steps + 1, 2 * steps)
+    plan = dry_run(recurrent(), [Measures.of(instances)], ComputeConfig())
+    assert plan["phases"][0]["epochs"] == 20 / steps
+    assert plan["tokens_per_second"] > 0
+
+
+def test_longer_instances_begin_every_lane_anew(tmp_path: Path) -> None:
+    short, long = (make_instances(tmp_path / str(length), "causal", length) for length in (16, 32))
+    settings = recurrent(**{"pretrain.longer_share": 0.5})
+    whole = run(settings, short, tmp_path / "whole", longer=long)
+    with pytest.raises(Killed):
+        run(settings, short, tmp_path / "cut", report=KilledAt(12), longer=long)
+    assert run(settings, short, tmp_path / "cut", longer=long) == whole
+
+
+@pytest.mark.parametrize(
+    ("changes", "compute", "message"),
+    [
+        ({"pretrain.order.window_instances": 8}, {}, r"pretrain\.order\.window_instances is 8"),
+        ({"pretrain.order.lanes": 2}, {}, r"pretrain\.order\.lanes is 2.*global_batch_size"),
+        ({}, {"parallel": "fsdp"}, r"compute\.parallel is fsdp.*leave it at ddp"),
+        ({}, {"compile": True}, r"compute\.compile is True"),
+        ({}, {"recompute_activations": True}, r"compute\.recompute_activations is True"),
+    ],
+)
+def test_what_does_not_go_with_lanes_is_refused(
+    instances: Artifact, changes: dict[str, Any], compute: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        check_fit(recurrent(**changes), {"instances": instances}, ComputeConfig(**compute))

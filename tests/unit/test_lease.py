@@ -1,0 +1,177 @@
+"""Who may build an artifact: one driver at a time, on a folder and on a server that speaks S3."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rungwise.core import artifact as artifacts
+from rungwise.core import lease as leases
+from rungwise.core import storage
+from rungwise.core.lease import Lease
+from rungwise.core.storage import Folder
+from tests.conftest import s3_bucket
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with s3_bucket("rungwise-leases") as uri:
+        yield uri
+
+
+@pytest.fixture(params=["local", "s3"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+    """Where a stage keeps its artifacts."""
+    if request.param == "local":
+        return Folder.at(tmp_path / "root" / "stage")
+    bucket = request.getfixturevalue("bucket")
+    return Folder.at(f"{bucket}/{request.node.name.replace('[', '-').rstrip(']')}/stage")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(leases, "EXPIRY_SECONDS", 1.5)
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> float:
+    """Wait for `condition`; how long that took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+def leave_behind(folder: Folder, **changes: object) -> None:
+    """The lease of a driver that was killed."""
+    code = (
+        "import os, sys; from rungwise.core.lease import Lease; from rungwise.core.storage import "
+        "Folder; assert Lease(Folder.at(sys.argv[1]), 'f').take(); os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, folder.uri], check=False)
+    assert killed.returncode == -9
+    (name,) = folder.files()
+    holder = json.loads(folder.read_bytes(name))
+    folder.write_bytes(name, json.dumps(holder | changes).encode())
+
+
+def test_a_lease_is_held_by_one_renewed_and_given_back(folder: Folder, quick: None) -> None:
+    mine, other = Lease(folder, "f", job="raysubmit_1"), Lease(folder, "f")
+    assert mine.take()
+    elsewhere = Lease(folder, "g")
+    assert elsewhere.take()
+    elsewhere.release()
+    # Longer than a lease that is not renewed would last.
+    deadline = time.monotonic() + 2.5
+    while time.monotonic() < deadline:
+        assert not other.take()
+        time.sleep(0.1)
+    assert f"process {os.getpid()} on " in other.holder
+    assert other.holder.endswith(", job raysubmit_1")
+    assert mine.held()
+    assert not mine.lost
+    mine.release()
+    assert other.take()
+    other.release()
+    assert folder.names() == []
+
+
+def test_of_many_that_ask_at_once_one_has_it(folder: Folder) -> None:
+    many = [Lease(folder, "f") for _ in range(12)]
+    with ThreadPoolExecutor(len(many)) as pool:
+        assert sum(pool.map(Lease.take, many)) == 1
+    for lease in many:
+        lease.release()
+    assert folder.names() == []
+
+
+def test_a_lease_of_a_killed_process_of_this_machine_ends_at_once(folder: Folder) -> None:
+    leave_behind(folder)
+    lease = Lease(folder, "f")
+    assert lease.take()
+    assert len(folder.files()) == 1
+    lease.release()
+
+
+def test_a_lease_of_a_dead_driver_elsewhere_ends_by_the_clock_of_one_that_waits(
+    folder: Folder, quick: None
+) -> None:
+    """Its process id is that of a process that runs here, which must not count."""
+    leave_behind(folder, machine="another", host="far", pid=os.getpid())
+    waiting = [Lease(folder, "f") for _ in range(4)]
+    taken: list[Lease] = []
+
+    def take() -> bool:
+        taken.extend(lease for lease in waiting if lease.take())
+        return bool(taken)
+
+    assert 1.4 < until(take) < 10
+    assert not any(lease.take() for lease in waiting if lease not in taken)
+    (holder,) = taken
+    holder.release()
+
+
+def test_a_driver_that_was_cut_off_learns_that_its_lease_was_taken_over(
+    folder: Folder, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_off, other = Lease(folder, "f"), Lease(folder, "f")
+    with monkeypatch.context() as patch:
+        patch.setattr(leases, "BEAT_SECONDS", 4.0)
+        assert cut_off.take()
+        until(other.take)
+    assert not cut_off.held()
+    assert other.held()
+    until(lambda: cut_off.lost)
+    cut_off.release()
+    assert other.held()
+    other.release()
+    assert folder.names() == []
+
+
+def test_a_lease_that_was_created_and_not_written_expires(tmp_path: Path, quick: None) -> None:
+    """So is a lease whose holder was killed between the two, or whose disk was full."""
+    (tmp_path / ".f.0.lease").touch()
+    lease = Lease(Folder.at(tmp_path), "f")
+    assert until(lease.take) > 1.4
+    lease.release()
+
+
+def test_a_store_without_conditional_puts_is_read_again(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import s3fs
+
+    put = s3fs.S3FileSystem._pipe_file
+
+    async def ignores(self: Any, path: str, data: bytes, mode: str = "") -> None:
+        await put(self, path, data)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_pipe_file", ignores)
+    monkeypatch.setattr(storage, "_SETTLE_SECONDS", 1.0)
+    folder = Folder.at(f"{bucket}/ignores")
+    many = [b"%d" % number for number in range(6)]
+    with ThreadPoolExecutor(len(many)) as pool:
+        created = list(pool.map(lambda data: folder.create("x", data), many))
+    assert sum(created) == 1
+    assert folder.read_bytes("x") == many[created.index(True)]
+
+
+def test_a_lease_is_no_part_of_an_artifact(folder: Folder) -> None:
+    lease = Lease(folder, "f")
+    assert lease.take()
+    made = folder / "label-f"
+    made.write_bytes("data", b"1")
+    done = artifacts.finish(made, {"stage": "stage", "fingerprint": "f"}, {})
+    assert list(done.record["files"]) == ["data"]
+    assert folder.subfolders() == ["label-f"]
+    lease.release()
