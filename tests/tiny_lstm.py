@@ -23,6 +23,14 @@ class TinyLstmConfig(Family):
     num_layers: int = 2
     hidden_size: int = 16
 
+    @property
+    def depth(self) -> int:
+        return self.num_layers
+
+    @property
+    def width(self) -> int:
+        return self.hidden_size
+
     def build(self, vocab_size: int, *_: Any) -> TinyLstm:
         return TinyLstm(self, vocab_size)
 

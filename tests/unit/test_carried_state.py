@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rungwise.commands.prove_resume import second_epoch
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import UserError
@@ -21,6 +20,7 @@ from rungwise.models.objectives import CausalBatch
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.estimate import Measures, dry_run
 from rungwise.pretraining.gradient import check_fit
+from rungwise.pretraining.resume_proof import second_epoch
 from rungwise.training.checkpoint import load_tensors
 from rungwise.training.curriculum import epochs_read
 from rungwise.training.lanes import LaneStates

@@ -83,7 +83,7 @@ def test_an_exported_artifact_gives_the_same_ids_and_logits_on_text(
         (
             "bidirectional",
             {},
-            "model.kind is bidirectional: transformers has no model of two Trans",
+            "model.kind is bidirectional, and transformers has no counterpart",
         ),
         ("mlm", {"norm": "pre"}, "model.norm is pre, and the BERT of transformers"),
     ],
@@ -118,7 +118,7 @@ def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "holds model.safetensors, tokenizer.json, tokenizer_config.json already" in told
     assert not (out / "config.json").exists()
     made["tokenizer"].folder.remove()
-    with pytest.raises(DataError, match=r"the tokenizer that .* was made of"):
+    with pytest.raises(DataError, match=r"the tokenizer that .* was built from"):
         write(made["pretrain"], Folder.at(tmp_path / "other"))
 
 
