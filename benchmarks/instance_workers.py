@@ -27,6 +27,7 @@ from benchmarks.measuring import (
     END,
     Setup,
     artifact_at,
+    instances_summary,
     measured,
     rows_of,
     shard_task,
@@ -35,6 +36,8 @@ from benchmarks.measuring import (
 from benchmarks.reading_workers import READ_ROWS, build_instances, masks, reader
 from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
+from rungwise.corpus.summary import CorpusFile, CorpusSummary
+from rungwise.tokenizer import TokenizerSummary
 
 _BATCH = 1000  # texts in a call of a tokenizer
 
@@ -108,20 +111,17 @@ def ours(setup: Setup) -> dict[str, Any]:
         with measured(result):
             rows = [task.build(spec) for spec in specs]
             if arguments.get("masks"):
-                summary = {
-                    "files": rows,
-                    "vocab_size": task.vocab_size,
-                    "special": task.special.as_data(),
-                }
-                record = {"config": task.config.model_dump(mode="json"), "summary": summary}
-                reader = MaskedReader(Artifact("instances", "", output, record), rows[0]["split"])
+                summary = instances_summary(rows, task.vocab_size, task.special)
+                record = {"config": task.config.model_dump(mode="json")}
+                made = summary.replacing_that_of(Artifact("instances", "", output, record))
+                reader = MaskedReader(made, rows[0]["split"])
                 for begin in range(0, len(reader), READ_ROWS):
                     instances = np.arange(begin, min(begin + READ_ROWS, len(reader)))
                     reader.batch(instances, np.zeros_like(instances), seed=0)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return result | {
         "tokens": sum(row["text_tokens"] for row in rows),
-        "text_bytes": sum(row["bytes"] for row in chosen),
+        "text_bytes": sum(row.bytes for row in chosen),
         "peak_bytes": peak * 1024,
         "bytes_before": before * 1024,
     }
@@ -183,7 +183,7 @@ def stage(setup: Setup) -> dict[str, Any]:
     from rungwise.cluster.environment import set_environment
     from rungwise.core.context import ComputeConfig, Context
     from rungwise.instances.kinds import KINDS
-    from rungwise.instances.stage import run
+    from rungwise.instances.stage import INSTANCES
     from rungwise.tokenizer import load, special_ids
 
     set_environment()
@@ -192,22 +192,17 @@ def stage(setup: Setup) -> dict[str, Any]:
     tokenizer = load(Folder(setup.wordpiece))
     with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:
         task = shard_task(setup, corpus, Folder(folder), "masked_pairs", "memo")
-        rows = corpus.summary["files"][: setup.arguments["shards"]]
+        text = CorpusSummary.of(corpus)
         # The stage wants both splits; one small file of the other text is held out.
-        record = {"summary": {**corpus.summary, "files": _with_held_out(setup, rows, folder)}}
+        files = _with_held_out(setup, text.files[: setup.arguments["shards"]], folder)
+        source = Artifact("corpus", "", Folder(folder) / "corpus", {})
+        vocabulary = TokenizerSummary.model_construct(
+            vocab_size=tokenizer.get_vocab_size(), special=special_ids(tokenizer)
+        )
+        words = Artifact("tokenizer", "", Folder(setup.wordpiece), {})
         inputs = {
-            "corpus": Artifact("corpus", "", Folder(folder) / "corpus", record),
-            "tokenizer": Artifact(
-                "tokenizer",
-                "",
-                Folder(setup.wordpiece),
-                {
-                    "summary": {
-                        "vocab_size": tokenizer.get_vocab_size(),
-                        "special": special_ids(tokenizer).as_data(),
-                    }
-                },
-            ),
+            "corpus": text.model_copy(update={"files": files}).replacing_that_of(source),
+            "tokenizer": vocabulary.replacing_that_of(words),
         }
         ray.init(
             address="local",
@@ -222,10 +217,10 @@ def stage(setup: Setup) -> dict[str, Any]:
             result: dict[str, Any] = {}
             with measured(result):
                 context = Context(compute=ComputeConfig())
-                summary = run(task.config, inputs, Folder(folder) / "output", context)
+                summary = INSTANCES.run(task.config, inputs, Folder(folder) / "output", context)
         finally:
             ray.shutdown()
-    return result | {"instances": sum(summary["instances"].values())}
+    return result | {"instances": summary.instances.total}
 
 
 def loop(setup: Setup) -> dict[str, Any]:
@@ -234,8 +229,9 @@ def loop(setup: Setup) -> dict[str, Any]:
 
     corpus = artifact_at(setup.repeated)
     with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:
-        files = _with_held_out(setup, corpus.summary["files"][: setup.arguments["shards"]], folder)
-        source = Artifact("corpus", "", Folder(folder) / "corpus", {"summary": {"files": files}})
+        rows = CorpusSummary.of(corpus).files[: setup.arguments["shards"]]
+        files = _with_held_out(setup, rows, folder)
+        source = Artifact("corpus", "", Folder(folder) / "corpus", {})
         task = shard_task(setup, source, Folder(folder) / "output", "masked_pairs", "memo")
         result: dict[str, Any] = {}
         with measured(result):
@@ -247,15 +243,17 @@ def _nothing() -> None:
     pass
 
 
-def _with_held_out(setup: Setup, rows: list[dict[str, Any]], folder: str) -> list[dict[str, Any]]:
+def _with_held_out(
+    setup: Setup, rows: tuple[CorpusFile, ...], folder: str
+) -> tuple[CorpusFile, ...]:
     """Links to these training files and to a held-out file of the English, and their rows."""
     english, repeated = artifact_at(setup.corpus), artifact_at(setup.repeated)
-    held_out = next(row for row in english.summary["files"] if row["split"] == "validation")
+    held_out = rows_of(english, "validation")[0]
     target = Path(folder) / "corpus"
     target.mkdir()
     for source, row in ((english, held_out), *((repeated, row) for row in rows)):
-        (target / row["file"]).symlink_to(source.folder.local(row["file"]))
-    return [*rows, held_out]
+        (target / row.file).symlink_to(source.folder.local(row.file))
+    return (*rows, held_out)
 
 
 WORKERS: dict[str, Callable[[Setup], dict[str, Any]]] = {

@@ -16,6 +16,9 @@ import pyarrow.parquet as pq
 from rungwise.core import artifact
 from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
+from rungwise.corpus.summary import CorpusFile, CorpusSummary
+from rungwise.instances.summary import InstancesSummary, ShardFile
+from rungwise.tokenizer import SpecialIds
 
 END = "<|endoftext|>"
 BERT_ROLES = {
@@ -61,9 +64,37 @@ def artifact_at(folder: str) -> Artifact:
     return found
 
 
-def rows_of(corpus: Artifact, split: str) -> list[dict[str, Any]]:
+def rows_of(corpus: Artifact, split: str) -> list[CorpusFile]:
     """The manifest rows of one split of a corpus."""
-    return [row for row in corpus.summary["files"] if row["split"] == split]
+    return [row for row in CorpusSummary.of(corpus).files if row.split == split]
+
+
+def instances_summary(
+    rows: list[dict[str, Any]], vocab_size: int, special: SpecialIds, **fields: Any
+) -> InstancesSummary:
+    """The summary of shards with these rows of a manifest."""
+    files = [
+        ShardFile(**{name: row.get(name, 0) for name in ShardFile.model_fields}) for row in rows
+    ]
+    counts = {
+        split: sum(file.instances for file in files if file.split == split)
+        for split in ("train", "validation")
+    }
+    known: dict[str, Any] = {
+        "kind": "masked_pairs",
+        "sequence_length": None,
+        "files": files,
+        "vocab_size": vocab_size,
+        "special": special,
+        "instances": counts,
+        "tokens": sum(file.tokens for file in files),
+        "text_bytes": {"train": 0, "validation": 0},
+        "statistics": {},
+        "length_histogram": (),
+        "unigram_entropy": 0.0,
+        "headline": "benchmark",
+    }
+    return InstancesSummary.model_validate(known | fields)
 
 
 def texts_of(setup: Setup, unit: str, split: str = "validation") -> pa.StringArray:
@@ -71,7 +102,7 @@ def texts_of(setup: Setup, unit: str, split: str = "validation") -> pa.StringArr
     corpus = artifact_at(setup.corpus)
     parts: list[pa.Array] = []
     for row in rows_of(corpus, split):
-        sentences = pq.read_table(corpus.folder.local(row["file"]))["sentences"].combine_chunks()
+        sentences = pq.read_table(corpus.folder.local(row.file))["sentences"].combine_chunks()
         if unit == "sentence":
             parts.append(sentences.flatten())
         else:

@@ -35,6 +35,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.measuring import instances_summary
 from benchmarks.texts import real_data
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig, SilentReporter
@@ -42,6 +43,7 @@ from rungwise.core.storage import Folder
 from rungwise.instances import causal, shards
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.stage import entropy
+from rungwise.instances.summary import InstancesSummary
 from rungwise.instances.text import TokenisedText
 from rungwise.models.gpt import GptConfig
 from rungwise.pretraining.config import PretrainStageConfig
@@ -189,13 +191,13 @@ def learn(settings: PretrainStageConfig, splits: dict[str, list[int]], seed: int
             "validation": [
                 [point["step"], round(point["lm_loss"], 4)] for point in progress.validation
             ],
-            "unigram_entropy": round(instances.summary["unigram_entropy"], 4),
+            "unigram_entropy": round(InstancesSummary.of(instances).unigram_entropy, 4),
             "tokens": progress.tokens,
             "seconds": round(progress.seconds, 1),
         }
         if "test" in splits:
             held_out = write_instances(folder / "test", splits["train"], splits["test"], length)
-            vocab_size = held_out.summary["vocab_size"]
+            vocab_size = InstancesSummary.of(held_out).vocab_size
             model = build(settings, vocab_size)
             model.load_state_dict(load_tensors(Folder.at(folder / "run"), MODEL_FILE))
             (phase,) = phases_of(
@@ -257,17 +259,17 @@ def write_instances(folder: Path, train: list[int], held_out: list[int], length:
                 "tokens": len(shard.ids),
             }
         )
-    summary = {
-        "kind": "causal",
-        "sequence_length": length,
-        "files": files,
-        "vocab_size": end + 1,
-        "special": special.as_data(),
-        "instances": {row["split"]: row["instances"] for row in files},
-        "unigram_entropy": entropy(np.bincount(held_out)),
-    }
-    record = {"summary": summary, "config": config.model_dump(mode="json")}
-    return Artifact("instances", folder.name, Folder.at(folder), record)
+    summary = instances_summary(
+        files,
+        end + 1,
+        special,
+        kind="causal",
+        sequence_length=length,
+        unigram_entropy=entropy(np.bincount(held_out)),
+    )
+    record = {"config": config.model_dump(mode="json")}
+    artifact = Artifact("instances", folder.name, Folder.at(folder), record)
+    return summary.replacing_that_of(artifact)
 
 
 def write(found: dict[str, Any]) -> None:

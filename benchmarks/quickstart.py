@@ -84,7 +84,9 @@ def main() -> int:
         "cached_seconds": round(cached, 1),
         "peak_memory_gib": round(memory, 2),
         "stage_seconds": {stage: record["seconds"] for stage, record in records.items()},
-        "pretrain_tokens_per_second": round(pretrain["tokens_per_second"]),
+        "pretrain_tokens_per_second": round(
+            pretrain["gradient"]["throughput"]["tokens_per_second"]
+        ),
         "validation_mlm_loss": round(pretrain["final"]["mlm_loss"], 4),
         "unigram_entropy": round(pretrain["unigram_entropy"], 4),
         "accuracy": {k: v["estimates"]["accuracy"] for k, v in evaluation["variants"].items()},

@@ -14,6 +14,7 @@ from benchmarks.measuring import (
     BERT_ROLES,
     Setup,
     artifact_at,
+    instances_summary,
     measured,
     rows_of,
     shard_task,
@@ -144,13 +145,13 @@ def build_instances(setup: Setup) -> dict[str, Any]:
     task = shard_task(setup, corpus, folder, "masked_pairs", "memo", setup.arguments["unit"])
     rows = [task.build(spec) for spec in specs_of(task.config, rows_of(corpus, "train"))]
     folder.remove(MARKERS)
-    summary = {"files": rows, "vocab_size": task.vocab_size, "special": task.special.as_data()}
+    summary = instances_summary(rows, task.vocab_size, task.special)
     record = {
         "stage": "instances",
         "label": "benchmark",
         "fingerprint": "benchmark",
         "config": task.config.model_dump(mode="json"),
-        "summary": summary,
+        "summary": summary.model_dump(mode="json"),
         "finished": "",
     }
     artifact.finish(folder, record, {})

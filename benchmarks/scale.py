@@ -26,9 +26,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.measuring import instances_summary
 from rungwise.core import artifact
 from rungwise.core.storage import Folder
 from rungwise.instances.order import OrderConfig, ReadOrder
+from rungwise.instances.summary import InstancesSummary
+from rungwise.tokenizer import SpecialIds
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -222,6 +225,8 @@ def manifest(shards: int) -> dict[str, Any]:
         {
             "file": name,
             "split": "train",
+            "sha256": digests[name],
+            "bytes": SHARD_BYTES,
             "instances": ROWS_PER_SHARD,
             "tokens": ROWS_PER_SHARD * TOKENS_PER_ROW,
             "documents": 4_000,
@@ -231,7 +236,7 @@ def manifest(shards: int) -> dict[str, Any]:
     record = {
         "stage": "instances",
         "fingerprint": "0" * 12,
-        "summary": {"files": rows, "sha256": digests},
+        "summary": instances_summary(rows, 30_000, SpecialIds()).model_dump(mode="json"),
         "files": {name: {"bytes": SHARD_BYTES, "sha256": digests[name]} for name in names},
     }
     with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as root:
@@ -246,7 +251,7 @@ def manifest(shards: int) -> dict[str, Any]:
         held, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert loaded is not None
-        assert len(loaded.summary["files"]) == shards
+        assert len(InstancesSummary.of(loaded).files) == shards
         size = folder.size(artifact.RECORD)
     return {"bytes": size, "seconds": seconds, "held_bytes": held, "peak_bytes": peak}
 

@@ -30,6 +30,7 @@ from rungwise.core.storage import Folder
 from rungwise.corpus import build, pydocs, readers, shards
 from rungwise.corpus.document import RawDocument, read_documents
 from rungwise.corpus.sources import FileSource, TextSource, WikiTextSource, files_of
+from rungwise.corpus.summary import CorpusSummary, summary_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 HELD_OUT = 1 / 3
@@ -114,12 +115,11 @@ def _write(rows: pa.Table, shard: int, folder: Folder, held_out: float) -> dict[
 
 
 def _finish(folder: Folder, reports: list[dict[str, Any]]) -> Artifact:
-    files = shards.merged(reports)["files"]
     record = {
         "stage": "corpus",
         "label": "benchmark",
         "fingerprint": "benchmark",
-        "summary": {"files": files},
+        "summary": summary_of(shards.merged(reports)).model_dump(mode="json"),
         "finished": "",
     }
     return artifact.finish(folder, record, {})
@@ -127,12 +127,12 @@ def _finish(folder: Folder, reports: list[dict[str, Any]]) -> Artifact:
 
 def files(corpus: Artifact, split: str) -> list[str]:
     """The names of the files of one split."""
-    return [row["file"] for row in corpus.summary["files"] if row["split"] == split]
+    return CorpusSummary.of(corpus).files_of(split)
 
 
 def size(corpus: Artifact, split: str) -> int:
     """Bytes of text in one split."""
-    return sum(row["bytes"] for row in corpus.summary["files"] if row["split"] == split)
+    return getattr(CorpusSummary.of(corpus).bytes, split)
 
 
 @dataclass(frozen=True)
@@ -166,10 +166,10 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
     reports: list[dict[str, Any]] = []
     written = copy = 0
     while True:
-        for row in base.summary["files"]:
+        for row in CorpusSummary.of(base).files:
             if written >= megabytes * 1e6:
                 return _finish(target, reports)
-            documents = _changed(base, row["file"], copy)
+            documents = _changed(base, row.file, copy)
             rows = pa.concat_tables(build.tables(documents, _MINIMUM_CHARACTERS))
             report = _write(rows, len(reports), target, held_out=0.0)
             written += sum(file["bytes"] for file in report["files"])

@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,6 +29,7 @@ import torch
 from torch import distributed as dist
 from torch import multiprocessing
 
+from benchmarks.measuring import instances_summary
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
 from rungwise.core.artifact import Artifact
@@ -72,16 +74,14 @@ def make_instances(folder: Path) -> None:
                 "tokens": len(shard.ids),
             }
         )
-    summary = {
-        "kind": "masked_pairs",
-        "files": files,
-        "vocab_size": _VOCAB_SIZE,
-        "special": _SPECIAL.as_data(),
-        "instances": {row["split"]: row["instances"] for row in files},
-        "sequence_length": LENGTH,
-        "unigram_entropy": float(np.log(_VOCAB_SIZE)),
+    entropy = float(np.log(_VOCAB_SIZE))
+    summary = instances_summary(
+        files, _VOCAB_SIZE, _SPECIAL, sequence_length=LENGTH, unigram_entropy=entropy
+    )
+    record = {
+        "summary": summary.model_dump(mode="json"),
+        "config": settings.model_dump(mode="json"),
     }
-    record = {"summary": summary, "config": settings.model_dump(mode="json")}
     (folder / "record.json").write_text(json.dumps(record))
 
 
@@ -164,7 +164,7 @@ def _instances(job: dict[str, Any]) -> Artifact:
     return Artifact("instances", "f" * 12, Folder.at(folder), record)
 
 
-def _facts(timings: list[dict[str, float]], throughput: dict[str, float]) -> dict[str, Any]:
+def _facts(timings: Sequence[dict[str, float]], throughput: dict[str, float]) -> dict[str, Any]:
     """Medians of the logged stretches but the first; the rate over the whole run beside them."""
     rows = [row for row in timings if row["step"] > _STEPS_TO_WARM_UP]
     return {
@@ -180,10 +180,11 @@ def _facts(timings: list[dict[str, float]], throughput: dict[str, float]) -> dic
 def _on_ray(job: dict[str, Any]) -> dict[str, Any]:
     compute = _compute(job)
     with session(compute):
-        summary = trainer.run(
+        summary = trainer.pretrain_model(
             _config(job), {"instances": _instances(job)}, Folder.at(job["output"]), Context(compute)
         )
-    return _facts(summary["timings"], summary["throughput"])
+    assert summary.gradient is not None
+    return _facts(summary.gradient.timings, summary.gradient.throughput)
 
 
 def _bare(job: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
 from rungwise.core.context import ComputeConfig
 from rungwise.instances.shards import Shard, digest, write
+from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.tokenizer import SpecialIds
 
 set_environment()
@@ -131,33 +132,44 @@ def small_recipe(root: Path, corpus: Path, **changes: Any) -> dict[str, Any]:
     return recipe | changes
 
 
-def write_shards(folder: Path, shards: dict[str, Shard], vocab_size: int) -> dict[str, Any]:
-    """Write these shards, by file name; what the summary of an instances artifact says of them."""
+def write_shards(
+    folder: Path, shards: dict[str, Shard], vocab_size: int, **fields: Any
+) -> InstancesSummary:
+    """Write these shards, by file name; the summary of instances of them, with these `fields`."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for name, shard in shards.items():
         write(shard, folder / name)
         files.append(
-            {
-                "file": name,
-                "split": name.split("-")[0],
-                "sha256": digest(folder / name),
-                "bytes": (folder / name).stat().st_size,
-                "instances": len(shard),
-                "tokens": len(shard.ids),
-            }
+            ShardFile(
+                file=name,
+                split=name.split("-")[0],
+                sha256=digest(folder / name),
+                bytes=(folder / name).stat().st_size,
+                documents=1,
+                instances=len(shard),
+                tokens=len(shard.ids),
+            )
         )
-    splits = ("train", "validation")
-    return {
+    counts = {
+        split: sum(row.instances for row in files if row.split == split)
+        for split in ("train", "validation")
+    }
+    known: dict[str, Any] = {
         "kind": "masked_pairs",
+        "sequence_length": None,
         "files": files,
         "vocab_size": vocab_size,
-        "special": SPECIAL_IDS.as_data(),
-        "instances": {
-            split: sum(row["instances"] for row in files if row["split"] == split)
-            for split in splits
-        },
+        "special": SPECIAL_IDS,
+        "instances": counts,
+        "tokens": sum(row.tokens for row in files),
+        "text_bytes": {"train": 1000, "validation": 1000},
+        "statistics": {},
+        "length_histogram": (),
+        "unigram_entropy": 4.0,
+        "headline": "instances",
     }
+    return InstancesSummary.model_validate(known | fields)
 
 
 def write_recipe(path: Path, recipe: dict[str, Any]) -> Path:

@@ -4,17 +4,43 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
 from rungwise.core.storage import Folder
-from rungwise.evaluation.statistics import estimate, paired_difference
-from rungwise.report import style, sweep_plots, tables
+from rungwise.core.summary import Summary
+from rungwise.core.title import Title
+from rungwise.evaluation.compare import input_name
+from rungwise.evaluation.statistics import (
+    Difference,
+    Estimate,
+    estimate,
+    paired_difference,
+    sign_agreement,
+)
+from rungwise.evaluation.summary import (
+    EvaluateSummary,
+    PairedDifference,
+    PretrainingCost,
+    SeedRow,
+    Selection,
+    VariantResult,
+)
+from rungwise.evaluation.table import Reference, Step, TableConfig, build_table
+from rungwise.finetune import FinetuneConfig
+from rungwise.pretraining.summary import PretrainSummary
+from rungwise.report import style, sweep_plots
+from rungwise.report.compared import Swept
+from rungwise.serving.registry import RegisterSummary
+from rungwise.sweep.record import Epoch, ScoredTrial, SweepSummary, Trial
+from rungwise.tasks.examples import ExampleCounts, Kind, TaskInfo, TaskSummary
 
 METRICS = {
     "classification": ("accuracy", "macro_f1", "f1", "matthews"),
@@ -30,7 +56,7 @@ class MadeTask:
     """A task that nobody trained on. `scores` are those of the judged metric, the first of the
     kind's: {budget, None for all examples: {variant: a score for each seed}}."""
 
-    kind: str
+    kind: Kind
     scores: dict[int | None, dict[str, list[float]]]
     labels: tuple[str, ...] = ("no", "yes")
     baselines: tuple[str, ...] = ("majority",)
@@ -46,13 +72,13 @@ class Experiment:
 
     def add(
         self,
-        title: str,
+        title: Title,
         config: dict[str, Any],
-        summary: dict[str, Any],
+        summary: Summary,
         inputs: dict[str, Artifact] | None = None,
     ) -> Artifact:
         """One more stage, after those that are there."""
-        stage, fingerprint = title.partition("/")[0], f"{1000 + len(self.made):012x}"
+        stage, fingerprint = title.stage, f"{1000 + len(self.made):012x}"
         first = next(iter(self.made.values()))
         record = {
             **first.record,
@@ -64,14 +90,14 @@ class Experiment:
             },
             "config": config,
             "facts": {"outside": {}},
-            "summary": {"headline": f"{title} <done>", **summary},
             "seconds": 2.0 + len(self.made),
             "mlflow_run_id": None,
         }
         root = first.folder.uri.rsplit("/", 2)[0]
         folder = Folder.at(f"{root}/{stage}/small-{fingerprint}")
-        self.made[title] = Artifact(stage, fingerprint, folder, record)
-        return self.made[title]
+        artifact = Artifact(stage, fingerprint, folder, record)
+        self.made[str(title)] = summary.replacing_that_of(artifact)
+        return self.made[str(title)]
 
     def variants(self, names: Sequence[str], untrained: Sequence[str] = ()) -> None:
         """One pretraining for each, the first that of the run; `untrained` take its, unused."""
@@ -80,68 +106,75 @@ class Experiment:
             if not place or name in untrained:
                 self._trained[name] = of_run
                 continue
-            config, summary = of_run.record["config"], dict(of_run.summary)
-            summary["tokens"] *= place + 1
+            config, summary = of_run.record["config"], PretrainSummary.of(of_run)
+            summary = summary.model_copy(update={"tokens": summary.tokens * (place + 1)})
             read = {"instances": self.made["instances"]}
-            self._trained[name] = self.add(f"pretrain/{name}", config, summary, read)
+            title = Title("pretrain", variant=name)
+            self._trained[name] = self.add(title, config, summary, read)
         self._untrained = set(untrained)
 
     def task(self, name: str, made: MadeTask, *, swept: bool = True) -> None:
         """The task at every budget, its sweeps and its evaluations."""
         metric = METRICS[made.kind][0]
-        info = {
-            "kind": made.kind,
-            "labels": list(made.labels),
-            "pair": made.kind == "regression",
-            "metric": metric,
-            "overlap": {"validation": 0, "test": 3},
-        }
+        info = TaskInfo(made.kind, made.labels, made.kind == "regression", metric)
         sweeps: dict[str, Artifact] = {}
         for budget in sorted(made.scores, key=lambda each: each is not None):
-            where = name if budget is None else f"{name}/{budget}"
-            examples = {"train": budget or 2000, "validation": 200, "test": 500}
             trivial = {
                 each: dict.fromkeys(METRICS[made.kind], 0.5 - 0.04 * place)
                 for place, each in enumerate(made.baselines)
             }
-            data = self.add(
-                f"task/{where}",
-                {"kind": "files", "train_examples": budget},
-                {**info, "examples": examples, "baselines": trivial},
+            summary = TaskSummary(
+                info=info,
+                examples=ExampleCounts(train=budget or 2000, validation=200, test=500),
+                baselines=trivial,
+                overlap={"validation": 0, "test": 3} if made.kind == "classification" else {},
+                irregular={},
+                headline="task <done>",
             )
+            title = Title("task", task=name, budget=budget)
+            data = self.add(title, {"kind": "files", "train_examples": budget}, summary)
             if budget is None and swept:
                 sweeps = {each: self._sweep(name, each, metric) for each in made.scores[None]}
             self._evaluate(name, budget, made, data, sweeps)
 
     def _sweep(self, task: str, variant: str, metric: str) -> Artifact:
         trials = [
-            {
-                "name": f"trial-{number:03d}",
-                "finetune": _settings(variant) | {"learning_rate": rate},
-                "epochs_run": 3 - number,
-                "epochs_asked": 3,
-                "stopped_early": number == 1,
-                "seconds": 2.0,
-                "score": 0.9 - 0.1 * number,
-                "loss": 1.0,
-                "curve": [0.3, 0.4, 0.5][: 3 - number],
-            }
+            ScoredTrial(
+                name=f"trial-{number:03d}",
+                drawn={"finetune.learning_rate": rate},
+                values={"finetune.learning_rate": rate},
+                upstream=None,
+                finetune=_settings(variant).model_copy(update={"learning_rate": rate}),
+                seed=0,
+                state="stopped_early" if number else "finished",
+                history=tuple(_epoch(number) for number in range(1, 4 - number)),
+                effective={},
+                taken_over=(),
+                seconds=2.0,
+                error=None,
+                score=0.9 - 0.1 * number,
+                loss=1.0,
+            )
             for number, rate in enumerate((1e-3, 1e-4))
         ]
-        failed = {**trials[1], "name": "trial-002", "epochs_run": 0, "score": "", "loss": ""}
+        broken = {"name": "trial-002", "state": "failed", "history": (), "error": "it broke"}
+        fields = trials[1].model_dump(exclude={"score", "loss"})
         return self.add(
-            f"sweep/{task}/{variant}",
-            {"finetune": _settings(variant), "sweep": {"seed": 0, "trials": 3}},
-            {
-                "trials": [*trials, failed],
-                "best": trials[0],
-                "metric": metric,
-                "stopped_early": 1,
-                "epochs_run": 5,
-                "epochs_asked": 9,
-                "grid_epochs": 27,
-                "seconds": 6.0,
-            },
+            Title("sweep", task=task, variant=variant),
+            {"sweep": {"seed": 0, "trials": 3}},
+            SweepSummary(
+                trials=(*trials, Trial.model_validate(fields | broken)),
+                best=trials[0],
+                metric=metric,
+                upstream_values=(),
+                stopped_early=1,
+                failed=1,
+                epochs_run=5,
+                epochs_asked=9,
+                grid_epochs=27,
+                seconds=6.0,
+                headline="sweep <done>",
+            ),
         )
 
     def _evaluate(
@@ -153,205 +186,158 @@ class Experiment:
         sweeps: dict[str, Artifact],
     ) -> None:
         metrics, scores = METRICS[made.kind], made.scores[budget]
-        rows = [
-            {
-                "variant": variant,
-                "seed": 1000 + number,
-                "curve": [score],
+        rows = tuple(
+            SeedRow(
+                variant=variant,
+                seed=1000 + number,
+                curve=(score,),
                 # Other metrics lie below the judged one, so that each is told from it.
-                "test": {m: score - 0.02 * p for p, m in enumerate(metrics)} | {"loss": 1.1},
-                "validation": {m: score + 0.01 - 0.02 * p for p, m in enumerate(metrics)}
+                test={m: score - 0.02 * p for p, m in enumerate(metrics)} | {"loss": 1.1},
+                validation={m: score + 0.01 - 0.02 * p for p, m in enumerate(metrics)}
                 | {"loss": 1.0},
-                "mix": _weights(made.mix[variant], number) if variant in made.mix else None,
-                "seconds": 3.0,
-            }
+                mix=_weights(made.mix[variant], number) if variant in made.mix else None,
+                seconds=3.0,
+            )
             for variant, each in scores.items()
             for number, score in enumerate(each)
-        ]
-        first = [row for row in rows if row["variant"] == next(iter(scores))]
-        found = [
-            {
-                "first": a,
-                "second": b,
-                "seeds": asdict(paired_difference(scores[a], scores[b])),
-                "bootstrap": _wider(scores[a], scores[b]),
-                "error_reduction": (fmean(scores[a]) - fmean(scores[b])) / (1 - fmean(scores[b])),
-            }
+        )
+        first = [row for row in rows if row.variant == next(iter(scores))]
+        differences = tuple(
+            PairedDifference(
+                first=a,
+                second=b,
+                seeds=paired_difference(scores[a], scores[b]),
+                bootstrap=_wider(scores[a], scores[b]),
+                error_reduction=(fmean(scores[a]) - fmean(scores[b])) / (1 - fmean(scores[b])),
+            )
             for a, b in itertools.combinations(scores, 2)
-        ]
+        )
+        chosen = Selection(score=0.9, trial="trial-000", seed=0) if sweeps else None
         variants = {
-            variant: {
-                "estimates": {
-                    metric: asdict(
-                        estimate([r["test"][metric] for r in rows if r["variant"] == variant])
-                    )
+            variant: VariantResult(
+                estimates={
+                    metric: estimate([r.test[metric] for r in rows if r.variant == variant])
                     for metric in (*metrics, "loss")
                 },
-                "finetune": _settings(variant),
-                "selection": {"score": 0.9, "trial": "trial-000", "seed": 0} if sweeps else None,
-                "pretraining": self._cost(variant),
-            }
+                finetune=_settings(variant),
+                selection=chosen,
+                pretraining=self._cost(variant),
+            )
             for variant in scores
         }
-        settings = {"num_seeds": len(first), "first_seed": 1000, "published": None}
+        task = TaskSummary.of(data)
         self.add(
-            f"evaluate/{name}" if budget is None else f"evaluate/{name}/{budget}",
-            {
-                "task": name,
-                "budget": budget,
-                "variants": {variant: _settings(variant) for variant in scores},
-                "evaluate": settings,
-            },
-            {
-                "task": name,
-                "budget": budget,
-                "kind": made.kind,
-                "metric": metrics[0],
-                "seeds": [row["seed"] for row in first],
-                "examples": data.summary["examples"],
-                "rows": rows,
-                "variants": variants,
-                "differences": found,
-                "baselines": data.summary["baselines"],
-                "beats_baselines": True,
-                "chosen": first[0],
-                "headline": f"test {metrics[0]}",
-            },
+            Title("evaluate", task=name, budget=budget),
+            {"task": name, "budget": budget},
+            EvaluateSummary(
+                task=name,
+                budget=budget,
+                kind=made.kind,
+                metric=metrics[0],
+                seeds=tuple(row.seed for row in first),
+                examples=task.examples,
+                rows=rows,
+                variants=variants,
+                differences=differences,
+                baselines=task.baselines,
+                beats_baselines=True,
+                chosen=first[0],
+                headline=f"test {metrics[0]}",
+            ),
             {
                 "task": data,
-                **{f"pretrain/{variant}": self._trained[variant] for variant in scores},
-                **{f"sweep/{variant}": found for variant, found in sweeps.items()},
+                **{input_name("pretrain", name): self._trained[name] for name in scores},
+                **{input_name("sweep", name): sweep for name, sweep in sweeps.items()},
             },
         )
 
-    def _cost(self, variant: str) -> dict[str, Any] | None:
+    def _cost(self, variant: str) -> PretrainingCost | None:
         if variant in self._untrained:
             return None
-        summary = self._trained[variant].summary
-        return {
-            "objective": "mlm_nsp",
-            "steps": summary["steps"],
-            "tokens": summary["tokens"],
-            "flops": summary["flops_per_token"] * summary["tokens"],
-            "parameters": summary["parameters"],
-            "fingerprint": self._trained[variant].fingerprint,
-        }
+        summary = PretrainSummary.of(self._trained[variant])
+        return PretrainingCost(
+            objective="mlm_nsp",
+            steps=20,
+            tokens=summary.tokens,
+            flops=summary.flops,
+            parameters=summary.parameters,
+            fingerprint=self._trained[variant].fingerprint,
+        )
 
     def register(self, task: str) -> None:
         """The model of a task in the registry."""
+        name = f"small-{task}"
         self.add(
-            f"register/{task}",
-            {"name": f"small-{task}", "alias": "champion"},
-            {"model_uri": f"models:/small-{task}/1", "alias": None},
-            {"evaluate": self.made[f"evaluate/{task}"]},
+            Title("register", task=task),
+            {"name": name, "alias": "champion"},
+            RegisterSummary(
+                name=name,
+                version="1",
+                alias=None,
+                model_uri=f"models:/{name}/1",
+                tags={},
+                headline="register <done>",
+            ),
+            {"evaluate": self.made[str(Title("evaluate", task=task))]},
         )
 
     def table(self, published: dict[tuple[str, str], float] | None = None) -> None:
         """The table; `published` are differences in points by variant and task."""
-        evaluated = [
-            found.summary
-            for found in self.made.values()
-            if found.stage == "evaluate" and found.summary["budget"] is None
-        ]
-        scores, steps = [], []
-        for found in evaluated:
-            name, metric = found["task"], found["metric"]
-            seeds = {
-                variant: [r["test"][metric] for r in found["rows"] if r["variant"] == variant]
-                for variant in found["variants"]
-            }
-            for variant, each in found["variants"].items():
-                scores.append(
-                    {
-                        "task": name,
-                        "variant": variant,
-                        "metric": metric,
-                        **each["estimates"][metric],
-                        "baseline": "majority",
-                        "baseline_score": 0.5,
-                    }
-                )
-            for above, variant in itertools.pairwise(seeds):
-                ours = paired_difference(seeds[variant], seeds[above])
-                points = (published or {}).get((variant, name))
-                sign = None
-                if points:
-                    apart = ours.low > 0 or ours.high < 0
-                    same = (ours.mean > 0) == (points > 0)
-                    sign = ("agrees" if same else "disagrees") if apart else "unresolved"
-                row = {"task": name, "variant": variant, "minus": above, **asdict(ours)}
-                row |= {"bootstrap_low": ours.low, "bootstrap_high": ours.high, "p": 0.04}
-                steps.append({**row, "published_points": points, "sign": sign})
-        self.add(
-            "table",
-            {"published": None, "columns": {found["task"]: None for found in evaluated}},
-            {
-                "scores": scores,
-                "differences": steps,
-                "budgets": [],
-                "pretraining": {},
-                "published": {"table": "T7", "source": "Devlin et al. 2019, table 5"}
-                if published
-                else None,
-            },
-        )
+        inputs = {t: made for t, made in self.made.items() if made.stage == "evaluate"}
+        config = TableConfig(published=None, columns={})
+        with TemporaryDirectory() as folder:
+            summary = build_table(config, inputs, Folder.at(folder), Context())
+        if published:
+            reference = Reference(table="T7", source="Devlin et al. 2019, table 5")
+            steps = tuple(
+                step.model_copy(update=_beside(step, published.get((step.variant, step.task))))
+                for step in summary.differences
+            )
+            summary = summary.model_copy(update={"differences": steps, "published": reference})
+        self.add(Title("table"), config.model_dump(mode="json"), summary)
 
 
-def _settings(variant: str) -> dict[str, Any]:
-    return {
-        "initialisation": "random" if variant == "random" else "pretrained",
-        "learning_rate": 1e-3,
-        "batch_size": 8,
-        "epochs": 3,
-        "adaptation": {"kind": "full"},
-        "top": {"kind": "linear"},
-    }
+def _beside(step: Step, points: float | None) -> dict[str, Any]:
+    ours = Estimate(step.mean, step.low, step.high, step.count)
+    sign = sign_agreement(points, ours) if points else None
+    return {"published_points": points, "sign": sign}
 
 
-def _weights(layers: int, seed: int) -> list[float]:
+def _settings(variant: str) -> FinetuneConfig:
+    initialisation = "random" if variant == "random" else "pretrained"
+    return FinetuneConfig(initialisation=initialisation, learning_rate=1e-3, batch_size=8, epochs=3)
+
+
+def _epoch(number: int) -> Epoch:
+    return Epoch(epoch=number, score=0.2 + 0.1 * number, loss=1.0, seconds=1.0, metrics={})
+
+
+def _weights(layers: int, seed: int) -> tuple[float, ...]:
     weights = np.exp(np.linspace(0, 1, layers) + 0.1 * seed * np.arange(layers) % 1)
-    return (weights / weights.sum()).tolist()
+    return tuple((weights / weights.sum()).tolist())
 
 
-def _wider(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
+def _wider(first: Sequence[float], second: Sequence[float]) -> Difference:
     """An interval about the mean difference, somewhat wider than that over seeds."""
-    found = paired_difference(first, second)
-    half = 1.3 * (found.high - found.low) / 2 + 0.005
-    low, high = found.mean - half, found.mean + half
-    return {"low": low, "high": high, "p": 0.2 if low < 0 < high else 0.0004}
+    gap = paired_difference(first, second)
+    half = 1.3 * (gap.high - gap.low) / 2 + 0.005
+    low, high = gap.mean - half, gap.mean + half
+    return Difference(gap.mean, low, high, 0.2 if low < 0 < high else 0.0004)
 
 
 def stub_sweep_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plots of sweeps are tested where they are made; here each is a picture of two colours."""
 
-    def picture(sweeps: dict[str, Artifact]) -> bytes:
+    def picture(sweeps: Sequence[Swept]) -> bytes:
         drawn = style.figure(style.WIDE)
         axes = drawn.subplots()
-        axes.bar(list(sweeps), [found.summary["best"]["score"] for found in sweeps.values()])
+        names = [f"{sweep.task}/{sweep.variant}" for sweep in sweeps]
+        axes.bar(names, [sweep.summary.best.score for sweep in sweeps])
         return style.png(drawn)
 
     for name in ("scatter", "parallel", "curves"):
         monkeypatch.setattr(sweep_plots, name, picture)
     monkeypatch.setattr(sweep_plots, "schedules", lambda sweeps: None)
-
-    def trials(sweeps: dict[str, Artifact]) -> list[dict[str, Any]]:
-        return [
-            {
-                "trial": trial["name"],
-                "title": title,
-                "finetune.learning_rate": trial["finetune"]["learning_rate"],
-                **{
-                    key: trial[key]
-                    for key in ("epochs_run", "epochs_asked", "stopped_early", "score", "loss")
-                },
-                "seconds": trial["seconds"],
-                "winner": trial["name"] == found.summary["best"]["name"],
-            }
-            for title, found in sweeps.items()
-            for trial in found.summary["trials"]
-        ]
-
-    monkeypatch.setattr(tables, "trials", trials)
 
 
 def quickstart(before: dict[str, Artifact], gap: float = 0.1) -> dict[str, Artifact]:

@@ -16,13 +16,16 @@ from tokenizers import Tokenizer
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
+from rungwise.core.summary import Summary
+from rungwise.corpus.summary import CorpusSummary
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.kinds import KINDS
 from rungwise.instances.masked_blocks import MaskedBlocksConfig
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.text import TokenisedText
-from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, train
+from rungwise.pretraining.summary import GradientRun, PretrainSummary
+from rungwise.tokenizer import ByteBpeConfig, TokenizerSummary, WordPieceConfig, train
 from rungwise.training.checkpoint import save_tensors
 from rungwise.training.config import GradientConfig
 from rungwise.training.throughput import COUNTING_RULE
@@ -38,9 +41,10 @@ INSTANCES: dict[str, Any] = {
 STEPS = 20
 
 
-def speed_summary(steps: int, **changes: Any) -> dict[str, Any]:
-    """What the summary of a pretrain stage says about time, of a run that went smoothly."""
-    rows = [
+def gradient_run(rows: list[dict[str, Any]], **changes: Any) -> GradientRun:
+    """A run with these validations that went smoothly."""
+    steps = rows[-1]["step"]
+    timings = tuple(
         {
             "step": step,
             "seconds": 1.0,
@@ -51,12 +55,24 @@ def speed_summary(steps: int, **changes: Any) -> dict[str, Any]:
             "mfu": 0.4,
         }
         for step in range(steps // 2, steps + 1, steps // 2)
-    ]
-    return {
+    )
+    fields: dict[str, Any] = {
+        "steps": steps,
+        "history": tuple({"learning_rate": 1e-3, **row} for row in rows[1:]),
+        "validation": tuple(rows),
+        "timings": timings,
+        "data": (),
+        "data_hash": "0123456789abcdef0123456789abcdef",
+        "skipped_steps": (),
+        "spikes": (),
+        "attempts": ({"step": 0, "workers": 2},),
+        "stopped_early": False,
+        "device": "CPU, 1 thread",
+        "bfloat16": False,
+        "parallel": "ddp",
+        "lengths": (),
         "flops_per_token": 1e6,
         "flops_rule": COUNTING_RULE,
-        "tokens_per_second": 1e4,
-        "timings": rows,
         "throughput": {
             "tokens_per_second": 1e4,
             "step_seconds": 0.1,
@@ -69,16 +85,74 @@ def speed_summary(steps: int, **changes: Any) -> dict[str, Any]:
             "checkpoint_stall_seconds": 0.005,
             "checkpoints_failed": 0,
         },
-        "attempts": [{"step": 0, "workers": 2}],
-        "skipped_steps": [],
-        "spikes": [],
-        "stopped_early": False,
-        "data_hash": "0123456789abcdef0123456789abcdef",
-        "parallel": "ddp",
-        "device": "CPU, 1 thread",
-        "bfloat16": False,
-        **changes,
     }
+    return GradientRun.model_validate(fields | changes)
+
+
+def changed_run(pretrain: Artifact, **changes: Any) -> Artifact:
+    """The artifact with other fields of its gradient run."""
+    summary = PretrainSummary.of(pretrain)
+    assert summary.gradient is not None
+    run = GradientRun.model_validate(summary.gradient.model_dump() | changes)
+    last = {"gradient": run, "final": run.validation[-1]}
+    return summary.model_copy(update=last).replacing_that_of(pretrain)
+
+
+class Recorder:
+    """Artifacts of a workflow, as its stages would leave them."""
+
+    def __init__(self, root: Folder) -> None:
+        self.made: dict[str, Artifact] = {}
+        self._root = root
+
+    def add(self, stage: str, config: dict[str, Any], summary: Summary, **record: Any) -> Artifact:
+        """One more stage, which read all those before it."""
+        fingerprint = f"{len(self.made):012x}"
+        folder = self._root / stage / f"small-{fingerprint}"
+        made_by = {"commit": "abc123", "python": "3.11", "packages": {"torch": "2"}}
+        facts = {
+            "stage": stage,
+            "fingerprint": fingerprint,
+            "inputs": {
+                name: {"stage": name, "fingerprint": one.fingerprint}
+                for name, one in self.made.items()
+            },
+            "label": "small",
+            "config": config,
+            "facts": {"outside": {}},
+            "finished": "2026-01-02T03:04:05+00:00",
+            "seconds": 1.5 + len(self.made),
+            "mlflow_run_id": f"run{len(self.made)}",
+            "made_by": made_by | {"machine": {"system": "Linux", "cpus": 2}},
+        }
+        artifact = Artifact(stage, fingerprint, folder, facts | record)
+        self.made[stage] = summary.replacing_that_of(artifact)
+        return self.made[stage]
+
+
+def corpus_summary(**fields: Any) -> CorpusSummary:
+    """A corpus of ten documents in each split."""
+    even = {"train": 10, "validation": 10}
+    units = ("documents", "sentences", "words", "characters", "bytes", "spans")
+    none = ("unreadable_files", "spans_dropped", "characters_removed", "characters_replaced")
+    known: dict[str, Any] = dict.fromkeys(units, even) | dict.fromkeys(none, 0)
+    known |= {"files": (), "labels": {"made up": 20}, "unreadable": [], "headline": "corpus <done>"}
+    known |= {"dropped": {}, "dropped_examples": {}, "dropped_samples": {}}
+    return CorpusSummary.model_validate(known | fields)
+
+
+def tokenizer_summary(tokenizer: Tokenizer, kind: str) -> TokenizerSummary:
+    """A tokenizer that was measured on nothing."""
+    return TokenizerSummary(
+        kind=kind,
+        vocab_size=tokenizer.get_vocab_size(),
+        special=SPECIAL_IDS,
+        sample_characters=1000,
+        unknown_rate=0.0,
+        tokens_per_word=1.0,
+        characters_per_token=4.0,
+        headline="tokenizer <done>",
+    )
 
 
 class Page(HTMLParser):
@@ -96,14 +170,16 @@ class Page(HTMLParser):
         self.words = " ".join(self.words.split())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = {name: value or "" for name, value in attrs}
+        values = {name: value or "" for name, value in attrs}
         self.tags.append(tag)
-        self.ids |= {found["id"]} if "id" in found else set()
-        self.loads += [found[name] for name in ("src", "srcset", "data", "poster") if name in found]
-        self.loads += [found["href"]] if tag == "link" else []
-        self.links += [found["href"]] if tag == "a" else []
-        self.styles += found.get("style", "")
-        assert not any(name.startswith("on") for name in found), f"{tag} has a handler"
+        self.ids |= {values["id"]} if "id" in values else set()
+        self.loads += [
+            values[name] for name in ("src", "srcset", "data", "poster") if name in values
+        ]
+        self.loads += [values["href"]] if tag == "link" else []
+        self.links += [values["href"]] if tag == "a" else []
+        self.styles += values.get("style", "")
+        assert not any(name.startswith("on") for name in values), f"{tag} has a handler"
 
     def handle_data(self, data: str) -> None:
         if self.tags[-1] == "style":
@@ -128,52 +204,22 @@ def text_of(tokenizer: Tokenizer, seed: int) -> TokenisedText:
 
 
 def built(
-    objective: str, root: Path, shape: dict[str, Any] | None = None, **summary: Any
+    objective: str, root: Path, shape: dict[str, Any] | None = None, **run: Any
 ) -> dict[str, Artifact]:
     """The artifacts of a pretrain workflow with this objective, the model only shaken.
 
-    `shape` are keys of the model block, `summary` of the summary of the pretrain stage.
+    `shape` are keys of the model block, `run` fields of the gradient run.
     """
-    made: dict[str, Artifact] = {}
-
-    def add(stage: str, config: dict[str, Any], found: dict[str, Any]) -> Artifact:
-        fingerprint = f"{len(made):012x}"
-        folder = Folder.at(root / stage / f"small-{fingerprint}")
-        record = {
-            "stage": stage,
-            "fingerprint": fingerprint,
-            "inputs": {
-                name: {"stage": name, "fingerprint": one.fingerprint} for name, one in made.items()
-            },
-            "label": "small",
-            "config": config,
-            "facts": {"outside": {}},
-            "summary": {"headline": stage, **found},
-            "finished": "2026-01-02T03:04:05+00:00",
-            "seconds": 1.0,
-            "mlflow_run_id": None,
-            "made_by": {
-                "commit": None,
-                "python": "3.11",
-                "packages": {},
-                "machine": {"system": "Linux", "cpus": 2},
-            },
-        }
-        made[stage] = Artifact(stage, fingerprint, folder, record)
-        return made[stage]
-
+    recorder = Recorder(Folder.at(root))
     masks = objective_of(objective).masks
-    units = ("documents", "sentences", "words", "characters")
-    corpus = {unit: {"train": 10, "validation": 10} for unit in units}
-    corpus |= {"labels": {"made up": 20}, "dropped": {}, "dropped_examples": {}}
-    corpus |= {"characters_removed": 0, "characters_replaced": 0}
-    add("corpus", {"sources": [{"kind": "text", "paths": ["a.txt"]}]}, corpus)
+    source = {"sources": [{"kind": "text", "paths": ["a.txt"]}]}
+    recorder.add("corpus", source, corpus_summary())
     settings: Any = WordPieceConfig if masks else ByteBpeConfig
     config = settings(vocab_size=300, min_frequency=1)
     tokenizer = train(config, [s for seed in range(30) for s in made_up_sentences(seed, 4)])
     vocab_size = tokenizer.get_vocab_size()
-    found = add("tokenizer", config.model_dump(), {"kind": config.kind, "vocab_size": vocab_size})
-    with found.folder.staged("tokenizer.json") as path:
+    made = recorder.add("tokenizer", config.model_dump(), tokenizer_summary(tokenizer, config.kind))
+    with made.folder.staged("tokenizer.json") as path:
         tokenizer.save(str(path))
 
     read = INSTANCES.get(objective, CausalConfig)(sequence_length=LENGTH)
@@ -183,17 +229,18 @@ def built(
         f"{split}-00000.arrow": kind.build(text_of(tokenizer, seed), read, SPECIAL_IDS, rng).shard
         for seed, split in enumerate(("train", "validation"))
     }
-    found = add("instances", read.model_dump(mode="json"), {})
     shares = ("selected", "mask", "random", "kept", "is_next", "in_order", "truncated")
-    found.record["summary"] |= {
-        **write_shards(Path(found.folder.uri), shards, vocab_size),
-        "kind": read.kind,
-        "sequence_length": LENGTH,
-        "tokens": 1000,
-        "unigram_entropy": 4.5,
-        "statistics": {f"{name}_share": 0.5 for name in shares}
-        | {"fill": 0.9, "length_histogram": list(range(16))},
-    }
+    summary = write_shards(
+        root / "instances" / f"small-{len(recorder.made):012x}",
+        shards,
+        vocab_size,
+        kind=read.kind,
+        sequence_length=LENGTH,
+        unigram_entropy=4.5,
+        statistics={f"{name}_share": 0.5 for name in shares} | {"fill": 0.9},
+        length_histogram=range(16),
+    )
+    recorder.add("instances", read.model_dump(mode="json"), summary)
 
     torch.manual_seed(1)
     changes = {"max_position_embeddings": LENGTH} | (shape or {})
@@ -213,25 +260,28 @@ def built(
         for step in (0, STEPS // 2, STEPS)
     ]
     pretrain = GradientConfig(steps=STEPS, validation_instances=40, objective=objective)
-    found = add(
+    made = recorder.add(
         "pretrain",
-        {"model": model_config.model_dump(), "pretrain": pretrain.model_dump()},
-        {
-            "steps": STEPS,
-            "tokens": 100 * STEPS,
-            "epochs": 1.5,
-            "history": [{"learning_rate": 1e-3, **row} for row in rows[1:]],
-            "validation": rows,
-            "final": rows[-1],
-            "parameters": 12345,
-            "vocab_size": vocab_size,
-            "model": model_config.model_dump(),
-            **speed_summary(STEPS),
-            **summary,
-        },
+        {"model": model_config.model_dump(), "pretrain": pretrain.model_dump(mode="json")},
+        PretrainSummary(
+            fitting="gradient",
+            model=model_config,
+            objective=objective,
+            parameters=12345,
+            vocab_size=vocab_size,
+            tokens=100 * STEPS,
+            epochs=1.5,
+            unigram_entropy=4.5,
+            final=rows[-1],
+            seconds=2.5,
+            gradient=gradient_run(rows, **run),
+            headline="pretrain <done>",
+        ),
     )
-    save_tensors(found.folder, "model.safetensors", model.state_dict())
-    return {name: artifacts.finish(one.folder, one.record, {}) for name, one in made.items()}
+    save_tensors(made.folder, "model.safetensors", model.state_dict())
+    return {
+        name: artifacts.finish(one.folder, one.record, {}) for name, one in recorder.made.items()
+    }
 
 
 def csv_rows(path: Path) -> list[dict[str, str]]:

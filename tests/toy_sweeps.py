@@ -14,29 +14,38 @@ from pathlib import Path
 from typing import Any
 
 from rungwise.core.artifact import Artifact
-from rungwise.core.storage import Folder
+from rungwise.core.summary import Summary
 from rungwise.finetune import FinetuneConfig, Split, finetune
 from rungwise.sweep import SweepStageConfig
 from rungwise.sweep.draws import grid_epochs, points, settings_of
-from rungwise.sweep.record import TrialRecord, name_of
+from rungwise.sweep.record import ScoredTrial, SweepSummary, Trial, TrialRecord, name_of
 from rungwise.sweep.trial import OnEpoch, Train
-from rungwise.tasks.examples import Text
+from rungwise.tasks.examples import ExampleCounts, TaskInfo, TaskSummary, Text
+from tests.summaries import standing
 
 BEST_RATE = 1e-3
 
 
-def artifact(folder: Path, stage: str, config: dict[str, Any], **summary: Any) -> Artifact:
+def artifact(
+    folder: Path, stage: str, config: dict[str, Any], summary: Summary | None = None
+) -> Artifact:
     """An artifact by hand: what a sweep reads of one."""
-    record = {"label": "toy", "config": config, "inputs": {}}
-    record |= {"summary": {"headline": stage, **summary}}
-    return Artifact(stage, f"{stage}-0", Folder.at(folder / stage), record)
+    record = {"label": "toy", "inputs": {}, "fingerprint": f"{stage}-0"}
+    return standing(stage, folder / stage, summary or Summary(headline=stage), config, **record)
 
 
 def inputs(folder: Path) -> dict[str, Artifact]:
     """What a sweep over `finetune` alone reads."""
-    task = {"kind": "classification", "labels": ["a", "b"], "pair": False, "metric": "accuracy"}
+    task = TaskSummary(
+        info=TaskInfo("classification", ("a", "b"), False, "accuracy"),
+        examples=ExampleCounts(train=24, validation=24, test=24),
+        baselines={},
+        overlap={},
+        irregular={},
+        headline="task",
+    )
     return {
-        "task": artifact(folder, "task", {}, **task),
+        "task": artifact(folder, "task", {}, task),
         "tokenizer": artifact(folder, "tokenizer", {"vocab_size": 100}),
         "pretrain": artifact(folder, "pretrain", {"model": {"num_layers": 1}, "pretrain": {}}),
     }
@@ -118,7 +127,8 @@ def swept(
     """A sweep artifact as the stage would leave it, its trials scored by the formula less `shift`;
     under ASHA every third is stopped at the first rung, the last `failed` have failed."""
     config = stage_config(finetune, **sweep)
-    rows, drawn = [], points(config.sweep)
+    rows: list[Trial] = []
+    drawn = points(config.sweep)
     scheduler = config.sweep.scheduler
     for number, values in enumerate(drawn):
         settings = settings_of(config, values)
@@ -132,6 +142,7 @@ def swept(
         for epoch in range(1, epochs + 1):
             score = score_of(settings, epoch) - shift
             row = {"epoch": epoch, "score": score, "loss": 1 / epoch, "seconds": 1.0 * epoch}
+            row["metrics"] = {"accuracy": score}
             if scheduler.kind == "pbt":
                 row["values"] = {key: values[key] * 1.2**epoch for key in scheduler.mutations}
             trial.history.append(row)
@@ -139,21 +150,24 @@ def swept(
             trial.taken_over.append({"from": "trial-001", "epoch": 1, "rows": 1})
         if number >= len(drawn) - failed:
             trial.state, trial.error, trial.history = "failed", "it broke", []
-        rows.append(trial.row())
-    whole = [row for row in rows if row["state"] == "finished"]
-    ran = sum(row["epochs_run"] for row in rows)
-    asked = sum(row["epochs_asked"] for row in rows)
-    summary = {
-        "trials": rows,
-        "best": max(whole, key=lambda row: row["score"]),
-        "metric": "accuracy",
-        "stopped_early": sum(row["stopped_early"] for row in rows),
-        "epochs_run": ran,
-        "epochs_asked": asked,
-        "grid_epochs": grid_epochs(config, asked),
-        "seconds": 1.0,
-    }
-    return artifact(folder, "sweep", config.model_dump(mode="json"), **summary)
+        rows.append(trial.trial())
+    whole = [row for row in rows if isinstance(row, ScoredTrial) and row.state == "finished"]
+    ran = sum(row.epochs_run for row in rows)
+    asked = sum(row.epochs_asked for row in rows)
+    summary = SweepSummary(
+        trials=tuple(rows),
+        best=max(whole, key=lambda row: row.score),
+        metric="accuracy",
+        upstream_values=(),
+        stopped_early=sum(row.stopped_early for row in rows),
+        failed=failed,
+        epochs_run=ran,
+        epochs_asked=asked,
+        grid_epochs=grid_epochs(config, asked),
+        seconds=1.0,
+        headline="sweep",
+    )
+    return artifact(folder, "sweep", config.model_dump(mode="json"), summary)
 
 
 def mark(folder: Path, data: dict[str, Any]) -> None:

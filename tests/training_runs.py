@@ -33,6 +33,7 @@ from rungwise.training.checkpoint import MODEL, load_tensors
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
 from tests.conftest import SPECIAL_IDS, write_shards
+from tests.summaries import standing
 
 VOCAB = 60
 LENGTH = 32
@@ -75,14 +76,10 @@ def make_instances(
         generator = np.random.Generator(np.random.Philox(seed))
         built = build(text, settings, SPECIAL_IDS, generator)
         shards[f"{split}-{number:05d}.arrow"] = built.shard
-    summary = {
-        **write_shards(folder, shards, VOCAB),
-        "kind": kind,
-        "sequence_length": length,
-        "unigram_entropy": 4.0,
-    }
-    record = {"summary": summary, "config": settings.model_dump(mode="json")}
-    return Artifact("instances", "f" * 12, Folder.at(folder), record)
+    summary = write_shards(folder, shards, VOCAB, kind=kind, sequence_length=length)
+    return standing(
+        "instances", folder, summary, settings.model_dump(mode="json"), fingerprint="f" * 12
+    )
 
 
 def config(kind: str = "masked_pairs", **changes: Any) -> PretrainStageConfig:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from rungwise.core.artifact import Artifact, finish
 from rungwise.core.storage import Folder
+from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.training.progress import Progress
 from tests.faults.raylets import Raylets, raylets
 from tests.faults.training_job import job
@@ -34,21 +34,32 @@ def two_nodes() -> Iterator[Raylets]:
         yield cluster
 
 
-def assert_bits_of(summary: dict[str, Any], output: Path, undisturbed: Progress, at: Path) -> None:
+def assert_bits_of(summary: PretrainSummary, output: Path, undisturbed: Progress, at: Path) -> None:
     """Everything that a run leaves is what the undisturbed one at `at` left."""
-    for key in ("history", "validation", "data", "tokens"):
-        assert summary[key] == getattr(undisturbed, key), key
+    assert summary.tokens == undisturbed.tokens
+    for key in ("history", "validation"):
+        assert list(getattr(run_of(summary), key)) == getattr(undisturbed, key), key
+    assert_data_of(summary, undisturbed)
     found, expected = weights(output), weights(at)
     assert all(found[name].equal(expected[name]) for name in expected)
 
 
-def assert_losses_of(summary: dict[str, Any], undisturbed: Progress) -> None:
+def run_of(summary: PretrainSummary) -> GradientRun:
+    assert summary.gradient is not None
+    return summary.gradient
+
+
+def assert_data_of(summary: PretrainSummary, undisturbed: Progress) -> None:
+    assert [list(row) for row in run_of(summary).data] == undisturbed.data
+
+
+def assert_losses_of(summary: PretrainSummary, undisturbed: Progress) -> None:
     """With other workers meanwhile: the same rows, and losses up to rounding."""
-    assert summary["data"] == undisturbed.data
-    for mine, theirs in zip(summary["history"], undisturbed.history, strict=True):
+    assert_data_of(summary, undisturbed)
+    for mine, theirs in zip(run_of(summary).history, undisturbed.history, strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
     final = undisturbed.validation[-1]["loss"]
-    assert summary["final_validation_loss"] == pytest.approx(final, rel=1e-5)
+    assert summary.final["loss"] == pytest.approx(final, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -61,7 +72,7 @@ def test_a_worker_that_is_killed_changes_no_bit_of_the_run(
     assert (tmp_path / "killed" / "killed").exists()
     undisturbed = together(2, config(), instances, tmp_path / "straight", unused_port)
     assert undisturbed is not None
-    assert summary["attempts"][-1]["step"] in (5, 10)
+    assert run_of(summary).attempts[-1].step in (5, 10)
     output = tmp_path / "killed" / "output"
     assert_bits_of(summary, output, undisturbed, tmp_path / "straight")
 
@@ -77,8 +88,8 @@ def test_a_run_goes_on_with_fewer_workers_when_a_node_of_two_is_lost(
         started.wait_for_step(12)
         two_nodes.kill(OTHER)
         summary = started.summary()
-    assert [attempt["workers"] for attempt in summary["attempts"]] == [2, 1]
-    assert summary["attempts"][-1]["step"] >= 5
+    assert [attempt.workers for attempt in run_of(summary).attempts] == [2, 1]
+    assert run_of(summary).attempts[-1].step >= 5
     assert_losses_of(summary, run(config(), instances, tmp_path / "straight"))
 
 
@@ -99,11 +110,11 @@ def test_a_run_grows_again_when_a_node_comes_after_one_was_lost(
         started.wait_until("two workers", lambda: started.reached()[1] == 2)
         summary = started.summary()
         workers = started.workers()
-    attempts = summary["attempts"]
+    attempts = run_of(summary).attempts
     assert [attempt["workers"] for attempt in attempts] == [2, 1, 2]
-    assert attempts[1]["step"] == 50
+    assert attempts[1].step == 50
     # Nothing that one worker did is done again: the checkpoint of this step was not due.
-    assert attempts[2]["step"] % 50
+    assert attempts[2].step % 50
     assert {worker["node"] for worker in workers if worker["world_size"] == 2} == {HEAD, NEW}
     assert_losses_of(summary, run(settings, instances, tmp_path / "straight"))
 
@@ -128,7 +139,10 @@ def test_a_notice_of_preemption_is_answered_with_a_checkpoint_before_the_node_go
         summary = started.summary()
     saved = record["progress"]["step"]
     assert 5 < saved < 40
-    assert summary["attempts"] == [{"step": 0, "workers": 2}, {"step": saved, "workers": 1}]
+    assert [(attempt.step, attempt.workers) for attempt in run_of(summary).attempts] == [
+        (0, 2),
+        (saved, 1),
+    ]
     assert_losses_of(summary, run(settings, instances, tmp_path / "straight"))
 
 
@@ -150,6 +164,6 @@ def test_a_driver_that_is_killed_and_started_again_changes_no_bit_of_the_run(
         summary = started.summary()
     undisturbed = together(2, settings, instances, tmp_path / "straight", unused_port)
     assert undisturbed is not None
-    assert summary["attempts"][-1]["step"] >= 25
+    assert run_of(summary).attempts[-1].step >= 25
     output = tmp_path / "killed" / "output"
     assert_bits_of(summary, output, undisturbed, tmp_path / "straight")

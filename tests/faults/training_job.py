@@ -33,6 +33,7 @@ from rungwise.core.storage import Folder
 from rungwise.pretraining import gradient as trainer
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.resume_proof import kill_with_children
+from rungwise.pretraining.summary import PretrainSummary
 from tests.conftest import REPOSITORY
 
 
@@ -106,9 +107,9 @@ class Job:
         """The ids of the nodes by their addresses."""
         return json.loads((self.folder / "nodes.json").read_text())
 
-    def summary(self, seconds: float = 280) -> dict[str, Any]:
+    def summary(self, seconds: float = 280) -> PretrainSummary:
         assert self.process.wait(seconds) == 0, self.errors()
-        return json.loads((self.folder / "summary.json").read_text())
+        return PretrainSummary.model_validate_json((self.folder / "summary.json").read_text())
 
     def workers(self) -> list[dict[str, Any]]:
         """What the workers said when they ended, by rank."""
@@ -197,10 +198,10 @@ def main(path: str) -> None:
     with session(compute):
         nodes = {node["NodeManagerAddress"]: node["NodeID"] for node in ray.nodes()}
         (folder / "nodes.json").write_text(json.dumps(nodes))
-        summary = trainer.run(
+        summary = trainer.pretrain_model(
             config, {"instances": instances}, Folder.at(job["output"]), Context(compute, watch)
         )
-    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "summary.json").write_text(summary.model_dump_json())
 
 
 if __name__ == "__main__":

@@ -374,8 +374,8 @@ def test_a_job_goes_on_when_a_machine_is_lost_in_the_middle(
     ]
     body = cluster.aws("s3", "get_object", Bucket=BUCKET, Key=key)["Body"]
     record = json.loads(cluster.network.call(body.read))
-    assert record["summary"]["steps"] == steps
-    attempts = record["summary"]["attempts"]
+    assert record["summary"]["gradient"]["steps"] == steps
+    attempts = record["summary"]["gradient"]["attempts"]
     assert attempts[0] == {"step": 0, "workers": 3}
     assert attempts[-1]["workers"] < 3
     assert 0 < attempts[-1]["step"] < steps

@@ -25,5 +25,5 @@ if __name__ == "__main__":
     compute = ComputeConfig(object_store_megabytes=100)
     with session(compute, num_cpus=wanted["cpus"]):
         output = Folder.at(wanted["output"])
-        summary = stage.run(config, inputs, output, Context(compute))
-    print(json.dumps(summary["sha256"]))
+        summary = stage.build_instances(config, inputs, output, Context(compute))
+    print(json.dumps(summary.sha256))

@@ -40,6 +40,7 @@ class Toy(Config):
     log: str
     seconds: float = 0.0
     error: str = ""
+    meets: str = ""  # it does not end before this stage has started, or a minute is over
 
 
 class Calls:
@@ -89,6 +90,11 @@ def _steps(config: Toy, output: Folder, context: Context) -> list[str]:
             context.report.metrics({"step": step}, step)
             time.sleep(config.seconds / STEPS)
             output.write_bytes(f"step-{step}", b"")
+    deadline = time.monotonic() + 60
+    while config.meets and time.monotonic() < deadline:
+        if config.meets in {row["stage"] for row in rows(Path(config.log), "start")}:
+            break
+        time.sleep(0.1)
     write(config, "end", STEPS)
     return output.names()
 
@@ -106,10 +112,13 @@ def rows(log: Path, event: str) -> list[dict[str, Any]]:
     return [row for row in map(json.loads, lines) if row["event"] == event]
 
 
-def stages(folder: Path, seconds: float, **errors: str) -> list[Stage]:
+def stages(folder: Path, seconds: float, **more: dict[str, str]) -> list[Stage]:
+    """All five; `more` has keys of a stage's config by its title."""
+
     def toy(title: str, *inputs: Stage) -> Stage:
-        config = Toy(
-            title=title, log=str(folder / "log"), seconds=seconds, error=errors.get(title, "")
+        keys = more.get(title, {})
+        config = Toy.model_validate(
+            {"title": title, "log": str(folder / "log"), "seconds": seconds, **keys}
         )
         sources = {source.shown: source for source in inputs}
         identity = {"title": title}

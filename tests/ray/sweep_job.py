@@ -6,6 +6,7 @@ with a file for each start of a trial.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import sys
@@ -14,16 +15,18 @@ from typing import Any
 
 from rich.console import Console
 
-from rungwise import sweep
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config
 from rungwise.core.context import ComputeConfig, Context
-from rungwise.core.stage import Stage
+from rungwise.core.stage import Stage, StageType
 from rungwise.core.storage import Folder
+from rungwise.core.summary import Summary
 from rungwise.core.tracking import Tracker
 from rungwise.pipeline import runner
+from rungwise.sweep import SWEEP
+from rungwise.sweep.stage import run_sweep
 from tests.toy_sweeps import inputs, stage_config, toy
 
 EPOCH_SECONDS = 0.15
@@ -34,30 +37,25 @@ class Nothing(Config):
 
 
 def stand(
-    summary: dict[str, Any],
+    summary: Summary,
     config: Nothing,
     inputs: dict[str, Artifact],
     output: Folder,
     context: Context,
-) -> dict[str, Any]:
+) -> Summary:
     """An artifact that is its summary."""
     return summary
 
 
 def stages(folder: Path, block: dict[str, Any]) -> list[Stage]:
     before = {
-        name: Stage(name, 1, functools.partial(stand, found.summary), Nothing())
-        for name, found in inputs(folder).items()
+        name: StageType(name, 1, functools.partial(stand, summary), type(summary)).stage(Nothing())
+        for name, artifact in inputs(folder).items()
+        for summary in artifact.parsed.values()
     }
     train = toy(folder / "starts", EPOCH_SECONDS)
-    swept = Stage(
-        "sweep",
-        1,
-        functools.partial(sweep.run, train=train),
-        stage_config({"epochs": 4}, **block),
-        inputs=before,
-        resumes=True,
-    )
+    sweep = dataclasses.replace(SWEEP, run=functools.partial(run_sweep, train=train))
+    swept = sweep.stage(stage_config({"epochs": 4}, **block), before)
     return [*before.values(), swept]
 
 

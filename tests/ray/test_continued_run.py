@@ -14,12 +14,21 @@ from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import load, validate
 from rungwise.core.context import ComputeConfig, Context
-from rungwise.core.stage import Stage
+from rungwise.core.stage import Stage, StageType
 from rungwise.core.storage import Folder
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pretraining.pretrained import config_of, load_module
-from rungwise.tasks.examples import SPLITS, Example, Text, write
+from rungwise.pretraining.summary import PretrainSummary
+from rungwise.tasks.examples import (
+    SPLITS,
+    Example,
+    ExampleCounts,
+    TaskInfo,
+    TaskSummary,
+    Text,
+    write,
+)
 from rungwise.tasks.task_text import TaskTextConfig
 from rungwise.training.feed import held_out_batches, open_source
 from tests.conftest import made_up_sentences, small_recipe, write_corpus, write_recipe
@@ -32,12 +41,20 @@ COMPUTE = ComputeConfig(num_workers=1, micro_batch_size=32, checkpoint_every_ste
 def task_of(splits: dict[str, list[Example]]) -> Stage:
     """A stage that writes these examples."""
 
-    def run(config: Any, inputs: Any, output: Folder, context: Context) -> dict[str, Any]:
+    def build(config: Any, inputs: Any, output: Folder, context: Context) -> TaskSummary:
         for split in SPLITS:
             write(splits[split], output, split)
-        return {"kind": "classification", "labels": ["0", "1"], "pair": False, "metric": "accuracy"}
+        return TaskSummary(
+            info=TaskInfo("classification", ("0", "1"), False, "accuracy"),
+            examples=ExampleCounts(train=1, validation=1, test=1),
+            baselines={},
+            overlap={},
+            irregular={},
+            headline="task",
+        )
 
-    return Stage("task", 1, run, TaskTextConfig(), outside={"texts": str(splits)})
+    made = StageType("task", 1, build, TaskSummary, outside=lambda config: {"texts": str(splits)})
+    return made.stage(TaskTextConfig())
 
 
 def built(stages: Iterable[Stage], root: Folder) -> dict[str, Artifact]:
@@ -48,7 +65,7 @@ def built(stages: Iterable[Stage], root: Folder) -> dict[str, Artifact]:
         inputs = {name: done[source.shown] for name, source in stage.inputs.items()}
         found = artifacts.load(folder)
         if found is None:
-            summary = stage.run(stage.config, inputs, folder, Context(COMPUTE))
+            summary = stage.type.run(stage.config, inputs, folder, Context(COMPUTE))
             record = {
                 "stage": stage.name,
                 "fingerprint": stage.fingerprint,
@@ -58,7 +75,7 @@ def built(stages: Iterable[Stage], root: Folder) -> dict[str, Artifact]:
                     name: {"stage": source.stage, "fingerprint": source.fingerprint}
                     for name, source in inputs.items()
                 },
-                "summary": summary,
+                "summary": summary.model_dump(mode="json"),
             }
             found = artifacts.finish(folder, record, {})
         done[stage.shown] = found
@@ -111,16 +128,19 @@ def test_general_text_then_the_text_of_a_task(tmp_path: Path) -> None:
     adapted = continued_stages(step_of(recipe, 20, 0.003), "task", general, task)
     done = built([*general.values(), task, *adapted.values()], Folder.at(tmp_path / "root"))
     first, second = done["pretrain"], done["pretrain/task"]
-    assert second.summary["steps"] == 20
-    assert second.summary["began_with"]["fingerprint"] == first.fingerprint
-    assert len(second.summary["began_with"]["carried"]) == 4
+    summary = PretrainSummary.of(second)
+    assert summary.gradient
+    assert summary.began_with
+    assert summary.gradient.steps == 20
+    assert summary.began_with.fingerprint == first.fingerprint
+    assert len(summary.began_with.carried) == 4
     # The same function on the same rows, by another way.
     rows = done["instances/task"]
-    losses = [row["mlm_loss"] for row in second.summary["validation"]]
+    losses = [row["mlm_loss"] for row in summary.gradient.validation]
     before = mlm_loss(first, rows, "validation")
     assert losses[0] == pytest.approx(before, abs=0.02)
     assert losses[-1] < losses[0]
-    assert f"from {losses[0]:.3f}" in second.summary["headline"]
+    assert f"from {losses[0]:.3f}" in summary.headline
 
 
 def sst(folder: Path, name: str) -> list[str]:

@@ -14,6 +14,7 @@ from rungwise.core.context import Context
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.storage import Folder
 from rungwise.corpus import CorpusConfig, read_documents, stage
+from rungwise.corpus.summary import CorpusSummary
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -34,11 +35,10 @@ class Watched:
     def note(self, message: str) -> None: ...
 
 
-def build(output: Path, *sources: dict[str, Any], **keys: Any) -> dict[str, Any]:
+def build(output: Path, *sources: dict[str, Any], **keys: Any) -> CorpusSummary:
     config = validate(CorpusConfig, {"sources": list(sources), **keys})
-    summary = stage.run(config, {}, Folder.at(output), Context(report=Watched()))
-    json.dumps(summary)
-    return summary
+    summary = stage.build_corpus(config, {}, Folder.at(output), Context(report=Watched()))
+    return CorpusSummary.model_validate_json(summary.model_dump_json())
 
 
 def digests(output: Path) -> dict[str, str]:
@@ -68,23 +68,25 @@ def test_what_is_built(tmp_path: Path, library: dict[str, Any]) -> None:
     config = validate(CorpusConfig, {"sources": [library], "held_out_fraction": 0.2})
     watched = Watched()
     output = Folder.at(tmp_path)
-    summary = stage.run(config, {}, output, Context(report=watched))
+    summary = stage.build_corpus(config, {}, output, Context(report=watched))
     assert output.names() == ["train-00000.parquet", "validation-00000.parquet"]
-    assert summary["dropped"] == {"duplicate": 12, "empty file": 1, "too short": 1}
-    assert summary["dropped_examples"] == {
+    assert summary.dropped == {"duplicate": 12, "empty file": 1, "too short": 1}
+    assert summary.dropped_examples == {
         # Of 0/018 and 1/019 the former is kept; of 2/008 and 0/009 the latter.
         "duplicate": ["1/019.txt", "1/049.txt", "1/079.txt"],
         "empty file": ["empty.txt"],
         "too short": ["short.txt"],
     }
-    assert sum(summary["documents"].values()) == 108
-    assert summary["labels"] == {"letters": 108}
-    assert [file["file"] for file in summary["files"]] == output.names()
+    assert summary.documents.total == 108
+    assert summary.labels == {"letters": 108}
+    assert [file.file for file in summary.files] == output.names()
     documents = {
         split: list(read_documents(output, f"{split}-00000.parquet"))
         for split in ("train", "validation")
     }
-    assert {split: len(found) for split, found in documents.items()} == summary["documents"]
+    assert {
+        split: len(found) for split, found in documents.items()
+    } == summary.documents.model_dump()
     assert not {doc.digest for doc in documents["train"]} & {
         doc.digest for doc in documents["validation"]
     }
@@ -116,7 +118,7 @@ def test_same_bytes_however_it_is_spread(
     found = digests(tmp_path / "spread")
     assert len(found) >= 6
     assert found == digests(tmp_path / "expected")
-    assert [file["file"] for file in summary["files"]] == list(found)
+    assert [file.file for file in summary.files] == list(found)
 
 
 def test_another_source_moves_no_document_across_the_split(
@@ -142,9 +144,9 @@ def test_another_source_moves_no_document_across_the_split(
 
 def test_pydocs(tmp_path: Path) -> None:
     summary = build(tmp_path, {"kind": "pydocs", "packages": ["fsspec", "aiohttp"]})
-    assert set(summary["labels"]) == {"fsspec", "aiohttp"}
-    assert summary["words"]["train"] > 10_000
-    assert summary["dropped"]["no text"] > 0
+    assert set(summary.labels) == {"fsspec", "aiohttp"}
+    assert summary.words.train > 10_000
+    assert summary.dropped["no text"] > 0
 
 
 def test_errors_are_one_line_and_the_users(

@@ -14,6 +14,7 @@ from rungwise.core.artifact import Artifact, finish
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
+from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining.resume_proof import prove_resume, second_epoch
 from rungwise.training.progress import Progress
 from tests.faults.raylets import Raylets, own_interfaces, raylets
@@ -74,6 +75,7 @@ def test_workers_on_nodes_with_other_addresses_end_as_one_process(
     with job(tmp_path, config(), instances, two_nodes.environment, compute) as started:
         summary = started.summary()
         workers = started.workers()
+    assert summary.gradient
     assert [worker["rank"] for worker in workers] == list(range(compute["num_workers"]))
     assert {worker["node"] for worker in workers} == set(ADDRESSES)
     assert workers[0]["master"].startswith(f"{workers[0]['node']}:")
@@ -85,10 +87,10 @@ def test_workers_on_nodes_with_other_addresses_end_as_one_process(
         for one, other in itertools.combinations(workers, 2):
             met = {called for _, called in one["connections"] + other["connections"]}
             assert met & (gloo_at(one) | gloo_at(other))
-    assert summary["data"] == alone.data
-    for mine, theirs in zip(summary["history"], alone.history, strict=True):
+    assert [list(row) for row in summary.gradient.data] == alone.data
+    for mine, theirs in zip(summary.gradient.history, alone.history, strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
-    for mine, theirs in zip(summary["validation"], alone.validation, strict=True):
+    for mine, theirs in zip(summary.gradient.validation, alone.validation, strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
 
 
@@ -122,7 +124,7 @@ def test_prove_resume_gives_a_certificate(
     tmp_path: Path, kind: str, parallel: Literal["ddp", "fsdp"], after: int
 ) -> None:
     instances = made(tmp_path / "instances", kind)
-    count = instances.summary["instances"]["train"]
+    count = InstancesSummary.of(instances).instances.train
     settings = config(kind, **{"pretrain.steps": count // 12 * 2 + 5})
     compute = ComputeConfig(
         num_workers=2,

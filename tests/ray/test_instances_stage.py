@@ -20,15 +20,19 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
 from rungwise.core.errors import DataError
 from rungwise.core.storage import Folder
+from rungwise.core.summary import Summary
 from rungwise.corpus import shards as corpus_shards
 from rungwise.corpus.build import tables
 from rungwise.corpus.document import RawDocument, read_documents
+from rungwise.corpus.summary import CorpusSummary, summary_of
 from rungwise.instances import masked_pairs, stage
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shard_task import ShardTask
+from rungwise.instances.summary import InstancesSummary
 from rungwise.tokenizer import WordPieceConfig, special_ids, train
 from tests.conftest import REPOSITORY, SPECIAL_IDS, made_up_sentences, s3_bucket
+from tests.report_pages import tokenizer_summary
 
 SHARDS = 12
 CONFIG = MaskedPairsConfig(sequence_length=32, dupe_factor=2)
@@ -43,7 +47,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
         RawDocument(f"d{number}", "l", made_up_sentences(number, 40), segmented=True)
         for number in range(1500)
     )
-    files = []
+    reports = []
     [rows] = list(tables(drafts, 10))
     digests = rows["digest"].to_pylist()
     for shard in range(SHARDS):
@@ -51,8 +55,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
         report = corpus_shards.write_shard(
             rows.take(here), shard, corpus, deduplicate=True, held_out_fraction=0.2, seed=0
         )
-        files += report["files"]
-    found = {"corpus": artifact.finish(corpus, record_of("corpus", {"files": files}), {})}
+        reports.append(report)
+    text = summary_of(corpus_shards.merged(reports))
+    found = {"corpus": artifact.finish(corpus, record_of("corpus", text), {})}
     folder = Folder.at(root / "tokenizer")
     sentences = [
         sentence
@@ -63,12 +68,13 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     with folder.staged("tokenizer.json") as path:
         tokenizer.save(str(path))
     assert special_ids(tokenizer) == SPECIAL_IDS
-    summary = {"vocab_size": 300, "special": SPECIAL_IDS.as_data()}
+    summary = tokenizer_summary(tokenizer, "wordpiece")
     return found | {"tokenizer": artifact.finish(folder, record_of("tokenizer", summary), {})}
 
 
-def record_of(name: str, summary: dict[str, Any]) -> dict[str, Any]:
-    return {"stage": name, "fingerprint": "f" * 12, "summary": summary, "finished": ""}
+def record_of(name: str, summary: Summary) -> dict[str, Any]:
+    said = summary.model_dump(mode="json")
+    return {"stage": name, "fingerprint": "f" * 12, "summary": said, "finished": ""}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +90,7 @@ def one_process(inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFa
         SPECIAL_IDS,
         "rust",
     )
-    specs = stage.specs_of(CONFIG, inputs["corpus"].summary["files"])
+    specs = stage.specs_of(CONFIG, CorpusSummary.of(inputs["corpus"]).files)
     assert len(specs) == 2 * 2 * SHARDS
     return {spec.name: task.build(spec)["sha256"] for spec in specs}
 
@@ -122,21 +128,21 @@ def test_two_workers_make_the_bytes_of_one_process_and_say_what_is_in_them(
     inputs: dict[str, Artifact], one_process: dict[str, str], tmp_path: Path, ray_session: None
 ) -> None:
     output = Folder.at(tmp_path)
-    summary = stage.run(CONFIG, inputs, output, Context())
-    assert summary["sha256"] == one_process
+    summary = stage.build_instances(CONFIG, inputs, output, Context())
+    assert summary.sha256 == one_process
     assert sorted(output.names()) == sorted([*one_process, stage.MANIFEST, stage.TOKEN_COUNTS])
-    assert summary["statistics"]["selected_share"] == pytest.approx(0.15, abs=0.003)
-    assert summary["statistics"]["most_predictions"] <= 20
+    assert summary.statistics["selected_share"] == pytest.approx(0.15, abs=0.003)
+    assert summary.statistics["most_predictions"] <= 20
     record = record_of("instances", summary) | {"config": CONFIG.model_dump(mode="json")}
-    found = artifact.finish(output, record, summary["sha256"])
+    found = artifact.finish(output, record, summary.sha256)
     for split in ("train", "validation"):
         reader = InstanceReader(found, split)
-        assert len(reader) == summary["instances"][split]
+        assert len(reader) == getattr(summary.instances, split)
         rows = reader.rows(np.arange(0, len(reader), 97))
         assert (rows.ids[:, 0] == 2).all()
     # What every token of the training text is, counted again from the corpus.
     counts = np.load(output.local(stage.TOKEN_COUNTS))
-    files = [row["file"] for row in inputs["corpus"].summary["files"] if row["split"] == "train"]
+    files = [row.file for row in CorpusSummary.of(inputs["corpus"]).files if row.split == "train"]
     tokenizer = train_again(inputs)
     total = 0
     for file in files:
@@ -147,7 +153,7 @@ def test_two_workers_make_the_bytes_of_one_process_and_say_what_is_in_them(
                 total += len(encoding.ids)
     assert counts.sum() == total
     # A finished manifest is taken as it is.
-    assert stage.run(CONFIG, inputs, output, Context()) == json.loads(json.dumps(summary))
+    assert stage.build_instances(CONFIG, inputs, output, Context()) == summary
 
 
 def train_again(inputs: dict[str, Artifact]) -> Any:
@@ -203,9 +209,9 @@ def test_from_s3_to_s3_the_bytes_are_the_same_and_are_read_from_there(
     assert set(output.names()) == {*one_process, stage.MANIFEST, stage.TOKEN_COUNTS}
     for name, expected in one_process.items():
         assert output.sha256(name) == expected
-    summary = json.loads(output.read_bytes(stage.MANIFEST))
+    summary = InstancesSummary.model_validate_json(output.read_bytes(stage.MANIFEST))
     record = record_of("instances", summary) | {"config": CONFIG.model_dump(mode="json")}
-    found = artifact.finish(output, record, summary["sha256"])
+    found = artifact.finish(output, record, summary.sha256)
     reader = InstanceReader(found, "train", cache_folder=tmp_path / "cache")
     rows = reader.rows(np.arange(200))
     assert (rows.ids[:, 0] == 2).all()
@@ -240,7 +246,7 @@ def test_a_builder_that_breaks_the_contract_stops_the_stage_and_says_where(
         "memo",
     )
     with pytest.raises(DataError, match=r"^train-.*IsNext pairs with B from another document must"):
-        task.build(stage.specs_of(CONFIG, inputs["corpus"].summary["files"])[0])
+        task.build(stage.specs_of(CONFIG, CorpusSummary.of(inputs["corpus"]).files)[0])
     assert Folder.at(tmp_path).names() == []
 
 
@@ -255,5 +261,5 @@ def test_what_stops_a_task_reaches_the_user_as_one_error(
     changed = inputs | {"tokenizer": artifact.finish(folder, record, {})}
     output = Folder.at(tmp_path / "out")
     with pytest.raises(DataError, match="no special token for 'mask'"):
-        stage.run(CONFIG, changed, output, Context())
+        stage.build_instances(CONFIG, changed, output, Context())
     assert stage.MANIFEST not in output.names()

@@ -18,12 +18,12 @@ import pytest
 import ray
 from rich.console import Console
 
-from rungwise.commands.prove_resume import kill_with_children
 from rungwise.core import lease as leases
 from rungwise.core.errors import StageFailed
 from rungwise.core.lease import Lease
 from rungwise.core.storage import Folder
 from rungwise.pipeline import runner
+from rungwise.pretraining.resume_proof import kill_with_children
 from tests.faults.raylets import raylets
 from tests.ray.side_by_side_job import STEPS, Calls, rows, run, stages
 
@@ -57,27 +57,30 @@ def test_two_stages_that_do_not_need_each_other_overlap(
     ray_session: None, tmp_path: Path, shown: Console
 ) -> None:
     calls = Calls()
-    made = stages(tmp_path, seconds=2.0)
+    # Each waits for the other's start, which on a busy machine is long after its own.
+    meeting = {"left": {"meets": "right"}, "right": {"meets": "left"}}
+    made = stages(tmp_path, seconds=2.0, **meeting)[:4]
     outcome = run(tmp_path, made, "x", 2, calls, shown)
-    assert overlap(tmp_path, "left", "right") > 1.0
     print(f"overlap of two stages of 2 s: {overlap(tmp_path, 'left', 'right'):.2f} s")
-    assert list(outcome.artifacts) == TITLES
-    assert outcome.built == tuple(TITLES)
+    assert overlap(tmp_path, "left", "right") > 0
+    titles = TITLES[:4]
+    assert list(outcome.artifacts) == titles
+    assert outcome.built == tuple(titles)
     states = [(words[0], words[1]) for words in lines(shown)]
-    assert set(states) == {(title, state) for title in TITLES for state in ("running", "done")}
+    assert set(states) == {(title, state) for title in titles for state in ("running", "done")}
     assert set(calls.opened) == set(calls.closed)
     assert set(calls.closed.values()) == {"FINISHED"}
     assert not [name for name in Folder.at(tmp_path / "root").names() if "lease" in name]
     # One at a time, and nothing anew.
     assert run(tmp_path, made, "y", 1, Calls(), shown).built == ()
-    assert sorted(started(tmp_path)) == sorted(TITLES)
+    assert sorted(started(tmp_path)) == sorted(titles)
 
 
 def test_a_stage_that_fails_takes_only_those_with_it_that_need_it(
     ray_session: None, tmp_path: Path, shown: Console
 ) -> None:
     calls = Calls()
-    made = stages(tmp_path, seconds=1.0, left="it broke", alone="it tore")
+    made = stages(tmp_path, seconds=1.0, left={"error": "it broke"}, alone={"error": "it tore"})
     with pytest.raises(StageFailed) as failure:
         run(tmp_path, made, "x", 3, calls, shown)
     # `alone` is free to fail first.

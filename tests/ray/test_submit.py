@@ -374,4 +374,4 @@ def test_a_training_that_is_stopped_goes_on_from_its_checkpoint(
     assert "goes on where it was stopped" in capfd.readouterr().out
     (record,) = root.glob("pretrain/long-*/artifact.json")
     summary = json.loads(record.read_text())["summary"]
-    assert summary["steps"] == 1000
+    assert summary["gradient"]["steps"] == 1000

@@ -15,7 +15,8 @@ from rungwise.core.context import ComputeConfig, Context
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
 from rungwise.finetune import FinetuneConfig
-from rungwise.sweep import run
+from rungwise.sweep import run_sweep
+from rungwise.sweep.record import SweepSummary
 from rungwise.sweep.trial import OnEpoch, Train
 from tests.toy_sweeps import (
     BEST_RATE,
@@ -35,12 +36,12 @@ BREAKS = 1e-1  # a learning rate that no trial survives
 
 def sweep(
     folder: Path, train: Train, finetune: dict[str, Any], **block: Any
-) -> tuple[dict[str, Any], Path]:
+) -> tuple[SweepSummary, Path]:
     """The summary of a sweep, and its folder."""
     context = Context(ComputeConfig(max_concurrent_trials=4), Events(folder / "events"))
     output = folder / "sweep"
     config = stage_config(finetune, **block)
-    return run(config, inputs(folder), Folder.at(output), context, train), output
+    return run_sweep(config, inputs(folder), Folder.at(output), context, train), output
 
 
 def brittle(starts: Path) -> Train:
@@ -62,9 +63,7 @@ def brittle(starts: Path) -> Train:
 
 
 @pytest.fixture(scope="module")
-def swept(
-    ray_session: None, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[dict[str, Any], Path]:
+def swept(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepSummary, Path]:
     """A grid of 6 trials on 2 CPUs, one of which breaks."""
     folder = tmp_path_factory.mktemp("swept")
     space = {
@@ -79,66 +78,65 @@ def swept(
 
 
 def test_more_trials_than_cpus_end_and_the_best_setting_wins(
-    swept: tuple[dict[str, Any], Path],
+    swept: tuple[SweepSummary, Path],
 ) -> None:
     summary, folder = swept
-    assert len(summary["trials"]) == 6
-    assert summary["best"]["values"]["finetune.learning_rate"] == BEST_RATE
-    assert summary["best"]["finetune"]["learning_rate"] == BEST_RATE
-    assert summary["best"]["state"] == "finished"
-    assert summary["metric"] == "accuracy"
+    assert len(summary.trials) == 6
+    assert summary.best.values["finetune.learning_rate"] == BEST_RATE
+    assert summary.best.finetune.learning_rate == BEST_RATE
+    assert summary.best.state == "finished"
+    assert summary.metric == "accuracy"
     assert len(marks(folder.parent / "starts")) == 5
 
 
-def test_trials_that_fail_end_no_sweep_and_say_why(swept: tuple[dict[str, Any], Path]) -> None:
+def test_trials_that_fail_end_no_sweep_and_say_why(swept: tuple[SweepSummary, Path]) -> None:
     summary, _ = swept
-    failed = [row for row in summary["trials"] if row["state"] == "failed"]
-    assert summary["failed"] == len(failed) == 1
+    failed = [row for row in summary.trials if row.state == "failed"]
+    assert summary.failed == len(failed) == 1
     for row in failed:
-        assert row["values"]["finetune.learning_rate"] == BREAKS
-        assert row["error"] == "a rate of 0.1 breaks it"
+        assert row.values["finetune.learning_rate"] == BREAKS
+        assert row.error == "a rate of 0.1 breaks it"
         assert "score" not in row
 
 
 def test_the_record_counts_what_was_run_and_what_was_saved(
-    swept: tuple[dict[str, Any], Path],
+    swept: tuple[SweepSummary, Path],
 ) -> None:
     summary, folder = swept
-    rows = summary["trials"]
-    assert summary["epochs_run"] == sum(len(row["history"]) for row in rows)
-    assert summary["grid_epochs"] == summary["epochs_asked"] == 6 * 4
-    assert summary["epochs_saved"] == 24 - summary["epochs_run"]
+    rows = summary.trials
+    assert summary.epochs_run == sum(len(row.history) for row in rows)
+    assert summary.grid_epochs == summary.epochs_asked == 6 * 4
     for row in rows:
-        whole = [item["epoch"] for item in row["history"]] == [1, 2, 3, 4]
-        assert (row["state"] == "finished") == whole
-        if row["history"]:
-            assert row["effective"]["learning_rate"] == row["values"]["finetune.learning_rate"]
-            assert row["score"] == row["history"][-1]["score"]
+        whole = [item.epoch for item in row.history] == [1, 2, 3, 4]
+        assert (row.state == "finished") == whole
+        if row.history:
+            assert row.effective["learning_rate"] == row.values["finetune.learning_rate"]
+            assert row.score == row.history[-1].score
     # ASHA let the best run to its end and stopped at least one of the others at a rung.
-    stopped = [row["epochs_run"] for row in rows if row["stopped_early"]]
+    stopped = [row.epochs_run for row in rows if row.stopped_early]
     assert set(stopped) <= {1, 2}
     table = list(csv.DictReader((folder / "trials.csv").open()))
-    assert [row["trial"] for row in table] == [row["name"] for row in rows]
+    assert [row["trial"] for row in table] == [row.name for row in rows]
     whole_record = json.loads((folder / "sweep.json").read_text())
-    assert whole_record["best"] == summary["best"]
+    assert whole_record["best"] == summary.best.model_dump(mode="json")
     assert whole_record["sweep"]["search"] == {"kind": "grid"}
     left = {path.name for path in folder.iterdir()}
     assert left == {"trials", "trials.csv", "sweep.json"}
 
 
 def test_every_trial_is_one_nested_run_with_its_parameters(
-    swept: tuple[dict[str, Any], Path],
+    swept: tuple[SweepSummary, Path],
 ) -> None:
     summary, folder = swept
     events = marks(folder.parent / "events")
     nested = [event for event in events if event["kind"] == "nested"]
     opened = [event for event in nested if event["status"] == "RUNNING"]
     closed = {event["run"]: event["status"] for event in nested if event["status"] != "RUNNING"}
-    names = [row["name"] for row in summary["trials"]]
+    names = [row.name for row in summary.trials]
     assert sorted(event["run"] for event in opened) == names
-    states = {row["name"]: row["state"] for row in summary["trials"]}
+    states = {row.name: row.state for row in summary.trials}
     assert closed == {n: "FAILED" if states[n] == "failed" else "FINISHED" for n in names}
-    values = {row["name"]: row["values"] for row in summary["trials"]}
+    values = {row.name: row.values for row in summary.trials}
     for event in opened:
         assert values[event["run"]].items() <= event["params"].items()
     points = Counter(
@@ -178,10 +176,10 @@ def test_optuna_goes_where_trials_are_good(ray_session: None, tmp_path: Path) ->
     space = {"finetune.learning_rate": RATES}
     block = {"search": {"kind": "optuna"}, "space": space, "trials": 40}
     summary, _ = sweep(tmp_path, toy(), {"epochs": 1}, **block)
-    scores = [row["score"] for row in summary["trials"]]
+    scores = [row.score for row in summary.trials]
     # Its first ten are random, the rest are drawn where scores were high.
     assert sum(scores[-20:]) / 20 > sum(scores[:10]) / 10
-    assert summary["best"]["score"] > 0.48  # of 0.5 after one epoch
+    assert summary.best.score > 0.48  # of 0.5 after one epoch
 
 
 @pytest.mark.slow
@@ -193,20 +191,20 @@ def test_a_population_takes_over_the_weights_and_settings_of_its_best(
     scheduler = {"kind": "pbt", "mutations": ["finetune.learning_rate"]}
     block = {"space": space, "trials": 3, "scheduler": scheduler}
     summary, _ = sweep(tmp_path, toy(), {"epochs": 8}, **block)
-    rows = {row["name"]: row for row in summary["trials"]}
-    taken = [(row, one) for row in rows.values() for one in row["taken_over"]]
+    rows = {row.name: row for row in summary.trials}
+    taken = [(row, one) for row in rows.values() for one in row.taken_over]
     assert taken
     for row, one in taken:
-        assert one["from"] != row["name"]
-        after = row["history"][one["rows"]]
-        assert after["epoch"] == one["epoch"] + 1
-        rate = after["values"]["finetune.learning_rate"]
+        assert one["from"] != row.name
+        after = row.history[one["rows"]]
+        assert after.epoch == one["epoch"] + 1
+        rate = after.values["finetune.learning_rate"]
         assert RATES["low"] <= rate <= RATES["high"]
     for row in rows.values():
-        assert row["history"][-1]["epoch"] == 8
-        assert row["effective"]["learning_rate"] == row["values"]["finetune.learning_rate"]
-        assert row["epochs_run"] == len(row["history"])
-        assert row["drawn"]["finetune.batch_size"] in (16, 32)
+        assert row.history[-1].epoch == 8
+        assert row.effective["learning_rate"] == row.values["finetune.learning_rate"]
+        assert row.epochs_run == len(row.history)
+        assert row.drawn["finetune.batch_size"] in (16, 32)
 
 
 def at_variants(folder: Path) -> dict[str, Artifact]:
@@ -226,11 +224,11 @@ def test_a_population_goes_on_with_real_weights(ray_session: None, tmp_path: Pat
     finetune = {"epochs": 8, "batch_size": 8, "sequence_length": 16}
     block = {"space": space, "trials": 3, "scheduler": scheduler}
     summary, _ = sweep(tmp_path, real, finetune, **block)
-    assert summary["failed"] == 0
-    for row in summary["trials"]:
-        assert row["history"][-1]["epoch"] == 8
-        assert row["effective"]["batch_size"] == 8
-    assert any(row["taken_over"] for row in summary["trials"])
+    assert summary.failed == 0
+    for row in summary.trials:
+        assert row.history[-1].epoch == 8
+        assert row.effective["batch_size"] == 8
+    assert any(row.taken_over for row in summary.trials)
 
 
 @pytest.mark.slow
@@ -249,7 +247,7 @@ def test_a_trial_reads_the_artifacts_of_its_variant(ray_session: None, tmp_path:
     config = stage_config({"epochs": 1}, space=space, search={"kind": "grid"})
     context = Context(ComputeConfig())
     output = Folder.at(tmp_path / "sweep")
-    summary = run(config, at_variants(tmp_path), output, context, reads_layers)
-    assert [row["upstream"] for row in summary["trials"]] == [0, 1]
-    assert [row["score"] for row in summary["trials"]] == [0.1, 0.2]
-    assert summary["upstream_values"] == [{"model.num_layers": 1}, {"model.num_layers": 2}]
+    summary = run_sweep(config, at_variants(tmp_path), output, context, reads_layers)
+    assert [row.upstream for row in summary.trials] == [0, 1]
+    assert [row.score for row in summary.trials] == [0.1, 0.2]
+    assert summary.upstream_values == ({"model.num_layers": 1}, {"model.num_layers": 2})

@@ -28,7 +28,7 @@ from rungwise.core.storage import Folder
 from rungwise.core.tracking import KEY_TAG, PARENT_TAG
 from rungwise.evaluation import compare
 from rungwise.evaluation.compare import CompareConfig
-from rungwise.finetune import FinetuneConfig
+from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.pipeline.loading import Pretrained
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.unlabelled import example_of
@@ -136,9 +136,11 @@ def test_every_stage_leaves_a_record_that_holds_what_it_came_from(finished: Path
             assert reference["fingerprint"] in every
     statistics = found["instances"]["summary"]["statistics"]
     assert abs(statistics["selected_share"] - 0.15) < 0.02
-    history = found["pretrain"]["summary"]["history"]
+    assert found["report"]["recipe"]["root"] == str(finished / "root")
+    pretrained = found["pretrain"]["summary"]
+    history = pretrained["gradient"]["history"]
     assert [row["step"] for row in history] == list(range(5, 41, 5))
-    assert found["pretrain"]["summary"]["final_validation_loss"] > 0
+    assert pretrained["final"]["loss"] > 0
 
 
 def test_python_code_takes_what_was_built(finished: Path) -> None:
@@ -263,27 +265,24 @@ def test_an_evaluation_goes_on_with_the_seeds_that_are_missing(
     }
     config = CompareConfig.model_validate(evaluated.record["config"])
     output = Folder.at(tmp_path)
-    first = evaluated.summary["rows"][0]
-    chosen = FinetuneConfig.model_validate(evaluated.summary["variants"]["pretrained"]["finetune"])
+    before = EvaluateSummary.of(evaluated)
+    first, chosen = before.rows[0], before.variants["pretrained"].finetune
     asked = fingerprint({"settings": chosen, "inputs": [a.fingerprint for a in inputs.values()]})
-    done = f"pretrained-{first['seed']}-{asked}"
+    done = f"pretrained-{first.seed}-{asked}"
     kept = evaluated.folder
-    predictions = kept.read_bytes(f"predictions/pretrained-seed-{first['seed']}.jsonl")
-    row = {**first, "files": done, "model": json.loads(kept.read_bytes("model.json"))}
+    predictions = kept.read_bytes(f"predictions/pretrained-seed-{first.seed}.jsonl")
+    row = {**first.model_dump(), "files": done, "model": json.loads(kept.read_bytes("model.json"))}
     row["test"] = {**row["test"], "accuracy": 0.123}
     row["validation"] = {**row["validation"], "accuracy": 2.0}  # so that it is chosen
     (output / ".seeds").write_bytes(f"{done}.safetensors", kept.read_bytes("model.safetensors"))
     (output / ".seeds").write_bytes(f"{done}.predictions", predictions)
     (output / ".seeds").write_bytes(f"{done}.json", json.dumps(row).encode())
-    summary = compare.run(config, inputs, output, Context())
-    assert [found["test"]["accuracy"] for found in summary["rows"]].count(0.123) == 1
-    assert summary["chosen"]["seed"] == first["seed"]
+    summary = compare.compare_variants(config, inputs, output, Context())
+    assert [row.test["accuracy"] for row in summary.rows].count(0.123) == 1
+    assert summary.chosen.seed == first.seed
     # The rest was fine-tuned anew and gives the same, because a seed gives the same bits.
-    assert summary["rows"][1:] == [
-        {**found, "seconds": summary["rows"][number]["seconds"]}
-        for number, found in enumerate(evaluated.summary["rows"])
-        if number > 0
-    ]
+    for row, same in zip(summary.rows[1:], before.rows[1:], strict=True):
+        assert row == same.model_copy(update={"seconds": row.seconds})
     assert not (tmp_path / ".seeds").exists()
 
 
@@ -378,8 +377,10 @@ def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(
         shutil.copytree(root / name, tmp_path / "undisturbed" / name)
     run("pretrain", config, f"root={tmp_path / 'undisturbed'}")
     one, other = (records(tmp_path / name)["pretrain"] for name in ("killed", "undisturbed"))
-    for key in ("final_validation_loss", "final_train_loss", "history", "validation", "tokens"):
+    for key in ("final", "tokens"):
         assert one["summary"][key] == other["summary"][key]
+    for key in ("history", "validation"):
+        assert one["summary"]["gradient"][key] == other["summary"]["gradient"][key]
     assert one["files"]["model.safetensors"] == other["files"]["model.safetensors"]
 
     # MLflow holds one run of the stage, with every step once.

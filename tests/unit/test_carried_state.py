@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from rungwise.training.optimizer import (
     set_learning_rate,
 )
 from rungwise.training.progress import Progress
-from tests.tiny_lstm import TinyLstm, TinyLstmConfig
+from tests.tiny_lstm import TinyLstm, TinyLstmConfig, known
 from tests.training_runs import (
     CPU,
     VOCAB,
@@ -53,6 +54,13 @@ def recurrent(**changes: Any) -> PretrainStageConfig:
     """Twenty steps of ten lanes, between two and three epochs of the instances below."""
     settings = config("causal", **{"pretrain.global_batch_size": LANES}, **changes)
     return PretrainStageConfig.model_construct(model=TinyLstmConfig(), pretrain=settings.pretrain)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _known_to_the_platform() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        known(patch)
+        yield
 
 
 @pytest.fixture(scope="module")

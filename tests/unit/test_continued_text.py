@@ -7,38 +7,49 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.artifact import Artifact
 from rungwise.core.config import load, validate
 from rungwise.core.context import Context
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.stage import Stage
+from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.corpus.document import Document, read_documents
+from rungwise.corpus.summary import CorpusSummary
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
-from rungwise.tasks.examples import Answer, ChoiceExample, Example, Question, Tagged, Text, write
-from rungwise.tasks.task_text import TaskTextConfig, run
+from rungwise.tasks.examples import (
+    Answer,
+    ChoiceExample,
+    Example,
+    Kind,
+    Question,
+    Tagged,
+    TaskInfo,
+    Text,
+    write,
+)
+from rungwise.tasks.task_text import TaskTextConfig, build_task_text
 from tests.conftest import small_recipe, write_corpus, write_recipe
+from tests.summaries import task_of
 
 # Words that no text of these tests holds.
 LABELS = ("xpositivex", "xnegativex", "B-XPER", "O")
 
 
 def corpus_of(
-    folder: Path, kind: str, examples: list[Example], **settings: Any
-) -> tuple[dict[str, Any], list[Document]]:
+    folder: Path, kind: Kind, examples: list[Example], **settings: Any
+) -> tuple[CorpusSummary, list[Document]]:
     """The summary and the documents of the corpus of a task with these training examples."""
     made = Folder.at(folder / "task")
     write(examples, made, "train")
     # What nobody can read, so that whoever tries is found out.
     for split in ("validation", "test"):
         made.write_bytes(f"{split}.parquet", b"not to be opened")
-    task = Artifact("task", "f" * 12, made, {"summary": {"kind": kind}})
+    task = task_of(made, TaskInfo(kind, (), False, ""))
     output = Folder.at(folder / "corpus")
     config = TaskTextConfig(**{"held_out_fraction": 0.5, **settings})
-    summary = run(config, {"task": task}, output, Context())
-    files = [row["file"] for row in summary["files"]]
-    return summary, [found for file in files for found in read_documents(output, file)]
+    summary = build_task_text(config, {"task": task}, output, Context())
+    files = [row.file for row in summary.files]
+    return summary, [document for file in files for document in read_documents(output, file)]
 
 
 def filler(count: int, target: str | float = LABELS[0]) -> list[Example]:
@@ -60,7 +71,7 @@ def written(folder: Path, documents: list[Document]) -> str:
 
 @pytest.mark.parametrize(("kind", "target"), [("classification", LABELS[1]), ("regression", 3.25)])
 def test_a_text_is_a_document_and_its_second_text_the_next_sentence(
-    tmp_path: Path, kind: str, target: str | float
+    tmp_path: Path, kind: Kind, target: str | float
 ) -> None:
     examples = [
         Text("train.tsv:1", "a fine film . really", None, target),
@@ -68,7 +79,7 @@ def test_a_text_is_a_document_and_its_second_text_the_next_sentence(
         *filler(20, target),
     ]
     summary, documents = corpus_of(tmp_path, kind, examples)
-    assert sum(summary["documents"].values()) == 22
+    assert summary.documents.total == 22
     assert sentences(documents, "train.tsv:1") == ["a fine film . really"]
     assert sentences(documents, "train.tsv:2") == ["One man sits.", "A man stands.", "He waits."]
     assert str(target) not in written(tmp_path, documents) + str(summary)
@@ -124,10 +135,10 @@ def test_all_options_stand_in_their_order_whichever_is_right(tmp_path: Path, tar
 def test_short_texts_stay_and_copies_go_and_some_are_held_out(tmp_path: Path) -> None:
     examples = [*filler(200), Text("train.tsv:1", "ok"), Text("train.tsv:2", "ok")]
     summary, documents = corpus_of(tmp_path, "classification", examples, held_out_fraction=0.1)
-    assert summary["dropped"] == {"duplicate": 1}
+    assert summary.dropped == {"duplicate": 1}
     assert sentences(documents, "train.tsv:1") == ["ok"]
-    assert 8 <= summary["documents"]["validation"] <= 35
-    assert sum(summary["documents"].values()) == 201
+    assert 8 <= summary.documents.validation <= 35
+    assert summary.documents.total == 201
 
 
 def test_too_few_examples_are_refused_with_the_key_to_change(tmp_path: Path) -> None:
@@ -148,7 +159,7 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 def test_two_calls_make_four_stages_of_training(recipe: Recipe) -> None:
-    task = Stage("task", 1, run, TaskTextConfig())
+    task = StageType("task", 1, build_task_text, CorpusSummary).stage(TaskTextConfig())
     general = pretrain_stages(recipe)
     domain = continued_stages(further(corpus=recipe.corpus.model_dump()), "domain", general)
     adapted = continued_stages(further(task_text={}), "task", general | domain, task)

@@ -16,8 +16,9 @@ from rungwise.core.storage import Folder
 from rungwise.finetune import FinetuneConfig, TaskModel
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import build, check_fit, identity_of
-from rungwise.pretraining.initial import began_with
+from rungwise.pretraining.initial import began_with, carried_by
 from rungwise.pretraining.pretrained import load_module
+from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tasks.examples import TaskInfo
 from rungwise.training.checkpoint import MODEL, load_tensors, save_tensors
 from tests.small_models import objective_of
@@ -41,7 +42,7 @@ MLM = {"pretrain.objective": "mlm"}
 
 def kept(root: Path, stage: str, fingerprint: str, made: dict[str, Any]) -> Artifact:
     """A finished artifact below `root`, as a run leaves it."""
-    record = {"stage": stage, "fingerprint": fingerprint, "label": "made", **made}
+    record = {**made, "stage": stage, "fingerprint": fingerprint, "label": "made"}
     return artifacts.finish(Folder.at(root / stage / f"made-{fingerprint}"), record, {})
 
 
@@ -63,15 +64,24 @@ def pretrained(
     """A finished run as an artifact; its summary holds what further runs read, and its losses."""
     output = root / "pretrain" / f"made-{fingerprint}"
     progress = run(settings, instances, output, initial=initial)
-    summary: dict[str, Any] = {"vocab_size": VOCAB, "validation": progress.validation}
-    if initial:
-        summary["began_with"] = began_with(build(settings, VOCAB, meta=True), initial)
+    began = began_with(build(settings, VOCAB, meta=True), initial) if initial else None
     made = {
-        "summary": summary,
         "config": settings.model_dump(mode="json"),
         "inputs": {"instances": {"stage": "instances", "fingerprint": instances.fingerprint}},
     }
-    return kept(root, "pretrain", fingerprint, made)
+    artifact = kept(root, "pretrain", fingerprint, made)
+    summary = PretrainSummary.model_construct(
+        vocab_size=VOCAB,
+        began_with=began,
+        gradient=GradientRun.model_construct(validation=tuple(progress.validation)),
+    )
+    return summary.replacing_that_of(artifact)
+
+
+def validation(pretrain: Artifact, place: int) -> dict[str, int | float]:
+    gradient = PretrainSummary.of(pretrain).gradient
+    assert gradient is not None
+    return gradient.validation[place]
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +132,7 @@ def test_the_loss_before_the_first_step_is_the_last_one_of_the_run_before(
 ) -> None:
     notes = Notes()
     further = run(config(), instances, tmp_path, report=notes, initial=general)
-    first, last = further.validation[0], general.summary["validation"][-1]
+    first, last = further.validation[0], validation(general, -1)
     for part in ("loss", "mlm_loss", "nsp_loss"):
         assert first[part] == pytest.approx(last[part], rel=1e-6)
     # Nothing is said about losses that are not those of a draw.
@@ -136,7 +146,7 @@ def test_a_model_that_reads_from_left_to_right_goes_on_as_well(root: Path, tmp_p
     first = pretrained(root, config("causal"), blocks, "gggg")
     further = run(config("causal", **STANDING), blocks, tmp_path, initial=first)
     assert_same(weights(tmp_path), of(first))
-    before = first.summary["validation"][-1]["lm_loss"]
+    before = validation(first, -1)["lm_loss"]
     assert further.validation[0]["lm_loss"] == pytest.approx(before, rel=1e-6)
 
 
@@ -173,10 +183,11 @@ def test_parts_that_the_objective_does_not_train_are_carried_along(
     root: Path, general: Artifact, instances: Artifact
 ) -> None:
     words = pretrained(root, config(**MLM), instances, "bbbb", general)
-    told = words.summary["began_with"]
-    assert (set(told["carried"]), told["fresh"]) == (HEADS, [])
-    assert words.summary["validation"][0]["mlm_loss"] == pytest.approx(
-        general.summary["validation"][-1]["mlm_loss"], rel=1e-6
+    told = PretrainSummary.of(words).began_with
+    assert told is not None
+    assert (set(told.carried), told.fresh) == (HEADS, ())
+    assert validation(words, 0)["mlm_loss"] == pytest.approx(
+        validation(general, -1)["mlm_loss"], rel=1e-6
     )
     before, after = of(general), of(words)
     assert before.keys() == after.keys()
@@ -190,9 +201,9 @@ def test_parts_that_the_objective_does_not_train_are_carried_along(
     assert torch.equal(pooler, before["bert.pooler.weight"])
 
     again = pretrained(root, config(**MLM), instances, "cccc", words)
-    assert set(again.summary["began_with"]["carried"]) == HEADS
+    assert set(carried_by(again)) == HEADS
     pairs = pretrained(root, config(**STANDING), instances, "dddd", again)
-    assert pairs.summary["began_with"]["carried"] == []
+    assert carried_by(pairs) == []
     assert_same(of(pairs), of(again))
 
 
@@ -201,7 +212,7 @@ def test_parts_that_the_old_model_lacks_are_drawn(
 ) -> None:
     words = pretrained(root, config(**MLM), instances, "eeee")
     settings = config(**STANDING, **{"pretrain.seed": 5})
-    assert set(began_with(build(settings, VOCAB, meta=True), words)["fresh"]) == HEADS
+    assert set(began_with(build(settings, VOCAB, meta=True), words).fresh) == HEADS
     run(settings, instances, tmp_path, initial=words)
     found, drawn = weights(tmp_path), build(settings, VOCAB).state_dict()
     assert torch.equal(found["bert.pooler.weight"], drawn["bert.pooler.weight"])

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.config import validate, with_overrides
+from rungwise.core.config import load, validate, with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.core.stage import Stage
 from rungwise.evaluation.compare import CompareConfig
 from rungwise.pipeline.experiment import experiment_stages
-from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.recipe import Recipe, report_stage
+from rungwise.report.origin import recipe_text
 from tests.conftest import small_recipe, write_corpus
 
 PARAGRAPHS = {"data": {"kind": "paragraph_label", "num_labels": 3}}
@@ -152,7 +153,7 @@ def test_a_sweep_over_what_is_before_builds_each_variant_once(plain: dict[str, A
 
 def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -> None:
     step = {"objective": "mlm", "steps": 10, "global_batch_size": 8}
-    further = {
+    steps = {
         "domain": {
             "corpus": plain["corpus"] | {"seed": 1},
             "instances": {"kind": "masked_pairs", "sequence_length": 32},
@@ -162,7 +163,7 @@ def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -
     }
     stages = built(
         plain,
-        continued_pretraining=further,
+        continued_pretraining=steps,
         variants={
             "GF": {},
             "GTF": {"continue_with": ["task"]},
@@ -188,7 +189,7 @@ def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -
         ),
         ({"variants": {"a": {"finetune.epoch": 9}}}, r"variants.a: finetune.epoch: unknown key"),
         ({"evaluate.label_budgets": [2]}, r"label_budgets has 2, fewer .*tasks.paragraphs"),
-        ({"tasks": {}}, "has no block tasks"),
+        ({"finetune": None}, "has no block finetune"),
         ({"tasks.files.data.train": "/no/where.tsv"}, r"tasks.files: data.train: no file matches"),
         ({"tasks.files.finetune": {"epoch": 2}}, "finetune of pretrained: epoch: unknown key"),
         (
@@ -229,3 +230,54 @@ def test_titles_do_not_enter_fingerprints(plain: dict[str, Any], tmp_path: Path)
     one = built(plain, variants={"a": {}})
     other = built(plain, variants={"z": {"pretrain.steps": 50}, "a": {}})
     assert other["pretrain/a"].fingerprint == one["pretrain"].fingerprint
+
+
+def test_without_tasks_every_variant_is_pretrained_and_has_a_page(plain: dict[str, Any]) -> None:
+    step = {"corpus": plain["corpus"] | {"seed": 1}, "instances": WORDS}
+    step["pretrain"] = {"objective": {"kind": "mlm"}, "steps": 10, "global_batch_size": 8}
+    variants = {"a": {}, "b": {"pretrain.steps": 50}, "c": {"continue_with": ["more"]}}
+    only = recipe(
+        plain,
+        tasks={},
+        finetune=None,
+        evaluate=None,
+        variants=variants,
+        continued_pretraining={"more": step},
+    )
+    stages = experiment_stages(only)
+    assert titles(stages, "pretrain") == ["pretrain", "pretrain/b", "pretrain/more/c"]
+    assert {stage.name for stage in stages.values()} == {
+        *("corpus", "tokenizer", "instances", "pretrain"),
+    }
+    assert list(report_stage(only, stages).inputs) == list(stages)
+
+
+def test_the_recipe_that_is_kept_builds_the_same_fingerprints(
+    plain: dict[str, Any], tmp_path: Path
+) -> None:
+    rates = {"finetune.learning_rate": {"kind": "loguniform", "low": 1e-4, "high": 1e-2}}
+    first = recipe(
+        plain,
+        **{
+            "variants": {"a": {}, "b": {"pretrain.steps": 50, "finetune.epochs": 2}},
+            "match_pretraining": "flops",
+            "tasks.files.finetune": {"epochs": 7},
+            "sweep": {"trials": 4, "space": rates},
+            "evaluate.label_budgets": [10],
+            "registry": {},
+            "report": {"fill_in_examples": 3},
+            "tracking": {"uri": "http://somebody:secret@host:5000"},
+        },
+    )
+    path = tmp_path / "recipe.yaml"
+    path.write_text(recipe_text(first.resolved("/some/root")))
+    again = load(Recipe, path)
+    assert _fingerprints(again) == _fingerprints(first)
+    assert again.root == "/some/root"
+    assert again.tracking.uri == "http://host:5000"
+
+
+def _fingerprints(of: Recipe) -> dict[str, str]:
+    stages = experiment_stages(of)
+    stages["report"] = report_stage(of, stages)
+    return {title: stage.fingerprint for title, stage in stages.items()}

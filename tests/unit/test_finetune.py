@@ -39,6 +39,7 @@ from rungwise.finetune.batches import collate
 from rungwise.finetune.learning import learning_rate_shares
 from rungwise.finetune.loop import batches_of, build
 from rungwise.finetune.scoring import loss_sums
+from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.examples import Kind, TaskInfo, Text, write
 from rungwise.tasks.items import Item, Row
 from rungwise.training.checkpoint import save_tensors
@@ -50,6 +51,7 @@ from rungwise.training.optimizer import (
 )
 from tests.small_models import KINDS as OBJECTIVES
 from tests.small_models import objective_of, small_config, small_model
+from tests.summaries import pretrained_of, task_of
 from tests.toy_tasks import FRAME, INFO, stand_in, toy_data
 
 TASKS: tuple[Kind, ...] = ("classification", "regression", "tagging", "span", "choice")
@@ -506,24 +508,17 @@ def test_marks_are_those_of_pretraining_or_new_ones(objective: str, tokenizer: T
         )
 
 
-def artifact(folder: Path, stage: str, summary: Any, config: Any = None) -> Artifact:
-    folder.mkdir(parents=True, exist_ok=True)
-    return Artifact(stage, "f" * 12, Folder.at(folder), {"summary": summary, "config": config})
-
-
 def test_data_are_loaded_from_artifacts(tmp_path: Path, tokenizer: Tokenizer) -> None:
     info = TaskInfo("classification", ("a", "b"), False, "accuracy")
-    task = artifact(tmp_path / "task", "task", info.as_data())
+    task = task_of(tmp_path / "task", info)
     for split, count in (("train", 3), ("validation", 2), ("test", 1)):
         write([Text(f"{split}:{n}", "w1", target="a") for n in range(count)], task.folder, split)
-    words = artifact(tmp_path / "tokenizer", "tokenizer", {})
+    (tmp_path / "tokenizer").mkdir()
+    words = Artifact("tokenizer", "f" * 12, Folder.at(tmp_path / "tokenizer"), {})
     tokenizer.save(str(tmp_path / "tokenizer" / "tokenizer.json"))
     model = small_model("causal")
-    pretrain = artifact(
-        tmp_path / "pretrain",
-        "pretrain",
-        {"vocab_size": 50},
-        {"model": small_config("causal").model_dump(), "pretrain": {"steps": 1}},
+    pretrain = pretrained_of(
+        tmp_path / "pretrain", small_config("causal"), {}, objective="causal", vocab_size=50
     )
     save_tensors(pretrain.folder, "model.safetensors", dict(model.state_dict()))
     data = load_data(task, words, pretrain, config_of(pooling="last"))
@@ -542,9 +537,9 @@ def test_data_are_loaded_from_artifacts(tmp_path: Path, tokenizer: Tokenizer) ->
     )
     with pytest.raises(ConfigError, match=r"finetune\.pooling is cls"):
         load_data(task, words, pretrain, config_of())
-    pretrain.record["summary"]["vocab_size"] = 49
+    smaller = PretrainSummary.of(pretrain).model_copy(update={"vocab_size": 49})
     with pytest.raises(DataError, match=r"expected the 49 tokens of the pretrained .* found 50"):
-        load_data(task, words, pretrain, config_of(pooling="last"))
+        load_data(task, words, smaller.replacing_that_of(pretrain), config_of(pooling="last"))
 
 
 # Every legal cell.

@@ -18,6 +18,7 @@ from rungwise.core.storage import Folder
 from rungwise.corpus import shards as corpus_shards
 from rungwise.corpus.build import tables
 from rungwise.corpus.document import RawDocument
+from rungwise.corpus.summary import CorpusFile
 from rungwise.instances import stage
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.contexts import ContextsConfig
@@ -27,6 +28,7 @@ from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.masked_reader import MaskedReader
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.shard_task import ShardTask
+from rungwise.instances.summary import InstancesSummary
 from rungwise.instances.windows import WindowsConfig
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load, special_ids, train
 from tests.conftest import made_up_sentences
@@ -65,7 +67,7 @@ def build(root: Path, kind: str) -> Artifact:
     output = Folder.at(root / "instances" / f"small-{kind}")
     vocab_size = tokenizer.get_vocab_size()
     task = ShardTask(config, corpus, folder, output, vocab_size, special_ids(tokenizer), "memo")
-    specs = stage.specs_of(config, report["files"])
+    specs = stage.specs_of(config, [CorpusFile(**row) for row in report["files"]])
     built = [task.build(spec) for spec in specs]
     summary = stage._summary(task, specs, built, output)
     record: dict[str, Any] = {
@@ -73,10 +75,10 @@ def build(root: Path, kind: str) -> Artifact:
         "fingerprint": kind,
         "config": config.model_dump(mode="json"),
         "inputs": {"tokenizer": {"stage": "tokenizer", "fingerprint": "abc"}},
-        "summary": summary,
+        "summary": summary.model_dump(mode="json"),
         "finished": "2026-01-01",
     }
-    return artifact.finish(output, record, summary["sha256"])
+    return artifact.finish(output, record, {})
 
 
 def printed(found: Artifact, **wanted: Any) -> str:
@@ -91,7 +93,7 @@ def printed(found: Artifact, **wanted: Any) -> str:
 def test_an_instance_of_every_kind_is_printed(tmp_path: Path, kind: str) -> None:
     found = build(tmp_path, kind)
     text = printed(found)
-    assert f"{kind}, train: {found.summary['instances']['train']:,} instances" in text
+    assert f"{kind}, train: {InstancesSummary.of(found).instances.train:,} instances" in text
     assert "instance 3" in text
     expected = {
         "masked_pairs": r"B (follows|is from) .* document; \d+ tokens; \d+ to predict",

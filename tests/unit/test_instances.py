@@ -11,20 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rungwise.core.artifact import Artifact
 from rungwise.core.config import validate
 from rungwise.core.context import Context
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage import Folder
+from rungwise.core.summary import PerSplit
 from rungwise.instances import frame, masked_blocks, masked_pairs, sentence_order, shards
 from rungwise.instances.contract import Facts
 from rungwise.instances.masked_blocks import MaskedBlocksConfig
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.rows import joined, padded
 from rungwise.instances.sentence_order import SentenceOrderConfig
-from rungwise.instances.stage import entropy, run
+from rungwise.instances.stage import build_instances, entropy
 from rungwise.instances.text import Built, Draws, TokenisedText, ranges
-from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds
+from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds, TokenizerSummary
+from tests.summaries import corpus_of, standing
 
 VOCAB = 1000
 SPECIAL = SpecialIds(
@@ -133,16 +134,13 @@ def test_one_document_is_refused_where_b_must_come_from_another() -> None:
 
 
 def test_too_few_documents_for_pairs_are_refused_before_anything_is_built(tmp_path: Path) -> None:
-    rows = [
-        {"file": f"{split}-00000.parquet", "split": split, "documents": count}
-        for split, count in (("train", 5), ("validation", 1))
-    ]
+    tokenizer = TokenizerSummary.model_construct(vocab_size=100)
     inputs = {
-        name: Artifact(name, "f" * 12, Folder.at(tmp_path / name), {"summary": summary})
-        for name, summary in (("corpus", {"files": rows}), ("tokenizer", {"vocab_size": 100}))
+        "corpus": corpus_of(tmp_path / "c", [], documents=PerSplit(train=5, validation=1)),
+        "tokenizer": standing("tokenizer", tmp_path / "t", tokenizer),
     }
     with pytest.raises(DataError, match=r"5 for training and 1 held out; set instances\.kind"):
-        run(MaskedPairsConfig(), inputs, Folder.at(tmp_path / "out"), Context())
+        build_instances(MaskedPairsConfig(), inputs, Folder.at(tmp_path / "out"), Context())
     assert not (tmp_path / "out").exists()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,11 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.storage import Folder
 from rungwise.evaluation import table
 from rungwise.evaluation.published import TABLES, PublishedConfig, glue_average
+from rungwise.evaluation.statistics import Difference, Estimate
+from rungwise.evaluation.summary import EvaluateSummary, PairedDifference, SeedRow, VariantResult
 from rungwise.evaluation.table import TableConfig
+from rungwise.tasks.examples import ExampleCounts
+from tests.summaries import standing
 
 
 def test_glue_averages_are_those_of_the_paper() -> None:
@@ -57,33 +60,31 @@ def test_a_row_that_the_table_lacks_is_refused_by_name() -> None:
 
 def evaluated(task: str, scores: dict[str, list[float]], budget: int | None = None) -> Artifact:
     """An evaluate artifact whose variants have these test scores, seed by seed."""
-    names = list(scores)
-    summary: dict[str, Any] = {
-        "task": task,
-        "budget": budget,
-        "metric": "accuracy",
-        "examples": {"train": 800},
-        "baselines": {"majority": {"accuracy": 0.5}, "chance": {"accuracy": 0.4}},
-        "variants": {
-            name: {
-                "estimates": {
-                    "accuracy": {"mean": sum(found) / len(found), "low": 0.0, "high": 1.0}
-                }
-            }
-            for name, found in scores.items()
+    summary = EvaluateSummary.model_construct(
+        task=task,
+        budget=budget,
+        metric="accuracy",
+        examples=ExampleCounts(train=800, validation=100, test=100),
+        baselines={"majority": {"accuracy": 0.5}, "chance": {"accuracy": 0.4}},
+        variants={
+            name: VariantResult.model_construct(
+                estimates={"accuracy": Estimate(sum(each) / len(each), 0.0, 1.0, len(each))}
+            )
+            for name, each in scores.items()
         },
-        "rows": [
-            {"variant": name, "seed": seed, "test": {"accuracy": score}}
-            for name, found in scores.items()
-            for seed, score in enumerate(found)
-        ],
-        "differences": [
-            {"first": a, "second": b, "bootstrap": {"low": -0.02, "high": 0.06, "p": 0.2}}
-            for i, a in enumerate(names)
-            for b in names[i + 1 :]
-        ],
-    }
-    return Artifact("evaluate", "0" * 12, Folder("/nowhere"), {"summary": summary})
+        rows=tuple(
+            SeedRow.model_construct(variant=name, seed=seed, test={"accuracy": score})
+            for name, each in scores.items()
+            for seed, score in enumerate(each)
+        ),
+        differences=tuple(
+            PairedDifference.model_construct(
+                first=a, second=b, bootstrap=Difference(0.02, -0.02, 0.06, 0.2)
+            )
+            for a, b in itertools.combinations(scores, 2)
+        ),
+    )
+    return standing("evaluate", Path("/nowhere"), summary)
 
 
 def test_a_sign_agrees_disagrees_or_is_left_open(tmp_path: Path) -> None:
@@ -104,20 +105,20 @@ def test_a_sign_agrees_disagrees_or_is_left_open(tmp_path: Path) -> None:
         for task, (first, second) in scores.items()
     }
     inputs["evaluate/down/100"] = evaluated("down", {"bert": [0.6, 0.6], "mlm": [0.5, 0.5]}, 100)
-    summary = table.run(config, inputs, Folder.at(tmp_path), Context())
-    found = {step["task"]: step for step in summary["differences"]}
-    assert {task: step["sign"] for task, step in found.items()} == {
+    summary = table.build_table(config, inputs, Folder.at(tmp_path), Context())
+    found = {step.task: step for step in summary.differences}
+    assert {task: step.sign for task, step in found.items()} == {
         "down": "agrees",
         "up": "disagrees",
         "open": "unresolved",
         "alone": None,
     }
-    assert found["down"]["published_points"] == -3.5
-    assert found["down"]["mean"] == pytest.approx(-0.1)
+    assert found["down"].published_points == -3.5
+    assert found["down"].mean == pytest.approx(-0.1)
     # The bootstrap is of the row above minus this one and is turned around with it.
-    assert (found["down"]["bootstrap_low"], found["down"]["bootstrap_high"]) == (-0.06, 0.02)
-    assert "3 published differences 2 resolved here, 1 agree" in summary["headline"]
-    budgets = [row["budget"] for row in summary["budgets"] if row["task"] == "down"]
+    assert (found["down"].bootstrap_low, found["down"].bootstrap_high) == (-0.06, 0.02)
+    assert "3 published differences 2 resolved here, 1 agree" in summary.headline
+    budgets = [row.budget for row in summary.budgets if row.task == "down"]
     assert budgets == [100, 800, 100, 800]
     text = (tmp_path / "table.md").read_text()
     assert "published -3.5, agrees" in text
@@ -129,4 +130,4 @@ def test_a_column_that_the_table_lacks_is_refused_with_the_ones_it_has(tmp_path:
         published=PublishedConfig(table="T7", rows={"bert": "base"}), columns={"x": "CoLA"}
     )
     with pytest.raises(ConfigError, match=r"tasks.x.published is 'CoLA'.*MNLI-m, QNLI"):
-        table.run(config, {}, Folder.at(tmp_path), Context())
+        table.build_table(config, {}, Folder.at(tmp_path), Context())

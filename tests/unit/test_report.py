@@ -15,19 +15,29 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
 from rungwise.core.storage import Folder
 from rungwise.evaluation import fill_in, held_out, spelling
+from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.instances import shards
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.models.bert import BertConfig, BertForPretraining
 from rungwise.models.language_models import MaskedModel
 from rungwise.pretraining.pretrained import load_model, load_module
-from rungwise.report.page import ReportConfig, run
+from rungwise.pretraining.summary import PretrainSummary
+from rungwise.report.page import ReportConfig, ReportSummary, write_report
 from rungwise.report.specimen import specimen
 from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, WordPieceConfig, load, train
 from rungwise.training.checkpoint import save_tensors
 from rungwise.training.config import GradientConfig
 from tests.conftest import write_shards
 from tests.report_experiments import Experiment, MadeTask, stub_sweep_plots
-from tests.report_pages import Page, csv_rows, speed_summary
+from tests.report_pages import (
+    Page,
+    Recorder,
+    changed_run,
+    corpus_summary,
+    csv_rows,
+    gradient_run,
+    tokenizer_summary,
+)
 
 SENTENCES = (
     "The parser reads <b>every</b> token & keeps the rows in order.",
@@ -46,68 +56,40 @@ EVIL = "<img src=x onerror=alert(1)>"
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     """A pretrain workflow's artifacts, small, with a model that was only initialised."""
-    root = Folder.at(tmp_path_factory.mktemp("root"))
-    built: dict[str, Artifact] = {}
-
-    def add(stage: str, config: dict[str, Any], summary: dict[str, Any]) -> Artifact:
-        fingerprint = f"{len(built):012x}"
-        folder = root / stage / f"small-{fingerprint}"
-        record = {
-            "stage": stage,
-            "inputs": {
-                name: {"stage": name, "fingerprint": one.fingerprint} for name, one in built.items()
-            },
-            "label": "small",
-            "config": config,
-            "facts": {"outside": {"sources.0": "sha256:abc"} if stage == "corpus" else {}},
-            "summary": {"headline": f"{stage} <done>", **summary},
-            "finished": "2026-01-02T03:04:05+00:00",
-            "seconds": 1.5 + len(built),
-            "mlflow_run_id": None if stage == "task" else f"run{len(built)}",
-            "made_by": {
-                "commit": "abc123",
-                "python": "3.11",
-                "packages": {"torch": "2"},
-                "machine": {"system": "Linux", "cpus": 2},
-            },
-        }
-        built[stage] = Artifact(stage, fingerprint, folder, record)
-        return built[stage]
-
-    units = ("documents", "sentences", "words", "characters")
-    add(
+    root = tmp_path_factory.mktemp("root")
+    recorder = Recorder(Folder.at(root))
+    recorder.add(
         "corpus",
         {"sources": [{"kind": "text", "paths": ["/data/*.txt"]}]},
-        {unit: {"train": 4, "validation": 2} for unit in units}
-        | {
-            "files": [],
-            "labels": {EVIL: 3, "rows": 1},
-            "dropped": {"too short": 2},
-            "dropped_examples": {"too short": [EVIL]},
-            "characters_removed": 0,
-            "characters_replaced": 0,
-        },
+        corpus_summary(
+            labels={EVIL: 3, "rows": 1},
+            dropped={"too short": 2},
+            dropped_examples={"too short": [EVIL]},
+        ),
+        facts={"outside": {"sources.0": "sha256:abc"}},
     )
     config = WordPieceConfig(vocab_size=300, min_frequency=1)
     tokenizer = train(config, SENTENCES * 5)
     vocab_size = tokenizer.get_vocab_size()
-    found = add("tokenizer", config.model_dump(), {"kind": "wordpiece", "vocab_size": vocab_size})
-    with found.folder.staged("tokenizer.json") as path:
+    made = recorder.add("tokenizer", config.model_dump(), tokenizer_summary(tokenizer, "wordpiece"))
+    with made.folder.staged("tokenizer.json") as path:
         tokenizer.save(str(path))
 
     settings = MaskedPairsConfig(sequence_length=LENGTH)
-    found = add("instances", settings.model_dump(), {})
-    shard = _shard(load(built["tokenizer"].folder), 30)
+    shard = _shard(load(made.folder), 30)
     names = ("train-00000.arrow", "validation-00000.arrow", "validation-00001.arrow")
     shares = ("selected", "mask", "random", "kept", "is_next", "truncated")
-    found.record["summary"] |= {
-        **write_shards(Path(found.folder.uri), dict.fromkeys(names, shard), vocab_size),
-        "sequence_length": LENGTH,
-        "tokens": 2700,
-        "unigram_entropy": 4.5,
-        "statistics": {f"{name}_share": 0.5 for name in shares}
-        | {"fill": 0.9, "sentences_left_out": 0, "length_histogram": list(range(16))},
-    }
+    summary = write_shards(
+        root / "instances" / f"small-{2:012x}",
+        dict.fromkeys(names, shard),
+        vocab_size,
+        sequence_length=LENGTH,
+        unigram_entropy=4.5,
+        statistics={f"{name}_share": 0.5 for name in shares}
+        | {"fill": 0.9, "sentences_left_out": 0},
+        length_histogram=range(16),
+    )
+    recorder.add("instances", settings.model_dump(mode="json"), summary)
 
     shape = BertConfig(
         num_layers=1, num_heads=2, hidden_size=16, intermediate_size=32, max_position_embeddings=48
@@ -127,26 +109,26 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
         for step in (0, 10, 20)
     ]
     pretrain = GradientConfig(steps=20, validation_instances=40)
-    found = add(
+    made = recorder.add(
         "pretrain",
-        {"model": shape.model_dump(), "pretrain": pretrain.model_dump()},
-        {
-            "steps": 20,
-            "tokens": 2000,
-            "epochs": 1.5,
-            "history": [{"learning_rate": 1e-3, **row} for row in rows[1:]],
-            "validation": rows,
-            "final": rows[-1],
-            "parameters": 12345,
-            "vocab_size": vocab_size,
-            "model": shape.model_dump(),
-            "flops_per_token": 1e6,
-            **speed_summary(20),
-        },
+        {"model": shape.model_dump(), "pretrain": pretrain.model_dump(mode="json")},
+        PretrainSummary(
+            fitting="gradient",
+            model=shape,
+            objective="mlm_nsp",
+            parameters=12345,
+            vocab_size=vocab_size,
+            tokens=2000,
+            epochs=1.5,
+            unigram_entropy=4.5,
+            final=rows[-1],
+            seconds=2.5,
+            gradient=gradient_run(rows),
+            headline="pretrain <done>",
+        ),
     )
-    save_tensors(found.folder, "model.safetensors", model.state_dict())
-
-    return built
+    save_tensors(made.folder, "model.safetensors", model.state_dict())
+    return recorder.made
 
 
 @pytest.fixture(scope="module")
@@ -193,27 +175,22 @@ def _shard(tokenizer: Any, count: int) -> shards.Shard:
     )
 
 
-def _changed(found: Artifact, **summary: Any) -> Artifact:
-    record = {**found.record, "summary": {**found.summary, **summary}}
-    return dataclasses.replace(found, record=record)
-
-
-def _written(inputs: dict[str, Artifact], path: Path, **config: Any) -> tuple[Page, dict[str, Any]]:
-    summary = run(ReportConfig(**config), inputs, Folder.at(path), Context())
+def _written(inputs: dict[str, Artifact], path: Path, **config: Any) -> tuple[Page, ReportSummary]:
+    summary = write_report(ReportConfig(**config), inputs, Folder.at(path), Context())
     return Page((path / "report.html").read_text("utf-8")), summary
 
 
 @pytest.fixture(scope="module")
 def written(
     inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Page, dict[str, Any], Path]:
+) -> tuple[Page, ReportSummary, Path]:
     path = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as monkeypatch:
         stub_sweep_plots(monkeypatch)
         return *_written(inputs, path), path
 
 
-def test_the_page_loads_nothing_from_anywhere(written: tuple[Page, dict[str, Any], Path]) -> None:
+def test_the_page_loads_nothing_from_anywhere(written: tuple[Page, ReportSummary, Path]) -> None:
     page = written[0]
     assert page.loads
     assert all(load.startswith("data:") for load in page.loads)
@@ -224,11 +201,11 @@ def test_the_page_loads_nothing_from_anywhere(written: tuple[Page, dict[str, Any
     assert "@import" not in page.styles
 
 
-def test_every_section_of_a_whole_workflow(written: tuple[Page, dict[str, Any], Path]) -> None:
+def test_every_section_of_a_whole_workflow(written: tuple[Page, ReportSummary, Path]) -> None:
     page, summary, _ = written
     assert set(SECTIONS) <= page.ids
-    assert summary["page"] == "report.html"
-    assert summary["headline"] == ("rows: plain above other by +10.7 points [+9.2, +12.1], 3 seeds")
+    assert summary.page == "report.html"
+    assert summary.headline == ("rows: plain above other by +10.7 points [+9.2, +12.1], 3 seeds")
     for words in (
         "plain is above other: +10.7 [+9.2, +12.1] points of test accuracy.",
         "Relative error reduction",
@@ -249,14 +226,14 @@ def test_sections_of_absent_stages_are_left_out(
 ) -> None:
     page, summary = _written(pretrained, tmp_path, fill_in_examples=0, title="only <this>")
     assert page.ids & set(SECTIONS) == {"result", "loss", "reads", "speed", "time", "origin"}
-    assert not {"trials.csv", "seeds.csv", "sweep.png", "fill_in.png"} & set(summary["show"])
+    assert not {"trials.csv", "seeds.csv", "sweep.png", "fill_in.png"} & set(summary.show)
     assert "only <this>" in page.words
-    assert summary["headline"].startswith("validation mlm")
+    assert summary.headline.startswith("validation mlm")
     assert "rungwise run pretrain recipe.yaml" in page.words
 
 
 def test_text_of_documents_and_labels_is_escaped(
-    written: tuple[Page, dict[str, Any], Path],
+    written: tuple[Page, ReportSummary, Path],
 ) -> None:
     page, _, path = written
     text = (path / "report.html").read_text("utf-8")
@@ -266,9 +243,9 @@ def test_text_of_documents_and_labels_is_escaped(
     assert "corpus <done>" not in text
 
 
-def test_pictures_are_pictures(written: tuple[Page, dict[str, Any], Path]) -> None:
+def test_pictures_are_pictures(written: tuple[Page, ReportSummary, Path]) -> None:
     _, summary, path = written
-    names = [name for name in summary["show"] if name.endswith(".png")]
+    names = [name for name in summary.show if name.endswith(".png")]
     assert len(names) == 13
     for name in names:
         with Image.open(path / name) as picture:
@@ -279,7 +256,7 @@ def test_pictures_are_pictures(written: tuple[Page, dict[str, Any], Path]) -> No
 
 
 def test_tables_agree_with_the_records(
-    written: tuple[Page, dict[str, Any], Path], inputs: dict[str, Artifact]
+    written: tuple[Page, ReportSummary, Path], inputs: dict[str, Artifact]
 ) -> None:
     path = written[2]
     stages = csv_rows(path / "stages.csv")
@@ -289,7 +266,7 @@ def test_tables_agree_with_the_records(
     ]
     seeds = csv_rows(path / "seeds.csv")
     assert [float(row["test_accuracy"]) for row in seeds] == [
-        row["test"]["accuracy"] for row in inputs["evaluate/rows"].summary["rows"]
+        row.test["accuracy"] for row in EvaluateSummary.of(inputs["evaluate/rows"]).rows
     ]
     [difference] = csv_rows(path / "differences.csv")
     assert (difference["first"], difference["second"]) == ("plain", "other")
@@ -300,8 +277,10 @@ def test_tables_agree_with_the_records(
     assert float(step["mean"]) == pytest.approx(-0.32 / 3)
     assert not (path / "budgets.csv").exists()
     validation = csv_rows(path / "validation.csv")
+    run = PretrainSummary.of(inputs["pretrain"]).gradient
+    assert run is not None
     assert [float(row["mlm_loss"]) for row in validation] == [
-        row["mlm_loss"] for row in inputs["pretrain"].summary["validation"]
+        row["mlm_loss"] for row in run.validation
     ]
     assert len(csv_rows(path / "fill_in.csv")) == 8 * fill_in.TOP
 
@@ -327,10 +306,12 @@ def test_the_page_says_what_the_seeds_say(
 def test_one_system_and_no_next_sentence_still_make_a_page(
     pretrained: dict[str, Artifact], tmp_path: Path
 ) -> None:
-    summary = pretrained["pretrain"].summary
+    run = PretrainSummary.of(pretrained["pretrain"]).gradient
+    assert run is not None
+    curves = {"history": run.history, "validation": run.validation}
     rows = {
-        key: [{k: v for k, v in row.items() if "nsp" not in k} for row in summary[key]]
-        for key in ("history", "validation")
+        key: [{k: v for k, v in row.items() if "nsp" not in k} for row in curve]
+        for key, curve in curves.items()
     }
     mlm = _without_pairs(pretrained["pretrain"], tmp_path / "mlm", rows)
     made = Experiment({**pretrained, "pretrain": mlm})
@@ -341,29 +322,33 @@ def test_one_system_and_no_next_sentence_still_make_a_page(
     assert set(SECTIONS) - {"sweep"} <= page.ids
     assert "verdict" not in page.words.lower()
     assert "minus" not in page.words.lower()
-    assert summary["headline"] == "rows: test accuracy"
-    assert not {"differences-rows.png", "pair.png", "trials.csv"} & set(summary["show"])
+    assert summary.headline == "rows: test accuracy"
+    assert not {"differences-rows.png", "pair.png", "trials.csv"} & set(summary.show)
 
 
 def _without_pairs(pretrain: Artifact, folder: Path, rows: dict[str, Any]) -> Artifact:
     """The same model as MLM alone would leave it."""
-    changed = _changed(pretrain, **rows, final=rows["validation"][-1])
+    changed = changed_run(pretrain, **rows)
+    summary = PretrainSummary.of(changed).model_copy(update={"objective": "mlm"})
     settings = {**pretrain.record["config"]["pretrain"], "objective": "mlm"}
-    changed.record["config"] = {**pretrain.record["config"], "pretrain": settings}
+    config = {**pretrain.record["config"], "pretrain": settings}
     weights = {
         name: tensor
         for name, tensor in load_module(pretrain).state_dict().items()
         if not name.startswith(("nsp", "bert.pooler"))
     }
     save_tensors(Folder.at(folder), "model.safetensors", weights)
-    return dataclasses.replace(changed, folder=Folder.at(folder))
+    record = {**changed.record, "config": config}
+    return summary.replacing_that_of(
+        dataclasses.replace(changed, folder=Folder.at(folder), record=record)
+    )
 
 
 def test_the_same_inputs_give_the_same_bytes(
-    written: tuple[Page, dict[str, Any], Path], inputs: dict[str, Artifact], tmp_path: Path
+    written: tuple[Page, ReportSummary, Path], inputs: dict[str, Artifact], tmp_path: Path
 ) -> None:
     _, summary = _written(inputs, tmp_path)
-    for name in summary["show"]:
+    for name in summary.show:
         assert (tmp_path / name).read_bytes() == (written[2] / name).read_bytes(), name
 
 
@@ -418,8 +403,8 @@ def test_byte_level_blanks_are_whole_words(tmp_path: Path, inputs: dict[str, Art
     with folder.staged("tokenizer.json") as path:
         train(config, SENTENCES * 5).save(str(path))
     tokenizer = load(folder)
-    facts = write_shards(tmp_path, {"validation-00000.arrow": _shard(tokenizer, 8)}, 400)
-    instances = dataclasses.replace(_changed(inputs["instances"], **facts), folder=folder)
+    summary = write_shards(tmp_path, {"validation-00000.arrow": _shard(tokenizer, 8)}, 400)
+    instances = summary.replacing_that_of(dataclasses.replace(inputs["instances"], folder=folder))
     blanks = fill_in.choose(held_out.first_held_out(instances, 8), tokenizer, 8, 0)
     words = {word.strip(".,").lower() for text in SENTENCES for word in text.split()}
     assert blanks

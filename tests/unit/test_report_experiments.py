@@ -5,24 +5,24 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
 from rungwise.core.storage import Folder
+from rungwise.evaluation.summary import EvaluateSummary
+from rungwise.evaluation.table import TableSummary
 from rungwise.report import (
     budget_plots,
     comparison,
     comparison_plots,
     findings,
-    rebuild,
     style,
     tables,
 )
 from rungwise.report.compared import Compared, gather
-from rungwise.report.page import ReportConfig, run
+from rungwise.report.page import ReportConfig, ReportSummary, write_report
 from tests.report_experiments import (
     METRICS,
     Experiment,
@@ -45,13 +45,14 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
 @pytest.fixture(scope="module")
 def written(
     before: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[dict[str, Artifact], Page, dict[str, Any], Path]:
+) -> tuple[dict[str, Artifact], Page, ReportSummary, Path]:
     """Four variants on five tasks with three budgets, and their page."""
     path = tmp_path_factory.mktemp("whole")
     made = whole(before)
     with pytest.MonkeyPatch.context() as monkeypatch:
         stub_sweep_plots(monkeypatch)
-        summary = run(ReportConfig(fill_in_examples=0), made, Folder.at(path), Context())
+        config = ReportConfig(fill_in_examples=0)
+        summary = write_report(config, made, Folder.at(path), Context())
     return made, Page((path / "report.html").read_text("utf-8")), summary, path
 
 
@@ -72,7 +73,7 @@ def _two(before: dict[str, Artifact], **scores: list[float]) -> Compared:
 
 
 def test_many_systems_tasks_and_budgets_are_all_on_the_page(
-    written: tuple[dict[str, Artifact], Page, dict[str, Any], Path],
+    written: tuple[dict[str, Artifact], Page, ReportSummary, Path],
 ) -> None:
     made, page, summary, _ = written
     found = _compared(made)
@@ -81,7 +82,7 @@ def test_many_systems_tasks_and_budgets_are_all_on_the_page(
     assert {"comparison", "table", "budgets", "mix", "sweep"} <= page.ids
     assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
     for task in found.tasks:
-        assert {f"scores-{task.name}.png", f"differences-{task.name}.png"} <= set(summary["show"])
+        assert {f"scores-{task.name}.png", f"differences-{task.name}.png"} <= set(summary.show)
         assert f"models:/small-{task.name}/1" in page.words
     for words in (
         "base is above no_nsp on 3 of 5 tasks; 2 of 5 unresolved",
@@ -95,46 +96,48 @@ def test_many_systems_tasks_and_budgets_are_all_on_the_page(
         "ltr_no_nsp_bilstm minus ltr_no_nsp",  # the places where a name may break are no letters
     ):
         assert words in page.words, words
-    assert summary["headline"].startswith("sst-2: base against no_nsp unresolved, +1.2 points [")
-    assert summary["headline"].endswith("; 3 of 5 tasks resolved")
+    assert summary.headline.startswith("sst-2: base against no_nsp unresolved, +1.2 points [")
+    assert summary.headline.endswith("; 3 of 5 tasks resolved")
 
 
 def test_published_differences_have_columns_of_their_own_with_their_source(
-    written: tuple[dict[str, Artifact], Page, dict[str, Any], Path],
+    written: tuple[dict[str, Artifact], Page, ReportSummary, Path],
 ) -> None:
     made, page, _, path = written
-    table = made["table"].summary
+    table = TableSummary.of(made["table"])
     assert "Seed reference: Devlin et al. 2019, table 5 (T7)" in page.words
     text = (path / "report.html").read_text("utf-8")
     section = text[text.index('<section id="table">') : text.index('<section id="budgets">')]
     cells = section.count('<td class="n reference">')
-    assert cells == len(table["differences"]) == 15
+    assert cells == len(table.differences) == 15
     # One header for each task says so above them, and no other cell has a mark.
     assert section.count('<th class="n reference">seed<br>reference</th>') == 5
     for sign in ("agrees", "disagrees", "unresolved"):
-        expected = sum(row["sign"] == sign for row in table["differences"])
+        expected = sum(row.sign == sign for row in table.differences)
         assert section.count(f'title="{sign}"') == expected
-    assert any(row["sign"] == "unresolved" for row in table["differences"])
+    assert any(row.sign == "unresolved" for row in table.differences)
     steps = csv_rows(path / "table_differences.csv")
     assert [row["published_points"] for row in steps[:3]] == ["", "", ""]
     assert steps[3]["published_points"] == "-0.5"
 
 
 def test_csv_files_hold_every_task_budget_system_seed_and_pair(
-    written: tuple[dict[str, Artifact], Page, dict[str, Any], Path],
+    written: tuple[dict[str, Artifact], Page, ReportSummary, Path],
 ) -> None:
     made, _, _, path = written
     seeds = csv_rows(path / "seeds.csv")
     assert len(seeds) == 5 * 4 * 4 * 5  # tasks, numbers of examples, variants, seeds
     squad = [row for row in seeds if row["task"] == "squad"]
-    row = next(row for row in made["evaluate/squad/100"].summary["rows"] if row["seed"] == 1002)
+    row = next(
+        row for row in EvaluateSummary.of(made["evaluate/squad/100"]).rows if row.seed == 1002
+    )
     same = next(
         found
         for found in squad
         if (found["variant"], found["train_examples"], found["seed"]) == ("base", "100", "1002")
     )
     for metric in METRICS["span"]:
-        assert float(same[f"test_{metric}"]) == row["test"][metric]
+        assert float(same[f"test_{metric}"]) == row.test[metric]
     assert same["test_matthews"] == ""  # of another kind of task
     pairs = csv_rows(path / "differences.csv")
     assert len(pairs) == 5 * 4 * 6
@@ -175,8 +178,8 @@ def test_budgets_are_in_order_and_end_with_all_examples(before: dict[str, Artifa
     made.task("one", MadeTask("choice", {500: scores, None: scores, 20: scores}))
     made.task("two", MadeTask("choice", {None: scores}))
     one, two = _compared(made.made).tasks
-    assert [found["budget"] for found in one.by_budget] == [20, 500, None]
-    assert [found["budget"] for found in two.by_budget] == [None]
+    assert [each.budget for each in one.by_budget] == [20, 500, None]
+    assert [each.budget for each in two.by_budget] == [None]
     assert budget_plots.budgets(_compared(made.made)).startswith(PNG)
 
 
@@ -191,14 +194,14 @@ def test_two_tasks_may_share_their_data(before: dict[str, Artifact]) -> None:
     stages = {title: found for title, found in made.made.items() if title != "task/two"}
     one, two = _compared({**stages, "evaluate/two": changed}).tasks
     assert two.task is one.task
-    assert two.evaluated["task"] == "two"
+    assert two.evaluated.task == "two"
 
 
 def test_selection_is_set_against_new_seeds_on_the_same_split(before: dict[str, Artifact]) -> None:
     found = _compared(quickstart(before)).tasks[0]
     for row, name in zip(comparison.selections(found), ("pretrained", "random"), strict=True):
-        rows = [row for row in found.evaluated["rows"] if row["variant"] == name]
-        validation = sum(row["validation"]["accuracy"] for row in rows) / len(rows)
+        scores = found.evaluated.scores_of(name, "validation")
+        validation = sum(scores) / len(scores)
         assert row["variant"] == name
         assert row["validation"] == pytest.approx(validation)
         assert row["lost"] == pytest.approx(validation - row["score"])
@@ -219,7 +222,13 @@ def test_costs_are_shares_of_the_first_and_one_row_where_tasks_agree(
         ("none", "", None),
     ]
     # Weights that went on with the text of each task cost what that step cost.
-    made.made["evaluate/two"].summary["variants"]["dear"]["pretraining"] |= {"flops": 5e8}
+    summary = EvaluateSummary.of(made.made["evaluate/two"])
+    dear = summary.variants["dear"]
+    assert dear.pretraining
+    cheaper = dear.pretraining.model_copy(update={"flops": 5e8})
+    variants = summary.variants | {"dear": dear.model_copy(update={"pretraining": cheaper})}
+    changed = summary.model_copy(update={"variants": variants})
+    made.made["evaluate/two"] = changed.replacing_that_of(made.made["evaluate/two"])
     rows = comparison.costs(_compared(made.made))
     assert [(row["task"], row["share"]) for row in rows if row["variant"] == "dear"] == [
         ("one", 2.0),
@@ -259,76 +268,3 @@ def test_systems_look_different_however_many_there_are() -> None:
     assert len(set(looks)) == 28
     assert len({look.colour for look in looks[:7]}) == 7
     assert len({look.marker for look in looks[:7]}) == 7
-
-
-# The recipe.
-
-
-def test_changes_are_the_dotted_keys_that_differ() -> None:
-    old = {"a": 1, "b": {"c": 2, "d": {"kind": "x", "e": 3}}, "f": [1]}
-    new = {"a": 1, "b": {"c": 4, "d": {"kind": "y", "g": 3}}, "f": [2], "h": None}
-    assert rebuild.changes(old, new) == {"b.c": 4, "b.d": {"kind": "y", "g": 3}, "f": [2]}
-    assert rebuild.changes(old, old) == {}
-    space = {"space": {"finetune.epochs": {"values": [1]}}}
-    other = {"space": {"finetune.epochs": {"values": [2]}}}
-    assert rebuild.changes({"sweep": space}, {"sweep": other}) == {"sweep.space": other["space"]}
-
-
-def test_the_recipe_tells_what_is_of_a_task_from_what_is_of_a_variant(
-    before: dict[str, Artifact],
-) -> None:
-    made = Experiment(before)
-    made.variants(["a", "b", "c"])
-    scores = {name: [0.5, 0.6] for name in "abc"}
-    for task in ("one", "two"):
-        made.task(task, MadeTask("choice", {None: scores}))
-        made.register(task)
-    made.table()
-    # The task two has 5 epochs and lots of its own, b always 7 epochs, c no pretrained weights.
-    for task, found in (("one", made.made["evaluate/one"]), ("two", made.made["evaluate/two"])):
-        variants = found.record["config"]["variants"]
-        for name in "abc":
-            variants[name] |= {"epochs": 5 if task == "two" else 3}
-            variants[name] |= {"batch_size": 16 if task == "two" else 8}
-        variants["b"] |= {"epochs": 7}
-        variants["c"] |= {"initialisation": "random"}
-    made.made["pretrain/b"].record["config"] = {
-        **made.made["pretrain"].record["config"],
-        "pretrain": {**made.made["pretrain"].record["config"]["pretrain"], "steps": 99},
-    }
-    recipe = rebuild.recipe(made.made, {})
-    assert recipe["finetune"]["epochs"] == 3
-    assert recipe["tasks"]["one"]["finetune"] == {}
-    assert recipe["tasks"]["two"]["finetune"] == {"epochs": 5, "batch_size": 16}
-    assert recipe["variants"] == {
-        "a": {},
-        "b": {"pretrain.steps": 99, "finetune.epochs": 7},
-        "c": {"finetune.initialisation": "random"},
-    }
-    assert recipe["registry"]["name"] == "small"
-    assert recipe["corpus"] == made.made["corpus"].record["config"]
-
-
-def test_the_recipe_has_the_steps_of_further_pretraining(before: dict[str, Artifact]) -> None:
-    made = Experiment(before)
-    text = made.add("corpus/domain/b", {"sources": ["more"]}, {})
-    read = {"corpus": text, "tokenizer": made.made["tokenizer"]}
-    rows = made.add("instances/domain/b", {"kind": "more"}, {}, read)
-    config = {**made.made["pretrain"].record["config"], "pretrain": {"steps": 5}}
-    gone_on = {"instances": rows, "initial": made.made["pretrain"]}
-    further = made.add("pretrain/domain/b", config, made.made["pretrain"].summary, gone_on)
-    made.variants(["a", "b"], untrained=["b"])
-    made.task("one", MadeTask("choice", {None: {"a": [0.5, 0.6], "b": [0.6, 0.7]}}))
-    read = made.made["evaluate/one"].record["inputs"]
-    read["pretrain/b"] = {"stage": "pretrain", "fingerprint": further.fingerprint}
-    recipe = rebuild.recipe(made.made, {})
-    step = {
-        "corpus": {"sources": ["more"]},
-        "instances": {"kind": "more"},
-        "pretrain": {"steps": 5},
-    }
-    assert recipe["continued_pretraining"] == {}
-    assert recipe["variants"]["b"] == {
-        "continued_pretraining": {"domain": step},
-        "continue_with": ["domain"],
-    }

@@ -24,8 +24,9 @@ from rungwise.evaluation.spelling import Spelling
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.language_models import CausalModel, TwoDirectionModel
 from rungwise.pretraining.pretrained import load_model
+from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report import pretraining_plots, speed, speed_plots
-from rungwise.report.page import ReportConfig, run
+from rungwise.report.page import ReportConfig, write_report
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,
@@ -36,7 +37,7 @@ from rungwise.tokenizer import (
     train,
 )
 from tests.conftest import made_up_sentences
-from tests.report_pages import LENGTH, STEPS, Page, built, csv_rows, speed_summary
+from tests.report_pages import LENGTH, STEPS, Page, built, changed_run, csv_rows
 from tests.small_models import KINDS as OBJECTIVES
 from tests.small_models import objective_of, small_config
 
@@ -67,7 +68,7 @@ def test_every_objective_has_a_page_with_its_own_numbers(objective: str, tmp_pat
     made, trained_on = built(objective, tmp_path), objective_of(objective)
     terms, model = trained_on.tokens, small_config(objective)
     out = Folder.at(tmp_path / "page")
-    summary = run(ReportConfig(fill_in_examples=3, continuations=2), made, out, Context())
+    summary = write_report(ReportConfig(fill_in_examples=3, continuations=2), made, out, Context())
     page = Page((tmp_path / "page" / "report.html").read_text("utf-8"))
     masks = trained_on.masks
     sections = {"result", "loss", "speed", "time", "origin"}
@@ -76,7 +77,7 @@ def test_every_objective_has_a_page_with_its_own_numbers(objective: str, tmp_pat
     assert page.ids == sections
     assert all(link.removeprefix("#") in page.ids for link in page.links)
     assert all(load.startswith("data:") for load in page.loads)
-    assert summary["headline"] == f"validation {terms.key} 5.478 (unigram 4.50)"
+    assert summary.headline == f"validation {terms.key} 5.478 (unigram 4.50)"
     for words in (
         f"Validation {terms.name} loss 5.48",
         "23.4%",
@@ -85,7 +86,7 @@ def test_every_objective_has_a_page_with_its_own_numbers(objective: str, tmp_pat
     ):
         assert words in page.words, words
     assert ("2.345" in page.words) == trained_on.is_code_length
-    assert (trained_on.pair is not None) == ("pair.png" in summary["show"])
+    assert (trained_on.pair is not None) == ("pair.png" in summary.show)
     rows = csv_rows(tmp_path / "page" / "validation.csv")
     assert [float(row[terms.loss_key]) for row in rows] == [5.678, 5.578, 5.478]
     alternatives = (tmp_path / "page" / "report.html").read_text("utf-8").count(' alt="')
@@ -93,8 +94,12 @@ def test_every_objective_has_a_page_with_its_own_numbers(objective: str, tmp_pat
 
 
 def test_the_speed_section_says_what_the_record_says(tmp_path: Path) -> None:
-    stated = speed_summary(
-        STEPS,
+    made = built("causal", tmp_path)
+    run = PretrainSummary.of(made["pretrain"]).gradient
+    assert run is not None
+    costs = {"price_per_hour": 36.0, "cost": 0.025, "checkpoints_failed": 2}
+    made["pretrain"] = changed_run(
+        made["pretrain"],
         attempts=[
             {"step": 0, "workers": 3},
             {"step": 12, "workers": 1},
@@ -104,10 +109,9 @@ def test_the_speed_section_says_what_the_record_says(tmp_path: Path) -> None:
         spikes=list(range(1, 16)),
         parallel="fsdp",
         bfloat16=True,
+        throughput=run.throughput | costs,
     )
-    stated["throughput"] |= {"price_per_hour": 36.0, "cost": 0.025, "checkpoints_failed": 2}
-    made = built("causal", tmp_path, **stated)
-    run(ReportConfig(), made, Folder.at(tmp_path / "page"), Context())
+    write_report(ReportConfig(), made, Folder.at(tmp_path / "page"), Context())
     page = Page((tmp_path / "page" / "report.html").read_text("utf-8"))
     for words in (
         "tokens a second 10,000",
@@ -122,42 +126,59 @@ def test_the_speed_section_says_what_the_record_says(tmp_path: Path) -> None:
         "2 workers (CPU, 1 thread each), each with a part of the model (FSDP2), bfloat16",
         "not finite: 1 (step 7)",
         "15 (step 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 3 more)",
-        stated["data_hash"],
-        stated["flops_rule"],
+        run.data_hash,
+        run.flops_rule,
         "1 0 3 12 2 12 1 3 3 15 2 5",  # attempt, from step, workers, steps kept
     ):
         assert words.replace(" ", "") in page.words.replace(" ", "").replace("\xa0", ""), words
-    assert sum(row.kept for row in speed.attempts(made["pretrain"].summary)) == STEPS
+    resumed = PretrainSummary.of(made["pretrain"]).gradient
+    assert resumed is not None
+    assert sum(row.kept for row in speed.attempts(resumed)) == STEPS
 
 
 def test_a_change_of_sequence_length_is_drawn_and_listed(tmp_path: Path) -> None:
     plain = built("mlm", tmp_path)
-    summary = plain["pretrain"].summary
-    lengths = [(0, 128), (18, 512)]
-    staged = summary | {
-        "lengths": [{"from_step": step, "sequence_length": length} for step, length in lengths],
-        "validation": [
-            row | {"sequence_length": 512 if row["step"] > 17 else 128}
-            for row in summary["validation"]
-        ],
-    }
-    pretrain = dataclasses.replace(
-        plain["pretrain"], record=plain["pretrain"].record | {"summary": staged}
-    )
-    run(ReportConfig(), {**plain, "pretrain": pretrain}, Folder.at(tmp_path / "page"), Context())
+    run = PretrainSummary.of(plain["pretrain"]).gradient
+    assert run is not None
+    lengths = [
+        {"from_step": step, "sequence_length": length} for step, length in ((0, 128), (18, 512))
+    ]
+    validation = [
+        row | {"sequence_length": 512 if row["step"] > 17 else 128} for row in run.validation
+    ]
+    pretrain = changed_run(plain["pretrain"], lengths=lengths, validation=validation)
+    folder = Folder.at(tmp_path / "page")
+    write_report(ReportConfig(), {**plain, "pretrain": pretrain}, folder, Context())
     page = Page((tmp_path / "page" / "report.html").read_text("utf-8"))
     assert "sequences became longer" in page.words
     assert "202,0005125.478" in page.words.replace(" ", "")  # step, tokens, length, loss
-    unmarked = speed_plots.shares(plain["pretrain"])
-    assert (tmp_path / "page" / "shares.png").read_bytes() != unmarked
-    terms = objective_of("mlm").tokens
-    unmarked = pretraining_plots.loss(plain["pretrain"], 4.5, terms)
+    assert (tmp_path / "page" / "shares.png").read_bytes() != speed_plots.shares(run)
+    unmarked = _loss(plain["pretrain"])
     assert (tmp_path / "page" / "loss.png").read_bytes() != unmarked
     # One length is no change.
-    alone = dataclasses.replace(
-        pretrain, record=pretrain.record | {"summary": staged | {"lengths": staged["lengths"][:1]}}
+    alone = changed_run(plain["pretrain"], lengths=lengths[:1], validation=validation)
+    assert _loss(alone) == unmarked
+
+
+def _loss(pretrain: Artifact) -> bytes:
+    summary = PretrainSummary.of(pretrain)
+    assert summary.gradient is not None
+    return pretraining_plots.loss(summary, summary.gradient, objective_of("mlm").tokens)
+
+
+def test_a_model_that_was_fitted_without_steps_has_a_page_without_curves(tmp_path: Path) -> None:
+    made = built("causal", tmp_path)
+    counted = PretrainSummary.of(made["pretrain"]).model_copy(
+        update={"fitting": "counts", "gradient": None}
     )
-    assert pretraining_plots.loss(alone, 4.5, terms) == unmarked
+    made["pretrain"] = counted.replacing_that_of(made["pretrain"])
+    summary = write_report(ReportConfig(), made, Folder.at(tmp_path / "page"), Context())
+    page = Page((tmp_path / "page" / "report.html").read_text("utf-8"))
+    assert page.ids == {"result", "passage", "continuations", "time", "origin"}
+    assert all(link.removeprefix("#") in page.ids for link in page.links)
+    assert not {"loss.png", "speed.png", "shares.png", "training.csv"} & set(summary.show)
+    assert "fitted on 2.0 k tokens" in page.words.replace("\xa0", " ")
+    assert "2.345" in page.words
 
 
 # Surprise.

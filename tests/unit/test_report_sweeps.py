@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ import pytest
 from PIL import Image
 
 from rungwise.core.artifact import Artifact
+from rungwise.core.tables import csv_bytes
+from rungwise.finetune import FinetuneConfig
 from rungwise.report import sweep_plots, tables
+from rungwise.report.compared import Swept
 from rungwise.report.sweep_axes import most_telling, rungs
+from rungwise.sweep.record import ScoredTrial, SweepSummary
 from tests.toy_sweeps import swept
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-1}
@@ -33,17 +38,29 @@ LISTS: dict[str, Any] = {
 }
 
 
-def several(folder: Path) -> dict[str, Artifact]:
+def of(task: str, variant: str, sweep: Artifact) -> Swept:
+    settings = sweep.record["config"]["sweep"]
+    return Swept(task, variant, SweepSummary.of(sweep), settings)
+
+
+def several(folder: Path) -> list[Swept]:
     """Two variants on one task, which share a key, and one of them on another."""
     block = {"space": SPACE, "trials": 9, "scheduler": ASHA}
     rates = {"finetune.learning_rate": RATES, "finetune.dropout": {"kind": "uniform"}}
     rates["finetune.dropout"] |= {"low": 0.0, "high": 0.5}
     other = block | {"space": rates}
-    return {
-        "sweep/pairs/first": swept(folder, {"epochs": 5}, failed=1, **block),
-        "sweep/pairs/second": swept(folder, {"epochs": 5}, 0.1, seed=1, **other),
-        "sweep/tags/first": swept(folder, {"epochs": 2}, **LISTS),
-    }
+    return [
+        of("pairs", "first", swept(folder, {"epochs": 5}, failed=1, **block)),
+        of("pairs", "second", swept(folder, {"epochs": 5}, 0.1, seed=1, **other)),
+        of("tags", "first", swept(folder, {"epochs": 2}, **LISTS)),
+    ]
+
+
+def trial(score: float = 0.5, values: dict[str, Any] | None = None, epochs: int = 1) -> ScoredTrial:
+    finetune = FinetuneConfig(epochs=epochs)
+    return ScoredTrial.model_construct(
+        values=values or {}, finetune=finetune, score=score, state="finished"
+    )
 
 
 def picture(data: bytes) -> Image.Image:
@@ -56,7 +73,7 @@ def test_plots_of_sweeps_have_a_panel_for_each_task(plot: str, tmp_path: Path) -
     draw = getattr(sweep_plots, plot)
     data = draw(sweeps)
     assert data == draw(sweeps)
-    one = draw({title: sweep for title, sweep in sweeps.items() if "pairs" in title})
+    one = draw([sweep for sweep in sweeps if sweep.task == "pairs"])
     larger, smaller = picture(data).size, picture(one).size
     assert larger[0] * larger[1] > 1.3 * smaller[0] * smaller[1]
     # More than a frame: curves, points or lines in the colours of two variants.
@@ -66,59 +83,52 @@ def test_plots_of_sweeps_have_a_panel_for_each_task(plot: str, tmp_path: Path) -
 @pytest.mark.parametrize("plot", ["scatter", "parallel", "curves"])
 def test_one_trial_is_enough_for_a_plot(plot: str, tmp_path: Path) -> None:
     block = {"space": {"finetune.learning_rate": RATES}, "trials": 1}
-    sweeps = {"sweep": swept(tmp_path, {"epochs": 1}, **block)}
+    sweeps = [of("pairs", "first", swept(tmp_path, {"epochs": 1}, **block))]
     assert picture(getattr(sweep_plots, plot)(sweeps)).width > 500
 
 
 def test_schedules_are_drawn_of_populations_only(tmp_path: Path) -> None:
     space = {"finetune.learning_rate": RATES}
     population = swept(tmp_path, {"epochs": 3}, space=space, trials=4, scheduler=PBT)
-    drawn = sweep_plots.schedules(several(tmp_path) | {"sweep/pairs/third": population})
+    drawn = sweep_plots.schedules([*several(tmp_path), of("pairs", "third", population)])
     assert drawn is not None
     assert picture(drawn).width > 500
     assert sweep_plots.schedules(several(tmp_path)) is None
 
 
 def test_trials_are_compared_at_rungs_below_their_last_epoch() -> None:
-    trials = [{"epochs_asked": 9}, {"epochs_asked": 4}]
+    trials = [trial(epochs=9), trial(epochs=4)]
     settings = {"scheduler": {"kind": "asha", "grace_epochs": 1, "reduction_factor": 3}}
     assert rungs(settings, trials) == [1, 3]
-    assert rungs(settings, [{"epochs_asked": 10}]) == [1, 3, 9]
+    assert rungs(settings, [trial(epochs=10)]) == [1, 3, 9]
     assert rungs({"scheduler": {"kind": "none"}}, trials) == []
 
 
 def test_the_most_telling_key_is_the_one_that_scores_hang_on() -> None:
     rng = np.random.default_rng(0)
-    trials = [
-        {
-            "values": {"a": float(rng.random()), "b": float(rng.random()), "c": int(number % 2)},
-            "stopped_early": False,
-        }
+    drawn = [
+        {"a": float(rng.random()), "b": float(rng.random()), "c": int(number % 2)}
         for number in range(60)
     ]
-    keys = ["a", "b", "c"]
-    for trial in trials:  # best in the middle of b: no correlation would see it
-        trial["score"] = -((trial["values"]["b"] - 0.5) ** 2)
-    assert most_telling(trials, keys) == "b"
-    for trial in trials:
-        trial["score"] = float(trial["values"]["c"]) + 0.1 * trial["values"]["a"]
-    assert most_telling(trials, keys) == "c"
-    for trial in trials:
-        trial["score"] = 1.0
-    assert most_telling(trials, keys) == "a"
+
+    def found(score: Callable[[dict[str, Any]], float]) -> str:
+        return most_telling([trial(score(values), values) for values in drawn], ["a", "b", "c"])
+
+    # Best in the middle of b: no correlation would see it.
+    assert found(lambda values: -((values["b"] - 0.5) ** 2)) == "b"
+    assert found(lambda values: values["c"] + 0.1 * values["a"]) == "c"
+    assert found(lambda values: 1.0) == "a"
 
 
 def test_the_table_has_every_trial_of_every_sweep_and_its_winners(tmp_path: Path) -> None:
     sweeps = several(tmp_path)
     rows = tables.trials(sweeps)
     assert len(rows) == 9 + 9 + 4
-    winners = [(row["title"], row["trial"]) for row in rows if row["winner"]]
-    assert winners == [(title, found.summary["best"]["name"]) for title, found in sweeps.items()]
+    winners = [(row["task"], row["variant"], row["trial"]) for row in rows if row["winner"]]
+    assert winners == [(each.task, each.variant, each.summary.best.name) for each in sweeps]
     failed = [row for row in rows if row["state"] == "failed"]
     assert [(row["trial"], row["score"], row["error"]) for row in failed] == [
         ("trial-008", "", "it broke")
     ]
     assert rows[0]["finetune.learning_rate"] > 0
-    assert tables.csv_bytes(rows).startswith(
-        b"title,trial,state,finetune.adaptation,finetune.batch_size,"
-    )
+    assert csv_bytes(rows).startswith(b"task,variant,trial,state,finetune.adaptation,")

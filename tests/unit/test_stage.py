@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import Field
 
 from rungwise.core import artifact as artifacts
+from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config
 from rungwise.core.errors import DataError
-from rungwise.core.stage import Stage, plan
+from rungwise.core.stage import Stage, StageType, plan
 from rungwise.core.storage import Folder
+from rungwise.core.summary import Summary
+from rungwise.core.title import Title
 
 
 class Settings(Config):
@@ -20,16 +25,24 @@ class Settings(Config):
     place: str = "here"
 
 
-def nothing(*_: Any) -> dict[str, Any]:
-    return {}
+class Nothing(Summary):
+    numbers: dict[str, int | float] = Field(default_factory=dict)
+
+
+def nothing(*_: Any) -> Nothing:
+    return Nothing(headline="nothing")
+
+
+def stage_type(name: str, version: int = 1, **changes: Any) -> StageType[Settings, Nothing]:
+    return StageType(name, version, nothing, Nothing, **changes)
 
 
 def chain(first: int = 1, second: int = 1, third: int = 1, version: int = 1) -> list[Stage]:
     """a -> b -> c, and d that depends on a alone."""
-    a = Stage("a", version, nothing, Settings(value=first))
-    b = Stage("b", 1, nothing, Settings(value=second), inputs={"a": a})
-    c = Stage("c", 1, nothing, Settings(value=third), inputs={"b": b})
-    d = Stage("d", 1, nothing, Settings(), inputs={"a": a})
+    a = stage_type("a", version).stage(Settings(value=first))
+    b = stage_type("b").stage(Settings(value=second), {"a": a})
+    c = stage_type("c").stage(Settings(value=third), {"b": b})
+    d = stage_type("d").stage(Settings(), {"a": a})
     return [a, b, c, d]
 
 
@@ -75,8 +88,9 @@ def test_a_label_names_folders_but_rebuilds_nothing(tmp_path: Path) -> None:
 
 def test_identity_and_outside_enter_and_what_they_leave_out_does_not() -> None:
     def stage(place: str, digest: str) -> Stage:
-        settings = Settings(place=place)
-        return Stage("a", 1, nothing, settings, identity={"value": 1}, outside={"text": digest})
+        reads = {"identity": lambda config: {"value": config.value}}
+        reads["outside"] = lambda config: {"text": digest}
+        return stage_type("a", **reads).stage(Settings(place=place))
 
     assert stage("here", "1").fingerprint == stage("there", "1").fingerprint
     assert stage("here", "1").fingerprint != stage("here", "2").fingerprint
@@ -93,7 +107,7 @@ def test_no_record_means_not_done_and_leftovers_of_a_killed_run_do_not_count(
 
 def test_a_stage_that_resumes_says_so(tmp_path: Path) -> None:
     root = Folder.at(tmp_path)
-    stage = Stage("a", 1, nothing, Settings(), resumes=True)
+    stage = stage_type("a", resumes=True).stage(Settings())
     plan([stage], root, "x")[0].folder.write_bytes("checkpoints/1", b"x")
     assert to_build([stage], root) == {"a": "goes on where it was stopped"}
 
@@ -124,3 +138,48 @@ def test_digests_known_from_elsewhere_are_not_computed_again(tmp_path: Path) -> 
     record = {"stage": "a", "fingerprint": "f"}
     done = artifacts.finish(folder, record, {"x": "known elsewhere"})
     assert done.record["files"]["x"] == {"bytes": 1, "sha256": "known elsewhere"}
+
+
+def test_a_summary_comes_back_from_its_record_as_it_was(tmp_path: Path) -> None:
+    numbers = {"whole": 3, "third": 1 / 3, "small": 5e-324, "round": 2.0}
+    made = Nothing(headline="x", numbers=numbers, sha256={"data": "0"}, show=("data",))
+    record = {"stage": "a", "fingerprint": "f", "summary": made.model_dump(mode="json")}
+    artifacts.finish(Folder.at(tmp_path), record, made.sha256)
+    loaded = artifacts.load(Folder.at(tmp_path))
+    assert loaded is not None
+    summary = Nothing.of(loaded)
+    assert summary.numbers == numbers
+    assert [type(value) for value in summary.numbers.values()] == [int, float, float, float]
+    assert (summary.sha256, summary.show) == ({}, ())
+    assert Nothing.of(loaded) is summary
+    assert loaded.headline == "x"
+
+
+def test_a_summary_of_another_form_names_the_record_and_says_to_rebuild(tmp_path: Path) -> None:
+    record = {"summary": {"headline": "x", "numbers": {"a": "many"}}}
+    artifact = Artifact("a", "f", Folder.at(tmp_path), record)
+    with pytest.raises(
+        DataError, match=r"artifact\.json holds no Nothing \(summary\.numbers\.a.*re"
+    ):
+        Nothing.of(artifact)
+
+
+def test_titles_tell_stages_apart() -> None:
+    titles = {
+        Title("pretrain"): "pretrain",
+        Title("pretrain", variant="no_nsp", number=1): "pretrain/no_nsp@1",
+        Title("pretrain", step="adapt", task="sst-2", variant="a"): "pretrain/adapt/sst-2/a",
+        Title("evaluate", task="sst-2", budget=100): "evaluate/sst-2/100",
+    }
+    assert {title: str(title) for title in titles} == titles
+
+
+def test_nobody_reads_a_summary_as_plain_data_or_a_title_as_text() -> None:
+    platform = Path(__file__).resolve().parents[2] / "platform"
+    reads = re.compile(r"""summary\[["']|\.summary\[|summary\.get\(""")
+    for path in [*platform.rglob("*.py"), *platform.rglob("*.j2")]:
+        assert not reads.search(path.read_text("utf-8")), path
+    parses = re.compile(r"""title\w*\.r?(partition|split)\(|partition\(["']@""")
+    for package in ("pipeline", "report", "sweep", "evaluation"):
+        for path in (platform / "rungwise" / package).rglob("*.py"):
+            assert not parses.search(path.read_text("utf-8")), path

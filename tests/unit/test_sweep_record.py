@@ -14,6 +14,7 @@ import pytest
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
+from rungwise.core.tables import csv_bytes
 from rungwise.finetune import FinetuneConfig
 from rungwise.sweep import record as records
 from rungwise.sweep.effective import check_inputs, difference, inputs_of, split_metrics
@@ -64,8 +65,8 @@ def test_the_table_has_a_column_for_each_key_and_each_measured_value() -> None:
     failed = replace(
         RECORD, name="trial-004", history=[ROW], state="failed", error="it broke, twice"
     )
-    rows = records.table([finished.row(), failed.row()])
-    found = list(csv.DictReader(io.StringIO(records.csv_bytes(rows).decode())))
+    rows = records.table([finished.trial(), failed.trial()])
+    found = list(csv.DictReader(io.StringIO(csv_bytes(rows).decode())))
     assert [row["trial"] for row in found] == ["trial-003", "trial-004"]
     assert found[0]["finetune.batch_size"] == "8"
     assert found[0]["effective/batch_size"] == "8.0"

@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 import yaml
 
-from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config, validate
 from rungwise.core.context import Context
 from rungwise.core.storage import Folder
@@ -22,8 +21,9 @@ from rungwise.tasks import files
 from rungwise.tasks.config import FilesTaskConfig, TaskConfig
 from rungwise.tasks.examples import read
 from rungwise.tasks.formats.columns import is_iob
-from rungwise.tasks.stage import run
+from rungwise.tasks.stage import build_task
 from tests.conftest import REPOSITORY
+from tests.summaries import standing
 
 PAGE = (REPOSITORY / "docs" / "reference" / "tasks.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -134,17 +134,17 @@ def test_a_block_of_the_reference_reads_the_real_files_whole(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     config = block(name, real_data)
     output = Folder.at(tmp_path)
-    summary = run(config, {}, output, Context())
-    task = Artifact("task", "t" * 12, output, {"summary": summary})
+    summary = build_task(config, {}, output, Context())
+    task = standing("task", output, summary)
     splits = {split: read(task, split) for split in ("train", "validation", "test")}
-    assert {split: len(found) for split, found in splits.items()} == summary["examples"]
+    assert {split: len(found) for split, found in splits.items()} == summary.examples.model_dump()
     counts: dict[str, int] = Counter()
-    for split, number in summary["examples"].items():
+    for split, number in summary.examples:
         counts[split if split in config.paths() else "train"] += number
     dropped = Counter[str]()
     if name.startswith("CMRC"):
         # 200 answers of 9,657; three questions have no other.
-        assert summary["irregular"]["train"] == {
+        assert summary.irregular["train"] == {
             "answers_dropped_that_are_not_in_the_context": 200,
             "questions_dropped_without_an_answer": 3,
         }

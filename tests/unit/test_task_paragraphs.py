@@ -19,7 +19,8 @@ from rungwise.corpus.document import SCHEMA, digest_of
 from rungwise.tasks.config import ParagraphTaskConfig
 from rungwise.tasks.examples import SPLITS, TaskInfo, read
 from rungwise.tasks.paragraphs import hide_name
-from rungwise.tasks.stage import run
+from rungwise.tasks.stage import build_task
+from tests.summaries import corpus_of, standing
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +59,7 @@ def corpus(folder: Path, paragraphs: int = 6) -> Artifact:
         folder.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), folder / f"{split}-00000.parquet")
         files.append({"file": f"{split}-00000.parquet", "split": split, "documents": len(rows)})
-    return Artifact("corpus", "c" * 12, Folder.at(folder), {"summary": {"files": files}})
+    return corpus_of(folder, files)
 
 
 def test_the_task_is_balanced_hides_the_name_and_shares_no_document_or_text(tmp_path: Path) -> None:
@@ -66,14 +67,12 @@ def test_the_task_is_balanced_hides_the_name_and_shares_no_document_or_text(tmp_
         num_labels=3, train_per_label=8, validation_per_label=5, test_per_label=10, minimum_words=5
     )
     output = Folder.at(tmp_path / "task")
-    summary = run(config, {"corpus": corpus(tmp_path / "corpus")}, output, Context())
-    task = Artifact("task", "t" * 12, output, {"summary": summary})
+    summary = build_task(config, {"corpus": corpus(tmp_path / "corpus")}, output, Context())
+    task = standing("task", output, summary)
     splits = {split: read(task, split) for split in SPLITS}
-    assert summary["labels"] == ["alpha", "beta", "gamma"]
-    assert {split: len(rows) for split, rows in splits.items()} == summary["examples"]
-    assert TaskInfo.of(task) == TaskInfo(
-        "classification", tuple(summary["labels"]), False, "accuracy"
-    )
+    assert {split: len(rows) for split, rows in splits.items()} == summary.examples.model_dump()
+    labels = ("alpha", "beta", "gamma")
+    assert summary.info == TaskInfo("classification", labels, False, "accuracy")
     seen: set[str] = set()
     for split, rows in splits.items():
         counts = Counter(row.target for row in rows)
@@ -90,7 +89,7 @@ def test_the_task_is_balanced_hides_the_name_and_shares_no_document_or_text(tmp_
 def test_too_few_paragraphs_are_refused_with_what_was_found(tmp_path: Path) -> None:
     config = ParagraphTaskConfig(num_labels=3, test_per_label=500, minimum_words=5)
     with pytest.raises(DataError, match=r"data\.num_labels is 3, but only 0 labels.*Found"):
-        run(config, {"corpus": corpus(tmp_path / "c")}, Folder.at(tmp_path / "t"), Context())
+        build_task(config, {"corpus": corpus(tmp_path / "c")}, Folder.at(tmp_path / "t"), Context())
 
 
 def test_hiding_a_name_leaves_longer_words_alone() -> None:

@@ -17,9 +17,10 @@ from rungwise.core.context import Context, SilentReporter
 from rungwise.core.errors import DataError
 from rungwise.core.storage import Folder
 from rungwise.tasks.config import TaskConfig, outside
-from rungwise.tasks.examples import TaskInfo, read
-from rungwise.tasks.stage import run
+from rungwise.tasks.examples import ExampleCounts, TaskInfo, TaskSummary, read
+from rungwise.tasks.stage import build_task
 from tests.conftest import s3_bucket
+from tests.summaries import standing
 
 TABLE = {"kind": "table", "columns": {"text": 0, "label": 1}, "header": False}
 PAIRS = {"kind": "table", "columns": {"text": 0, "second": 1, "label": 2}, "header": False}
@@ -56,7 +57,7 @@ def rows(count: int, labels: str = "ab", name: str = "text") -> str:
     return "".join(f"{name} {n}\t{labels[n % len(labels)]}\n" for n in range(count))
 
 
-def made(folder: Path, notes: Notes | None = None, **keys: Any) -> tuple[dict[str, Any], Artifact]:
+def made(folder: Path, notes: Notes | None = None, **keys: Any) -> tuple[TaskSummary, Artifact]:
     """The summary and the artifact of a task; a split given as text becomes a file."""
     for split in ("train", "validation", "test"):
         if isinstance(keys.get(split), str):
@@ -69,8 +70,8 @@ def made(folder: Path, notes: Notes | None = None, **keys: Any) -> tuple[dict[st
             data[f"{split}_fraction"] = 0.2
     config = validate(Block, {"task": data}).task
     output = Folder.at(folder / "task")
-    summary = run(config, {}, output, Context(report=notes or Notes()))
-    return summary, Artifact("task", "t" * 12, output, {"summary": summary})
+    summary = build_task(config, {}, output, Context(report=notes or Notes()))
+    return summary, standing("task", output, summary)
 
 
 def test_the_summary_says_what_a_system_needs_and_the_splits_are_written(
@@ -80,16 +81,15 @@ def test_the_summary_says_what_a_system_needs_and_the_splits_are_written(
         tmp_path, train=rows(30), validation=rows(6, name="v"), test=rows(9, name="t")
     )
     info = TaskInfo("classification", ("a", "b"), False, "accuracy")
-    assert summary == {
-        **info.as_data(),
-        "overlap": {"validation": 0, "test": 0},
-        "irregular": {},
-        "examples": {"train": 30, "validation": 6, "test": 9},
-        "baselines": {"majority": {"accuracy": 0.25}},
-        "headline": "classification  2 labels  30 to train on  6 to validate  9 to test",
-    }
+    assert summary == TaskSummary(
+        info=info,
+        overlap={"validation": 0, "test": 0},
+        irregular={},
+        examples=ExampleCounts(train=30, validation=6, test=9),
+        baselines={"majority": {"accuracy": 0.25}},
+        headline="classification  2 labels  30 to train on  6 to validate  9 to test",
+    )
     assert baselines == [(info, 30, 9)]
-    assert TaskInfo.of(task) == info
     assert [e.where for e in read(task, "test")][:2] == ["test.tsv:1", "test.tsv:2"]
     assert Counter(e.target for e in read(task, "train")) == {"a": 15, "b": 15}
 
@@ -98,8 +98,8 @@ def test_shares_of_one_file_leave_no_text_in_two_splits(tmp_path: Path) -> None:
     summary, task = made(tmp_path, train=rows(200) * 2)
     splits = [{e.text for e in read(task, split)} for split in ("train", "validation", "test")]
     assert sum(len(texts) for texts in splits) == 200
-    assert sum(summary["examples"].values()) == 400
-    assert summary["overlap"] == {"validation": 0, "test": 0}
+    assert summary.examples.total + summary.examples.test == 400
+    assert summary.overlap == {"validation": 0, "test": 0}
 
 
 def test_a_budget_and_maxima_cap_the_splits(tmp_path: Path) -> None:
@@ -107,17 +107,17 @@ def test_a_budget_and_maxima_cap_the_splits(tmp_path: Path) -> None:
     summary, task = made(
         tmp_path, **keys, train_examples=20, max_validation_examples=7, max_test_examples=99
     )
-    assert summary["examples"] == {"train": 20, "validation": 7, "test": 50}
+    assert summary.examples == ExampleCounts(train=20, validation=7, test=50)
     assert Counter(e.target for e in read(task, "train")) == {"a": 10, "b": 10}
 
 
 def test_labels_are_in_the_stated_order_or_sorted_by_number(tmp_path: Path) -> None:
     content = "".join(f"text {n}\t{n % 11}\n" for n in range(330))
-    assert made(tmp_path, train=content)[0]["labels"] == [str(n) for n in range(11)]
+    assert made(tmp_path, train=content)[0].info.labels == tuple(str(n) for n in range(11))
     labels = {"b": "second", "a": "first", "c": "third"}
     notes = Notes()
     summary, _ = made(tmp_path, notes, format=TABLE | {"labels": labels}, train=rows(90))
-    assert summary["labels"] == ["second", "first", "third"]
+    assert summary.info.labels == ("second", "first", "third")
     assert notes.lines == ["no training example has the label third"]
 
 
@@ -125,7 +125,7 @@ def test_a_text_in_train_and_test_is_counted_and_noted(tmp_path: Path) -> None:
     notes = Notes()
     test = "text 0\tb\ntext 1\tb\nanother\ta\n"
     summary, _ = made(tmp_path, notes, train=rows(20), validation=rows(4, name="v"), test=test)
-    assert summary["overlap"] == {"validation": 0, "test": 2}
+    assert summary.overlap == {"validation": 0, "test": 2}
     assert notes.lines == [
         "2 of 3 test examples have a text that stands in train too; their score says what was "
         "remembered"
@@ -147,13 +147,13 @@ def test_a_label_that_training_never_has_is_refused_with_its_place(tmp_path: Pat
 
 def test_an_unseen_label_can_be_dropped_or_kept_and_is_counted(tmp_path: Path) -> None:
     dropped, _ = made(tmp_path, **UNSEEN, unseen_labels="drop")
-    assert dropped["labels"] == ["a", "b"]
-    assert dropped["examples"]["test"] == 1
-    assert dropped["irregular"] == {"test": {"examples_dropped_with_a_label_unseen_in_training": 1}}
+    assert dropped.info.labels == ("a", "b")
+    assert dropped.examples.test == 1
+    assert dropped.irregular == {"test": {"examples_dropped_with_a_label_unseen_in_training": 1}}
     notes = Notes()
     kept, _ = made(tmp_path, notes, **UNSEEN, unseen_labels="keep")
-    assert kept["labels"] == ["a", "b", "bb"]
-    assert kept["examples"]["test"] == 2
+    assert kept.info.labels == ("a", "b", "bb")
+    assert kept.examples.test == 2
     assert notes.lines == [
         "test: 1 examples kept with a label unseen in training",
         "no training example has the label bb",
@@ -230,13 +230,13 @@ def test_the_metric_is_the_data_sets_own_or_its_kinds(
 ) -> None:
     content = "\n".join(row.format(n=n, n2=n % 2, label="ab"[n % 2]) for n in range(60))
     summary, _ = made(tmp_path, format=form, train=content)
-    assert summary["metric"] == metric
+    assert summary.info.metric == metric
 
 
 def test_pairs_are_known_as_pairs(tmp_path: Path) -> None:
     content = "".join(f"text {n}\tother\t{'ab'[n % 2]}\n" for n in range(60))
     summary, task = made(tmp_path, format=PAIRS, train=content)
-    assert summary["pair"] is True
+    assert summary.info.pair is True
     assert {e.second for e in read(task, "train")} == {"other"}
 
 
@@ -257,12 +257,12 @@ def test_a_task_is_read_from_a_bucket_and_written_to_it() -> None:
         config = validate(Block, {"task": data}).task
         digests = outside(config)
         output = Folder.at(f"{bucket}/task")
-        summary = run(config, {}, output, Context())
-        task = Artifact("task", "t" * 12, output, {"summary": summary})
+        summary = build_task(config, {}, output, Context())
+        task = standing("task", output, summary)
         assert [e.text for e in read(task, "test")] == [f"t {n}" for n in range(10)]
-        assert sum(summary["examples"].values()) == 70
+        assert summary.examples.total + summary.examples.test == 70
         store.pipe(f"{bucket}/data/test.tsv", b"broken\n")
         assert outside(config)["train"] == digests["train"]
         assert outside(config)["test"] != digests["test"]
         with pytest.raises(DataError, match=r"s3://tasks/data/test\.tsv:1: expected 2 columns"):
-            run(config, {}, output, Context())
+            build_task(config, {}, output, Context())

@@ -35,11 +35,12 @@ from rungwise.tokenizer import (
     identity,
     load,
     outside,
-    run,
     special_ids,
     train,
+    train_tokenizer,
 )
 from rungwise.tokenizer.config import TrainedConfig
+from tests.summaries import corpus_of
 
 TEXT = [
     "He was playing while they play; players played, and the player plays.",
@@ -141,7 +142,7 @@ def corpus(folder: Path, sentences: list[str]) -> Artifact:
         )
         characters = sum(map(len, sentences))
         files.append({"file": f"{split}-00000.parquet", "split": split, "characters": characters})
-    return Artifact("corpus", "c" * 12, Folder.at(folder), {"summary": {"files": files}})
+    return corpus_of(folder, files)
 
 
 def test_text_that_looks_like_a_special_token_is_text(tmp_path: Path) -> None:
@@ -149,22 +150,24 @@ def test_text_that_looks_like_a_special_token_is_text(tmp_path: Path) -> None:
     inputs = {
         "corpus": corpus(tmp_path / "c", [*TEXT, "The [MASK] token and [SEP] and [CLS] too."])
     }
-    run(config("wordpiece", vocab_size=100), inputs, output, Context())
+    train_tokenizer(config("wordpiece", vocab_size=100), inputs, output, Context())
     ids = load(output).encode("a [MASK] b [SEP] [CLS] [PAD]", add_special_tokens=False).ids
     assert not {PAD_ID, CLS_ID, SEP_ID, MASK_ID} & set(ids)
 
 
 def test_the_summary_counts_what_it_measured(tmp_path: Path) -> None:
     inputs = {"corpus": corpus(tmp_path / "c", TEXT)}
-    summary = run(config("wordpiece", vocab_size=100), inputs, Folder.at(tmp_path / "t"), Context())
+    summary = train_tokenizer(
+        config("wordpiece", vocab_size=100), inputs, Folder.at(tmp_path / "t"), Context()
+    )
     tokenizer = load(Folder.at(tmp_path / "t"))
     tokens = sum(len(tokenizer.encode(s, add_special_tokens=False).ids) for s in TEXT)
     words = sum(len(s.split()) for s in TEXT)
-    assert summary["vocab_size"] == 100
-    assert summary["tokens_per_word"] == pytest.approx(tokens / words)
-    assert summary["unknown_rate"] == 0
-    assert summary["sample_characters"] == sum(len(s) for s in TEXT)
-    assert SpecialIds.from_data(summary["special"]) == special_ids(tokenizer)
+    assert summary.vocab_size == 100
+    assert summary.tokens_per_word == pytest.approx(tokens / words)
+    assert summary.unknown_rate == 0
+    assert summary.sample_characters == sum(len(s) for s in TEXT)
+    assert summary.special == special_ids(tokenizer)
 
 
 @pytest.mark.parametrize(("size", "message"), [(5000, "fill only"), (30, "different characters")])
@@ -174,7 +177,7 @@ def test_a_vocabulary_that_does_not_fit_the_text_is_refused(
     inputs = {"corpus": corpus(tmp_path / "c", TEXT)}
     output = Folder.at(tmp_path / "t")
     with pytest.raises(DataError, match=rf"tokenizer\.vocab_size: .*{message}"):
-        run(config("wordpiece", vocab_size=size), inputs, output, Context())
+        train_tokenizer(config("wordpiece", vocab_size=size), inputs, output, Context())
     assert output.names() == []
 
 
@@ -245,16 +248,16 @@ def test_counting_on_the_cluster_gives_what_counting_here_does(
         output = Folder.at(tmp_path / f"{kind}{megabytes}")
         inputs = {"corpus": corpus(tmp_path / f"c{megabytes}", text)}
         settings = config(kind, sample_megabytes=megabytes)
-        summary = run(settings, inputs, output, Context())
+        summary = train_tokenizer(settings, inputs, output, Context())
         sample: list[str] = []
         for sentence in text:
             if sum(map(len, sample)) < megabytes * 1e6:
                 sample.append(sentence)
         assert load(output).get_vocab() == train(settings, sample).get_vocab()
-        assert summary["sample_characters"] == sum(map(len, sample))
-        assert summary["vocab_size"] == load(output).get_vocab_size()
-        assert summary["kind"] == kind
-        assert summary["special"]["ids"] == [0, 1, 2, 3, 4]
+        assert summary.sample_characters == sum(map(len, sample))
+        assert summary.vocab_size == load(output).get_vocab_size()
+        assert summary.kind == kind
+        assert summary.special.ids == (0, 1, 2, 3, 4)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +312,7 @@ def test_a_vocabulary_that_the_text_cannot_give_is_refused(
 ) -> None:
     inputs = {"corpus": corpus(tmp_path / "c", TEXT)}
     with pytest.raises(DataError, match=message) as caught:
-        run(config(kind, vocab_size=size), inputs, Folder.at(tmp_path / "t"), Context())
+        train_tokenizer(config(kind, vocab_size=size), inputs, Folder.at(tmp_path / "t"), Context())
     assert "tokenizer.vocab_size" in str(caught.value)
     if kind == "unigram":
         assert "min_frequency" not in str(caught.value)

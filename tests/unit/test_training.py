@@ -14,6 +14,7 @@ from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage import Folder
 from rungwise.instances.order import ReadOrder
+from rungwise.instances.summary import InstancesSummary
 from rungwise.models.objectives import CausalBatch, PretrainingBatch
 from rungwise.pretraining.gradient import check_fit
 from rungwise.training.checkpoint import RECORD, Checkpoints
@@ -77,7 +78,7 @@ def test_the_split_into_micro_batches_changes_nothing(
 def test_padding_and_the_end_of_an_epoch_do_not_stop_a_run(
     instances: Artifact, tmp_path: Path
 ) -> None:
-    count = instances.summary["instances"]["train"]
+    count = InstancesSummary.of(instances).instances.train
     steps = count // 12 * 2 + 3
     progress = run(
         config(**{"pretrain.steps": steps}), instances, tmp_path, checkpoint_every_steps=1000

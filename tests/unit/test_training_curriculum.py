@@ -10,6 +10,8 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.config import validate, with_overrides
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import ConfigError
+from rungwise.instances.kinds import config_of
+from rungwise.instances.summary import InstancesSummary
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import epochs_read, first_longer_step, phases_of
@@ -45,7 +47,7 @@ def test_the_papers_last_tenth_by_hand() -> None:
 
 
 def test_every_step_reads_what_its_phase_says_from_its_own_beginning(both: list[Artifact]) -> None:
-    settings = config(both[0].summary["kind"], **{"pretrain.longer_share": 0.25})
+    settings = config(config_of(both[0]).kind, **{"pretrain.longer_share": 0.25})
     inputs = {"instances": both[0], "longer_instances": both[1]}
     compute = ComputeConfig(micro_batch_size=6)
     group = Group.current(CPU)
@@ -63,8 +65,8 @@ def test_every_step_reads_what_its_phase_says_from_its_own_beginning(both: list[
     # Twelve rows a step: six at once of length 16, and three of length 32.
     assert [len(phase.step(phase.first_step).micro_batches) for phase in (short, long)] == [2, 4]
     assert epochs_read(settings.model, [(0, both[0]), (15, both[1])], 18, 12) == pytest.approx(
-        15 * 12 / both[0].summary["instances"]["train"]
-        + 3 * 12 / both[1].summary["instances"]["train"]
+        15 * 12 / InstancesSummary.of(both[0]).instances.train
+        + 3 * 12 / InstancesSummary.of(both[1]).instances.train
     )
 
 
@@ -72,7 +74,7 @@ def test_every_step_reads_what_its_phase_says_from_its_own_beginning(both: list[
 def test_a_run_killed_before_or_after_the_change_ends_with_the_same_bits(
     both: list[Artifact], tmp_path: Path, killed_at: int
 ) -> None:
-    settings = config(both[0].summary["kind"], **{"pretrain.longer_share": 0.5})
+    settings = config(config_of(both[0]).kind, **{"pretrain.longer_share": 0.5})
     whole = run(settings, both[0], tmp_path / "whole", longer=both[1])
     with pytest.raises(Killed):
         run(settings, both[0], tmp_path / "cut", report=KilledAt(killed_at), longer=both[1])
@@ -84,7 +86,7 @@ def test_a_run_killed_before_or_after_the_change_ends_with_the_same_bits(
 def test_curves_name_the_length_and_operations_are_counted_by_it(
     both: list[Artifact], tmp_path: Path
 ) -> None:
-    kind = both[0].summary["kind"]
+    kind = config_of(both[0]).kind
     settings = config(kind, **{"pretrain.longer_share": 0.5})
     notes = Notes()
     progress = run(settings, both[0], tmp_path, report=notes, longer=both[1])

@@ -12,6 +12,8 @@ import torch
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import validate
 from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.summary import PerSplit
+from rungwise.instances.summary import InstancesSummary
 from rungwise.training import loop
 from rungwise.training.loop import is_finished, spent_steps
 from rungwise.training.optimizer import (
@@ -265,9 +267,10 @@ def test_speed_is_reported_and_mfu_is_a_share(instances: Artifact, tmp_path: Pat
 def test_a_causal_model_is_judged_by_bits_per_byte(tmp_path: Path) -> None:
     """By hand: nats a token, over ln 2, times the tokens of a byte."""
     instances = make_instances(tmp_path / "instances", "causal")
-    held_out = [f for f in instances.summary["files"] if f["split"] == "validation"]
-    predicted = sum(row["tokens"] - row["instances"] for row in held_out)
-    instances.summary["text_bytes"] = {"train": 1, "validation": 4 * predicted}
+    summary = InstancesSummary.of(instances)
+    predicted = sum(row.tokens - row.instances for row in summary.files_of("validation"))
+    text_bytes = PerSplit(train=1, validation=4 * predicted)
+    instances = summary.model_copy(update={"text_bytes": text_bytes}).replacing_that_of(instances)
     progress = run(config("causal"), instances, tmp_path / "run")
     last = progress.validation[-1]
     assert last["bits_per_byte"] == pytest.approx(last["lm_loss"] / math.log(2) / 4)

@@ -56,6 +56,8 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, console: Console) ->
     from rich.table import Table
 
     from rungwise.core.tracking import without_password
+    from rungwise.report.page import REPORT, ReportSummary
+    from rungwise.serving.registry import REGISTER, RegisterSummary
 
     console.print()
     table = Table(box=None, pad_edge=False)
@@ -71,10 +73,10 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, console: Console) ->
     built = f"{len(outcome.built)} of {len(outcome.artifacts)} stages built"
     console.print(f"\n{built} in {outcome.seconds:.0f} s", highlight=False)
     for artifact in outcome.artifacts.values():
-        if "page" in artifact.summary:
-            _say(console, "report", artifact.folder.path(artifact.summary["page"]))
-        if "model_uri" in artifact.summary:
-            _say(console, "model", artifact.summary["model_uri"])
+        if artifact.stage == REPORT.name:
+            _say(console, "report", artifact.folder.path(ReportSummary.of(artifact).page))
+        if artifact.stage == REGISTER.name:
+            _say(console, "model", RegisterSummary.of(artifact).model_uri)
     shown = without_password(uri)
     hint = f"  (look at it with: rungwise ui {recipe})" if uri.startswith("sqlite:") else ""
     _say(console, "MLflow", shown + hint)

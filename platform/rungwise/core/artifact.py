@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rungwise.core.errors import DataError
@@ -24,17 +24,19 @@ RECORD_FORMAT = 1
 
 @dataclass(frozen=True)
 class Artifact:
-    """A finished stage: its folder and its record."""
+    """A finished stage: its folder and its record. Its summary is read by `Summary.of`, which keeps
+    in `parsed` what it has read."""
 
     stage: str
     fingerprint: str
     folder: Folder
     record: dict[str, Any]
+    parsed: dict[type, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """The summary that the stage's function returned."""
-        return self.record["summary"]
+    def headline(self) -> str:
+        """What the stage says of itself in one line."""
+        return self.record["summary"]["headline"]
 
     @property
     def label(self) -> str:
@@ -45,11 +47,11 @@ class Artifact:
         for name, expected in self.record["files"].items():
             if not self.folder.exists(name):
                 raise DataError(f"{self.folder.path(name)} is in the record but is missing")
-            actual = self.folder.sha256(name)
-            if actual != expected["sha256"]:
+            digest = self.folder.sha256(name)
+            if digest != expected["sha256"]:
                 raise DataError(
                     f"{self.folder.path(name)} has changed since it was written: expected sha256 "
-                    f"{expected['sha256'][:12]}, found {actual[:12]}"
+                    f"{expected['sha256'][:12]}, found {digest[:12]}"
                 )
 
 
@@ -96,9 +98,9 @@ def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> 
 
 def all_of(root: Folder, stage: str) -> list[Artifact]:
     """Every finished artifact of a stage, newest first."""
-    artifacts = (load(root / stage / name) for name in (root / stage).subfolders())
+    loaded = (load(root / stage / name) for name in (root / stage).subfolders())
     return sorted(
-        (artifact for artifact in artifacts if artifact is not None),
+        (artifact for artifact in loaded if artifact is not None),
         key=lambda artifact: artifact.record["finished"],
         reverse=True,
     )
@@ -112,13 +114,13 @@ def find_input(artifact: Artifact, stage: str) -> Artifact:
     made_of = artifact.record["inputs"][stage]
     root = Folder.at(artifact.folder.uri.rsplit("/", 2)[0])
     folder = folder_of(root, made_of["stage"], "", made_of["fingerprint"])
-    upstream = load(folder)
-    if upstream is None:
+    source = load(folder)
+    if source is None:
         raise DataError(
             f"the {stage} that {artifact.folder.uri} was built from are not below the same root: "
             f"expected a finished artifact {made_of['fingerprint']} in {root.uri}/{stage}"
         )
-    return upstream
+    return source
 
 
 def at_or_below(folder: Folder) -> Artifact | None:

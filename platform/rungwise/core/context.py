@@ -1,6 +1,6 @@
 """What a stage is given besides its config and its inputs: where it runs, and whom it tells.
 
-    run(config, inputs, output, context) -> summary
+    build_corpus(config, inputs, output, context) -> CorpusSummary
 
 Nothing here enters a fingerprint. A stage reports through `context.report` and never writes to the
 terminal or to MLflow itself, so one process alone speaks to each of them whatever runs where.
@@ -8,6 +8,7 @@ terminal or to MLflow itself, so one process alone speaks to each of them whatev
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -90,8 +91,10 @@ class TrackingRun:
 
 @dataclass(frozen=True)
 class Context:
-    """The compute block and the reporter of one stage; `tracking` only for stages in the driver."""
+    """The compute block, the reporter and the whole recipe, all blocks resolved, of one stage;
+    `tracking` only for stages in the driver."""
 
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     report: Reporter = field(default_factory=SilentReporter)
     tracking: TrackingRun | None = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)

@@ -1,6 +1,8 @@
 """A stage is a plain function and what makes its output what it is; `plan` says what must be built.
 
-    run(config, inputs, output, context) -> summary
+    build_corpus(config, inputs, output, context) -> CorpusSummary
+    CORPUS = StageType("corpus", 3, build_corpus, CorpusSummary)      one beside each function
+    CORPUS.stage(config)                                              one box of a workflow
 
 The fingerprint hashes the stage's name and version, the identity part of its config, the digests
 of what it reads from outside, and its inputs' fingerprints. Where it runs, paths, the label and job
@@ -10,60 +12,94 @@ ids are not among them, by construction. A change of code is declared by raising
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config, fingerprint, flatten
 from rungwise.core.context import Context
 from rungwise.core.storage import Folder
+from rungwise.core.summary import Summary
+from rungwise.core.title import Title
 
 # The reason to build that a stage has which resumes a stopped attempt.
 GOES_ON = "goes on where it was stopped"
 
-Run = Callable[[Any, dict[str, Artifact], Folder, Context], dict[str, Any]]
+StageConfigT = TypeVar("StageConfigT", bound=Config)
+SummaryT = TypeVar("SummaryT", bound=Summary)
+Place = Literal["task", "driver"]
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One box of a workflow.
+class StageType(Generic[StageConfigT, SummaryT]):
+    """All that the stages of one name have in common.
 
-    `identity` is the config as far as it decides what comes out (the whole of it by default);
-    `outside` holds digests of what is read from elsewhere. `resumes` keeps the files of a killed
-    attempt for the next one. `place` is "task" for a Ray task anywhere on the cluster, "driver" for
-    the few stages that must speak to the tracking server themselves. `title` sets apart stages of
-    one name in a run, such as `pretrain/no_nsp`; like the label it is for people only.
+    `identity` gives the config as far as it decides what comes out (the whole of it by default);
+    `outside` digests of what is read from elsewhere. `resumes` keeps the files of a killed attempt
+    for the next one. `place` is "task" for a Ray task anywhere on the cluster, "driver" for the few
+    stages that must speak to the tracking server themselves.
     """
 
     name: str
     version: int
-    run: Run
-    config: Config
-    inputs: Mapping[str, Stage] = field(default_factory=dict)
-    identity: Mapping[str, Any] | None = None
-    outside: Mapping[str, Any] = field(default_factory=dict)
+    run: Callable[[StageConfigT, dict[str, Artifact], Folder, Context], SummaryT]
+    summary: type[SummaryT]
+    identity: Callable[[StageConfigT], Mapping[str, Any]] | None = None
+    outside: Callable[[StageConfigT], Mapping[str, Any]] | None = None
     resumes: bool = False
-    place: Literal["task", "driver"] = "task"
-    title: str = ""
+    place: Place = "task"
+
+    def stage(
+        self,
+        config: StageConfigT,
+        inputs: Mapping[str, Stage] | None = None,
+        title: Title | None = None,
+    ) -> Stage:
+        """The stage with this config. Raises what `outside` does, such as for a missing file."""
+        return Stage(
+            self,
+            config,
+            dict(inputs or {}),
+            config if self.identity is None else dict(self.identity(config)),
+            {} if self.outside is None else dict(self.outside(config)),
+            title or Title(self.name),
+        )
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One box of a workflow, made by its type. `title` sets apart stages of one name in a run; like
+    the label it is for people only."""
+
+    type: StageType[Any, Any]
+    config: Config
+    inputs: Mapping[str, Stage]
+    identity: Config | Mapping[str, Any]
+    outside: Mapping[str, Any]
+    title: Title
+
+    @property
+    def name(self) -> str:
+        return self.type.name
 
     @property
     def shown(self) -> str:
-        """What this stage is called in a run where several have its name."""
-        return self.title or self.name
+        """What this stage is called in its run."""
+        return str(self.title)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
         """Everything the fingerprint rests on, as plain data."""
-        identity = self.config if self.identity is None else dict(self.identity)
+        identity = self.identity
         return {
             "stage": self.name,
-            "version": self.version,
+            "version": self.type.version,
             "config": identity.model_dump(mode="json")
             if isinstance(identity, Config)
             else identity,
-            "outside": dict(self.outside),
+            "outside": self.outside,
             "inputs": {name: stage.fingerprint for name, stage in self.inputs.items()},
         }
 
@@ -94,12 +130,12 @@ def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
 
 
 def _reason(stage: Stage, root: Folder, folder: Folder, earlier: Sequence[Planned]) -> str:
-    if stage.resumes and folder.names():
+    if stage.type.resumes and folder.names():
         return GOES_ON
     previous = artifacts.all_of(root, stage.name)
     if not previous:
         return "never built"
-    closest = min(previous, key=lambda found: len(_changes(found.record["facts"], stage.facts)))
+    closest = min(previous, key=lambda built: len(_changes(built.record["facts"], stage.facts)))
     changes = _changes(closest.record["facts"], stage.facts)
     rebuilt = [row.stage.shown for row in earlier if row.artifact is None]
     own = [change for change in changes if not change.startswith("inputs.")]

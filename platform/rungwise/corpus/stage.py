@@ -17,7 +17,6 @@ from __future__ import annotations
 import heapq
 import json
 import math
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,12 +30,20 @@ from ray.types import ObjectRef
 from rungwise.cluster.session import quiet_ray_data
 from rungwise.core.context import Context
 from rungwise.core.errors import DataError, UserError
+from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder, SourceFile
 from rungwise.corpus import build, near_duplicates, pydocs, readers, shards, signatures
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.signatures import NearDuplicateConfig
-from rungwise.corpus.sources import CorpusConfig, PydocsSource, files_of, key_of
-from rungwise.corpus.summary import summary_of, totals_of
+from rungwise.corpus.sources import (
+    CorpusConfig,
+    PydocsSource,
+    files_of,
+    identity,
+    key_of,
+    outside,
+)
+from rungwise.corpus.summary import CorpusSummary, summary_of
 
 # Work is measured in bytes of plain text: what else takes as long as so many of them.
 _WORK_OF_PYDOCS_BYTE = 2.5
@@ -53,19 +60,20 @@ _BAND_ROW_BYTES = 32
 _PARTITION_BYTES = 64 << 20
 
 
-def run(
+def build_corpus(
     config: CorpusConfig, inputs: dict[str, Any], output: Folder, context: Context
-) -> dict[str, Any]:
-    """Build the corpus of `config` in `output` and return its summary, plain data.
+) -> CorpusSummary:
+    """Build the corpus of `config` in `output`.
 
     Raises DataError or ConfigError for what the user can mend, wherever on the cluster it arose.
     """
-    started = time.monotonic()
     quiet_ray_data()
-    reports = _build(config, output, context)
-    found = shards.merged(reports)
-    _refuse_too_few(config, found)
-    return {**summary_of(found), "seconds": round(time.monotonic() - started, 3)}
+    summary = summary_of(shards.merged(_build(config, output, context)))
+    _refuse_too_few(config, summary)
+    return summary
+
+
+CORPUS = StageType("corpus", 3, build_corpus, CorpusSummary, identity=identity, outside=outside)
 
 
 def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[str, Any]]:
@@ -215,17 +223,17 @@ def _raw_documents(task: str, config: CorpusConfig) -> Iterator[RawDocument]:
             yield from readers.read_file(SourceFile(*item), source, index, maximum_bytes)
 
 
-def _refuse_too_few(config: CorpusConfig, found: dict[str, Any]) -> None:
-    documents = totals_of(found)["documents"]
-    if not found["files"]:
-        what = ", ".join(f"{count} {reason}" for reason, count in found["dropped"].items())
-        for file in found["unreadable"][:1]:
+def _refuse_too_few(config: CorpusConfig, summary: CorpusSummary) -> None:
+    documents = summary.documents
+    if not summary.files:
+        what = ", ".join(f"{count} {reason}" for reason, count in summary.dropped.items())
+        for file in summary.unreadable[:1]:
             what += f" ({file['file']} is {file['reason']})"
         raise DataError(
             f"no document long enough: found {what or 'nothing'}; lower corpus.minimum_characters "
             f"(now {config.minimum_characters}) or add to corpus.sources"
         )
-    if sum(documents.values()) == 1:
+    if documents.total == 1:
         raise DataError(
             "the corpus is one document, and it takes one to train on and one held out, or two of "
             "each for next-sentence pairs; add documents, cut it into several with "
@@ -233,9 +241,9 @@ def _refuse_too_few(config: CorpusConfig, found: dict[str, Any]) -> None:
             "instances.kind=masked_blocks pretrain.objective=mlm"
         )
     for split, direction in (("validation", "raise"), ("train", "lower")):
-        if documents[split] == 0:
+        if getattr(documents, split) == 0:
             raise DataError(
-                f"no document fell into {split}: there are {sum(documents.values())} in all and "
+                f"no document fell into {split}: there are {documents.total} in all and "
                 f"corpus.held_out_fraction is {config.held_out_fraction}; {direction} it or add "
                 "documents to corpus.sources"
             )

@@ -1,1 +1,1 @@
-"""What a model is worth: scores on new seeds, with intervals."""
+"""Evaluation: scores on new seeds with intervals, and pretrained models on held-out text."""

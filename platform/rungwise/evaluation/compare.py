@@ -26,19 +26,29 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config, fingerprint
 from rungwise.core.context import Context, Reporter
 from rungwise.core.errors import UserError, user_error_in
+from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
+from rungwise.core.title import Title
 from rungwise.evaluation.published import PublishedConfig
 from rungwise.evaluation.statistics import (
-    Estimate,
     error_reduction,
     estimate,
     paired_bootstrap,
     paired_difference,
 )
+from rungwise.evaluation.summary import (
+    EvaluateSummary,
+    PairedDifference,
+    PretrainingCost,
+    SeedRow,
+    Selection,
+    VariantResult,
+)
 from rungwise.finetune import DESCRIPTION, FinetuneConfig, describe, evaluate, finetune, load_data
-from rungwise.pretraining.pretrained import config_of
+from rungwise.pretraining.summary import PretrainSummary
+from rungwise.sweep.record import SweepSummary
 from rungwise.tasks import metrics
-from rungwise.tasks.examples import TaskInfo, read
+from rungwise.tasks.examples import TaskInfo, TaskSummary, read
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.training.checkpoint import MODEL, load_tensors, save_tensors
 
@@ -79,75 +89,90 @@ class CompareConfig(Config):
     evaluate: EvaluateConfig
 
 
-def run(
+def compare_variants(
     config: CompareConfig, inputs: dict[str, Artifact], output: Folder, context: Context
-) -> dict[str, Any]:
+) -> EvaluateSummary:
     """Scores of every variant and seed, and the first variant's model that is best on validation.
 
-    Inputs: task; and for each variant tokenizer/NAME, pretrain/NAME, and sweep/NAME if it was swept
-    (tokenizer/NAME@0 and so on if the sweep varied what comes before fine-tuning).
+    Inputs: task; and for each variant a tokenizer and a pretraining, several where a sweep varied
+    what comes before fine-tuning, and its sweep if there was one (`input_name`).
     """
     settings = config.evaluate
     seeds = settings.seeds
     chosen = {name: _settings(config, inputs, name) for name in config.variants}
-    info = TaskInfo.of(inputs["task"])
+    task = TaskSummary.of(inputs["task"])
+    info = task.info
     rows = _rows(config, chosen, inputs, seeds, output / _SCRATCH, context)
     sums = _sums(rows, info, inputs["task"], output / _SCRATCH)
     variants = {
-        name: {
-            "estimates": {
-                metric: _plain(estimate([row["test"][metric] for row in _of(rows, name)]))
-                for metric in _of(rows, name)[0]["test"]
+        name: VariantResult(
+            estimates={
+                metric: estimate([row.test[metric] for row in _of(rows, name)])
+                for metric in _of(rows, name)[0].test
             },
-            "finetune": chosen[name].model_dump(mode="json"),
-            "selection": _selection(inputs, name),
-            "pretraining": _pretraining(source_of(inputs, "pretrain", name), chosen[name]),
-        }
+            finetune=chosen[name],
+            selection=_selection(inputs, name),
+            pretraining=_pretraining(source_of(inputs, "pretrain", name), chosen[name]),
+        )
         for name in config.variants
     }
     first = next(iter(config.variants))
     best = min(
         _of(rows, first),
-        key=lambda row: (-row["validation"][info.metric], row["validation"]["loss"], row["seed"]),
+        key=lambda row: (-row.validation[info.metric], row.validation["loss"], row.seed),
     )
     _keep(rows, best, inputs, output)
-    baselines = inputs["task"].summary["baselines"]
-    found = variants[first]["estimates"][info.metric]
     trivial = max(
-        (scores[info.metric] for scores in baselines.values() if info.metric in scores),
+        (scores[info.metric] for scores in task.baselines.values() if info.metric in scores),
         default=None,
     )
-    return {
-        "task": config.task,
-        "budget": config.budget,
-        "kind": info.kind,
-        "metric": info.metric,
-        "seeds": seeds,
-        "examples": inputs["task"].summary["examples"],
-        "rows": rows,
-        "variants": variants,
-        "differences": _differences(rows, sums, info, settings),
-        "baselines": baselines,
-        "beats_baselines": None if trivial is None else found["low"] > trivial,
-        "chosen": best,
-        "headline": _headline(variants, info.metric, len(seeds)),
-    }
+    lowest = variants[first].estimates[info.metric].low
+    return EvaluateSummary(
+        task=config.task,
+        budget=config.budget,
+        kind=info.kind,
+        metric=info.metric,
+        seeds=tuple(seeds),
+        examples=task.examples,
+        rows=tuple(SeedRow(**row.model_dump(exclude={"files", "model"})) for row in rows),
+        variants=variants,
+        differences=_differences(rows, sums, info, settings),
+        baselines=task.baselines,
+        beats_baselines=None if trivial is None else lowest > trivial,
+        chosen=SeedRow(**best.model_dump(exclude={"files", "model"})),
+        headline=_headline(variants, info.metric, len(seeds)),
+    )
+
+
+EVALUATE = StageType("evaluate", 3, compare_variants, EvaluateSummary, resumes=True)
+
+
+class _ScoredSeed(SeedRow):
+    """A row with what only this stage needs: the stem of its files, and the model it describes."""
+
+    files: str
+    model: dict[str, Any]
+
+
+def input_name(stage: str, variant: str, number: int | None = None) -> str:
+    """The name of the input that a stage is for a variant; `number` is that of its upstream values
+    where a sweep tried several."""
+    return str(Title(stage, variant=variant, number=number))
 
 
 def _settings(config: CompareConfig, inputs: dict[str, Artifact], name: str) -> FinetuneConfig:
-    """What the sweep of a variant chose, or the config's own where there was none."""
-    sweep = inputs.get(f"sweep/{name}")
-    if sweep is None:
-        return config.variants[name]
-    return FinetuneConfig.model_validate(sweep.summary["best"]["finetune"])
+    """The settings that the sweep of a variant chose, or the config's where there was none."""
+    sweep = inputs.get(input_name("sweep", name))
+    return config.variants[name] if sweep is None else SweepSummary.of(sweep).best.finetune
 
 
-def source_of(inputs: dict[str, Artifact], of: str, name: str) -> Artifact:
+def source_of(inputs: dict[str, Artifact], stage: str, variant: str) -> Artifact:
     """The tokenizer or pretraining of a variant; where the sweep tried several, the winner's."""
-    found = inputs.get(f"{of}/{name}")
-    if found is not None:
-        return found
-    return inputs[f"{of}/{name}@{inputs[f'sweep/{name}'].summary['best']['upstream']}"]
+    only = inputs.get(input_name(stage, variant))
+    if only is not None:
+        return only
+    best = SweepSummary.of(inputs[input_name("sweep", variant)]).best
+    return inputs[input_name(stage, variant, best.upstream)]
 
 
 def _rows(
@@ -157,14 +182,14 @@ def _rows(
     seeds: list[int],
     scratch: Folder,
     context: Context,
-) -> list[dict[str, Any]]:
+) -> list[_ScoredSeed]:
     """One row a variant and seed, from earlier attempts or from Ray tasks of this one."""
     import ray
 
     score = ray.remote(
         num_cpus=context.compute.cpus_per_trial, num_gpus=context.compute.gpus_per_trial
     )(_score)
-    rows: list[dict[str, Any]] = []
+    rows: list[_ScoredSeed] = []
     pending: dict[Any, str] = {}
     for seed, name in itertools.product(seeds, config.variants):
         # The settings of an earlier attempt can differ: a sweep may have been built again.
@@ -173,7 +198,7 @@ def _rows(
         )
         done = f"{name}-{seed}-{asked}"
         if scratch.exists(f"{done}.json"):
-            rows.append(json.loads(scratch.read_bytes(f"{done}.json")))
+            rows.append(_ScoredSeed.model_validate_json(scratch.read_bytes(f"{done}.json")))
             continue
         task = score.remote(
             chosen[name],
@@ -186,7 +211,7 @@ def _rows(
             context.report,
         )
         pending[task] = done
-    metric = TaskInfo.of(inputs["task"]).metric
+    metric = TaskSummary.of(inputs["task"]).info.metric
     total = len(seeds) * len(config.variants)
     waiting = list(pending)
     while waiting:
@@ -198,9 +223,9 @@ def _rows(
             if mendable is not None:
                 raise UserError(f"{pending[ready[0]]}: {mendable}") from error
             raise
-        context.report.progress(len(rows), total, **{metric: rows[-1]["test"][metric]})
+        context.report.progress(len(rows), total, **{metric: rows[-1].test[metric]})
     order = list(config.variants)
-    return sorted(rows, key=lambda row: (order.index(row["variant"]), row["seed"]))
+    return sorted(rows, key=lambda row: (order.index(row.variant), row.seed))
 
 
 def _score(
@@ -211,7 +236,7 @@ def _score(
     scratch: Folder,
     done: str,
     report: Reporter,
-) -> dict[str, Any]:
+) -> _ScoredSeed:
     """Fine-tune with one seed in a Ray task; the row, and beside it predictions and weights."""
     name = f"{variant}-seed-{seed}"
     report.nested(name, {"variant": variant, "seed": seed, **config.model_dump(mode="json")})
@@ -231,53 +256,50 @@ def _score(
     )
     save_tensors(scratch, f"{done}.safetensors", model.state_dict())
     scratch.write_bytes(f"{done}.predictions", _json_lines(scores["test"].predictions))
-    row = {
-        "variant": variant,
-        "seed": seed,
-        "curve": curve,
-        **{split: {**found.metrics, "loss": found.loss} for split, found in scores.items()},
-        "mix": None if model.mix is None else list(model.mix.read().shares),
-        "model": describe(model),
-        "files": done,
-        "seconds": round(time.monotonic() - began, 1),
-    }
-    scratch.write_bytes(f"{done}.json", json.dumps(row).encode("utf-8"))
+    row = _ScoredSeed(
+        variant=variant,
+        seed=seed,
+        curve=tuple(curve),
+        **{split: {**each.metrics, "loss": each.loss} for split, each in scores.items()},
+        mix=None if model.mix is None else tuple(model.mix.read().shares),
+        model=describe(model),
+        files=done,
+        seconds=round(time.monotonic() - began, 1),
+    )
+    scratch.write_bytes(f"{done}.json", row.model_dump_json().encode("utf-8"))
     report.nested(name, {}, "FINISHED")
     report.flush()
     return row
 
 
 def _sums(
-    rows: list[dict[str, Any]], info: TaskInfo, task: Artifact, scratch: Folder
+    rows: list[_ScoredSeed], info: TaskInfo, task: Artifact, scratch: Folder
 ) -> dict[tuple[str, int], NDArray[np.float64]]:
-    """Of every row, what each test example adds to the metric: (N, k)."""
+    """The sums (N, k) that each test example adds to the metric, for every variant and seed."""
     examples = read(task, "test")
     return {
-        (row["variant"], row["seed"]): metrics.sums(
-            _predictions(scratch, row["files"]), examples, info
-        )
+        (row.variant, row.seed): metrics.sums(_predictions(scratch, row.files), examples, info)
         for row in rows
     }
 
 
 def _differences(
-    rows: list[dict[str, Any]],
+    rows: list[_ScoredSeed],
     sums: dict[tuple[str, int], NDArray[np.float64]],
     info: TaskInfo,
     settings: EvaluateConfig,
-) -> list[dict[str, Any]]:
+) -> tuple[PairedDifference, ...]:
     """Every pair of variants, first minus second: over seeds, and over test examples as well.
 
     The interval over seeds is Student's t and covers the luck of fine-tuning. The bootstrap draws
     test examples too, so that it covers which examples happen to be in the test split.
     """
-    names = list(dict.fromkeys(row["variant"] for row in rows))
-    found = []
+    names = list(dict.fromkeys(row.variant for row in rows))
+    differences = []
     for first, second in itertools.combinations(names, 2):
-        scores = [[row["test"][info.metric] for row in _of(rows, name)] for name in (first, second)]
+        scores = [[row.test[info.metric] for row in _of(rows, name)] for name in (first, second)]
         stacked = [
-            np.stack([sums[name, row["seed"]] for row in _of(rows, name)])
-            for name in (first, second)
+            np.stack([sums[name, row.seed] for row in _of(rows, name)]) for name in (first, second)
         ]
         drawn = paired_bootstrap(
             *stacked,
@@ -286,75 +308,67 @@ def _differences(
             resamples=settings.bootstrap_resamples,
         )
         old, new = float(np.mean(scores[1])), float(np.mean(scores[0]))
-        found.append(
-            {
-                "first": first,
-                "second": second,
-                "seeds": _plain(paired_difference(*scores)),
-                "bootstrap": {"low": drawn.low, "high": drawn.high, "p": drawn.p},
-                "error_reduction": error_reduction(old, new) if old < 1 else None,
-            }
+        differences.append(
+            PairedDifference(
+                first=first,
+                second=second,
+                seeds=paired_difference(*scores),
+                bootstrap=drawn,
+                error_reduction=error_reduction(old, new) if old < 1 else None,
+            )
         )
-    return found
+    return tuple(differences)
 
 
 def _keep(
-    rows: list[dict[str, Any]], best: dict[str, Any], inputs: dict[str, Artifact], output: Folder
+    rows: list[_ScoredSeed], best: _ScoredSeed, inputs: dict[str, Artifact], output: Folder
 ) -> None:
-    """The chosen model with all that prediction needs, and every prediction; scratch goes.
-
-    Rows lose what only this step needs.
-    """
+    """Keep the chosen model with all that prediction needs, and every prediction; scratch goes."""
     scratch = output / _SCRATCH
     where = [{"where": example.where} for example in read(inputs["task"], "test")]
     for row in rows:
-        predictions = _predictions(scratch, row["files"])
+        predictions = _predictions(scratch, row.files)
         lines = [{**a, **b} for a, b in zip(where, predictions, strict=True)]
-        name = f"predictions/{row['variant']}-seed-{row['seed']}.jsonl"
+        name = f"predictions/{row.variant}-seed-{row.seed}.jsonl"
         output.write_bytes(name, _json_lines(lines))
-    save_tensors(output, MODEL, load_tensors(scratch, f"{best['files']}.safetensors"))
-    output.write_bytes(DESCRIPTION, json.dumps(best["model"], indent=1).encode("utf-8"))
-    tokenizer = source_of(inputs, "tokenizer", best["variant"])
+    save_tensors(output, MODEL, load_tensors(scratch, f"{best.files}.safetensors"))
+    output.write_bytes(DESCRIPTION, json.dumps(best.model, indent=1).encode("utf-8"))
+    tokenizer = source_of(inputs, "tokenizer", best.variant)
     output.write_bytes(TOKENIZER_FILE, tokenizer.folder.read_bytes(TOKENIZER_FILE))
-    for row in rows:
-        del row["files"], row["model"]
     scratch.remove()
 
 
-def _selection(inputs: dict[str, Artifact], name: str) -> dict[str, Any] | None:
-    """The score that selected the settings, which is not the one to report."""
-    sweep = inputs.get(f"sweep/{name}")
+def _selection(inputs: dict[str, Artifact], name: str) -> Selection | None:
+    sweep = inputs.get(input_name("sweep", name))
     if sweep is None:
         return None
-    best = sweep.summary["best"]
-    seed = sweep.record["config"]["sweep"]["seed"]
-    return {"score": best["score"], "trial": best["name"], "seed": seed}
+    best = SweepSummary.of(sweep).best
+    return Selection(score=best.score, trial=best.name, seed=best.seed)
 
 
-def _pretraining(pretrain: Artifact, settings: FinetuneConfig) -> dict[str, Any] | None:
-    """What the weights cost that the variant began with; None from random weights."""
+def _pretraining(pretrain: Artifact, settings: FinetuneConfig) -> PretrainingCost | None:
     if settings.initialisation == "random":
         return None
-    summary = pretrain.summary
-    return {
-        "objective": config_of(pretrain).objective.name,
-        "steps": summary["steps"],
-        "tokens": summary["tokens"],
-        "flops": summary["flops_per_token"] * summary["tokens"],
-        "parameters": summary["parameters"],
-        "fingerprint": pretrain.fingerprint,
-    }
+    summary = PretrainSummary.of(pretrain)
+    return PretrainingCost(
+        objective=summary.objective,
+        steps=None if summary.gradient is None else summary.gradient.steps,
+        tokens=summary.tokens,
+        flops=summary.flops,
+        parameters=summary.parameters,
+        fingerprint=pretrain.fingerprint,
+    )
 
 
-def _headline(variants: dict[str, Any], metric: str, num_seeds: int) -> str:
+def _headline(variants: dict[str, VariantResult], metric: str, num_seeds: int) -> str:
     scores = ", ".join(
-        f"{name} {found['estimates'][metric]['mean']:.1%}" for name, found in variants.items()
+        f"{name} {result.estimates[metric].mean:.1%}" for name, result in variants.items()
     )
     return f"test {metric.replace('_', ' ')}: {scores} ({num_seeds} seeds)"
 
 
-def _of(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    return [row for row in rows if row["variant"] == name]
+def _of(rows: list[_ScoredSeed], name: str) -> list[_ScoredSeed]:
+    return [row for row in rows if row.variant == name]
 
 
 def _predictions(scratch: Folder, done: str) -> list[dict[str, Any]]:
@@ -364,7 +378,3 @@ def _predictions(scratch: Folder, done: str) -> list[dict[str, Any]]:
 
 def _json_lines(rows: list[dict[str, Any]]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode("utf-8")
-
-
-def _plain(value: Estimate) -> dict[str, float]:
-    return {"mean": value.mean, "low": value.low, "high": value.high, "count": value.count}

@@ -34,7 +34,7 @@ _BLOCK, _TOKEN = 22, 23  # streams of the generator
 
 @dataclass(frozen=True)
 class Prompt:
-    """The beginning that the model is given; `truth` follows it in the text."""
+    """A prompt, and `truth`, what follows it in the text."""
 
     instance: int
     ids: tuple[int, ...]
@@ -157,7 +157,7 @@ def _text(tokenizer: Tokenizer, ids: Sequence[int], end: int) -> str:
 
 
 def _added(tokenizer: Tokenizer, prompt: Sequence[int], new: Sequence[int], end: int) -> str:
-    """The text that `new` adds to that of the prompt, blanks included."""
+    """The text that `new` adds to the prompt, blanks included."""
     before = _text(tokenizer, prompt, end)
     whole = _text(tokenizer, [*prompt, *new], end)
     if whole.startswith(before):

@@ -9,8 +9,6 @@ B batch, T sequence
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +19,7 @@ from rungwise.instances.causal import CausalBlocks
 from rungwise.instances.masked import MaskedBatch
 from rungwise.instances.masked_reader import MaskedReader
 from rungwise.instances.reader import InstanceReader
+from rungwise.instances.summary import InstancesSummary
 
 MOST_INSTANCES = 2048  # that a page looks at
 _ROWS_AT_ONCE = 512
@@ -87,10 +86,10 @@ def most_frequent_share(
 
 
 def _first_files(instances: Artifact, count: int) -> Artifact:
+    summary = InstancesSummary.of(instances)
     kept, held = [], 0
-    for row in instances.summary["files"]:
-        if row["split"] == "validation" and held < count:
+    for row in summary.files_of("validation"):
+        if held < count:
             kept.append(row)
-            held += row["instances"]
-    record = {**instances.record, "summary": {**instances.summary, "files": kept}}
-    return dataclasses.replace(instances, record=record)
+            held += row.instances
+    return summary.model_copy(update={"files": tuple(kept)}).replacing_that_of(instances)

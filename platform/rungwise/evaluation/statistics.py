@@ -101,7 +101,7 @@ def paired_bootstrap(
     both = np.stack([first, second]).astype(np.float64)
     sums = np.moveaxis(both, 2, 0).reshape(examples, -1)  # (N, 2 S k)
     observed = float(np.mean(_difference(both.sum(axis=2), value)))
-    found = np.empty(resamples)
+    drawn = np.empty(resamples)
     # A mean over S drawn seeds varies by (S - 1) / S of what the mean over S new ones would.
     stretch = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 1.0
     rows = max(1, _CHUNK // examples)
@@ -112,10 +112,10 @@ def paired_bootstrap(
         shares = _counts(of_seeds, seeds, count) / seeds
         middle = by_seed.mean(axis=1)
         luck = (shares * by_seed).sum(axis=1) - middle
-        found[begin : begin + count] = middle + stretch * luck
-    low, high = np.quantile(found, [0.025, 0.975])
+        drawn[begin : begin + count] = middle + stretch * luck
+    low, high = np.quantile(drawn, [0.025, 0.975])
     # One is added to each count, so that no p is 0 (Davison and Hinkley 1997, sec. 4.2).
-    tails = [(np.sum(found <= 0) + 1), (np.sum(found >= 0) + 1)]
+    tails = [(np.sum(drawn <= 0) + 1), (np.sum(drawn >= 0) + 1)]
     p = min(1.0, 2 * float(min(tails)) / (resamples + 1))
     return Difference(observed, float(low), float(high), p)
 
@@ -152,6 +152,6 @@ def _counts(rng: np.random.Generator, things: int, resamples: int) -> NDArray[np
 def _difference(
     totals: NDArray[np.floating], value: Callable[[NDArray[np.floating]], NDArray[np.floating]]
 ) -> NDArray[np.floating]:
-    """Of the metrics of two variants, whose sums are (2, ..., k)."""
+    """First minus second metric of two variants, whose sums are (2, ..., k)."""
     of_first, of_second = value(totals)
     return of_first - of_second

@@ -62,7 +62,7 @@ class Passage:
 
     @property
     def first_right(self) -> int:
-        """Of how many tokens the first guess was right."""
+        """The number of tokens whose first guess was right."""
         return sum(seen.first == seen.text for seen in self.tokens)
 
 

@@ -9,19 +9,26 @@ A sign agrees or disagrees only where the interval of ours leaves out 0; else it
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict
 
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config
 from rungwise.core.context import Context
 from rungwise.core.errors import ConfigError
+from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
+from rungwise.core.summary import Part, Summary
+from rungwise.core.tables import csv_bytes
 from rungwise.evaluation.published import TABLES, PublishedConfig
-from rungwise.evaluation.statistics import Estimate, paired_difference, sign_agreement
+from rungwise.evaluation.statistics import (
+    Agreement,
+    Estimate,
+    paired_difference,
+    sign_agreement,
+)
+from rungwise.evaluation.summary import EvaluateSummary
 
 
 class TableConfig(Config):
@@ -31,55 +38,103 @@ class TableConfig(Config):
     columns: dict[str, str | None]
 
 
-def run(
-    config: TableConfig, inputs: dict[str, Artifact], output: Folder, context: Context
-) -> dict[str, Any]:
-    """Write `table.csv`, `differences.csv`, `budgets.csv` and `table.md`.
+class Score(Part):
+    """The judged test score of a variant on a task: mean over seeds with its 95 % interval, beside
+    the best trivial baseline."""
 
-    Inputs: evaluate/TASK and evaluate/TASK/BUDGET, and pretrain/SYSTEM.
-    """
+    task: str
+    variant: str
+    metric: str
+    mean: float
+    low: float
+    high: float
+    count: int
+    baseline: str | None
+    baseline_score: float | None
+
+
+class BudgetScore(Score):
+    """The same at a number of labelled examples."""
+
+    budget: int
+
+
+class Step(Part):
+    """A variant minus the one above it, over seeds and with test examples drawn as well; beside it
+    the published difference in points, and whether the signs agree."""
+
+    task: str
+    variant: str
+    minus: str
+    mean: float
+    low: float
+    high: float
+    count: int
+    bootstrap_low: float
+    bootstrap_high: float
+    p: float
+    published_points: float | None
+    sign: Agreement | None
+
+
+class Reference(Part):
+    """The published table that stands beside ours."""
+
+    table: str
+    source: str
+
+
+class TableSummary(Summary):
+    """The rows of all tables."""
+
+    scores: tuple[Score, ...]
+    differences: tuple[Step, ...]
+    budgets: tuple[BudgetScore, ...]
+    published: Reference | None
+
+
+def build_table(
+    config: TableConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> TableSummary:
+    """Write `table.csv`, `differences.csv`, `budgets.csv` and `table.md` of the evaluations."""
     _check(config)
-    evaluated = [found.summary for found in inputs.values() if found.stage == "evaluate"]
-    whole = {found["task"]: found for found in evaluated if found["budget"] is None}
-    scores = [_scores(found) for found in whole.values()]
-    steps = [step for found in whole.values() for step in _steps(config, found)]
+    evaluated = [EvaluateSummary.of(artifact) for artifact in inputs.values()]
+    whole = [each for each in evaluated if each.budget is None]
+    scores = [score for each in whole for score in _scores(each)]
+    steps = [step for each in whole for step in _steps(config, each)]
     budgets = [
-        {"budget": found["budget"] or found["examples"]["train"], **row}
-        for found in evaluated
-        for row in _scores(found)
+        BudgetScore(**score.model_dump(), budget=each.budget or each.examples.train)
+        for each in evaluated
+        for score in _scores(each)
     ]
-    budgets.sort(key=lambda row: (row["task"], row["variant"], row["budget"]))
-    flat = [row for rows in scores for row in rows]
-    for name, rows in (("table", flat), ("differences", steps), ("budgets", budgets)):
-        output.write_bytes(f"{name}.csv", _csv(rows))
-    output.write_bytes("table.md", markdown(flat, steps, config).encode("utf-8"))
-    resolved = [step for step in steps if step["sign"] not in (None, "unresolved")]
-    signs = [step for step in steps if step["sign"] is not None]
-    agree = sum(step["sign"] == "agrees" for step in signs)
+    budgets.sort(key=lambda row: (row.task, row.variant, row.budget))
+    for name, rows in (("table", scores), ("differences", steps), ("budgets", budgets)):
+        output.write_bytes(f"{name}.csv", csv_bytes([row.model_dump() for row in rows]))
+    output.write_bytes("table.md", markdown(scores, steps, config).encode("utf-8"))
+    resolved = [step for step in steps if step.sign not in (None, "unresolved")]
+    signs = [step for step in steps if step.sign is not None]
+    agree = sum(step.sign == "agrees" for step in signs)
     compared = (
         f"; of {len(signs)} published differences {len(resolved)} resolved here, {agree} agree"
         if signs
         else ""
     )
-    variants = list(dict.fromkeys(row["variant"] for row in flat))
-    return {
-        "scores": flat,
-        "differences": steps,
-        "budgets": budgets,
-        "pretraining": {
-            name.partition("/")[2]: _cost(found)
-            for name, found in inputs.items()
-            if found.stage == "pretrain"
-        },
-        "published": None
-        if config.published is None
-        else {
-            "table": config.published.table,
-            "source": TABLES[config.published.table].source,
-        },
-        "show": ["table.csv", "differences.csv", "budgets.csv", "table.md"],
-        "headline": f"{len(variants)} variants, {len(whole)} tasks{compared}",
-    }
+    variants = {score.variant for score in scores}
+    reference = None
+    if config.published is not None:
+        table = config.published.table
+        reference = Reference(table=table, source=TABLES[table].source)
+    return TableSummary(
+        scores=tuple(scores),
+        differences=tuple(steps),
+        budgets=tuple(budgets),
+        published=reference,
+        show=("table.csv", "differences.csv", "budgets.csv", "table.md"),
+        headline=f"{len(variants)} variants, {len(whole)} tasks{compared}",
+    )
+
+
+TABLE = StageType("table", 2, build_table, TableSummary)
 
 
 def _check(config: TableConfig) -> None:
@@ -94,58 +149,46 @@ def _check(config: TableConfig) -> None:
             )
 
 
-def _scores(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    metric = found["metric"]
-    trivial = {
-        name: values[metric] for name, values in found["baselines"].items() if metric in values
-    }
-    best = max(trivial, key=lambda name: trivial[name], default=None)
+def _scores(evaluated: EvaluateSummary) -> list[Score]:
+    baseline, value = evaluated.best_trivial() or (None, None)
     return [
-        {
-            "task": found["task"],
-            "variant": name,
-            "metric": metric,
-            **variant["estimates"][metric],
-            "baseline": best,
-            "baseline_score": None if best is None else trivial[best],
-        }
-        for name, variant in found["variants"].items()
+        Score(
+            task=evaluated.task,
+            variant=name,
+            metric=evaluated.metric,
+            **asdict(variant.estimates[evaluated.metric]),
+            baseline=baseline,
+            baseline_score=value,
+        )
+        for name, variant in evaluated.variants.items()
     ]
 
 
-def _steps(config: TableConfig, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _steps(config: TableConfig, evaluated: EvaluateSummary) -> list[Step]:
     """Each variant minus the one above it."""
-    metric = found["metric"]
-    scores = {
-        name: [row["test"][metric] for row in found["rows"] if row["variant"] == name]
-        for name in found["variants"]
-    }
-    drawn = {(each["first"], each["second"]): each for each in found["differences"]}
+    drawn = {(each.first, each.second): each.bootstrap for each in evaluated.differences}
     steps = []
-    for above, name in itertools.pairwise(found["variants"]):
-        ours = paired_difference(scores[name], scores[above])
-        published = _published(config, found["task"], above, name)
-        both = drawn[above, name]["bootstrap"]  # above minus name: turned around here
+    for above, name in itertools.pairwise(evaluated.variants):
+        ours = paired_difference(evaluated.scores_of(name), evaluated.scores_of(above))
+        published = _published(config, evaluated.task, above, name)
+        both = drawn[above, name]  # above minus name: turned around here
         steps.append(
-            {
-                "task": found["task"],
-                "variant": name,
-                "minus": above,
-                "mean": ours.mean,
-                "low": ours.low,
-                "high": ours.high,
-                "count": ours.count,
-                "bootstrap_low": -both["high"],
-                "bootstrap_high": -both["low"],
-                "p": both["p"],
-                "published_points": published,
-                "sign": None if published is None else _sign(published, ours),
-            }
+            Step(
+                task=evaluated.task,
+                variant=name,
+                minus=above,
+                **asdict(ours),
+                bootstrap_low=-both.high,
+                bootstrap_high=-both.low,
+                p=both.p,
+                published_points=published,
+                sign=None if published is None else _sign(published, ours),
+            )
         )
     return steps
 
 
-def _sign(published: float, ours: Estimate) -> str | None:
+def _sign(published: float, ours: Estimate) -> Agreement | None:
     return sign_agreement(published, ours) if published else None
 
 
@@ -161,23 +204,12 @@ def _published(config: TableConfig, task: str, above: str, name: str) -> float |
     return None if old is None or new is None else round(new - old, 1)
 
 
-def _cost(pretrain: Artifact) -> dict[str, float]:
-    summary = pretrain.summary
-    return {
-        "parameters": summary["parameters"],
-        "steps": summary["steps"],
-        "tokens": summary["tokens"],
-        "flops": summary["flops_per_token"] * summary["tokens"],
-        "validation_loss": summary["final_validation_loss"],
-    }
-
-
-def markdown(scores: list[dict[str, Any]], steps: list[dict[str, Any]], config: TableConfig) -> str:
+def markdown(scores: Sequence[Score], steps: Sequence[Step], config: TableConfig) -> str:
     """The table as people write it: variants down, tasks across, and under it the differences."""
-    tasks = list(dict.fromkeys(row["task"] for row in scores))
-    variants = list(dict.fromkeys(row["variant"] for row in scores))
-    cells = {(row["variant"], row["task"]): row for row in scores}
-    metric = {row["task"]: row["metric"] for row in scores}
+    tasks = list(dict.fromkeys(row.task for row in scores))
+    variants = list(dict.fromkeys(row.variant for row in scores))
+    cells = {(row.variant, row.task): row for row in scores}
+    metric = {row.task: row.metric for row in scores}
     lines = [
         "Ours: mean [95 % interval] over seeds, in percent.",
         "",
@@ -192,15 +224,15 @@ def markdown(scores: list[dict[str, Any]], steps: list[dict[str, Any]], config: 
             "best trivial baseline",
             *(
                 ""
-                if row["baseline"] is None
-                else f"{100 * row['baseline_score']:.1f} ({row['baseline']})"
+                if row.baseline is None or row.baseline_score is None
+                else f"{100 * row.baseline_score:.1f} ({row.baseline})"
                 for row in first.values()
             ),
         )
     )
     if not steps:
         return "\n".join(lines) + "\n"
-    shown = {(step["variant"], step["task"]): step for step in steps}
+    shown = {(step.variant, step.task): step for step in steps}
     lines += [
         "",
         "Differences from the row above, in points, seed by seed"
@@ -216,26 +248,17 @@ def markdown(scores: list[dict[str, Any]], steps: list[dict[str, Any]], config: 
     return "\n".join(lines) + "\n"
 
 
-def _interval(row: Mapping[str, Any]) -> str:
-    return f"{100 * row['mean']:.1f} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
+def _interval(row: Score) -> str:
+    return f"{100 * row.mean:.1f} [{100 * row.low:.1f}, {100 * row.high:.1f}]"
 
 
-def _difference(step: Mapping[str, Any]) -> str:
-    ours = f"{100 * step['mean']:+.1f} [{100 * step['low']:+.1f}, {100 * step['high']:+.1f}]"
-    if step["published_points"] is None:
+def _difference(step: Step) -> str:
+    ours = f"{100 * step.mean:+.1f} [{100 * step.low:+.1f}, {100 * step.high:+.1f}]"
+    if step.published_points is None:
         return ours
-    sign = f", {step['sign']}" if step["sign"] else ""
-    return f"{ours} (published {step['published_points']:+.1f}{sign})"
+    sign = f", {step.sign}" if step.sign else ""
+    return f"{ours} (published {step.published_points:+.1f}{sign})"
 
 
 def _line(*cells: str) -> str:
     return "| " + " | ".join(cells) + " |"
-
-
-def _csv(rows: list[dict[str, Any]]) -> bytes:
-    text = io.StringIO(newline="")
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return text.getvalue().encode("utf-8")

@@ -16,7 +16,8 @@ from rungwise.models.encoders import LayeredEncoder, new_tokens_of
 from rungwise.models.family import Family
 from rungwise.models.objectives import Objective
 from rungwise.pretraining.pretrained import config_of
-from rungwise.tasks.examples import SPLITS, TaskInfo, read
+from rungwise.pretraining.summary import PretrainSummary
+from rungwise.tasks.examples import SPLITS, TaskInfo, TaskSummary, read
 from rungwise.tasks.items import Frame, Item
 from rungwise.tokenizer import load as load_tokenizer
 from rungwise.tokenizer import special_ids
@@ -53,10 +54,9 @@ def load_data(
     """
     from rungwise.tasks.kinds import encode
 
-    info = TaskInfo.of(task)
-    trained = config_of(pretrain)
+    info, trained = TaskSummary.of(task).info, config_of(pretrain)
     model, objective = trained.model, trained.objective
-    vocab_size: int = pretrain.summary["vocab_size"]
+    vocab_size = PretrainSummary.of(pretrain).vocab_size
     check(config, info, model, objective)
     splitter = load_tokenizer(tokenizer.folder)
     if (size := splitter.get_vocab_size(with_added_tokens=True)) != vocab_size:

@@ -23,6 +23,7 @@ from rungwise.instances.masked import MaskedBatch, MaskedConfig
 from rungwise.instances.masked_reader import MaskedReader
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.stage import TOKEN_COUNTS
+from rungwise.instances.summary import InstancesSummary
 
 _SHOWN = 3
 _DRAW = 21  # stream of the generator
@@ -70,7 +71,9 @@ def inspect(
     """
     reader = InstanceReader(instances, split)
     if len(reader) == 0:
-        splits = ", ".join(name for name, count in instances.summary["instances"].items() if count)
+        splits = ", ".join(
+            name for name, count in InstancesSummary.of(instances).instances if count
+        )
         raise UserError(f"--split {split}: no instances; there are instances of {splits}")
     if index is not None and not 0 <= index < len(reader):
         raise UserError(f"--index {index}: expected 0 to {len(reader) - 1} in {split}")

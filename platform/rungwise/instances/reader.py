@@ -21,7 +21,7 @@ from rungwise.instances.causal import CausalConfig
 from rungwise.instances.contexts import ContextBatch, ContextsConfig
 from rungwise.instances.kinds import config_of
 from rungwise.instances.rows import PaddedRows, joined, padded
-from rungwise.tokenizer import SpecialIds
+from rungwise.instances.summary import InstancesSummary
 
 CACHE_BYTES = 8 << 30
 
@@ -39,17 +39,18 @@ class InstanceReader:
         cache_bytes: int = CACHE_BYTES,
         cache_folder: Path | None = None,
     ) -> None:
-        files = [row for row in artifact.summary["files"] if row["split"] == split]
+        summary = InstancesSummary.of(artifact)
+        files = summary.files_of(split)
         self.config = config_of(artifact)
-        self.vocab_size: int = artifact.summary["vocab_size"]
-        self.special = SpecialIds.from_data(artifact.summary["special"])
-        self.rows_per_shard = np.array([row["instances"] for row in files], dtype=np.int64)
+        self.vocab_size = summary.vocab_size
+        self.special = summary.special
+        self.rows_per_shard = np.array([row.instances for row in files], dtype=np.int64)
         self._begin = np.concatenate([[0], np.cumsum(self.rows_per_shard)])
         self.store = ShardStore(
             artifact.folder,
-            [row["file"] for row in files],
-            [row["sha256"] for row in files],
-            [row["bytes"] for row in files],
+            [row.file for row in files],
+            [row.sha256 for row in files],
+            [row.bytes for row in files],
             cache_bytes=cache_bytes,
             cache_folder=cache_folder,
         )

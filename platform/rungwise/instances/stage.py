@@ -7,8 +7,10 @@ and stands for them all.
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,14 +20,18 @@ from numpy.typing import NDArray
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
 from rungwise.core.errors import DataError, UserError
+from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
+from rungwise.core.summary import PerSplit
 from rungwise.corpus.build import failure_text, raise_failure
+from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.instances.contexts import ContextsConfig
-from rungwise.instances.kinds import KINDS, AnyInstancesConfig
+from rungwise.instances.kinds import KINDS, AnyInstancesConfig, identity, outside
 from rungwise.instances.masked import MaskedConfig, masked_headline
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.shard_task import MARKERS, ShardSpec, ShardTask
-from rungwise.tokenizer import SpecialIds
+from rungwise.instances.summary import InstancesSummary, ShardFile
+from rungwise.tokenizer import TokenizerSummary
 
 MANIFEST = "manifest.json"
 TOKEN_COUNTS = "token_counts.npy"  # of the training split, by id
@@ -33,62 +39,80 @@ _SPLITS = ("train", "validation")
 _HISTOGRAM_SHARDS = 16  # each shard is a fair sample, so the first tell the token frequencies
 # Ray Data takes 0.1 to 0.2 s to schedule a task: this much text is some five seconds of work.
 _TASK_BYTES = 96e6
-_FACTS = ("file", "split", "sha256", "bytes", "documents", "instances", "tokens")
 
 
-def run(
+def build_instances(
     config: AnyInstancesConfig, inputs: dict[str, Artifact], output: Folder, context: Context
-) -> dict[str, Any]:
+) -> InstancesSummary:
     """Build every shard of both splits.
 
     Raises DataError if a shard breaks the contract, or holds one document while NSP is on, and
     ConfigError if the tokenizer lacks a special token that the kind needs.
     """
     if output.exists(MANIFEST):  # killed between the last shard and the record
-        return json.loads(output.read_bytes(MANIFEST))
+        summary = InstancesSummary.model_validate_json(output.read_bytes(MANIFEST))
+    else:
+        summary = _build_all(config, inputs, output, context)
+        output.write_bytes(MANIFEST, summary.model_dump_json().encode())
+        output.remove(MARKERS)
+    return summary.model_copy(update={"sha256": {row.file: row.sha256 for row in summary.files}})
+
+
+INSTANCES = StageType(
+    "instances",
+    4,
+    build_instances,
+    InstancesSummary,
+    identity=identity,
+    outside=outside,
+    resumes=True,
+)
+LONGER_INSTANCES = dataclasses.replace(INSTANCES, name="longer_instances")
+
+
+def _build_all(
+    config: AnyInstancesConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> InstancesSummary:
     corpus, tokenizer = inputs["corpus"], inputs["tokenizer"]
-    _enough_documents(config, corpus.summary["files"])
-    _phrases_there(config, corpus.summary)
+    text, vocabulary = CorpusSummary.of(corpus), TokenizerSummary.of(tokenizer)
+    _enough_documents(config, text.documents)
+    _phrases_there(config, text)
     task = ShardTask(
         config,
         corpus.folder,
         tokenizer.folder,
         output,
-        tokenizer.summary["vocab_size"],
-        SpecialIds.from_data(tokenizer.summary["special"]),
+        vocabulary.vocab_size,
+        vocabulary.special,
         context.compute.tokenizer_backend,
     )
-    specs = specs_of(config, corpus.summary["files"])
-    rows = _build(task, specs, context)
-    summary = _summary(task, specs, rows, output)
-    output.write_bytes(MANIFEST, json.dumps(summary).encode())
-    output.remove(MARKERS)
-    return summary
+    specs = specs_of(config, text.files)
+    return _summary(task, specs, _build(task, specs, context), output)
 
 
-def specs_of(config: AnyInstancesConfig, files: list[dict[str, Any]]) -> list[ShardSpec]:
+def specs_of(config: AnyInstancesConfig, files: Sequence[CorpusFile]) -> list[ShardSpec]:
     """The shards to build."""
     dupes = config.dupe_factor if isinstance(config, MaskedPairsConfig) else 1
     return [
         ShardSpec(
-            row["file"],
-            row["split"],
-            row["bytes"],
+            row.file,
+            row.split,
+            row.bytes,
             dupe,
-            histogram=dupe == 0 and _number_of(row["file"]) < _HISTOGRAM_SHARDS,
+            histogram=dupe == 0 and _number_of(row.file) < _HISTOGRAM_SHARDS,
         )
         for row in files
         for dupe in range(dupes)
-        if row["documents"]
+        if row.documents
     ]
 
 
-def _phrases_there(config: AnyInstancesConfig, corpus: dict[str, Any]) -> None:
+def _phrases_there(config: AnyInstancesConfig, corpus: CorpusSummary) -> None:
     if (
         isinstance(config, MaskedConfig)
         and config.masking.unit == "phrase"
         and config.mask_units.phrases is None
-        and not corpus.get("spans")
+        and not corpus.spans.total
     ):
         raise DataError(
             "instances.masking.unit is phrase, but the corpus holds no spans and "
@@ -97,14 +121,12 @@ def _phrases_there(config: AnyInstancesConfig, corpus: dict[str, Any]) -> None:
         )
 
 
-def _enough_documents(config: AnyInstancesConfig, files: list[dict[str, Any]]) -> None:
-    documents = {
-        split: sum(row["documents"] for row in files if row["split"] == split) for split in _SPLITS
-    }
-    if isinstance(config, MaskedPairsConfig) and min(documents.values()) < 2:
+def _enough_documents(config: AnyInstancesConfig, documents: PerSplit) -> None:
+    fewest = min(documents.train, documents.validation)
+    if isinstance(config, MaskedPairsConfig) and fewest < 2:
         raise DataError(
             f"next-sentence pairs need documents to draw B from, but the corpus holds "
-            f"{documents['train']} for training and {documents['validation']} held out; set "
+            f"{documents.train} for training and {documents.validation} held out; set "
             "instances.kind=masked_blocks (and pretrain.objective=mlm), or add documents"
         )
 
@@ -164,7 +186,7 @@ def _packed(specs: list[ShardSpec], cpus: int) -> list[list[ShardSpec]]:
 
 def _summary(
     task: ShardTask, specs: list[ShardSpec], rows: list[dict[str, Any]], output: Folder
-) -> dict[str, Any]:
+) -> InstancesSummary:
     config = task.config
     histogram = {
         split: _histogram((row for row in rows if row["split"] == split), task.vocab_size)
@@ -174,34 +196,29 @@ def _summary(
         np.save(stream, histogram["train"])
     totals = _totals(rows)
     statistics = KINDS[config.kind].statistics(totals, config)
-    per_split = {
-        split: sum(row["instances"] for row in rows if row["split"] == split) for split in _SPLITS
-    }
     headline = f"{totals['instances']:,} instances  {totals['tokens'] / 1e6:.1f} M tokens"
     if isinstance(config, MaskedConfig):
         headline += f"  {masked_headline(statistics)}"
+    files = tuple(ShardFile(**{key: row[key] for key in ShardFile.model_fields}) for row in rows)
+    instances = {s: sum(row.instances for row in files if row.split == s) for s in _SPLITS}
     text_bytes = {
         split: sum(s.text_bytes for s in specs if s.split == split and not s.dupe)
         for split in _SPLITS
     }
-    longest = (
-        {} if isinstance(config, ContextsConfig) else {"sequence_length": config.sequence_length}
+    return InstancesSummary(
+        kind=config.kind,
+        sequence_length=None if isinstance(config, ContextsConfig) else config.sequence_length,
+        files=files,
+        vocab_size=task.vocab_size,
+        special=task.special,
+        instances=PerSplit(**instances),
+        tokens=totals["tokens"],
+        text_bytes=PerSplit(**text_bytes),
+        statistics=statistics,
+        length_histogram=totals["length_histogram"],
+        unigram_entropy=entropy(histogram["validation"]),
+        headline=headline,
     )
-    return {
-        "kind": config.kind,
-        **longest,
-        "files": [{key: row[key] for key in _FACTS} for row in rows],
-        "sha256": {row["file"]: row["sha256"] for row in rows},
-        "vocab_size": task.vocab_size,
-        "special": task.special.as_data(),
-        "instances": per_split,
-        "tokens": totals["tokens"],
-        "text_bytes": text_bytes,  # in UTF-8, sentences joined by a blank
-        "statistics": {**statistics, "length_histogram": totals["length_histogram"]},
-        # Of held-out tokens, in nats: what the best guess without context would cost.
-        "unigram_entropy": entropy(histogram["validation"]),
-        "headline": headline,
-    }
 
 
 def _totals(rows: list[dict[str, Any]]) -> dict[str, Any]:

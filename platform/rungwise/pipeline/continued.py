@@ -1,7 +1,7 @@
 """Continued pretraining as stages: each step reads other text and begins with earlier weights.
 
     general ──> domain ──> task-adaptive ──> fine-tune                      (SPEC F11, K12)
-    pretrain    continued  continued, task_text
+    pretrain    corpus     task_text
 
 Howard & Ruder 2018 (arXiv:1801.06146) went on from general text to the task's; Gururangan et al.
 2020 (arXiv:2004.10964) put the domain between. A workflow takes as many steps as it likes:
@@ -23,16 +23,15 @@ from pydantic import model_validator
 from rungwise.core.config import Config
 from rungwise.core.errors import ConfigError
 from rungwise.core.stage import Stage
-from rungwise.corpus import stage as corpus
-from rungwise.corpus.sources import CorpusConfig, identity, outside
-from rungwise.instances import kinds
-from rungwise.instances import stage as instances
+from rungwise.core.title import Title
+from rungwise.corpus.sources import CorpusConfig
+from rungwise.corpus.stage import CORPUS
 from rungwise.instances.kinds import InstancesConfig
-from rungwise.pretraining import stage as pretraining
+from rungwise.instances.stage import INSTANCES
 from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig
 from rungwise.pretraining.initial import INITIAL
-from rungwise.tasks import task_text
-from rungwise.tasks.task_text import TaskTextConfig
+from rungwise.pretraining.stage import PRETRAIN
+from rungwise.tasks.task_text import TASK_TEXT, TaskTextConfig
 
 
 class ContinuedConfig(Config):
@@ -66,54 +65,26 @@ def continued_stages(
     `before` holds "tokenizer" and the "pretrain" to begin with; `task` is the task whose text a
     step with `task_text` reads. Raises ConfigError where that is missing.
     """
-    text = _text(config, name, task)
-    rows = Stage(
-        "instances",
-        3,
-        instances.run,
-        config.instances,
-        inputs={"corpus": text, "tokenizer": before["tokenizer"]},
-        identity=kinds.identity(config.instances),
-        outside=kinds.outside(config.instances),
-        resumes=True,
-        title=f"instances/{name}",
-    )
+    corpus = _text(config, name, task)
+    read = {"corpus": corpus, "tokenizer": before["tokenizer"]}
+    instances = INSTANCES.stage(config.instances, read, Title("instances", step=name))
     begun = before["pretrain"].config
     assert isinstance(begun, PretrainStageConfig), "pretrain is the stage of pretraining"
-    trained = Stage(
-        "pretrain",
-        1,
-        pretraining.run,
+    pretrain = PRETRAIN.stage(
         PretrainStageConfig(model=begun.model, pretrain=config.pretrain),
-        inputs={"instances": rows, INITIAL: before["pretrain"]},
-        resumes=True,
-        title=f"pretrain/{name}",
+        {"instances": instances, INITIAL: before["pretrain"]},
+        Title("pretrain", step=name),
     )
-    return {"corpus": text, "instances": rows, "pretrain": trained}
+    return {"corpus": corpus, "instances": instances, "pretrain": pretrain}
 
 
 def _text(config: ContinuedConfig, name: str, task: Stage | None) -> Stage:
     if config.corpus is not None:
-        return Stage(
-            "corpus",
-            2,
-            corpus.run,
-            config.corpus,
-            identity=identity(config.corpus),
-            outside=outside(config.corpus),
-            title=f"corpus/{name}",
-        )
+        return CORPUS.stage(config.corpus, title=Title("corpus", step=name))
     assert config.task_text is not None
     if task is None:
         raise ConfigError(
             f"the continued step {name} reads the text of a task, but this workflow has none; give "
             "it a corpus"
         )
-    return Stage(
-        "task_text",
-        1,
-        task_text.run,
-        config.task_text,
-        inputs={"task": task},
-        title=f"task_text/{name}",
-    )
+    return TASK_TEXT.stage(config.task_text, {"task": task}, Title("task_text", step=name))

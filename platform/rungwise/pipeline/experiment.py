@@ -1,33 +1,34 @@
-"""What fine-tuning adds to a recipe: variants, tasks and label budgets as stages.
+"""A whole experiment as stages: variants, tasks and label budgets.
 
     pretrain of each variant ──┬──> sweep of each variant and task ──┐
     task, whole and at budgets ┴───────────────────────────────────┴──> evaluate ──> table
                                                                              └──> register
 
-Variants that share stages share artifacts: a stage is known by its fingerprint, so the same
-pretraining is built once, whoever asks for it. Stages of one name are told apart by their titles.
+A recipe without tasks ends with the pretraining of every variant. Variants that share stages share
+artifacts: a stage is known by its fingerprint, so the same pretraining is built once, whoever asks
+for it. Stages of one name are told apart by their titles.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from rungwise import sweep
 from rungwise.core.config import validate, with_overrides
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stage import Stage
-from rungwise.evaluation import compare, table
+from rungwise.core.title import Title
+from rungwise.evaluation.compare import EVALUATE, CompareConfig, EvaluateConfig, input_name
+from rungwise.evaluation.table import TABLE, TableConfig
 from rungwise.finetune import FinetuneConfig, check
 from rungwise.pipeline.continued import continued_stages
 from rungwise.pipeline.recipe import Recipe, TaskEntry, need, planned_vocab_size, pretrain_stages
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.pretraining.estimate import Measures, dry_run
-from rungwise.serving import registry
-from rungwise.sweep import SweepStageConfig
-from rungwise.tasks import config as task_config
-from rungwise.tasks import stage as task_stage
+from rungwise.serving.registry import REGISTER
+from rungwise.sweep import SWEEP, SweepStageConfig, check_space, upstream_values
 from rungwise.tasks.config import ParagraphTaskConfig, TaskConfig
 from rungwise.tasks.examples import TaskInfo
+from rungwise.tasks.stage import TASK
 
 # What a variant may change. The rest is the frame in which variants are compared.
 _OF_A_VARIANT = (
@@ -42,28 +43,7 @@ _OF_A_VARIANT = (
     "finetune",
     "sweep",
 )
-
-
-class _Stages:
-    """The stages of a run in order, inputs first, each once."""
-
-    def __init__(self) -> None:
-        self.by_title: dict[str, Stage] = {}
-        self._by_fingerprint: dict[str, Stage] = {}
-
-    def add(self, stage: Stage, title: str) -> Stage:
-        """`stage` under `title`, or the one that is there already and would build the same."""
-        known = self._by_fingerprint.get(stage.fingerprint)
-        if known is not None:
-            return known
-        inputs = {name: self._known(source) for name, source in stage.inputs.items()}
-        added = replace(stage, inputs=inputs, title=title)
-        assert title not in self.by_title, f"two stages called {title}"
-        self.by_title[title] = self._by_fingerprint[added.fingerprint] = added
-        return added
-
-    def _known(self, stage: Stage) -> Stage:
-        return self._by_fingerprint[stage.fingerprint]
+_READ_OF_A_VARIANT = ("tokenizer", "pretrain")  # by fine-tuning
 
 
 def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
@@ -71,92 +51,192 @@ def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
 
     Raises ConfigError where blocks are missing or a variant does not fit.
     """
-    need(recipe, "fine-tunes", "model", "pretrain", "tasks", "variants", "finetune", "evaluate")
-    assert recipe.evaluate
-    stages = _Stages()
-    variants = {name: _variant(recipe, name) for name in recipe.variants}
-    for name, adapted in variants.items():
-        for entry in recipe.tasks.values():
-            _check_use(finetune_config(adapted, recipe, entry, name), adapted, entry)
-    # Mistakes in labelled files are found before anything is trained.
-    for task, entry in recipe.tasks.items():
-        if not isinstance(entry.data, ParagraphTaskConfig):
-            for where, data in _at_budgets(recipe.evaluate, task, entry.data).items():
-                stages.add(_task(data, task, {}), f"task/{where}")
-    _check_seeds(recipe.evaluate, variants)
-    if recipe.match_pretraining == "flops":
-        variants = _matched(variants)
-    first = next(iter(variants))
-    tried = {name: _upstream(recipe, adapted, name) for name, adapted in variants.items()}
-    pretrained: dict[str, list[dict[str, Stage]]] = {}
-    for name, alternatives in tried.items():
-        suffix = "" if name == first else f"/{name}"
-        pretrained[name] = [
-            {
-                of: stages.add(stage, of + suffix + (f"@{number}" if number else ""))
-                for of, stage in pretrain_stages(adapted).items()
-            }
-            for number, adapted in enumerate(alternatives)
-        ]
-    evaluated: dict[str, Stage] = {}
-    for task, entry in recipe.tasks.items():
-        labelled = {
-            where: stages.add(_task(data, task, pretrained[first][0]), f"task/{where}")
-            for where, data in _at_budgets(recipe.evaluate, task, entry.data).items()
-        }
-        whole = labelled[task]
-        used = {
-            name: [
-                _go_on(stages, adapted, f"{name}@{number}" if number else name, task, before, whole)
-                for number, (adapted, before) in enumerate(
-                    zip(tried[name], pretrained[name], strict=True)
+    need(recipe, "pretrains and compares", "model", "pretrain", "variants")
+    if recipe.tasks:
+        need(recipe, "fine-tunes", "finetune", "evaluate")
+    experiment = _Experiment(recipe)
+    experiment.read_labelled_files()
+    experiment.pretrain()
+    for task in recipe.tasks:
+        experiment.run_task(task)
+    if recipe.tasks:
+        experiment.tabulate()
+    return experiment.stages
+
+
+@dataclass(frozen=True)
+class _Pretrained:
+    """A pretraining of a variant, its stages by name. `number` is its place among the upstream
+    values that the sweep of the variant tries, None where it tries none."""
+
+    recipe: Recipe
+    number: int | None
+    stages: dict[str, Stage]
+
+
+class _Experiment:
+    """The stages of a recipe in order, inputs first, each once."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.stages: dict[str, Stage] = {}
+        self._by_fingerprint: dict[str, Stage] = {}
+        self._recipe = recipe
+        self._pretrained: dict[str, list[_Pretrained]] = {}
+        self._evaluated: list[Stage] = []
+        variants = {name: _variant(recipe, name) for name in recipe.variants}
+        for name, adapted in variants.items():
+            for entry in recipe.tasks.values():
+                _check_finetune(finetune_config(adapted, recipe, entry, name), adapted, entry)
+        if recipe.evaluate is not None:
+            _check_seeds(recipe.evaluate, variants)
+        self._variants = _matched(variants) if recipe.match_pretraining == "flops" else variants
+        self._first = next(iter(variants))
+
+    def read_labelled_files(self) -> None:
+        """Come before anything is trained, so that mistakes in the files are found at once."""
+        for task, entry in self._recipe.tasks.items():
+            if not isinstance(entry.data, ParagraphTaskConfig):
+                self._read(task)
+
+    def pretrain(self) -> None:
+        """Each variant, once for each of the upstream values that its sweep tries."""
+        for name, adapted in self._variants.items():
+            tried = _upstream(self._recipe, adapted, name) if self._recipe.tasks else [adapted]
+            titled = None if name == self._first else name
+            self._pretrained[name] = [
+                _Pretrained(
+                    changed,
+                    number if len(tried) > 1 else None,
+                    {
+                        of: self._add(stage, Title(of, variant=titled, number=number or None))
+                        for of, stage in pretrain_stages(changed).items()
+                    },
                 )
+                for number, changed in enumerate(tried)
             ]
-            for name in variants
-        }
+            if not self._recipe.tasks:
+                self._continue(name)
+
+    def run_task(self, task: str) -> None:
+        """Read a task, sweep and evaluate every variant on it, and register the first's model."""
+        labelled = self._read(task)
+        used = {name: self._continue(name, task, labelled[None]) for name in self._variants}
         swept = {
-            name: _sweep(stages, recipe, adapted, entry, f"{task}/{name}", used[name], whole)
-            for name, adapted in variants.items()
+            name: self._sweep(task, name, used[name], labelled[None])
+            for name, adapted in self._variants.items()
             if adapted.sweep is not None
         }
-        for budget, (where, data) in zip(
-            (None, *(recipe.evaluate.label_budgets or ())), labelled.items(), strict=True
-        ):
-            inputs = {"task": data}
-            for name in variants:
-                for number, of, after in _places(used[name]):
-                    inputs[f"{of}/{name}{after}"] = used[name][number][of]
-                if name in swept:
-                    inputs[f"sweep/{name}"] = swept[name]
-            config = compare.CompareConfig(
-                task=task,
-                budget=budget,
-                variants={
-                    name: finetune_config(adapted, recipe, entry, name)
-                    for name, adapted in variants.items()
-                },
-                evaluate=recipe.evaluate,
-            )
-            made = Stage("evaluate", 2, compare.run, config, inputs=inputs, resumes=True)
-            evaluated[where] = stages.add(made, f"evaluate/{where}")
-        if recipe.registry is not None:
-            made = Stage(
-                "register",
-                2,
-                registry.run,
-                recipe.registry.for_task(task),
-                inputs={**used[first][0], "task": whole, "evaluate": evaluated[task]},
-                place="driver",
-            )
-            stages.add(made, f"register/{task}")
-    listed = table.TableConfig(
-        published=recipe.evaluate.published,
-        columns={name: entry.published for name, entry in recipe.tasks.items()},
-    )
-    inputs = {f"evaluate/{where}": stage for where, stage in evaluated.items()}
-    inputs |= {f"pretrain/{name}": made[0]["pretrain"] for name, made in pretrained.items()}
-    stages.add(Stage("table", 1, table.run, listed, inputs=inputs), "table")
-    return stages.by_title
+        evaluated = [self._evaluate(task, budget, used, swept, labelled) for budget in labelled]
+        self._evaluated += evaluated
+        if self._recipe.registry is not None:
+            whole = {"task": labelled[None], "evaluate": evaluated[0]}
+            config = self._recipe.registry.for_task(task)
+            inputs = used[self._first][0].stages | whole
+            self._add(REGISTER.stage(config, inputs), Title("register", task=task))
+
+    def tabulate(self) -> None:
+        """All evaluations in one table."""
+        assert self._recipe.evaluate
+        config = TableConfig(
+            published=self._recipe.evaluate.published,
+            columns={name: entry.published for name, entry in self._recipe.tasks.items()},
+        )
+        inputs = {stage.shown: stage for stage in self._evaluated}
+        self._add(TABLE.stage(config, inputs), Title("table"))
+
+    def _add(self, stage: Stage, title: Title) -> Stage:
+        """`stage` under `title`, or the one that is there already and would build the same."""
+        known = self._by_fingerprint.get(stage.fingerprint)
+        if known is not None:
+            return known
+        inputs = {of: self._by_fingerprint[each.fingerprint] for of, each in stage.inputs.items()}
+        added = replace(stage, inputs=inputs, title=title)
+        assert added.shown not in self.stages, f"two stages called {title}"
+        self.stages[added.shown] = self._by_fingerprint[added.fingerprint] = added
+        return added
+
+    def _read(self, task: str) -> dict[int | None, Stage]:
+        """The task with all its examples, None, and at every label budget."""
+        data = self._recipe.tasks[task].data
+        inputs = {}
+        if isinstance(data, ParagraphTaskConfig):
+            inputs["corpus"] = self._pretrained[self._first][0].stages["corpus"]
+        assert self._recipe.evaluate
+        labelled: dict[int | None, Stage] = {}
+        for budget in (None, *(self._recipe.evaluate.label_budgets or ())):
+            config = data if budget is None else _with_budget(data, budget, task)
+            try:
+                stage = TASK.stage(config, inputs)
+            except UserError as error:
+                raise type(error)(f"tasks.{task}: {error}") from error
+            labelled[budget] = self._add(stage, Title("task", task=task, budget=budget))
+        return labelled
+
+    def _continue(
+        self, variant: str, task: str | None = None, data: Stage | None = None
+    ) -> list[_Pretrained]:
+        """The variant's pretraining after all steps of continued pretraining.
+
+        A step on the text of the task is another one for each task, and so is what follows it:
+        their titles name the task.
+        """
+        continued = []
+        for made in self._pretrained[variant]:
+            stages, of_task = made.stages, None
+            for step in made.recipe.continue_with:
+                config = made.recipe.continued_pretraining[step]
+                if config.task_text is not None:
+                    of_task = task
+                after = continued_stages(config, step, stages, data)
+                stages = stages | {
+                    of: self._add(
+                        stage, Title(of, step, of_task, variant, None, made.number or None)
+                    )
+                    for of, stage in after.items()
+                    if stage is not stages.get(of)
+                }
+            continued.append(replace(made, stages=stages))
+        return continued
+
+    def _sweep(self, task: str, variant: str, used: list[_Pretrained], data: Stage) -> Stage:
+        settings = self._variants[variant].sweep
+        assert settings
+        inputs = {"task": data} | {
+            str(Title(of, number=made.number)): made.stages[of]
+            for made in used
+            for of in _READ_OF_A_VARIANT
+        }
+        config = SweepStageConfig(finetune=self._finetune(task, variant), sweep=settings)
+        return self._add(SWEEP.stage(config, inputs), Title("sweep", task=task, variant=variant))
+
+    def _evaluate(
+        self,
+        task: str,
+        budget: int | None,
+        used: dict[str, list[_Pretrained]],
+        swept: dict[str, Stage],
+        labelled: dict[int | None, Stage],
+    ) -> Stage:
+        inputs = {"task": labelled[budget]}
+        for variant, tried in used.items():
+            for made in tried:
+                for of in _READ_OF_A_VARIANT:
+                    inputs[input_name(of, variant, made.number)] = made.stages[of]
+            if variant in swept:
+                inputs[input_name("sweep", variant)] = swept[variant]
+        assert self._recipe.evaluate
+        config = CompareConfig(
+            task=task,
+            budget=budget,
+            variants={name: self._finetune(task, name) for name in self._variants},
+            evaluate=self._recipe.evaluate,
+        )
+        title = Title("evaluate", task=task, budget=budget)
+        return self._add(EVALUATE.stage(config, inputs), title)
+
+    def _finetune(self, task: str, variant: str) -> FinetuneConfig:
+        entry = self._recipe.tasks[task]
+        return finetune_config(self._variants[variant], self._recipe, entry, variant)
 
 
 def finetune_config(
@@ -188,8 +268,8 @@ def _variant(recipe: Recipe, name: str) -> Recipe:
     return validate(Recipe, data, source=f"variants.{name}")
 
 
-def _check_seeds(evaluate: compare.EvaluateConfig, variants: dict[str, Recipe]) -> None:
-    """What a sweep has selected with must not be reported with."""
+def _check_seeds(evaluate: EvaluateConfig, variants: dict[str, Recipe]) -> None:
+    """Refuse seeds that a sweep has selected with, which must not be reported with."""
     for name, adapted in variants.items():
         if adapted.sweep is not None and adapted.sweep.seed in evaluate.seeds:
             raise ConfigError(
@@ -229,59 +309,6 @@ def _flops(adapted: Recipe) -> float:
     return dry_run(settings, measures, adapted.compute)["total_flops"]
 
 
-def _go_on(
-    stages: _Stages, adapted: Recipe, variant: str, task: str, before: dict[str, Stage], data: Stage
-) -> dict[str, Stage]:
-    """`before` with its pretrain stage replaced by the last step of continued pretraining.
-
-    A step on the text of the task is another one for each task, and so is what follows it: their
-    titles name the task.
-    """
-    now = before
-    own = False
-    for name in adapted.continue_with:
-        config = adapted.continued_pretraining[name]
-        made = continued_stages(config, name, now, data)
-        own = own or config.task_text is not None
-        suffix = f"{name}/{task}/{variant}" if own else f"{name}/{variant}"
-        now = now | {
-            of: stages.add(stage, f"{of}/{suffix}")
-            for of, stage in made.items()
-            if stage is not now.get(of)
-        }
-    return now
-
-
-def _sweep(
-    stages: _Stages,
-    recipe: Recipe,
-    adapted: Recipe,
-    entry: TaskEntry,
-    where: str,
-    used: list[dict[str, Stage]],
-    data: Stage,
-) -> Stage:
-    assert adapted.sweep
-    config = SweepStageConfig(
-        finetune=finetune_config(adapted, recipe, entry, where.rpartition("/")[2]),
-        sweep=adapted.sweep,
-    )
-    inputs = {"task": data}
-    for number, of, name in _places(used):
-        inputs[of + name] = used[number][of]
-    made = Stage("sweep", 2, sweep.run, config, inputs=inputs, resumes=True)
-    return stages.add(made, f"sweep/{where}")
-
-
-def _places(used: list[dict[str, Stage]]) -> list[tuple[int, str, str]]:
-    """What fine-tuning reads of each adapted: number, stage, and the end of the input's name."""
-    return [
-        (number, of, "" if len(used) == 1 else f"@{number}")
-        for number in range(len(used))
-        for of in ("tokenizer", "pretrain")
-    ]
-
-
 def _upstream(recipe: Recipe, adapted: Recipe, variant: str) -> list[Recipe]:
     """The recipe once for each combination of swept values of blocks before fine-tuning."""
     if adapted.sweep is None:
@@ -296,44 +323,15 @@ def _upstream(recipe: Recipe, adapted: Recipe, variant: str) -> list[Recipe]:
                 f"sweep.space.{key}: a sweep may vary keys of {', '.join(_OF_A_VARIANT[:-1])}; "
                 "numbers of labelled examples are evaluate.label_budgets"
             )
-    sweep.check_space(Recipe, data, before)
-    found = [
+    check_space(Recipe, data, before)
+    tried = [
         validate(Recipe, with_overrides(data, values), source=f"sweep of {variant}")
-        for values in sweep.upstream_values(adapted.sweep)
+        for values in upstream_values(adapted.sweep)
     ]
-    return found or [adapted]
+    return tried or [adapted]
 
 
-def _task(config: TaskConfig, task: str, pretrained: dict[str, Stage]) -> Stage:
-    """The task stage. Paragraphs are drawn from the corpus, that of the first variant.
-
-    Raises UserError naming the task where a path of it matches nothing.
-    """
-    inputs = {"corpus": pretrained["corpus"]} if isinstance(config, ParagraphTaskConfig) else {}
-    try:
-        found = task_config.outside(config)
-    except UserError as error:
-        raise type(error)(f"tasks.{task}: {error}") from error
-    return Stage(
-        "task",
-        2,
-        task_stage.run,
-        config,
-        inputs=inputs,
-        identity=task_config.identity(config),
-        outside=found,
-    )
-
-
-def _at_budgets(
-    evaluate: compare.EvaluateConfig, task: str, config: TaskConfig
-) -> dict[str, TaskConfig]:
-    """The task as it is, and at every label budget, by the end of its titles."""
-    smaller = {f"{task}/{n}": _with_budget(config, n, task) for n in evaluate.label_budgets or ()}
-    return {task: config} | smaller
-
-
-def _check_use(config: FinetuneConfig, adapted: Recipe, entry: TaskEntry) -> None:
+def _check_finetune(config: FinetuneConfig, adapted: Recipe, entry: TaskEntry) -> None:
     """Raise ConfigError where the model cannot be used so; what the labels decide comes later."""
     assert adapted.model
     assert adapted.pretrain

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from rungwise.core.context import ComputeConfig, Context, TrackingRun
 from rungwise.core.errors import UserError
 from rungwise.core.stage import GOES_ON, Planned
 from rungwise.core.storage import Folder, explained
+from rungwise.core.summary import Summary
 from rungwise.core.tracking import Tracker
 from rungwise.pipeline.display import Display
 
@@ -33,6 +35,7 @@ class Build:
     parent: str
     made_by: dict[str, Any]
     display: Display
+    recipe: Mapping[str, Any]
 
 
 class Job:
@@ -55,7 +58,7 @@ class Job:
         stage, build = self.row.stage, self._build
         self._check_room()
         reason = self.row.reason
-        if not stage.resumes:
+        if not stage.type.resumes:
             self._folder.remove()
         elif self._folder.names():  # of a driver, perhaps, that was waited for
             reason = GOES_ON
@@ -64,7 +67,7 @@ class Job:
             stage.shown,
             parent=build.parent,
             tags=source_tags(build.made_by)
-            | {"rungwise.core.stage": stage.name, "rungwise.fingerprint": stage.fingerprint}
+            | {"rungwise.stage": stage.name, "rungwise.fingerprint": stage.fingerprint}
             | {f"rungwise.input.{name}": each.fingerprint for name, each in self._inputs.items()},
             params=flatten(stage.config),
         )
@@ -77,14 +80,16 @@ class Job:
         from rungwise.core.board import BoardReporter
 
         stage = self.row.stage
-        context = Context(self._build.compute, BoardReporter(board, stage.shown))
+        context = Context(
+            self._build.compute, BoardReporter(board, stage.shown), recipe=self._build.recipe
+        )
         # A killed node's stage starts again by itself; an exception of the stage does not.
         task = ray.remote(num_cpus=_STAGE_CPUS, max_retries=2, retry_exceptions=False)(_call)
         self.task = task.options(name=stage.shown).remote(
-            stage.run, stage.config, self._inputs, self._folder, context
+            stage.type.run, stage.config, self._inputs, self._folder, context
         )
 
-    def run_here(self) -> dict[str, Any]:
+    def run_here(self) -> Summary:
         """Run a stage of the driver; its summary. UserError if the tracking server is away."""
         stage, build = self.row.stage, self._build
         run_id = build.tracker.run_id(self._key, timeout_seconds=60)
@@ -95,8 +100,8 @@ class Job:
                 "when the server is back"
             )
         tracking = TrackingRun(build.tracker.uri, run_id)
-        context = Context(build.compute, tracking=tracking)
-        return stage.run(stage.config, self._inputs, self._folder, context)
+        context = Context(build.compute, tracking=tracking, recipe=build.recipe)
+        return stage.type.run(stage.config, self._inputs, self._folder, context)
 
     def handle(self, event: dict[str, Any]) -> None:
         """Show and track what the stage told the board."""
@@ -118,27 +123,25 @@ class Job:
                 build.display.note(name, event["message"])
                 build.tracker.tags(self._key, {"rungwise.note": event["message"]})
 
-    def record(self, summary: dict[str, Any]) -> Artifact:
+    def record(self, summary: Summary) -> Artifact:
         """Write the record of the finished stage and end its MLflow run."""
         with explained(self._folder.uri):
             artifact = self._record(summary, time.monotonic() - self._clock)
         self._build.tracker.close(self._key, "FINISHED")
-        self._build.display.finish(self.row.stage.shown, "done", summary.get("headline", ""))
+        self._build.display.finish(self.row.stage.shown, "done", summary.headline)
         return artifact
 
     def end(self, status: str) -> None:
         """End the MLflow run of a stage that was not finished: FAILED or KILLED."""
         self._build.tracker.close(self._key, status)
 
-    def _record(self, summary: dict[str, Any], seconds: float) -> Artifact:
+    def _record(self, summary: Summary, seconds: float) -> Artifact:
         stage, tracker = self.row.stage, self._build.tracker
-        summary = dict(summary)
-        known = summary.pop("sha256", {})
-        show = summary.pop("show", [])
+        plain = summary.model_dump(mode="json")
         run_id = tracker.run_id(self._key, timeout_seconds=0.1)
         record = {
             "stage": stage.name,
-            "version": stage.version,
+            "version": stage.type.version,
             "label": self._build.label,
             "fingerprint": stage.fingerprint,
             "facts": stage.facts,
@@ -147,7 +150,8 @@ class Job:
                 name: {"stage": each.stage, "fingerprint": each.fingerprint}
                 for name, each in self._inputs.items()
             },
-            "summary": summary,
+            "summary": plain,
+            "recipe": dict(self._build.recipe),
             "started": self._started,
             "finished": _now(),
             "seconds": round(seconds, 3),
@@ -155,15 +159,15 @@ class Job:
             "ray_job_id": os.environ.get("RAY_JOB_ID"),
             "made_by": self._build.made_by,
         }
-        artifact = artifacts.finish(self._folder, record, known)
+        artifact = artifacts.finish(self._folder, record, summary.sha256)
         numbers = {
             f"summary/{name}": float(value)
-            for name, value in flatten(summary).items()
+            for name, value in flatten(plain).items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
         tracker.metrics(self._key, {"stage/seconds": seconds, **numbers}, step=0)
         tracker.artifact(self._key, str(artifact.folder.local(artifacts.RECORD)))
-        for name in show:
+        for name in summary.show:
             for target in (self._key, self._build.parent):
                 tracker.artifact(target, str(artifact.folder.local(name)))
         return artifact
@@ -188,7 +192,7 @@ def _call(
     inputs: dict[str, Artifact],
     output: Folder,
     context: Context,
-) -> dict[str, Any]:
+) -> Summary:
     try:
         return function(config, inputs, output, context)
     finally:

@@ -13,29 +13,26 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from rungwise import tokenizer
 from rungwise.core.config import Config
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stage import Stage
-from rungwise.core.tracking import TrackingConfig
-from rungwise.corpus import stage as corpus
-from rungwise.corpus.sources import CorpusConfig, identity, outside
+from rungwise.core.tracking import TrackingConfig, without_password
+from rungwise.corpus.sources import CorpusConfig
+from rungwise.corpus.stage import CORPUS
 from rungwise.evaluation.compare import EvaluateConfig
 from rungwise.finetune import FinetuneConfig
-from rungwise.instances import kinds
-from rungwise.instances import stage as instances
 from rungwise.instances.kinds import InstancesConfig
+from rungwise.instances.stage import INSTANCES, LONGER_INSTANCES
 from rungwise.models.config import ModelConfig
 from rungwise.pipeline.continued import ContinuedConfig
-from rungwise.pretraining import stage as pretraining
 from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig, with_objective
-from rungwise.report import page
-from rungwise.report.page import ReportConfig
+from rungwise.pretraining.stage import PRETRAIN
+from rungwise.report.page import REPORT, ReportConfig
 from rungwise.serving.registry import RegistryConfig
 from rungwise.sweep import SweepConfig
 from rungwise.tasks.config import TaskConfig
-from rungwise.tokenizer import TokenizerConfig
+from rungwise.tokenizer import TOKENIZER, TokenizerConfig
 from rungwise.training.curriculum import READ_BY_NAME
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -121,40 +118,22 @@ class Recipe(Config):
                 )
         return self
 
+    def resolved(self, root: str) -> dict[str, Any]:
+        """Every key as plain data, with this root and without a password, as a record keeps it."""
+        data: dict[str, Any] = self.model_dump(mode="json") | {"root": root}
+        if self.tracking.uri is not None:
+            data["tracking"]["uri"] = without_password(self.tracking.uri)
+        return data
+
 
 def instances_stages(recipe: Recipe) -> dict[str, Stage]:
     """Corpus, tokenizer, instances and longer ones if any; inputs come first."""
-    text = Stage(
-        name="corpus",
-        version=2,
-        run=corpus.run,
-        config=recipe.corpus,
-        identity=identity(recipe.corpus),
-        outside=outside(recipe.corpus),
-    )
-    words = Stage(
-        "tokenizer",
-        2,
-        tokenizer.run,
-        recipe.tokenizer,
-        inputs={"corpus": text},
-        identity=tokenizer.identity(recipe.tokenizer),
-        outside=tokenizer.outside(recipe.tokenizer),
-    )
-    stages = {stage.name: stage for stage in (text, words)}
-    built = {"instances": recipe.instances, "longer_instances": recipe.longer_instances}
-    for name, config in built.items():
-        if config is not None:
-            stages[name] = Stage(
-                name,
-                3,
-                instances.run,
-                config,
-                inputs={"corpus": text, "tokenizer": words},
-                identity=kinds.identity(config),
-                outside=kinds.outside(config),
-                resumes=True,
-            )
+    corpus = CORPUS.stage(recipe.corpus)
+    tokenizer = TOKENIZER.stage(recipe.tokenizer, {"corpus": corpus})
+    read = {"corpus": corpus, "tokenizer": tokenizer}
+    stages = {**read, "instances": INSTANCES.stage(recipe.instances, read)}
+    if recipe.longer_instances is not None:
+        stages["longer_instances"] = LONGER_INSTANCES.stage(recipe.longer_instances, read)
     return stages
 
 
@@ -164,15 +143,9 @@ def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
     assert recipe.model
     assert recipe.pretrain
     before = instances_stages(recipe)
-    trained = Stage(
-        "pretrain",
-        1,
-        pretraining.run,
-        PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain),
-        inputs={name: stage for name, stage in before.items() if name in READ_BY_NAME},
-        resumes=True,
-    )
-    return before | {"pretrain": trained}
+    config = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
+    read = {name: stage for name, stage in before.items() if name in READ_BY_NAME}
+    return before | {"pretrain": PRETRAIN.stage(config, read)}
 
 
 def check_training(recipe: Recipe) -> None:
@@ -199,7 +172,7 @@ def planned_vocab_size(recipe: Recipe) -> int:
 
 def report_stage(recipe: Recipe, before: dict[str, Stage]) -> Stage:
     """One page about all stages so far."""
-    return Stage("report", 2, page.run, recipe.report, inputs=before)
+    return REPORT.stage(recipe.report, before)
 
 
 def need(recipe: Recipe, does: str, *blocks: str) -> None:

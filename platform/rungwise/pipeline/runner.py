@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from rungwise.core.lease import Lease
 from rungwise.core.provenance import provenance
 from rungwise.core.stage import Planned, Stage, plan
 from rungwise.core.storage import Folder
+from rungwise.core.summary import Summary
 from rungwise.core.tracking import Tracker
 from rungwise.pipeline.display import Display
 from rungwise.pipeline.job import Build, Job, source_tags
@@ -56,12 +57,13 @@ def run(
     compute: ComputeConfig,
     tracker: Callable[[], Tracker],
     console: Console,
+    recipe: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Build what is missing of `stages` (in order, inputs first) below `root`.
 
-    `tracker` is called only if something must be built. A stage that fails takes only those with it
-    that need it; when the others are done, its error is raised: UserError for what the user can
-    mend, StageFailed for anything else a stage raises.
+    `tracker` is called only if something must be built; `recipe` is kept in the records. A stage
+    that fails takes only those with it that need it; when the others are done, its error is raised:
+    UserError for what the user can mend, StageFailed for anything else a stage raises.
     """
     began = time.monotonic()
     root.check_writable("root")
@@ -69,11 +71,11 @@ def run(
     with Display([stage.shown for stage in stages], console) as display:
         done = {row.stage.shown: row.artifact for row in rows if row.artifact}
         for name, artifact in done.items():
-            display.show(name, "cached", artifact.summary.get("headline", ""))
+            display.show(name, "cached", artifact.headline)
         if len(done) == len(rows):
             return Outcome(done, (), time.monotonic() - began, 0)
         parent = "run-" + fingerprint({row.stage.shown: row.stage.fingerprint for row in rows})
-        build = Build(label, compute, tracker(), parent, provenance(), display)
+        build = Build(label, compute, tracker(), parent, provenance(), display, recipe or {})
         return _build(rows, done, root, build, began)
 
 
@@ -204,12 +206,12 @@ class _Graph:
             if artifact := artifacts.load(folder):
                 self._leases.pop(name).release()
                 self.finished[name] = artifact
-                display.show(name, "cached", artifact.summary.get("headline", ""))
+                display.show(name, "cached", artifact.headline)
                 return
             read = {key: self.finished[source] for key, source in inputs.items()}
             job = self._running[name] = Job(row, folder, read, self._build)
             job.open()
-            if row.stage.place == "driver":
+            if row.stage.type.place == "driver":
                 self._finish(name, job.run_here())
             else:
                 job.submit(board)
@@ -237,7 +239,7 @@ class _Graph:
         if job := self._running.get(event["stage"]):
             job.handle(event)
 
-    def _finish(self, name: str, summary: dict[str, Any]) -> None:
+    def _finish(self, name: str, summary: Summary) -> None:
         if not self._leases[name].held():
             self._yield(name)
             return

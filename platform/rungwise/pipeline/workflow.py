@@ -58,7 +58,9 @@ def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> O
         return Tracker(uri, recipe.tracking.experiment, spool_folder(root))
 
     stages = stages_of(workflow, recipe)
-    return runner.run(stages, root, recipe.name, recipe.compute, tracker, console or Console())
+    kept = recipe.resolved(root.uri)
+    console = console or Console()
+    return runner.run(stages, root, recipe.name, recipe.compute, tracker, console, kept)
 
 
 def root_folder(root: str) -> Folder:

@@ -18,7 +18,7 @@ from rungwise.models.objectives import Objective
 from rungwise.training.config import GradientConfig
 
 
-def _kind(block: Any) -> str:
+def _kind(block: Any) -> str | None:
     """The tag of a `pretrain` block: `gradient` where it names none."""
     return block.get("kind", "gradient") if isinstance(block, dict) else getattr(block, "kind", "")
 

@@ -26,6 +26,7 @@ import torch
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig
 from rungwise.instances.kinds import AnyInstancesConfig, config_of
+from rungwise.instances.summary import InstancesSummary
 from rungwise.models.cross_entropy import MOST_LOGITS
 from rungwise.models.objectives import CarriesState
 from rungwise.models.transformer import recompute_activations
@@ -57,16 +58,15 @@ class Measures:
     @classmethod
     def of(cls, artifact: Artifact) -> Measures:
         """Those of instances that are built."""
-        summary = artifact.summary
-        count = sum(summary["instances"].values())
-        planned = cls.planned(config_of(artifact), summary["vocab_size"])
-        tokens = sum(row["tokens"] for row in summary["files"]) / count
+        summary = InstancesSummary.of(artifact)
+        planned = cls.planned(config_of(artifact), summary.vocab_size)
+        tokens = sum(row.tokens for row in summary.files) / summary.instances.total
         return cls(
             planned.vocab_size,
             planned.sequence_length,
             planned.masked_per_row,
             min(tokens, planned.sequence_length),
-            summary["instances"]["train"],
+            summary.instances.train,
         )
 
     @classmethod

@@ -27,12 +27,20 @@ from rungwise.core.context import ComputeConfig, Context, Reporter
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
 from rungwise.instances.order import OrderConfig
+from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.pretraining.initial import INITIAL, began_with, check_initial, load_initial
+from rungwise.pretraining.summary import Attempt, GradientRun, PretrainSummary, ReadLength
 from rungwise.training import checkpoint
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import GradientConfig
-from rungwise.training.curriculum import epochs_read, phases_of, read_in_turn, rows_per_epoch
+from rungwise.training.curriculum import (
+    epochs_read,
+    length_of,
+    phases_of,
+    read_in_turn,
+    rows_per_epoch,
+)
 from rungwise.training.loop import Execution, train, uses_bfloat16
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
@@ -44,9 +52,9 @@ _USER_ERROR = "user-error.txt"
 _GROWTH_SECONDS = 20.0
 
 
-def run(
+def pretrain_by_gradient(
     config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
-) -> dict[str, Any]:
+) -> PretrainSummary:
     """Train until the end and leave `model.safetensors`.
 
     Raises UserError if the instances do not fit the model or the loss stops being a number.
@@ -57,9 +65,8 @@ def run(
     identity = identity_of(config, inputs)
     value = _fit(config, inputs, output, identity, context)
     progress, costs = Progress(**value["progress"]), Costs(**value["costs"])
-    instances = read[-1][1]
-    vocab_size = instances.summary["vocab_size"]
-    model = build(config, vocab_size, meta=True)
+    instances = InstancesSummary.of(read[-1][1])
+    model = build(config, instances.vocab_size, meta=True)
     parameters = sum(p.numel() for p in model.parameters())
     first, last = progress.validation[0], progress.validation[-1]
     objective = config.objective
@@ -67,43 +74,44 @@ def run(
     accuracy = f"  {pair.key} accuracy {last[pair.accuracy_key]:.1%}" if pair else ""
     initial = inputs.get(INITIAL)
     before = f" from {first[part.loss_key]:.3f}" if initial else ""
-    return {
-        **({"began_with": began_with(model, initial)} if initial else {}),
-        "steps": progress.step,
-        "tokens": progress.tokens,
-        "history": progress.history,
-        "validation": progress.validation,
-        "timings": progress.timings,
-        "data": progress.data,
-        "data_hash": progress.data_hash,
-        "skipped_steps": progress.skipped,
-        "spikes": progress.spikes,
-        "attempts": progress.attempts,
-        "stopped_early": progress.step < settings.steps,
-        "parameters": parameters,
-        "device": value["device"],
-        "bfloat16": value["bfloat16"],
-        "parallel": compute.parallel if progress.attempts[-1]["workers"] > 1 else "one worker",
-        "vocab_size": vocab_size,
-        "model": config.model.model_dump(mode="json"),
-        "lengths": [
-            {"from_step": first, "sequence_length": artifact.summary["sequence_length"]}
-            for first, artifact in read
-        ],
-        "epochs": epochs_read(config.model, read, progress.step, settings.global_batch_size),
-        "final_train_loss": progress.history[-1]["loss"],
-        "final_validation_loss": last["loss"],
-        "final": last,
-        "unigram_entropy": instances.summary["unigram_entropy"],
-        "flops_per_token": progress.flops / max(1, progress.tokens),
-        "flops_rule": COUNTING_RULE,
-        # Over all attempts, without start-up and validation.
-        "tokens_per_second": totals(progress, costs)["tokens_per_second"],
-        "throughput": totals(progress, costs),
-        "headline": f"{parameters / 1e6:.1f} M parameters  validation {part.key} "
-        f"{last[part.loss_key]:.3f}{before} (unigram {instances.summary['unigram_entropy']:.2f})"
+    return PretrainSummary(
+        fitting="gradient",
+        model=config.model,
+        objective=objective.name,
+        parameters=parameters,
+        vocab_size=instances.vocab_size,
+        tokens=progress.tokens,
+        epochs=epochs_read(config.model, read, progress.step, settings.global_batch_size),
+        unigram_entropy=instances.unigram_entropy,
+        final=last,
+        seconds=progress.seconds,
+        began_with=began_with(model, initial) if initial else None,
+        gradient=GradientRun(
+            steps=progress.step,
+            history=tuple(progress.history),
+            validation=tuple(progress.validation),
+            timings=tuple(progress.timings),
+            data=tuple((step, digest) for step, digest in progress.data),
+            data_hash=progress.data_hash,
+            skipped_steps=tuple(progress.skipped),
+            spikes=tuple(progress.spikes),
+            attempts=tuple(Attempt(**row) for row in progress.attempts),
+            stopped_early=progress.step < settings.steps,
+            device=value["device"],
+            bfloat16=value["bfloat16"],
+            parallel=compute.parallel if progress.attempts[-1]["workers"] > 1 else "one worker",
+            lengths=tuple(
+                ReadLength(from_step=first_step, sequence_length=length_of(artifact))
+                for first_step, artifact in read
+            ),
+            flops_per_token=progress.flops / max(1, progress.tokens),
+            flops_rule=COUNTING_RULE,
+            throughput=totals(progress, costs),
+        ),
+        headline=f"{parameters / 1e6:.1f} M parameters  validation {part.key} "
+        f"{last[part.loss_key]:.3f}{before} (unigram {instances.unigram_entropy:.2f})"
         f"{accuracy}",
-    }
+    )
 
 
 def identity_of(config: PretrainStageConfig, inputs: Mapping[str, Artifact]) -> str:
@@ -137,20 +145,20 @@ def check_fit(
 def _check_instances(
     config: PretrainStageConfig, instances: Artifact, block: str, compute: ComputeConfig
 ) -> None:
-    settings, summary = _settings(config), instances.summary
-    kind, objective = summary["kind"], config.objective
+    settings, summary = _settings(config), InstancesSummary.of(instances)
+    kind, objective = summary.kind, config.objective
     if kind not in objective.reads:
         raise UserError(
             f"pretrain.objective is {objective.name}, which reads {block}.kind "
             f"{' or '.join(objective.reads)}, but the instances are {kind}; change one of them"
         )
-    length, longest = summary["sequence_length"], config.model.max_length
+    length, longest = length_of(instances), config.model.max_length
     if longest is not None and length > longest:
         raise UserError(
             f"model.max_position_embeddings is {longest}, but {block}.sequence_length is "
             f"{length}; raise the first or lower the second"
         )
-    count = summary["instances"]["train"]
+    count = summary.instances.train
     if settings.global_batch_size > count:
         longer = "longer " if block == "longer_instances" else ""
         raise UserError(
@@ -158,7 +166,7 @@ def _check_instances(
             f"{longer}training instances; lower it, or add text"
         )
     workers = compute.num_workers
-    held_out = min(settings.validation_instances, summary["instances"]["validation"])
+    held_out = min(settings.validation_instances, summary.instances.validation)
     if compute.parallel != "ddp" and held_out < workers:
         raise UserError(
             f"{block} have {held_out} rows for validation, too few for "
@@ -326,7 +334,7 @@ def pretrain(
 ) -> tuple[Progress, Costs]:
     """The loop on this worker; the leader writes `model.safetensors` at the end."""
     settings = _settings(config)
-    vocab_size = inputs["instances"].summary["vocab_size"]
+    vocab_size = InstancesSummary.of(inputs["instances"]).vocab_size
     initial = inputs.get(INITIAL)
     model = build(config, vocab_size)
     # The others are given the leader's weights, and a checkpoint of this run replaces them.
@@ -338,7 +346,7 @@ def pretrain(
         compute.keep_checkpoint_every_steps,
         group,
     )
-    count = inputs["instances"].summary["instances"]["train"]
+    count = InstancesSummary.of(inputs["instances"]).instances.train
     left_out = count - rows_per_epoch(config.model, count, settings.global_batch_size)
     if left_out and group.leads:
         report.note(

@@ -17,8 +17,6 @@ pooler, which fine-tuning puts its head on. A carried part was trained on an old
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -28,6 +26,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.models.family import Family
 from rungwise.models.objectives import Objective
 from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.summary import BeganWith, PretrainSummary
 from rungwise.training.checkpoint import MODEL, load_tensors
 
 INITIAL = "initial"  # the input of the stage
@@ -81,23 +80,24 @@ def load_initial(model: nn.Module, initial: Artifact) -> dict[str, Tensor]:
 
 def carried_by(pretrain: Artifact) -> list[str]:
     """The names of the tensors in the file of `pretrain` that are not of the model it trained."""
-    return pretrain.summary.get("began_with", {}).get("carried", [])
+    began_with = PretrainSummary.of(pretrain).began_with
+    return [] if began_with is None else list(began_with.carried)
 
 
-def began_with(model: nn.Module, initial: Artifact) -> dict[str, Any]:
-    """The record of the weights that a run began with, as plain data."""
+def began_with(model: nn.Module, initial: Artifact) -> BeganWith:
+    """The record of the weights that a run began with."""
     own, before = set(model.state_dict()), config_of(initial)
-    vocab_size = initial.summary["vocab_size"]
+    vocab_size = PretrainSummary.of(initial).vocab_size
     with torch.device("meta"):
         old = before.model.build(vocab_size, before.objective).state_dict()
     had = {*old, *carried_by(initial)}
-    return {
-        "fingerprint": initial.fingerprint,
-        "label": initial.label,
-        "objective": before.objective.name,
-        "fresh": sorted(own - had),
-        "carried": sorted(had - own),
-    }
+    return BeganWith(
+        fingerprint=initial.fingerprint,
+        label=initial.label,
+        objective=before.objective.name,
+        fresh=tuple(sorted(own - had)),
+        carried=tuple(sorted(had - own)),
+    )
 
 
 def config_of(pretrain: Artifact) -> PretrainStageConfig:

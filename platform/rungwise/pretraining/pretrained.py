@@ -6,10 +6,11 @@ from torch import nn
 
 from rungwise.core.artifact import Artifact, find_input
 from rungwise.core.errors import ConfigError
+from rungwise.instances.summary import InstancesSummary
 from rungwise.models.capabilities import LanguageModel, WordVectors
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.initial import carried_by, config_of
-from rungwise.tokenizer import SpecialIds
+from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.checkpoint import MODEL, load_tensors
 from rungwise.training.config import GradientConfig
 
@@ -21,7 +22,7 @@ def load_model(pretrain: Artifact, instances: Artifact | None = None) -> object:
     """
     config = config_of(pretrain)
     instances = instances or find_input(pretrain, "instances")
-    special = SpecialIds.from_data(instances.summary["special"])
+    special = InstancesSummary.of(instances).special
     match config.pretrain:
         case GradientConfig():
             return config.model.trained(load_module(pretrain), config.objective, special)
@@ -30,7 +31,7 @@ def load_model(pretrain: Artifact, instances: Artifact | None = None) -> object:
 def load_module(pretrain: Artifact) -> nn.Module:
     """The module that was trained by gradient, with its heads, in eval mode on the CPU."""
     config = config_of(pretrain)
-    module = config.model.build(pretrain.summary["vocab_size"], config.objective)
+    module = config.model.build(PretrainSummary.of(pretrain).vocab_size, config.objective)
     tensors = load_tensors(pretrain.folder, MODEL)
     for name in carried_by(pretrain):
         del tensors[name]

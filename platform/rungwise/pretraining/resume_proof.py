@@ -38,8 +38,10 @@ from rungwise.core.context import ComputeConfig, Context, SilentReporter
 from rungwise.core.errors import UserError
 from rungwise.core.provenance import provenance
 from rungwise.core.storage import Folder
+from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining import gradient
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
+from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.training.curriculum import READ_BY_NAME, first_longer_step, rows_per_epoch
 
 # The largest relative difference of a loss that counts as the same, with other workers: sums of
@@ -89,16 +91,16 @@ def prove_resume(
     disturbed = _run(config, read, changed, broken, "3 of 3, resumed", console)
     assert disturbed is not None
     certificate = {
-        **_compared(undisturbed, disturbed, same_workers=before == after),
+        **_compared(_gradient(undisturbed), _gradient(disturbed), same_workers=before == after),
         "workers": {"undisturbed": before, "until_the_kill": before, "after_it": after},
         "parallel": compute.parallel,
         "killed_at_step": kill_at,
-        "resumed_at_step": disturbed["attempts"][-1]["step"],
-        "steps": undisturbed["steps"],
-        "instances": inputs["instances"].summary["instances"]["train"],
+        "resumed_at_step": _gradient(disturbed).attempts[-1].step,
+        "steps": _gradient(undisturbed).steps,
+        "instances": InstancesSummary.of(inputs["instances"]).instances.train,
         "global_batch_size": settings.global_batch_size,
-        "epochs": undisturbed["epochs"],
-        "precision": _precision(undisturbed),
+        "epochs": undisturbed.epochs,
+        "precision": _precision(_gradient(undisturbed)),
         "seeds": {"pretrain": settings.seed, "kill": seed},
         "config": fingerprint({"config": config}),
         "instances_fingerprints": [artifact.fingerprint for artifact in read.values()],
@@ -116,7 +118,7 @@ def second_epoch(config: PretrainStageConfig, instances: Artifact) -> tuple[int,
     """Find the first and the last step of the second epoch at which a run can be killed."""
     settings = by_gradient(config.pretrain, "steps")
     size, steps = settings.global_batch_size, settings.steps
-    count = rows_per_epoch(config.model, instances.summary["instances"]["train"], size)
+    count = rows_per_epoch(config.model, InstancesSummary.of(instances).instances.train, size)
     longer_from = first_longer_step(steps, settings.longer_share)
     first, last = -(-count // size) + 1, min(2 * count // size, steps - 1, longer_from)
     if last < first:
@@ -128,30 +130,35 @@ def second_epoch(config: PretrainStageConfig, instances: Artifact) -> tuple[int,
     return first, last
 
 
-def _precision(summary: dict[str, Any]) -> str:
+def _gradient(summary: PretrainSummary) -> GradientRun:
+    assert summary.gradient is not None, "the proof is of a fit by gradient"
+    return summary.gradient
+
+
+def _precision(run: GradientRun) -> str:
     """Name what "auto" came to."""
-    return "bfloat16" if summary["bfloat16"] else "float32"
+    return "bfloat16" if run.bfloat16 else "float32"
 
 
-def _compared(one: dict[str, Any], other: dict[str, Any], same_workers: bool) -> dict[str, Any]:
+def _compared(one: GradientRun, other: GradientRun, same_workers: bool) -> dict[str, Any]:
     """Compare two runs step by step."""
     tolerance = 0.0 if same_workers else TOLERANCES[_precision(one)]
-    pairs = list(zip(one["history"], other["history"], strict=False))
+    pairs = list(zip(one.history, other.history, strict=False))
     difference = max(relative_difference(a["loss"], b["loss"]) for a, b in pairs)
-    steps_alike = [a["step"] for a in one["history"]] == [b["step"] for b in other["history"]]
-    differing = [a[0] for a, b in zip(one["data"], other["data"], strict=False) if a != b]
-    same_rows = one["data"] == other["data"]
+    steps_alike = [a["step"] for a in one.history] == [b["step"] for b in other.history]
+    differing = [a[0] for a, b in zip(one.data, other.data, strict=False) if a != b]
+    same_rows = one.data == other.data
     return {
         "verdict": "same" if same_rows and steps_alike and difference <= tolerance else "DIFFERENT",
         "same_instances_at_every_step": same_rows,
         "first_differing_step": differing[0] if differing else None,
-        "data_hash": {"undisturbed": one["data_hash"], "disturbed": other["data_hash"]},
+        "data_hash": {"undisturbed": one.data_hash, "disturbed": other.data_hash},
         "largest_relative_loss_difference": difference,
         "allowed_loss_difference": tolerance,
-        "bit_identical_losses": one["history"] == other["history"],
+        "bit_identical_losses": one.history == other.history,
         # Rows of [step, undisturbed, disturbed].
         "data_hash_by_step": [
-            [a[0], a[1], b[1]] for a, b in zip(one["data"], other["data"], strict=False)
+            [a[0], a[1], b[1]] for a, b in zip(one.data, other.data, strict=False)
         ],
         "loss_by_step": [[a["step"], a["loss"], b["loss"]] for a, b in pairs],
     }
@@ -183,7 +190,7 @@ def _run(
     title: str,
     console: Console,
     kill_at: int | None = None,
-) -> dict[str, Any] | None:
+) -> PretrainSummary | None:
     """Run the stage in a process of its own; return its summary, or None if it was killed."""
     began = time.monotonic()
     workers, total = compute.num_workers, by_gradient(config.pretrain, "steps").steps
@@ -229,7 +236,7 @@ def _run(
             if not result.exists():
                 log.seek(0)
                 raise UserError(f"a run of the proof failed: {_last_line(log.read())}")
-        return json.loads(result.read_text())
+        return PretrainSummary.model_validate_json(result.read_text())
 
 
 def kill_with_children(pid: int) -> None:
@@ -266,14 +273,14 @@ def _work(path: str) -> None:
     context = Context(compute, StepFile(job["steps"], job["hold_at"]))
     output = Folder.at(job["output"])
     with session(compute):
-        summary = gradient.run(
+        summary = gradient.pretrain_by_gradient(
             PretrainStageConfig.model_validate(job["config"]),
             inputs,
             output,
             context,
         )
     Folder.at(Path(job["result"]).parent).write_bytes(
-        Path(job["result"]).name, json.dumps(summary).encode()
+        Path(job["result"]).name, summary.model_dump_json().encode()
     )
 
 

@@ -6,23 +6,26 @@ gradient           steps on batches, on the workers of Ray Train  gradient.py
 
 from __future__ import annotations
 
-from typing import Any
-
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
+from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
-from rungwise.pretraining import gradient
 from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.gradient import pretrain_by_gradient
+from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.config import GradientConfig
 
 
-def run(
+def pretrain_model(
     config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
-) -> dict[str, Any]:
-    """Fit the model and leave its files; the summary.
+) -> PretrainSummary:
+    """Fit the model and leave its files.
 
     Raises UserError where the instances do not fit the model, or the fitting fails.
     """
     match config.pretrain:
         case GradientConfig():
-            return gradient.run(config, inputs, output, context)
+            return pretrain_by_gradient(config, inputs, output, context)
+
+
+PRETRAIN = StageType("pretrain", 2, pretrain_model, PretrainSummary, resumes=True)

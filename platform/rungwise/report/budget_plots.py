@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from rungwise.report import style
-from rungwise.report.compared import Compared, TaskResult, best_of
+from rungwise.report.compared import Compared, TaskResult
 from rungwise.report.formats import metric_axis
 
 _COLUMNS = 3
@@ -39,14 +38,17 @@ def budgets(compared: Compared) -> bytes:
 
 
 def _panel(axes: Axes, task: TaskResult) -> None:
-    counts = [found["examples"]["train"] for found in task.by_budget]
-    names = list(task.evaluated["variants"])
+    counts = [each.examples.train for each in task.by_budget]
+    names = list(task.evaluated.variants)
     span = max(counts) / min(counts)
     for place, name in enumerate(names):
         look = style.series(place)
-        estimates = [found["variants"][name]["estimates"][task.metric] for found in task.by_budget]
+        estimates = [each.variants[name].estimates[task.metric] for each in task.by_budget]
         mean, low, high = (
-            np.array([100 * each[of] for each in estimates]) for of in ("mean", "low", "high")
+            100 * np.array(values)
+            for values in zip(
+                *((each.mean, each.low, each.high) for each in estimates), strict=True
+            )
         )
         moved = span ** (_APART * (place - (len(names) - 1) / 2))
         axes.errorbar(
@@ -62,7 +64,7 @@ def _panel(axes: Axes, task: TaskResult) -> None:
             capsize=3,
             label=name,
         )
-    trivial = [best_of(_metric(found, task.metric)) for found in task.by_budget]
+    trivial = [each.best_trivial() for each in task.by_budget]
     values = [None if best is None else 100 * best[1] for best in trivial]
     if any(value is not None for value in values):
         axes.plot(
@@ -87,22 +89,18 @@ def _short(count: int) -> str:
     return f"{count}" if count < 1000 else f"{count / 1000:.3g}k"
 
 
-def _metric(found: Mapping[str, Any], metric: str) -> dict[str, float]:
-    return {name: each[metric] for name, each in found["baselines"].items() if metric in each}
-
-
 def mixed(compared: Compared) -> list[tuple[TaskResult, dict[str, np.ndarray]]]:
     """Tasks with the variants that learnt to mix layers: weights, a row a seed and a column a
     layer, the embeddings first."""
-    found = []
+    mixes = []
     for task in compared.tasks:
-        rows: dict[str, list[list[float]]] = {}
-        for row in task.evaluated["rows"]:
-            if row["mix"]:
-                rows.setdefault(row["variant"], []).append(row["mix"])
+        rows: dict[str, list[tuple[float, ...]]] = {}
+        for row in task.evaluated.rows:
+            if row.mix:
+                rows.setdefault(row.variant, []).append(row.mix)
         if rows:
-            found.append((task, {name: np.array(each) for name, each in rows.items()}))
-    return found
+            mixes.append((task, {name: np.array(each) for name, each in rows.items()}))
+    return mixes
 
 
 def mix(compared: Compared) -> bytes:

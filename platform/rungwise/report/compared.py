@@ -1,7 +1,7 @@
-"""What a run compares: the variants, and what was evaluated of each task at which label budget.
+"""The comparison of a run: its variants, and what was evaluated of each task at which label budget.
 
-Stages are found by what they are and by fingerprints, never by the form of their titles: two tasks
-or variants that share a stage share its artifact, which then stands under the title of the first.
+Stages are found by what they are and by fingerprints, never by their titles: two tasks or variants
+that share a stage share its artifact, which then stands under the title of the first.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rungwise.core.artifact import Artifact
-
-Summary = Mapping[str, Any]
+from rungwise.evaluation.compare import input_name
+from rungwise.evaluation.summary import EvaluateSummary, PairedDifference
+from rungwise.sweep.record import SweepSummary
+from rungwise.tasks.examples import TaskSummary
 
 
 @dataclass(frozen=True)
@@ -21,32 +23,20 @@ class TaskResult:
     `by_budget` holds those of every number of examples, from few to all."""
 
     name: str
-    task: Summary
-    evaluated: Summary
-    by_budget: tuple[Summary, ...]
+    task: TaskSummary
+    evaluated: EvaluateSummary
+    by_budget: tuple[EvaluateSummary, ...]
 
     @property
     def metric(self) -> str:
         """The metric that a variant is judged by; higher is better."""
-        return self.evaluated["metric"]
+        return self.evaluated.metric
 
     @property
-    def against_first(self) -> list[Summary]:
+    def against_first(self) -> list[PairedDifference]:
         """The differences of the first variant from each other one."""
-        first = next(iter(self.evaluated["variants"]))
-        return [row for row in self.evaluated["differences"] if row["first"] == first]
-
-    def baselines(self, metric: str) -> dict[str, float]:
-        """What the trivial baselines score, those that have this metric."""
-        return {
-            name: scores[metric]
-            for name, scores in self.evaluated["baselines"].items()
-            if metric in scores
-        }
-
-    def best_baseline(self) -> tuple[str, float] | None:
-        """The trivial baseline that is hardest to beat, by name and score."""
-        return best_of(self.baselines(self.metric))
+        first = next(iter(self.evaluated.variants))
+        return [row for row in self.evaluated.differences if row.first == first]
 
 
 @dataclass(frozen=True)
@@ -63,44 +53,53 @@ class Compared:
 
 def gather(inputs: Mapping[str, Artifact]) -> Compared | None:
     """From the stages of a run; None if it evaluated nothing."""
-    evaluated = [found for found in inputs.values() if found.stage == "evaluate"]
+    artifacts = of_stage(inputs, "evaluate").values()
+    evaluated = [EvaluateSummary.of(artifact) for artifact in artifacts]
     if not evaluated:
         return None
     tasks = []
-    for whole in evaluated:
-        if whole.summary["budget"] is not None:
+    for artifact, whole in zip(artifacts, evaluated, strict=True):
+        if whole.budget is not None:
             continue
-        name = whole.summary["task"]
-        same = [found.summary for found in evaluated if found.summary["task"] == name]
-        same.sort(key=lambda summary: (_train(summary), summary["budget"] is None))
-        data = input_of(whole, "task", inputs)
-        assert data is not None, f"the task {name} is not among the stages"
-        tasks.append(TaskResult(name, data.summary, whole.summary, tuple(same)))
-    return Compared(tuple(tasks[0].evaluated["variants"]), tuple(tasks))
+        same = [each for each in evaluated if each.task == whole.task]
+        same.sort(key=lambda each: (each.examples.train, each.budget is None))
+        data = input_of(artifact, "task", inputs)
+        assert data is not None, f"the task {whole.task} is not among the stages"
+        tasks.append(TaskResult(whole.task, TaskSummary.of(data), whole, tuple(same)))
+    return Compared(tuple(tasks[0].evaluated.variants), tuple(tasks))
+
+
+@dataclass(frozen=True)
+class Swept:
+    """The sweep of one variant on one task. `settings` are the sweep block."""
+
+    task: str
+    variant: str
+    summary: SweepSummary
+    settings: Mapping[str, Any]
+
+
+def sweeps_of(inputs: Mapping[str, Artifact]) -> list[Swept]:
+    """Every sweep of a run, tasks and variants in their order."""
+    sweeps = []
+    for artifact in of_stage(inputs, "evaluate").values():
+        evaluated = EvaluateSummary.of(artifact)
+        for variant in evaluated.variants:
+            sweep = input_of(artifact, input_name("sweep", variant), inputs)
+            if evaluated.budget is None and sweep is not None:
+                settings = sweep.record["config"]["sweep"]
+                sweeps.append(Swept(evaluated.task, variant, SweepSummary.of(sweep), settings))
+    return sweeps
 
 
 def of_stage(inputs: Mapping[str, Artifact], stage: str) -> dict[str, Artifact]:
     """The stages of one kind by their titles."""
-    return {title: found for title, found in inputs.items() if found.stage == stage}
+    return {title: artifact for title, artifact in inputs.items() if artifact.stage == stage}
 
 
 def input_of(artifact: Artifact, name: str, inputs: Mapping[str, Artifact]) -> Artifact | None:
-    """What `artifact` read under `name`, found among the stages of the run; None if it is not."""
+    """The input `name` of `artifact` among the stages of the run; None if it is not there."""
     read = artifact.record["inputs"].get(name)
     if read is None:
         return None
     return next((a for a in inputs.values() if a.fingerprint == read["fingerprint"]), None)
-
-
-def scores_of(evaluated: Summary, variant: str, metric: str, split: str = "test") -> list[float]:
-    """The scores of a variant, one a seed."""
-    return [row[split][metric] for row in evaluated["rows"] if row["variant"] == variant]
-
-
-def best_of(baselines: Mapping[str, float]) -> tuple[str, float] | None:
-    """The highest of some scores with its name, None if there is none."""
-    return max(baselines.items(), key=lambda item: item[1], default=None)
-
-
-def _train(summary: Summary) -> int:
-    return summary["examples"]["train"]

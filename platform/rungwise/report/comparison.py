@@ -1,15 +1,15 @@
-"""What the page's tables say of variants on tasks: verdicts, scores, settings, costs, selection."""
+"""The rows of the page's tables on variants and tasks: verdicts, scores, settings, costs."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from rungwise.evaluation.summary import PretrainingCost
+from rungwise.evaluation.table import Score, Step, TableSummary
 from rungwise.report import findings
-from rungwise.report.compared import Compared, Summary, TaskResult, scores_of
+from rungwise.report.compared import Compared, TaskResult
 from rungwise.report.findings import Verdict
 
 
@@ -30,21 +30,21 @@ def board(compared: Compared) -> Board:
     verdicts = {
         task.name: findings.verdict(task.against_first[0], task.metric) for task in compared.tasks
     }
-    found = list(verdicts.values())
-    if len(found) == 1:
-        return Board(verdicts, found[0].sentence, found[0].name)
-    names = {each.name for each in found}
+    of_tasks = list(verdicts.values())
+    if len(of_tasks) == 1:
+        return Board(verdicts, of_tasks[0].sentence, of_tasks[0].name)
+    names = {each.name for each in of_tasks}
     return Board(
         verdicts,
-        findings.summed_up(found, *compared.variants[:2]),
+        findings.summed_up(of_tasks, *compared.variants[:2]),
         names.pop() if len(names) == 1 else "",
     )
 
 
 def settings(task: TaskResult) -> list[dict[str, Any]]:
     """Every key of fine-tuning with the value of each variant, and whether they differ."""
-    variants = task.evaluated["variants"]
-    blocks = [variant["finetune"] for variant in variants.values()]
+    variants = task.evaluated.variants.values()
+    blocks = [variant.finetune.model_dump(mode="json") for variant in variants]
     rows = []
     for key in dict.fromkeys(key for block in blocks for key in block):
         values = [block.get(key) for block in blocks]
@@ -53,39 +53,39 @@ def settings(task: TaskResult) -> list[dict[str, Any]]:
 
 
 def selections(task: TaskResult) -> list[dict[str, Any]]:
-    """Of every variant that a sweep chose the settings of: the score that selected, and on new
-    seeds the same split and the test split."""
+    """The score that selected the settings of each variant that was swept, and on new seeds the
+    same split and the test split."""
     rows = []
-    for name, variant in task.evaluated["variants"].items():
-        chosen = variant["selection"]
+    for name, variant in task.evaluated.variants.items():
+        chosen = variant.selection
         if chosen is None:
             continue
-        again = fmean(scores_of(task.evaluated, name, task.metric, "validation"))
+        again = fmean(task.evaluated.scores_of(name, "validation"))
         rows.append(
             {
                 "task": task.name,
                 "metric": task.metric,
                 "variant": name,
-                **chosen,
+                **chosen.model_dump(),
                 "validation": again,
-                "test": variant["estimates"][task.metric]["mean"],
-                "lost": again - chosen["score"],
+                "test": variant.estimates[task.metric].mean,
+                "lost": again - chosen.score,
             }
         )
     return rows
 
 
 def costs(compared: Compared) -> list[dict[str, Any]]:
-    """What the weights cost that each variant began with, as a share of what the first one's did.
+    """The cost of the weights that each variant began with, as a share of the first one's.
 
     One row for a variant whose weights are the same on every task, else one a task.
     """
     rows = []
     for name in compared.variants:
         by_task = {task.name: _cost(task, name) for task in compared.tasks}
-        different = {json.dumps(cost, sort_keys=True): cost for cost in by_task.values()}
-        if len(different) == 1:
-            by_task = {"": next(iter(different.values()))}
+        first = next(iter(by_task.values()))
+        if all(cost == first for cost in by_task.values()):
+            by_task = {"": first}
         rows += [
             {"variant": name, "task": task, "cost": cost, "share": _share(cost, compared, task)}
             for task, cost in by_task.items()
@@ -93,27 +93,27 @@ def costs(compared: Compared) -> list[dict[str, Any]]:
     return rows
 
 
-def _cost(task: TaskResult, variant: str) -> Summary | None:
-    return task.evaluated["variants"][variant]["pretraining"]
+def _cost(task: TaskResult, variant: str) -> PretrainingCost | None:
+    return task.evaluated.variants[variant].pretraining
 
 
-def _share(cost: Summary | None, compared: Compared, task: str) -> float | None:
+def _share(cost: PretrainingCost | None, compared: Compared, task: str) -> float | None:
     of_first = next(each for each in compared.tasks if task in ("", each.name))
     first = _cost(of_first, compared.variants[0])
-    return cost["flops"] / first["flops"] if cost and first else None
+    return cost.flops / first.flops if cost and first and cost.flops and first.flops else None
 
 
-def steps(table: Summary) -> dict[str, dict[str, Mapping[str, Any]]]:
+def steps(table: TableSummary) -> dict[str, dict[str, Step]]:
     """The differences of the table, {variant: {task: difference from the row above}}."""
-    found: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for row in table["differences"]:
-        found.setdefault(row["variant"], {})[row["task"]] = row
-    return found
+    rows: dict[str, dict[str, Step]] = {}
+    for row in table.differences:
+        rows.setdefault(row.variant, {})[row.task] = row
+    return rows
 
 
-def cells(table: Summary) -> dict[str, dict[str, Mapping[str, Any]]]:
+def cells(table: TableSummary) -> dict[str, dict[str, Score]]:
     """The scores of the table, {variant: {task: score}}."""
-    found: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for row in table["scores"]:
-        found.setdefault(row["variant"], {})[row["task"]] = row
-    return found
+    rows: dict[str, dict[str, Score]] = {}
+    for row in table.scores:
+        rows.setdefault(row.variant, {})[row.task] = row
+    return rows

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
+from rungwise.evaluation.statistics import Estimate
 from rungwise.report import style
-from rungwise.report.compared import TaskResult, scores_of
+from rungwise.report.compared import TaskResult
 from rungwise.report.formats import metric_axis, metric_name, points_with_interval, score
 
 _SPREAD = 0.3  # over which the seeds of one variant lie, so that equal scores stay visible
@@ -18,17 +19,17 @@ _BASELINE_LINES = ((0, (4, 3)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 
 def scores(task: TaskResult) -> bytes:
     """The test score of every seed, with means and 95 % intervals, beside the baselines."""
-    variants, metric = task.evaluated["variants"], task.metric
+    variants, metric = task.evaluated.variants, task.metric
     drawn = style.figure((style.HALF[0], max(style.HALF[1], 1.7 + _ROW_INCHES * len(variants))))
     axes = drawn.subplots()
     for place, (name, variant) in enumerate(variants.items()):
-        found = variant["estimates"][metric]
+        estimate = variant.estimates[metric]
         look = style.series(place)
-        seeds = [100 * value for value in scores_of(task.evaluated, name, metric)]
+        seeds = [100 * value for value in task.evaluated.scores_of(name)]
         _dots(axes, place, seeds, look)
-        _interval(axes, place, found, look.colour)
-        _label(axes, 100 * found["mean"], place, score(found["mean"], metric), look.colour)
-    baselines = task.baselines(metric)
+        _interval(axes, place, estimate, look.colour)
+        _label(axes, 100 * estimate.mean, place, score(estimate.mean, metric), look.colour)
+    baselines = task.evaluated.trivial()
     for number, (name, value) in enumerate(baselines.items()):
         axes.axvline(
             100 * value,
@@ -54,21 +55,21 @@ def differences(task: TaskResult) -> bytes:
     axes = drawn.subplots()
     axes.axvline(0, color=style.INK, linewidth=1.2, zorder=1)
     for place, row in enumerate(pairs):
-        position = list(task.evaluated["variants"]).index(row["second"])
+        position = list(task.evaluated.variants).index(row.second)
         look = style.series(position)
         gaps = [
             100 * (ours - theirs)
             for ours, theirs in zip(
-                *(scores_of(task.evaluated, row[of], task.metric) for of in ("first", "second")),
+                *(task.evaluated.scores_of(name) for name in (row.first, row.second)),
                 strict=True,
             )
         ]
         _dots(axes, place, gaps, look, "one seed" if not place else None)
-        found = row["seeds"]
-        _interval(axes, place, found, style.INK, "mean, 95% over seeds" if not place else None)
-        both = row["bootstrap"]
+        mean = row.seeds
+        _interval(axes, place, mean, style.INK, "mean, 95% over seeds" if not place else None)
+        both = row.bootstrap
         axes.plot(
-            [100 * both["low"], 100 * both["high"]],
+            [100 * both.low, 100 * both.high],
             [place - 0.1] * 2,
             color=style.MUTED,
             linewidth=4,
@@ -77,14 +78,14 @@ def differences(task: TaskResult) -> bytes:
             zorder=2,
             label="95% over seeds and test examples" if not place else None,
         )
-        _label(axes, 100 * found["mean"], place, points_with_interval(found), style.INK)
+        _label(axes, 100 * mean.mean, place, points_with_interval(mean), style.INK)
     style.legend_below(drawn, axes, last=["one seed"])
-    _rows(axes, [row["second"] for row in pairs])
+    _rows(axes, [row.second for row in pairs])
     axes.margins(x=0.16)
     style.dress(
         axes,
         _differences_title(task),
-        f"test {metric_name(task.metric)}, {pairs[0]['first']} minus the other (points)",
+        f"test {metric_name(task.metric)}, {pairs[0].first} minus the other (points)",
         grid="x",
     )
     axes.tick_params(axis="y", labelsize=10, labelcolor=style.INK, length=0)
@@ -92,8 +93,8 @@ def differences(task: TaskResult) -> bytes:
 
 
 def _scores_title(task: TaskResult) -> str:
-    variants = task.evaluated["variants"]
-    means = {name: variant["estimates"][task.metric]["mean"] for name, variant in variants.items()}
+    variants = task.evaluated.variants
+    means = {name: variant.estimates[task.metric].mean for name, variant in variants.items()}
     if len(means) == 2:
         said = ", ".join(f"{name} {score(mean, task.metric)}" for name, mean in means.items())
         return f"{task.name}: {said}"
@@ -103,10 +104,10 @@ def _scores_title(task: TaskResult) -> str:
 
 def _differences_title(task: TaskResult) -> str:
     pairs = task.against_first
-    first = pairs[0]["first"]
+    first = pairs[0].first
     if len(pairs) == 1:
-        return f"{first} minus {pairs[0]['second']}, seed by seed"
-    resolved = sum(not row["seeds"]["low"] <= 0 <= row["seeds"]["high"] for row in pairs)
+        return f"{first} minus {pairs[0].second}, seed by seed"
+    resolved = sum(not row.seeds.low <= 0 <= row.seeds.high for row in pairs)
     return f"{first} minus each other: {resolved} of {len(pairs)} leave out 0"
 
 
@@ -140,14 +141,14 @@ def _rows(axes: Axes, names: list[str]) -> None:
 
 
 def _interval(
-    axes: Axes, place: int, found: Mapping[str, float], colour: str, label: str | None = None
+    axes: Axes, place: int, estimate: Estimate, colour: str, label: str | None = None
 ) -> None:
     axes.errorbar(
-        [100 * found["mean"]],
+        [100 * estimate.mean],
         [place - 0.1],
         xerr=[
-            [100 * (found["mean"] - found["low"])],
-            [100 * (found["high"] - found["mean"])],
+            [100 * (estimate.mean - estimate.low)],
+            [100 * (estimate.high - estimate.mean)],
         ],
         fmt="D",
         color=colour,

@@ -1,4 +1,4 @@
-"""Examples of the model at work, on held-out text: gathered once, drawn and rendered later.
+"""The model at work on held-out text, for the page: gathered once, drawn and rendered later.
 
 An objective that masks gets a masked instance. The rest goes by capability: a passage with its
 surprise at each token, words to fill in, and for a model of next tokens the use of context and text

@@ -1,4 +1,4 @@
-"""Findings in words: verdicts, and the sentences on top of the page.
+"""Verdicts, and the sentences on top of the page.
 
 A verdict follows from an interval and from nothing else: an interval that holds 0 resolves nothing,
 however large its middle.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from rungwise.core.artifact import Artifact
+from rungwise.corpus.summary import CorpusSummary
+from rungwise.evaluation.summary import PairedDifference
 from rungwise.models.objectives import Objective
-from rungwise.pretraining.pretrained import config_of
+from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.compared import Compared
 from rungwise.report.formats import (
     compact,
@@ -21,6 +23,7 @@ from rungwise.report.formats import (
     points_interval,
     points_with_interval,
 )
+from rungwise.tasks.examples import TaskInfo
 
 # A loss over some thousand masked tokens is known to about 0.03 nats; three times that is no noise.
 _HARDLY_NATS = 0.1
@@ -41,19 +44,19 @@ class Verdict:
     over_seeds_only: bool = False
 
 
-def verdict(difference: Mapping[str, Any], metric: str) -> Verdict:
+def verdict(difference: PairedDifference, metric: str) -> Verdict:
     """From the difference of two variants over paired seeds, first minus second."""
-    first, second, found = difference["first"], difference["second"], difference["seeds"]
-    measured = f"{points_with_interval(found)} points of test {metric_name(metric)}"
-    if found["low"] <= 0 <= found["high"]:
+    first, second, over_seeds = difference.first, difference.second, difference.seeds
+    measured = f"{points_with_interval(over_seeds)} points of test {metric_name(metric)}"
+    if over_seeds.low <= 0 <= over_seeds.high:
         return Verdict(
             "unresolved",
             f"Unresolved: {first} minus {second} is {measured}. The interval holds 0, so with "
-            f"{found['count']} seeds this run cannot tell the two apart.",
+            f"{over_seeds.count} seeds this run cannot tell the two apart.",
         )
-    name = "above" if found["low"] > 0 else "below"
-    drawn = difference["bootstrap"]
-    seeds_only = drawn["low"] <= 0 <= drawn["high"]
+    name = "above" if over_seeds.low > 0 else "below"
+    drawn = difference.bootstrap
+    seeds_only = drawn.low <= 0 <= drawn.high
     but = (
         f" That is over seeds only: with other test examples drawn as well, the interval is "
         f"{points_interval(drawn)} and holds 0."
@@ -95,40 +98,43 @@ def use_of_context(loss: float, unigram_entropy: float) -> str:
 
 def what_was_trained(inputs: Mapping[str, Artifact]) -> str:
     """One sentence: which model, on which text, for how long."""
-    pretrain, corpus = inputs["pretrain"].summary, inputs["corpus"]
-    config = config_of(inputs["pretrain"])
+    pretrain = PretrainSummary.of(inputs["pretrain"])
+    model, run = pretrain.model, pretrain.gradient
+    name = model.page_name(model.objective(pretrain.objective))
+    article = "An" if name[0] in "AEFHILMNORSX5" else "A"
+    steps = f"pretrained for {number(run.steps)} steps" if run else "fitted"
     return (
-        f"A {config.model.page_name(config.objective)} of {compact(pretrain['parameters'])} "
-        f"parameters ({config.model.describe()}) was pretrained for "
-        f"{number(pretrain['steps'])} steps on {compact(pretrain['tokens'])} tokens, "
-        f"{pretrain['epochs']:.1f} passes over {what_text(corpus)}."
+        f"{article} {name} of {compact(pretrain.parameters)} parameters ({model.describe()}) was "
+        f"{steps} on {compact(pretrain.tokens)} tokens, {pretrain.epochs:.1f} passes over "
+        f"{what_text(inputs['corpus'])}."
     )
 
 
 def what_text(corpus: Artifact) -> str:
     """The training text in words: how much, and from where."""
-    summary = corpus.summary
-    labels = list(summary["labels"])
+    summary = CorpusSummary.of(corpus)
+    labels = list(summary.labels)
     kinds = {source["kind"] for source in corpus.record["config"]["sources"]}
     named = ", ".join(labels[:_LABELS_NAMED])
     more = f" and {len(labels) - _LABELS_NAMED} more" if len(labels) > _LABELS_NAMED else ""
     whence = "documentation of Python packages" if kinds == {"pydocs"} else "text"
     return (
-        f"{number(summary['documents']['train'])} documents "
-        f"({compact(summary['words']['train'])} words) of {whence}: {named}{more}"
+        f"{number(summary.documents.train)} documents "
+        f"({compact(summary.words.train)} words) of {whence}: {named}{more}"
     )
 
 
 def what_was_compared(compared: Compared) -> str:
     """One or two sentences: the tasks, the variants and the seeds."""
     (name, *others), tasks = compared.variants, compared.tasks
-    seeds = len(tasks[0].evaluated["seeds"])
+    seeds = len(tasks[0].evaluated.seeds)
     beside = f", next to {_listed(others)}" if others else ""
     first = f"As the variant {name} it was then fine-tuned{beside}, with {seeds} seeds each, "
     if len(tasks) == 1:
-        examples = number(tasks[0].evaluated["examples"]["train"])
+        examples = number(tasks[0].evaluated.examples.train)
+        asked = what_is_asked(tasks[0].task.info)
         return (
-            f"{first}for the task {tasks[0].name}: {what_is_asked(tasks[0].task)}, learnt from "
+            f"{first}for the task {tasks[0].name}: {asked}, learnt from "
             f"{examples} labelled examples{_budgets(compared)}."
         )
     names = _listed([task.name for task in tasks])
@@ -137,10 +143,10 @@ def what_was_compared(compared: Compared) -> str:
     return f"{first}for {len(tasks)} tasks: {names}{labels}."
 
 
-def what_is_asked(task: Mapping[str, Any]) -> str:
-    """What a task wants of a model, in words."""
-    labels, of = len(task["labels"]), "a pair of texts" if task["pair"] else "a text"
-    match task["kind"]:
+def what_is_asked(task: TaskInfo) -> str:
+    """The question of a task, in words."""
+    labels, of = len(task.labels), "a pair of texts" if task.pair else "a text"
+    match task.kind:
         case "classification":
             return f"one of {labels} labels for {of}"
         case "regression":
@@ -151,17 +157,15 @@ def what_is_asked(task: Mapping[str, Any]) -> str:
             return "where in a context the answer to a question stands"
         case "choice":
             return "which of several options goes on"
-        case kind:
-            raise AssertionError(f"no kind of task {kind}")
 
 
 def _budgets(compared: Compared) -> str:
     counts = sorted(
         {
-            found["examples"]["train"]
+            evaluated.examples.train
             for task in compared.tasks
-            for found in task.by_budget
-            if found["budget"] is not None
+            for evaluated in task.by_budget
+            if evaluated.budget is not None
         }
     )
     if not counts:
@@ -180,25 +184,24 @@ def headline(
 ) -> str:
     """The line of the terminal: the verdict, or where there is none a score or the loss."""
     if compared is None:
-        final = inputs["pretrain"].summary["final"]
-        tokens = objective.tokens
-        entropy = inputs["instances"].summary["unigram_entropy"]
-        return f"validation {tokens.key} {final[tokens.loss_key]:.3f} (unigram {entropy:.2f})"
+        pretrain, tokens = PretrainSummary.of(inputs["pretrain"]), objective.tokens
+        loss = pretrain.final[tokens.loss_key]
+        return f"validation {tokens.key} {loss:.3f} (unigram {pretrain.unigram_entropy:.2f})"
     task, *others = compared.tasks
     if len(compared.variants) == 1:
         more = f"; {len(others)} more tasks" if others else ""
-        return f"{task.name}: {task.evaluated['headline']}{more}"
-    found = task.against_first[0]
-    first, second, gap = found["first"], found["second"], found["seeds"]
-    points = f"{100 * gap['mean']:+.1f} points [{100 * gap['low']:+.1f}, {100 * gap['high']:+.1f}]"
-    name = verdict(found, task.metric).name
+        return f"{task.name}: {task.evaluated.headline}{more}"
+    difference = task.against_first[0]
+    first, second, gap = difference.first, difference.second, difference.seeds
+    points = f"{100 * gap.mean:+.1f} points [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
+    name = verdict(difference, task.metric).name
     line = (
         f"{task.name}: {first} against {second} unresolved, {points}"
         if name == "unresolved"
         else f"{task.name}: {first} {name} {second} by {points}"
     )
     if not others:
-        return f"{line}, {gap['count']} seeds"
+        return f"{line}, {gap.count} seeds"
     names = [verdict(each.against_first[0], each.metric).name for each in compared.tasks]
     resolved = sum(name != "unresolved" for name in names)
     return f"{line}; {resolved} of {len(names)} tasks resolved"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rungwise.evaluation.statistics import Difference, Estimate
+from rungwise.evaluation.table import Score, Step
+
 _MINUS = "\N{MINUS SIGN}"
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _METRICS = {
@@ -18,6 +21,8 @@ _METRICS = {
 _CORRELATIONS = ("matthews", "pearson", "spearman")
 _ERRORS = ("mean_squared_error", "loss")  # in units of their own, and lower is better
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+Bounds = Estimate | Difference | Score | Step
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -67,9 +72,9 @@ def duration(seconds: float, digits: int = 1) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def points_with_interval(estimate: Mapping[str, float]) -> str:
+def points_with_interval(estimate: Estimate) -> str:
     """`+7.4 [+5.1, +9.7]`."""
-    return f"{points(estimate['mean'])} {points_interval(estimate)}"
+    return f"{points(estimate.mean)} {points_interval(estimate)}"
 
 
 def metric_name(metric: str) -> str:
@@ -92,16 +97,16 @@ def score(value: float, metric: str) -> str:
     return percent(value)
 
 
-def interval(estimate: Mapping[str, float], metric: str) -> str:
+def interval(estimate: Bounds, metric: str) -> str:
     """`[76.1, 80.3]`, in the unit of `score`."""
     scale, digits = (1, 3) if metric in _ERRORS else (100, 1)
-    low, high = (number(scale * estimate[bound], digits) for bound in ("low", "high"))
+    low, high = (number(scale * bound, digits) for bound in (estimate.low, estimate.high))
     return f"[{low}, {high}]"
 
 
-def points_interval(estimate: Mapping[str, float]) -> str:
+def points_interval(estimate: Bounds) -> str:
     """`[+5.1, +9.7]`."""
-    return f"[{points(estimate['low'])}, {points(estimate['high'])}]"
+    return f"[{points(estimate.low)}, {points(estimate.high)}]"
 
 
 def p_value(p: float) -> str:

@@ -1,7 +1,4 @@
-"""Where it all comes from: text and what was dropped, versions, and the command to build it again.
-
-The recipe of that command is in rebuild.py.
-"""
+"""Where it all comes from: text and what was dropped, versions, the command to build it again."""
 
 from __future__ import annotations
 
@@ -11,14 +8,15 @@ from typing import Any
 import yaml
 
 from rungwise.core.artifact import Artifact
+from rungwise.corpus.summary import CorpusSummary
 from rungwise.report.compared import of_stage
 
 RECIPE = "recipe.yaml"
 
 
-def recipe_text(blocks: Mapping[str, Any]) -> str:
+def recipe_text(recipe: Mapping[str, Any]) -> str:
     """A recipe as YAML."""
-    return yaml.safe_dump(dict(blocks), sort_keys=False, allow_unicode=True, width=100)
+    return yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True, width=100)
 
 
 def workflow(inputs: Mapping[str, Artifact]) -> str:
@@ -32,30 +30,30 @@ def root_of(artifact: Artifact) -> str:
 
 
 def dropped(corpus: Artifact) -> list[dict[str, Any]]:
-    """What did not become a document: why, how many, and a few by name."""
-    summary = corpus.summary
+    """Texts that became no document: why, how many, and a few by name."""
+    summary = CorpusSummary.of(corpus)
     return [
-        {"reason": reason, "count": count, "examples": summary["dropped_examples"].get(reason, [])}
-        for reason, count in sorted(summary["dropped"].items(), key=lambda item: -item[1])
+        {"reason": reason, "count": count, "examples": summary.dropped_examples.get(reason, [])}
+        for reason, count in sorted(summary.dropped.items(), key=lambda item: -item[1])
     ]
 
 
 def sources(corpus: Artifact) -> list[str]:
     """Each source in a line, with what says which bytes it was."""
-    found = []
+    lines = []
     outside = corpus.record["facts"]["outside"]
     for index, source in enumerate(corpus.record["config"]["sources"]):
         places = source.get("packages") or source.get("paths") or []
         versions = outside.get(f"sources.{index}", {})
         known = versions.get("packages", {}) if isinstance(versions, dict) else {}
         names = [str(known.get(place, place)) for place in places]
-        found.append(f"{source['kind']}: {', '.join(names)}")
-    return found
+        lines.append(f"{source['kind']}: {', '.join(names)}")
+    return lines
 
 
 def made_by(inputs: Mapping[str, Artifact]) -> dict[str, list[str]]:
     """Commits, Python, packages and machines, each with all values that occur over the stages."""
-    found: dict[str, list[str]] = {}
+    versions: dict[str, list[str]] = {}
     for artifact in inputs.values():
         by = artifact.record["made_by"]
         values = {
@@ -65,6 +63,6 @@ def made_by(inputs: Mapping[str, Artifact]) -> dict[str, list[str]]:
             "machine": f"{by['machine']['system']}, {by['machine']['cpus']} CPUs",
         }
         for key, value in values.items():
-            if value not in found.setdefault(key, []):
-                found[key].append(value)
-    return found
+            if value not in versions.setdefault(key, []):
+                versions[key].append(value)
+    return versions

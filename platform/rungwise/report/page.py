@@ -24,13 +24,20 @@ from pydantic import Field
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config
 from rungwise.core.context import Context
+from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
+from rungwise.core.summary import Summary
+from rungwise.core.tables import csv_bytes
+from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation import fill_in, spelling, surprise
 from rungwise.evaluation import generation as continuations
+from rungwise.evaluation.summary import EvaluateSummary
+from rungwise.evaluation.table import TableSummary
 from rungwise.instances.kinds import config_of
 from rungwise.instances.masked import MaskedConfig
+from rungwise.instances.summary import InstancesSummary
 from rungwise.models.objectives import Objective
-from rungwise.pretraining.pretrained import config_of as config_of_pretrained
+from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.report import (
     budget_plots,
     comparison,
@@ -41,27 +48,28 @@ from rungwise.report import (
     origin,
     pictures,
     pretraining_plots,
-    rebuild,
     speed,
     speed_plots,
     style,
     sweep_plots,
     tables,
 )
-from rungwise.report.compared import Compared, gather, input_of, of_stage
+from rungwise.report.compared import Compared, Swept, gather, input_of, of_stage, sweeps_of
 from rungwise.report.examples import Examples
+from rungwise.serving.registry import RegisterSummary
+from rungwise.tokenizer import TokenizerSummary
 from rungwise.tokenizer import load as load_tokenizer
 
 PAGE = "report.html"
 _OF_A_TRIAL = (
-    *("trial", "variant", "title", "task", "state", "error", "winner", "stopped_early"),
+    *("trial", "task", "variant", "state", "error", "winner", "stopped_early"),
     *("epochs_run", "epochs_asked", "score", "loss", "seconds"),
 )
 _STAGES_DRAWN = 20  # more are drawn by kind
 
 
 class ReportConfig(Config):
-    """What the page is called, and its examples, of which each kind of model has its own."""
+    """The title of the page, and its examples, of which each kind of model has its own."""
 
     title: str | None = None  # the label of the run if unset
     fill_in_examples: int = Field(default=8, ge=0, le=48)
@@ -69,14 +77,20 @@ class ReportConfig(Config):
     seed: int = Field(default=0, ge=0)  # draws the examples
 
 
-def run(
+class ReportSummary(Summary):
+    """The name of the page."""
+
+    page: str
+
+
+def write_report(
     config: ReportConfig, inputs: dict[str, Artifact], output: Folder, context: Context
-) -> dict[str, Any]:
+) -> ReportSummary:
     """Write the page, the plots, the tables and the recipe that rebuilds them."""
-    pretrain = inputs["pretrain"]
-    objective = config_of_pretrained(pretrain).objective
-    found = examples.gather(
-        pretrain,
+    pretrain = PretrainSummary.of(inputs["pretrain"])
+    objective = pretrain.model.objective(pretrain.objective)
+    shown = examples.gather(
+        inputs["pretrain"],
         inputs["instances"],
         load_tokenizer(inputs["tokenizer"].folder),
         config.fill_in_examples,
@@ -84,46 +98,57 @@ def run(
         config.seed,
     )
     compared = gather(inputs)
-    plots = draw(inputs, objective, found, compared)
-    csv = {name: tables.csv_bytes(rows) for name, rows in _tables(inputs, found, compared).items()}
-    recipe = origin.recipe_text(rebuild.recipe(inputs, config.model_dump(mode="json")))
-    page = render(config, inputs, objective, plots, found, compared, recipe)
+    sweeps = sweeps_of(inputs)
+    plots = draw(inputs, objective, shown, compared, sweeps)
+    rows = _tables(inputs, shown, compared, sweeps)
+    csv = {name: csv_bytes(each) for name, each in rows.items()}
+    recipe = origin.recipe_text(context.recipe)
+    page = render(config, inputs, objective, plots, shown, compared, sweeps, recipe)
     files = {PAGE: page.encode("utf-8"), **plots, **csv, origin.RECIPE: recipe.encode("utf-8")}
     for name, data in files.items():
         output.write_bytes(name, data)
     headline = findings.headline(inputs, objective, compared)
-    return {"page": PAGE, "show": list(files), "headline": headline}
+    return ReportSummary(page=PAGE, show=tuple(files), headline=headline)
+
+
+REPORT = StageType("report", 3, write_report, ReportSummary)
 
 
 def draw(
-    inputs: Mapping[str, Artifact], objective: Objective, found: Examples, compared: Compared | None
+    inputs: Mapping[str, Artifact],
+    objective: Objective,
+    shown: Examples,
+    compared: Compared | None,
+    sweeps: Sequence[Swept],
 ) -> dict[str, bytes]:
     """Every plot that the stages at hand allow, as PNG."""
-    pretrain, instances = inputs["pretrain"], inputs["instances"]
-    entropy = instances.summary["unigram_entropy"]
-    plots = {"loss.png": pretraining_plots.loss(pretrain, entropy, objective.tokens)}
-    if objective.pair:
-        plots["pair.png"] = pretraining_plots.pair(pretrain, objective.pair)
+    pretrain = PretrainSummary.of(inputs["pretrain"])
+    plots = {}
+    if run := pretrain.gradient:
+        plots["loss.png"] = pretraining_plots.loss(pretrain, run, objective.tokens)
+        if objective.pair:
+            plots["pair.png"] = pretraining_plots.pair(run, objective.pair)
     if compared:
         plots |= _compared_plots(compared)
-    sweeps = of_stage(inputs, "sweep")
     if sweeps:
         plots["sweep.png"] = sweep_plots.scatter(sweeps)
         plots["sweep_parallel.png"] = sweep_plots.parallel(sweeps)
         plots["sweep_curves.png"] = sweep_plots.curves(sweeps)
         if varied := sweep_plots.schedules(sweeps):
             plots["sweep_schedules.png"] = varied
-    if found.shown:
-        plots["instance.png"] = pictures.instance(found.shown)
+    if shown.shown:
+        plots["instance.png"] = pictures.instance(shown.shown)
+        instances = InstancesSummary.of(inputs["instances"])
         plots["lengths.png"] = pretraining_plots.lengths(instances)
-    if found.passage:
-        plots["passage.png"] = pictures.passage(found.passage)
-    if found.reach:
-        plots["context.png"] = pretraining_plots.context(found.reach, entropy)
-    if found.filled:
-        plots["fill_in.png"] = pictures.blanks(found.filled)
-    plots["speed.png"] = speed_plots.tokens_per_second(pretrain)
-    plots["shares.png"] = speed_plots.shares(pretrain)
+    if shown.passage:
+        plots["passage.png"] = pictures.passage(shown.passage)
+    if shown.reach:
+        plots["context.png"] = pretraining_plots.context(shown.reach, pretrain.unigram_entropy)
+    if shown.filled:
+        plots["fill_in.png"] = pictures.blanks(shown.filled)
+    if run := pretrain.gradient:
+        plots["speed.png"] = speed_plots.tokens_per_second(run)
+        plots["shares.png"] = speed_plots.shares(run)
     plots["stages.png"] = pretraining_plots.stages(tables.seconds(inputs, _STAGES_DRAWN))
     return plots
 
@@ -146,8 +171,9 @@ def render(
     inputs: Mapping[str, Artifact],
     objective: Objective,
     plots: Mapping[str, bytes],
-    found: Examples,
+    shown: Examples,
     compared: Compared | None,
+    sweeps: Sequence[Swept],
     recipe: str,
 ) -> str:
     """The page as HTML."""
@@ -176,13 +202,16 @@ def render(
         "breakable": _breakable,
         "data_uri": _data_uri,
     }
-    pretrain, instances = inputs["pretrain"].summary, inputs["instances"]
-    read = config_of(instances)
+    pretrain = PretrainSummary.of(inputs["pretrain"])
+    run, read = pretrain.gradient, config_of(inputs["instances"])
     last = list(inputs.values())[-1]
-    sweeps = of_stage(inputs, "sweep")
     return environment.get_template("page.html.j2").render(
         title=config.title or last.label,
-        inputs=inputs,
+        pretrain=pretrain,
+        run=run,
+        instances=InstancesSummary.of(inputs["instances"]),
+        corpus=CorpusSummary.of(inputs["corpus"]),
+        pieces=TokenizerSummary.of(inputs["tokenizer"]).kind == "wordpiece",
         objective=objective,
         plots=plots,
         built=last.record["finished"],
@@ -190,25 +219,22 @@ def render(
         num_pretrained=len(of_stage(inputs, "pretrain")),
         compared=compared,
         **(_compared_facts(compared) if compared else {}),
-        table=inputs["table"].summary if "table" in inputs else None,
+        table=_table(inputs),
         sweeps=sweeps,
         trials=tables.trials(sweeps) if sweeps else [],
         swept_columns=_swept_columns,
         registered=_registered(inputs),
         context_use=findings.use_of_context(
-            pretrain["final"][objective.tokens.loss_key], instances.summary["unigram_entropy"]
+            pretrain.final[objective.tokens.loss_key], pretrain.unigram_entropy
         ),
-        ln_vocabulary=math.log(pretrain["vocab_size"]),
+        ln_vocabulary=math.log(pretrain.vocab_size),
         ln_2=math.log(2),
         masking=read.masking if isinstance(read, MaskedConfig) else None,
         minimum_letters=spelling.MINIMUM_LETTERS,
         top=fill_in.TOP,
         levels=surprise.LEVELS,
         temperature=continuations.TEMPERATURE,
-        attempts=speed.attempts(pretrain),
-        speed_facts=speed.facts(pretrain),
-        how=speed.how(pretrain),
-        mishaps=speed.mishaps(pretrain),
+        **(_run_facts(run, pretrain.tokens) if run else {}),
         stages=tables.stages(inputs),
         stages_shown=_STAGES_DRAWN,
         sources=origin.sources(inputs["corpus"]),
@@ -217,8 +243,17 @@ def render(
         workflow=origin.workflow(inputs),
         root=origin.root_of(last),
         recipe=recipe,
-        **vars(found),
+        **vars(shown),
     )
+
+
+def _run_facts(run: GradientRun, tokens: int) -> dict[str, Any]:
+    return {
+        "attempts": speed.attempts(run),
+        "speed_facts": speed.facts(run, tokens),
+        "how": speed.how(run),
+        "mishaps": speed.mishaps(run),
+    }
 
 
 def _compared_facts(compared: Compared) -> dict[str, Any]:
@@ -243,27 +278,33 @@ def _swept_columns(trials: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if name not in _OF_A_TRIAL and "/" not in name]
 
 
-def _registered(inputs: Mapping[str, Artifact]) -> list[tuple[Mapping[str, Any], Any]]:
+def _registered(
+    inputs: Mapping[str, Artifact],
+) -> list[tuple[RegisterSummary, EvaluateSummary]]:
     """Every registered model with the evaluation that it is from."""
-    found = []
+    registered = []
     for artifact in of_stage(inputs, "register").values():
         evaluate = input_of(artifact, "evaluate", inputs)
         assert evaluate is not None, "what registers a model has its evaluation before it"
-        found.append((artifact.summary, evaluate.summary))
-    return found
+        registered.append((RegisterSummary.of(artifact), EvaluateSummary.of(evaluate)))
+    return registered
+
+
+def _table(inputs: Mapping[str, Artifact]) -> TableSummary | None:
+    return next((TableSummary.of(table) for table in of_stage(inputs, "table").values()), None)
 
 
 def _tables(
-    inputs: Mapping[str, Artifact], found: Examples, compared: Compared | None
-) -> dict[str, list[dict[str, Any]]]:
-    pretrain = inputs["pretrain"].summary
-    rows = {
-        "stages.csv": tables.stages(inputs),
-        "training.csv": pretrain["history"],
-        "validation.csv": pretrain["validation"],
-        "speed.csv": pretrain["timings"],
-    }
-    sweeps = of_stage(inputs, "sweep")
+    inputs: Mapping[str, Artifact],
+    shown: Examples,
+    compared: Compared | None,
+    sweeps: Sequence[Swept],
+) -> dict[str, Sequence[Mapping[str, Any]]]:
+    rows: dict[str, Sequence[Mapping[str, Any]]] = {"stages.csv": tables.stages(inputs)}
+    if run := PretrainSummary.of(inputs["pretrain"]).gradient:
+        rows["training.csv"] = run.history
+        rows["validation.csv"] = run.validation
+        rows["speed.csv"] = run.timings
     if sweeps:
         rows["trials.csv"] = tables.trials(sweeps)
     if compared:
@@ -273,17 +314,17 @@ def _tables(
             rows["budgets.csv"] = tables.budgets(compared)
         if budget_plots.mixed(compared):
             rows["mix.csv"] = tables.mixes(compared)
-    if "table" in inputs:
-        rows["table.csv"] = inputs["table"].summary["scores"]
-        rows["table_differences.csv"] = inputs["table"].summary["differences"]
-    if found.filled:
-        rows["fill_in.csv"] = tables.fill_in(found.filled)
-    if found.passage:
-        rows["passage.csv"] = [vars(seen) for seen in found.passage.tokens]
-    if found.reach:
-        rows["context.csv"] = [vars(row) for row in found.reach]
-    if found.continued:
-        rows["continuations.csv"] = tables.continuations(found.continued)
+    if table := _table(inputs):
+        rows["table.csv"] = [row.model_dump() for row in table.scores]
+        rows["table_differences.csv"] = [row.model_dump() for row in table.differences]
+    if shown.filled:
+        rows["fill_in.csv"] = tables.fill_in(shown.filled)
+    if shown.passage:
+        rows["passage.csv"] = [vars(seen) for seen in shown.passage.tokens]
+    if shown.reach:
+        rows["context.csv"] = [vars(row) for row in shown.reach]
+    if shown.continued:
+        rows["continuations.csv"] = tables.continuations(shown.continued)
     return rows
 
 

@@ -111,8 +111,8 @@ def blanks(filled: Sequence[Filled]) -> bytes:
     rows = -(-len(filled) // columns)
     drawn = style.figure((9.6, 2.35 * rows + 0.4))
     grid = drawn.subplots(rows, columns, squeeze=False)
-    right = sum(found.rank == 1 for found in filled)
-    within = sum(found.rank <= TOP for found in filled)
+    right = sum(blank.rank == 1 for blank in filled)
+    within = sum(blank.rank <= TOP for blank in filled)
     drawn.suptitle(
         f"First guess right in {right} of {len(filled)} blanks, right word among the first {TOP} "
         f"in {within}",
@@ -122,18 +122,18 @@ def blanks(filled: Sequence[Filled]) -> bytes:
         fontweight="bold",
         color=style.INK,
     )
-    most = max(100 * guess.probability for found in filled for guess in found.guesses)
-    for axes, found in zip(grid.flat, filled, strict=False):
-        colours = [style.GREEN if guess.right else style.SKY for guess in found.guesses]
-        places = range(len(found.guesses))
-        axes.barh(places, [100 * g.probability for g in found.guesses], color=colours, height=0.7)
-        axes.set_yticks(places, [_cut(guess.text) for guess in found.guesses], parse_math=False)
+    most = max(100 * guess.probability for blank in filled for guess in blank.guesses)
+    for axes, blank in zip(grid.flat, filled, strict=False):
+        colours = [style.GREEN if guess.right else style.SKY for guess in blank.guesses]
+        places = range(len(blank.guesses))
+        axes.barh(places, [100 * g.probability for g in blank.guesses], color=colours, height=0.7)
+        axes.set_yticks(places, [_cut(guess.text) for guess in blank.guesses], parse_math=False)
         axes.invert_yaxis()
         axes.set_xlim(0, 1.05 * most)
         style.dress(axes, x="probability (%)", grid="x")
         axes.set_title(
-            f"{_sentence(found)}\nright: {_cut(found.blank.answer)}, guess {found.rank:,} "
-            f"({percent(found.probability, 2)})",
+            f"{_sentence(blank)}\nright: {_cut(blank.blank.answer)}, guess {blank.rank:,} "
+            f"({percent(blank.probability, 2)})",
             loc="left",
             fontsize=9,
             color=style.INK,
@@ -144,9 +144,9 @@ def blanks(filled: Sequence[Filled]) -> bytes:
     return style.png(drawn)
 
 
-def _sentence(found: Filled) -> str:
+def _sentence(blank: Filled) -> str:
     """The words next to the blank, on two lines."""
-    before, after = found.blank.before, found.blank.after
+    before, after = blank.blank.before, blank.blank.after
     if len(before) > _CONTEXT_LETTERS:
         before = "… " + before[-_CONTEXT_LETTERS:].partition(" ")[2]
     if len(after) > _CONTEXT_LETTERS:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from rungwise.core.artifact import Artifact
 from rungwise.evaluation.surprise import Reach
+from rungwise.instances.summary import InstancesSummary
 from rungwise.models.objectives import Part
+from rungwise.pretraining.summary import GradientRun, PretrainSummary, Row
 from rungwise.report import style
 from rungwise.report.formats import duration, percent
 
 
-def loss(pretrain: Artifact, unigram_entropy: float, tokens: Part) -> bytes:
+def loss(pretrain: PretrainSummary, run: GradientRun, tokens: Part) -> bytes:
     """Loss of training and validation against tokens, between ln V and the unigram entropy, and
     below it the learning rate."""
-    summary, key = pretrain.summary, tokens.loss_key
-    uniform = math.log(summary["vocab_size"])
+    key, unigram_entropy = tokens.loss_key, pretrain.unigram_entropy
+    uniform = math.log(pretrain.vocab_size)
     drawn = style.figure((style.WIDE[0], 5.2))
     axes, rates = drawn.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     axes.axhline(
@@ -36,11 +36,11 @@ def loss(pretrain: Artifact, unigram_entropy: float, tokens: Part) -> bytes:
         linewidth=2,
         label=f"unigram entropy = {unigram_entropy:.2f}: the best guess without context",
     )
-    x, y = _curve(summary["history"], key)
+    x, y = _curve(run.history, key)
     axes.plot(x, y, color=style.SKY, linewidth=1.4, label="training (mean since the point before)")
-    x, y = _curve(summary["validation"], key)
+    x, y = _curve(run.validation, key)
     axes.plot(x, y, color=style.BLUE, linewidth=1.8, marker="o", markersize=5, label="validation")
-    first, last = summary["validation"][0][key], summary["final"][key]
+    first, last = run.validation[0][key], pretrain.final[key]
     style.dress(
         axes,
         f"Validation {tokens.name} loss: from {first:.2f} to {last:.2f} nats; guessing without "
@@ -52,29 +52,29 @@ def loss(pretrain: Artifact, unigram_entropy: float, tokens: Part) -> bytes:
     lowest, highest = axes.get_ylim()
     below_uniform = (uniform - lowest) / (highest - lowest) - 0.02
     style.legend(axes, "upper right", bbox_to_anchor=(1, below_uniform))
-    x, y = _curve(summary["history"], "learning_rate")
+    x, y = _curve(run.history, "learning_rate")
     rates.plot(x, y, color=style.ORANGE, linewidth=1.6)
     rates.set_ylim(0, 1.15 * max(y))
     style.dress(rates, x="tokens read (millions)", y="learning rate")
     for each in (axes, rates):
-        for step, length in length_changes(summary):
-            style.mark(each, _tokens_at(summary, step), f"{length} tokens", named=each is axes)
+        for change in run.length_changes:
+            place, name = _tokens_at(run, change.from_step), f"{change.sequence_length} tokens"
+            style.mark(each, place, name, named=each is axes)
     return style.png(drawn)
 
 
-def pair(pretrain: Artifact, task: Part) -> bytes:
+def pair(run: GradientRun, task: Part) -> bytes:
     """Loss and accuracy of the pair task against tokens, with the lines of chance."""
-    summary = pretrain.summary
     drawn = style.figure(style.HALF)
     upper, lower = drawn.subplots(2, 1, sharex=True)
     for axes, key, scale, chance, bounds, label in (
         (upper, task.loss_key, 1.0, math.log(2), (0.55, 0.75), "chance"),
         (lower, task.accuracy_key, 100.0, 50.0, (40.0, 100.0), "chance (ln 2, 50%)"),
     ):
-        x, y = _curve(summary["history"], key)
+        x, y = _curve(run.history, key)
         axes.plot(x, y * scale, color=style.SKY, linewidth=1.1, label="training")
         seen = [*bounds, *(y * scale)]
-        x, y = _curve(summary["validation"], key)
+        x, y = _curve(run.validation, key)
         axes.plot(
             x,
             y * scale,
@@ -87,7 +87,7 @@ def pair(pretrain: Artifact, task: Part) -> bytes:
         axes.axhline(chance, color=style.PURPLE, linestyle=(0, (5, 3)), linewidth=1.3, label=label)
         # A range that always holds the same bounds: noise about chance must not look like news.
         axes.set_ylim(min(*seen, *(y * scale)), max(*seen, *(y * scale)))
-    accuracy = percent(summary["final"][task.accuracy_key])
+    accuracy = percent(run.validation[-1][task.accuracy_key])
     style.dress(upper, f"{task.name} accuracy ends at {accuracy}; chance is 50%", y="loss (nats)")
     style.dress(lower, x="tokens read (millions)", y="accuracy (%)")
     style.legend(lower, "upper center", ncols=3)
@@ -120,10 +120,10 @@ def context(reach: Sequence[Reach], unigram_entropy: float) -> bytes:
     return style.png(drawn)
 
 
-def lengths(instances: Artifact) -> bytes:
+def lengths(instances: InstancesSummary) -> bytes:
     """How long instances are, in tokens."""
-    counts = np.array(instances.summary["statistics"]["length_histogram"])
-    longest = instances.summary["sequence_length"]
+    counts, longest = np.array(instances.length_histogram), instances.sequence_length
+    assert longest is not None, f"{instances.kind} have no rows"
     edges = np.linspace(0, longest, len(counts) + 1)
     share = 100 * counts / counts.sum()
     drawn = style.figure(style.HALF)
@@ -172,19 +172,13 @@ def stages(seconds: Mapping[str, float]) -> bytes:
     return style.png(drawn)
 
 
-def length_changes(summary: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """(step, length) where the sequence length changed; none if it had one value throughout."""
-    lengths = summary.get("lengths", [])
-    return [(row["from_step"], row["sequence_length"]) for row in lengths[1:]]
-
-
-def _tokens_at(summary: Mapping[str, Any], step: int) -> float:
+def _tokens_at(run: GradientRun, step: int) -> float:
     """Millions of tokens that were read when a step was done, between rows in proportion."""
-    rows = sorted([*summary["history"], *summary["validation"]], key=lambda row: row["step"])
+    rows = sorted([*run.history, *run.validation], key=lambda row: row["step"])
     return float(np.interp(step, [row["step"] for row in rows], [r["tokens"] for r in rows])) / 1e6
 
 
-def _curve(rows: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
+def _curve(rows: Sequence[Row], key: str) -> tuple[np.ndarray, np.ndarray]:
     """Millions of tokens and values."""
     return (
         np.array([row["tokens"] for row in rows]) / 1e6,

@@ -1,14 +1,14 @@
-"""What the speed section says: a run's rates, cost and attempts, in words and as rows.
+"""The speed section: a run's rates, cost and attempts, in words and as rows.
 
 All of it is in the summary of the pretrain stage; nothing is measured here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from rungwise.pretraining.summary import GradientRun
 from rungwise.report.formats import compact, duration, number, percent
 
 _STEPS_NAMED = 12
@@ -24,18 +24,18 @@ class Attempt:
     kept: int
 
 
-def attempts(summary: Mapping[str, Any]) -> list[Attempt]:
+def attempts(run: GradientRun) -> list[Attempt]:
     """Every start that a checkpoint remembers, in their order."""
-    begins = [row["step"] for row in summary["attempts"]] + [summary["steps"]]
+    begins = [row.step for row in run.attempts] + [run.steps]
     return [
-        Attempt(place + 1, row["step"], row["workers"], begins[place + 1] - row["step"])
-        for place, row in enumerate(summary["attempts"])
+        Attempt(place + 1, row.step, row.workers, begins[place + 1] - row.step)
+        for place, row in enumerate(run.attempts)
     ]
 
 
-def facts(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Rows of the table: what, how much, and how it is meant."""
-    total = summary["throughput"]
+def facts(run: GradientRun, tokens: int) -> list[tuple[str, str, str]]:
+    """Rows of the table: what, how much, and how it is meant. `tokens` are those of the run."""
+    total = run.throughput
     rows = [
         (
             "tokens a second",
@@ -78,7 +78,7 @@ def facts(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             )
         )
     if "cost" in total:
-        a_million = total["cost"] / summary["tokens"] * 1e6
+        a_million = total["cost"] / tokens * 1e6
         rows += [
             (
                 "cost",
@@ -91,34 +91,32 @@ def facts(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return rows
 
 
-def how(summary: Mapping[str, Any]) -> str:
+def how(run: GradientRun) -> str:
     """One sentence: on how many workers, shared how, in which precision."""
-    workers = summary["attempts"][-1]["workers"]
+    workers = run.attempts[-1].workers
     shared = {
         "ddp": "each with the whole model (DDP)",
         "fsdp": "each with a part of the model (FSDP2)",
         "hybrid": "in groups that hold one model together (hybrid sharding)",
     }
-    precision = "bfloat16 matrix products" if summary["bfloat16"] else "float32"
-    device = summary["device"]
+    precision = "bfloat16 matrix products" if run.bfloat16 else "float32"
     if workers == 1:
-        return f"One worker ({device}), {precision}."
-    return f"{workers} workers ({device} each), {shared[summary['parallel']]}, {precision}."
+        return f"One worker ({run.device}), {precision}."
+    return f"{workers} workers ({run.device} each), {shared[run.parallel]}, {precision}."
 
 
-def mishaps(summary: Mapping[str, Any]) -> list[str]:
+def mishaps(run: GradientRun) -> list[str]:
     """Skipped steps and spikes, counted and named; said as well if there were none."""
-    skipped, spikes = summary["skipped_steps"], summary["spikes"]
-    found = [
-        f"Steps skipped because their gradient was not finite: {_named(skipped)}.",
-        f"Steps whose loss stood out above the running median: {_named(spikes)}.",
+    sentences = [
+        f"Steps skipped because their gradient was not finite: {_named(run.skipped_steps)}.",
+        f"Steps whose loss stood out above the running median: {_named(run.spikes)}.",
     ]
-    if summary["stopped_early"]:
-        found.append(
-            f"The run ended at step {number(summary['steps'])}, before the last one of its "
+    if run.stopped_early:
+        sentences.append(
+            f"The run ended at step {number(run.steps)}, before the last one of its "
             "schedule: a budget was spent, or the validation loss no longer fell."
         )
-    return found
+    return sentences
 
 
 def money(value: float) -> str:

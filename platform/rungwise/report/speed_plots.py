@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from matplotlib.axes import Axes
 
-from rungwise.core.artifact import Artifact
+from rungwise.pretraining.summary import GradientRun
 from rungwise.report import style
 from rungwise.report.formats import compact, percent
-from rungwise.report.pretraining_plots import length_changes
 from rungwise.report.speed import attempts
 
 
-def tokens_per_second(pretrain: Artifact) -> bytes:
+def tokens_per_second(run: GradientRun) -> bytes:
     """Real tokens a second between logged steps; lines where workers started again."""
-    summary = pretrain.summary
-    rows = summary["timings"]
-    rates = np.array([row["tokens_per_second"] for row in rows])
-    mean = summary["throughput"]["tokens_per_second"]
+    rates = np.array([row["tokens_per_second"] for row in run.timings])
+    mean = run.throughput["tokens_per_second"]
     drawn = style.figure(style.HALF)
     axes = drawn.subplots()
-    axes.plot([row["step"] for row in rows], rates / 1e3, color=style.BLUE, linewidth=1.5)
+    axes.plot([row["step"] for row in run.timings], rates / 1e3, color=style.BLUE, linewidth=1.5)
     axes.axhline(mean / 1e3, color=style.GREEN, linestyle=(0, (5, 3)), linewidth=1.4, label="mean")
     # From 0, so that noise looks as small as it is.
     axes.set_ylim(0, 1.12 * float(max(rates.max(), mean)) / 1e3)
     style.dress(axes, f"{compact(mean)} tokens a second", "step", "thousand tokens a second")
-    _changes(axes, summary)
+    _changes(axes, run)
     style.legend(axes, "best")
     return style.png(drawn)
 
 
-def shares(pretrain: Artifact) -> bytes:
+def shares(run: GradientRun) -> bytes:
     """MFU, and the shares of time spent waiting for data and standing still for checkpoints."""
-    summary = pretrain.summary
-    rows, total = summary["timings"], summary["throughput"]
+    rows, total = run.timings, run.throughput
     steps = [row["step"] for row in rows]
     drawn = style.figure(style.HALF)
     axes = drawn.subplots()
@@ -55,14 +48,14 @@ def shares(pretrain: Artifact) -> bytes:
     # Room for the legend, and never so little that a share of nothing fills the picture.
     axes.set_ylim(0, max(1.35 * axes.get_ylim()[1], 1.0))
     style.dress(axes, title, "step", "percent")
-    _changes(axes, summary)
+    _changes(axes, run)
     style.legend(axes, "upper right")
     return style.png(drawn)
 
 
-def _changes(axes: Axes, summary: Mapping[str, Any]) -> None:
-    for attempt in attempts(summary)[1:]:
+def _changes(axes: Axes, run: GradientRun) -> None:
+    for attempt in attempts(run)[1:]:
         workers = f"{attempt.workers} worker{'s' if attempt.workers > 1 else ''}"
         style.mark(axes, attempt.from_step, f"resumed, {workers}")
-    for step, length in length_changes(summary):
-        style.mark(axes, step, f"{length} tokens")
+    for change in run.length_changes:
+        style.mark(axes, change.from_step, f"{change.sequence_length} tokens")

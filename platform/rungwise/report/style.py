@@ -107,7 +107,7 @@ def legend(axes: Axes, place: Place = "best", **options: Any) -> None:
 def legend_below(
     drawn: Figure, axes: Axes, title: str | None = None, last: Sequence[str] = ()
 ) -> None:
-    """What `axes` has names for, below all axes of the figure, where nothing is covered; those
+    """A legend of `axes`, below all axes of the figure, where nothing is covered; those
     named in `last` behind the others."""
     handles, names = axes.get_legend_handles_labels()
     order = sorted(range(len(names)), key=lambda place: names[place] in last)

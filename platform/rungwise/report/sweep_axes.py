@@ -1,4 +1,4 @@
-"""What the plots of sweeps share: the sweeps of each task, and where the values of a key lie."""
+"""Shared by the plots of sweeps: the sweeps of each task, and where the values of a key lie."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from rungwise.core.artifact import Artifact
 from rungwise.report import style
+from rungwise.report.compared import Swept
 from rungwise.report.formats import setting
+from rungwise.sweep.record import ScoredTrial, SweepSummary, Trial
 
 DOTTED = (0, (2, 2))
 _WIDE_RANGE = 0.5  # powers of ten from which an axis is logarithmic
 _GROUPS = 4  # that the values of a range are cut into, to see how much they tell
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -27,24 +27,19 @@ class Sweep:
 
     variant: str
     look: style.Series
-    summary: Mapping[str, Any]
+    summary: SweepSummary
     settings: Mapping[str, Any]  # the sweep block
 
-    @property
-    def scored(self) -> list[Row]:
-        return [trial for trial in self.summary["trials"] if trial.get("score") is not None]
 
-
-def by_task(sweeps: Mapping[str, Artifact]) -> dict[str, list[Sweep]]:
+def by_task(sweeps: Sequence[Swept]) -> dict[str, list[Sweep]]:
     """The sweeps of each task, each variant with the look of its position."""
-    variants = list(dict.fromkeys(title.rpartition("/")[2] for title in sweeps))
-    found: dict[str, list[Sweep]] = {}
-    for title, sweep in sweeps.items():
-        before, _, variant = title.rpartition("/")
-        look = style.series(variants.index(variant))
-        made = Sweep(variant, look, sweep.summary, sweep.record["config"]["sweep"])
-        found.setdefault(before.rpartition("/")[2], []).append(made)
-    return found
+    variants = list(dict.fromkeys(sweep.variant for sweep in sweeps))
+    of_tasks: dict[str, list[Sweep]] = {}
+    for swept in sweeps:
+        look = style.series(variants.index(swept.variant))
+        sweep = Sweep(swept.variant, look, swept.summary, swept.settings)
+        of_tasks.setdefault(swept.task, []).append(sweep)
+    return of_tasks
 
 
 def keys_of(sweeps: Sequence[Sweep]) -> list[str]:
@@ -53,33 +48,33 @@ def keys_of(sweeps: Sequence[Sweep]) -> list[str]:
     return sorted(keys, key=lambda key: not key.endswith("learning_rate"))
 
 
-def rungs(settings: Mapping[str, Any], trials: Sequence[Row]) -> list[int]:
+def rungs(settings: Mapping[str, Any], trials: Sequence[Trial]) -> list[int]:
     """The epochs after which ASHA compares trials; none for another scheduler."""
     scheduler = settings["scheduler"]
     if scheduler["kind"] != "asha":
         return []
-    found, epoch = [], scheduler["grace_epochs"]
-    while epoch < max(trial["epochs_asked"] for trial in trials):
-        found.append(epoch)
+    epochs, epoch = [], scheduler["grace_epochs"]
+    while epoch < max(trial.epochs_asked for trial in trials):
+        epochs.append(epoch)
         epoch *= scheduler["reduction_factor"]
-    return found
+    return epochs
 
 
-def most_telling(trials: Sequence[Row], keys: Sequence[str]) -> str:
+def most_telling(trials: Sequence[ScoredTrial], keys: Sequence[str]) -> str:
     """The key whose values explain most of the variance of the scores, adjusted for how many groups
     of values there are; the first of equals. What was stopped early scores low for that, and counts
     only where all else cannot be told apart."""
-    whole = [trial for trial in trials if not trial["stopped_early"]]
-    found = {key: _explained(whole, key) for key in keys}
-    if all(math.isinf(value) for value in found.values()):
-        found = {key: _explained(trials, key) for key in keys}
-    return max(keys, key=found.__getitem__)
+    whole = [trial for trial in trials if not trial.stopped_early]
+    explained = {key: _explained(whole, key) for key in keys}
+    if all(math.isinf(value) for value in explained.values()):
+        explained = {key: _explained(trials, key) for key in keys}
+    return max(keys, key=explained.__getitem__)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Where the values of a key lie. `values` are all that are listed, or the two bounds of a range
-    if `listed` is None."""
+    """The places of the values of a key. `values` are all that are listed, or the two bounds of a
+    range if `listed` is None."""
 
     key: str
     values: list[Any]
@@ -134,17 +129,17 @@ class Axis:
 
 
 def axis_of(key: str, sweeps: Sequence[Sweep]) -> Axis:
-    """Of a key over the sweeps of a task: what was searched, and what populations made of it."""
+    """The axis of a key over the sweeps of a task: its space, and what populations made of it."""
     spaces = [s.settings["space"][key] for s in sweeps if key in s.settings["space"]]
-    found = [t["values"][key] for s in sweeps for t in s.scored if key in t["values"]]
+    used = [t.values[key] for s in sweeps for t in s.summary.scored if key in t.values]
     if all("values" in space for space in spaces):
         listed = {text_of(value): value for space in spaces for value in space["values"]}
-        listed |= {text_of(value): value for value in found}
+        listed |= {text_of(value): value for value in used}
         values = list(listed.values())
         if _numbers(values):
             values.sort()
         return Axis(key, values, [setting(value) for value in values])
-    numbers = [value for space in spaces for value in _ends(space)] + found
+    numbers = [value for space in spaces for value in _ends(space)] + used
     return Axis(key, [min(numbers), max(numbers)], None)
 
 
@@ -157,10 +152,10 @@ def is_wide(values: Sequence[float]) -> bool:
     return min(values) > 0 and math.log10(max(values) / min(values)) > _WIDE_RANGE
 
 
-def _explained(trials: Sequence[Row], key: str) -> float:
-    here = [trial for trial in trials if key in trial["values"]]
-    scores = np.array([trial["score"] for trial in here])
-    values = [trial["values"][key] for trial in here]
+def _explained(trials: Sequence[ScoredTrial], key: str) -> float:
+    here = [trial for trial in trials if key in trial.values]
+    scores = np.array([trial.score for trial in here])
+    values = [trial.values[key] for trial in here]
     distinct = list(dict.fromkeys(map(text_of, values)))
     if _numbers(values) and len(distinct) > _GROUPS:
         cuts = np.quantile(np.array(values, dtype=float), np.linspace(0, 1, _GROUPS + 1)[1:-1])

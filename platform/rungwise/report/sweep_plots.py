@@ -1,7 +1,7 @@
 """Plots of sweeps: where the good settings lie, and how trials went epoch by epoch.
 
-Each takes the sweeps of a run by their titles, `sweep/TASK/SYSTEM`: a task has a panel of its own,
-for its scores compare with no other's, and a variant its colour, marker and line.
+A task has a panel of its own, for its scores compare with no other's, and a variant its colour,
+marker and line.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from rungwise.core.artifact import Artifact
 from rungwise.report import style
+from rungwise.report.compared import Swept
 from rungwise.report.formats import metric_axis, score, setting
 from rungwise.report.sweep_axes import (
     DOTTED,
@@ -41,25 +41,25 @@ _MOST_COLUMNS = 2
 _SHIFT = 0.012  # between lines through the same value
 
 
-def scatter(sweeps: Mapping[str, Artifact]) -> bytes:
+def scatter(sweeps: Sequence[Swept]) -> bytes:
     """The validation score of every trial against the setting that tells most of it."""
     tasks = by_task(sweeps)
     drawn, panels = _panels(len(tasks))
-    for axes, (task, found) in zip(panels, tasks.items(), strict=True):
-        keys = keys_of(found)
-        shared = [key for key in keys if all(key in s.settings["space"] for s in found)]
-        key = most_telling([trial for s in found for trial in s.scored], shared or keys)
-        axis = axis_of(key, found)
-        for sweep in found:
-            best = sweep.summary["best"]["name"]
-            shown = [trial for trial in sweep.scored if key in trial["values"]]
+    for axes, (task, of_task) in zip(panels, tasks.items(), strict=True):
+        keys = keys_of(of_task)
+        shared = [key for key in keys if all(key in s.settings["space"] for s in of_task)]
+        key = most_telling([trial for s in of_task for trial in s.summary.scored], shared or keys)
+        axis = axis_of(key, of_task)
+        for sweep in of_task:
+            best = sweep.summary.best.name
+            shown = [trial for trial in sweep.summary.scored if key in trial.values]
             for early in (False, True):
-                here = [t for t in shown if t["stopped_early"] == early]
+                here = [t for t in shown if t.stopped_early == early]
                 if not here:
                     continue
                 axes.scatter(
-                    [axis.place(trial["values"][key]) for trial in here],
-                    [100 * trial["score"] for trial in here],
+                    [axis.place(trial.values[key]) for trial in here],
+                    [100 * trial.score for trial in here],
                     s=46,
                     marker=sweep.look.marker,
                     facecolor="white" if early else sweep.look.colour,
@@ -68,10 +68,10 @@ def scatter(sweeps: Mapping[str, Artifact]) -> bytes:
                     zorder=3,
                     label=sweep.variant + (", stopped early" if early else ""),
                 )
-            winner = [trial for trial in shown if trial["name"] == best]
+            winner = [trial for trial in shown if trial.name == best]
             axes.scatter(
-                [axis.place(trial["values"][key]) for trial in winner],
-                [100 * trial["score"] for trial in winner],
+                [axis.place(trial.values[key]) for trial in winner],
+                [100 * trial.score for trial in winner],
                 s=180,
                 facecolor="none",
                 edgecolor=style.INK,
@@ -80,32 +80,32 @@ def scatter(sweeps: Mapping[str, Artifact]) -> bytes:
                 label="winner",
             )
         axis.dress(axes)
-        metric = found[0].summary["metric"]
-        title = _title(task, "best " + _best(found))
+        metric = of_task[0].summary.metric
+        title = _title(task, "best " + _best(of_task))
         style.dress(axes, title, readable(key), metric_axis(metric, "validation"))
     _legend(drawn, panels)
     return style.png(drawn)
 
 
-def parallel(sweeps: Mapping[str, Artifact]) -> bytes:
+def parallel(sweeps: Sequence[Swept]) -> bytes:
     """Every trial as a line through its settings to its validation score, coloured by the score."""
     tasks = by_task(sweeps)
     drawn = style.figure((style.WIDE[0], 0.5 + _ROW_INCHES * len(tasks)))
     panels = drawn.subplots(len(tasks), 1, squeeze=False)[:, 0]
     colours = colormaps["viridis"]
-    for axes, (task, found) in zip(panels, tasks.items(), strict=True):
-        keys = keys_of(found)
-        ladders = [axis_of(key, found) for key in keys]
-        scores = [trial["score"] for sweep in found for trial in sweep.scored]
+    for axes, (task, of_task) in zip(panels, tasks.items(), strict=True):
+        keys = keys_of(of_task)
+        ladders = [axis_of(key, of_task) for key in keys]
+        scores = [trial.score for sweep in of_task for trial in sweep.summary.scored]
         ladders.append(Axis("score", [min(scores), max(scores)], None))
         shades = Normalize(100 * min(scores), 100 * max(scores))
-        metric = found[0].summary["metric"]
+        metric = of_task[0].summary.metric
         lines = sorted(
-            ((trial, sweep) for sweep in found for trial in sweep.scored),
-            key=lambda pair: pair[0]["score"],
+            ((trial, sweep) for sweep in of_task for trial in sweep.summary.scored),
+            key=lambda pair: pair[0].score,
         )
         for number, (trial, sweep) in enumerate(lines):
-            values = trial["values"] | {"score": trial["score"]}
+            values = trial.values | {"score": trial.score}
             shift = _SHIFT * (number % 5 - 2)
             heights = [
                 ladder.height(values[ladder.key]) + (shift if ladder.listed else 0.0)
@@ -113,12 +113,12 @@ def parallel(sweeps: Mapping[str, Artifact]) -> bytes:
                 else math.nan
                 for ladder in ladders
             ]
-            winner = trial["name"] == sweep.summary["best"]["name"]
+            winner = trial.name == sweep.summary.best.name
             axes.plot(
                 range(len(ladders)),
                 heights,
-                color=colours(shades(100 * trial["score"])),
-                linestyle=":" if trial["stopped_early"] else "-",
+                color=colours(shades(100 * trial.score)),
+                linestyle=":" if trial.stopped_early else "-",
                 linewidth=3.0 if winner else 1.3,
                 alpha=1.0 if winner else 0.85,
                 zorder=3 if winner else 2,
@@ -152,7 +152,7 @@ def parallel(sweeps: Mapping[str, Artifact]) -> bytes:
                 )
         names = [readable(key) for key in keys]
         axes.set_xticks(range(len(ladders)), [*names, metric_axis(metric, "validation")])
-        title = _title(task, _winners(found, keys))
+        title = _title(task, _winners(of_task, keys))
         style.dress(axes, title, grid="x")
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
@@ -170,19 +170,19 @@ def parallel(sweeps: Mapping[str, Artifact]) -> bytes:
     return style.png(drawn)
 
 
-def curves(sweeps: Mapping[str, Artifact]) -> bytes:
+def curves(sweeps: Sequence[Swept]) -> bytes:
     """The validation score of every trial by epoch; a cross where it was stopped, and the rungs at
     which that is decided."""
     tasks = by_task(sweeps)
     drawn, panels = _panels(len(tasks))
-    for axes, (task, found) in zip(panels, tasks.items(), strict=True):
-        for sweep in found:
-            for epoch in rungs(sweep.settings, sweep.summary["trials"]):
+    for axes, (task, of_task) in zip(panels, tasks.items(), strict=True):
+        for sweep in of_task:
+            for epoch in rungs(sweep.settings, sweep.summary.trials):
                 axes.axvline(epoch, color=style.FAINT, linestyle=DOTTED, linewidth=1.4, zorder=0)
-            for trial in sweep.scored:
-                winner = trial["name"] == sweep.summary["best"]["name"]
-                epochs = [row["epoch"] for row in trial["history"]]
-                values = [100 * row["score"] for row in trial["history"]]
+            for trial in sweep.summary.scored:
+                winner = trial.name == sweep.summary.best.name
+                epochs = [row.epoch for row in trial.history]
+                values = [100 * row.score for row in trial.history]
                 axes.plot(
                     epochs,
                     values,
@@ -195,7 +195,7 @@ def curves(sweeps: Mapping[str, Artifact]) -> bytes:
                 )
                 if len(epochs) == 1:
                     axes.scatter(epochs, values, s=12, color=sweep.look.colour, zorder=2)
-                taken = [one["rows"] for one in trial["taken_over"] if one["rows"] < len(epochs)]
+                taken = [one["rows"] for one in trial.taken_over if one["rows"] < len(epochs)]
                 if taken:
                     axes.scatter(
                         [epochs[row] for row in taken],
@@ -206,7 +206,7 @@ def curves(sweeps: Mapping[str, Artifact]) -> bytes:
                         zorder=4,
                         label="took over a better one",
                     )
-                if trial["stopped_early"]:
+                if trial.stopped_early:
                     axes.scatter(
                         epochs[-1:],
                         values[-1:],
@@ -217,22 +217,23 @@ def curves(sweeps: Mapping[str, Artifact]) -> bytes:
                         zorder=4,
                         label="stopped early",
                     )
-        ran, whole = (sum(s.summary[name] for s in found) for name in ("epochs_run", "grid_epochs"))
+        ran = sum(s.summary.epochs_run for s in of_task)
+        whole = sum(s.summary.grid_epochs for s in of_task)
         title = _title(task, f"{ran} of {whole} epochs run")
-        marked = any(rungs(s.settings, s.summary["trials"]) for s in found)
+        marked = any(rungs(s.settings, s.summary.trials) for s in of_task)
         x = "epoch (dotted: where trials are compared)" if marked else "epoch"
-        style.dress(axes, title, x, metric_axis(found[0].summary["metric"], "validation"))
+        style.dress(axes, title, x, metric_axis(of_task[0].summary.metric, "validation"))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(drawn, panels)
     return style.png(drawn)
 
 
-def schedules(sweeps: Mapping[str, Artifact]) -> bytes | None:
+def schedules(sweeps: Sequence[Swept]) -> bytes | None:
     """The settings that populations varied, epoch by epoch; None if no sweep had a population."""
     shown = [
-        (title, sweep, key)
-        for title, found in by_task(sweeps).items()
-        for sweep in found
+        (task, sweep, key)
+        for task, of_task in by_task(sweeps).items()
+        for sweep in of_task
         for key in sweep.settings["scheduler"].get("mutations", ())
     ]
     if not shown:
@@ -240,12 +241,12 @@ def schedules(sweeps: Mapping[str, Artifact]) -> bytes | None:
     drawn, panels = _panels(len(shown))
     for axes, (task, sweep, key) in zip(panels, shown, strict=True):
         everything: list[float] = []
-        for trial in sweep.scored:
-            winner = trial["name"] == sweep.summary["best"]["name"]
-            values = [row["values"][key] for row in trial["history"]]
+        for trial in sweep.summary.scored:
+            winner = trial.name == sweep.summary.best.name
+            values = [row.values[key] for row in trial.history if row.values]
             everything += values
             axes.step(
-                [row["epoch"] for row in trial["history"]],
+                [row.epoch for row in trial.history],
                 values,
                 where="mid",
                 color=sweep.look.colour,
@@ -263,7 +264,7 @@ def schedules(sweeps: Mapping[str, Artifact]) -> bytes | None:
 
 
 def _one_each(tasks: Mapping[str, Sequence[Sweep]]) -> list[Sweep]:
-    return list({s.variant: s for found in tasks.values() for s in found}.values())
+    return list({s.variant: s for of_task in tasks.values() for s in of_task}.values())
 
 
 def _panels(count: int) -> tuple[Figure, list[Axes]]:
@@ -289,15 +290,15 @@ def _legend(drawn: Figure, panels: Sequence[Axes]) -> None:
 
 
 def _best(sweeps: Sequence[Sweep]) -> str:
-    shown = [(s.variant, score(s.summary["best"]["score"], s.summary["metric"])) for s in sweeps]
+    shown = [(s.variant, score(s.summary.best.score, s.summary.metric)) for s in sweeps]
     if len(shown) == 1:
         return shown[0][1]
     return ", ".join(f"{value} {variant}" for variant, value in shown)
 
 
 def _winners(sweeps: Sequence[Sweep], keys: Sequence[str]) -> str:
-    """What the winners have in common."""
-    values = [sweep.summary["best"]["values"] for sweep in sweeps]
+    """The settings that the winners have in common."""
+    values = [sweep.summary.best.values for sweep in sweeps]
     same = [key for key in keys if len({text_of(one.get(key)) for one in values}) == 1]
     if not same:
         return "winners (thick) share no setting"

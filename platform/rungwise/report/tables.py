@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rungwise.core.artifact import Artifact
 from rungwise.evaluation.fill_in import Filled
 from rungwise.evaluation.generation import Continued
-from rungwise.report.compared import Compared, TaskResult
+from rungwise.evaluation.summary import EvaluateSummary
+from rungwise.report.compared import Compared, Swept
 from rungwise.sweep.record import table
 
 Row = dict[str, Any]
 
 
-def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """A CSV file; its columns are all keys, in the order in which they first appear."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode("utf-8")
-
-
 def stages(inputs: Mapping[str, Artifact]) -> list[Row]:
-    """Every stage: what it made, how long it took, where it lies, who made it."""
+    """Every stage: its headline, how long it took, where it lies, who made it."""
     return [
         {
             "stage": name,
-            "seconds": found.record["seconds"],
-            "made": made(found),
-            "fingerprint": found.fingerprint,
-            "folder": found.folder.uri,
-            "mlflow_run_id": found.record["mlflow_run_id"],
-            "commit": found.record["made_by"]["commit"],
-            "finished": found.record["finished"],
+            "seconds": artifact.record["seconds"],
+            "made": artifact.headline,
+            "fingerprint": artifact.fingerprint,
+            "folder": artifact.folder.uri,
+            "mlflow_run_id": artifact.record["mlflow_run_id"],
+            "commit": artifact.record["made_by"]["commit"],
+            "finished": artifact.record["finished"],
         }
-        for name, found in inputs.items()
+        for name, artifact in inputs.items()
     ]
 
 
@@ -47,32 +37,28 @@ def seconds(inputs: Mapping[str, Artifact], most: int) -> dict[str, float]:
     """Seconds of every stage by title; where there are more than `most`, of every kind of stage
     with how many there are."""
     if len(inputs) <= most:
-        return {title: found.record["seconds"] for title, found in inputs.items()}
+        return {title: artifact.record["seconds"] for title, artifact in inputs.items()}
     kinds: dict[str, list[float]] = {}
-    for found in inputs.values():
-        kinds.setdefault(found.stage, []).append(found.record["seconds"])
+    for artifact in inputs.values():
+        kinds.setdefault(artifact.stage, []).append(artifact.record["seconds"])
     return {
         kind if len(each) == 1 else f"{kind} ({len(each)})": sum(each)
         for kind, each in kinds.items()
     }
 
 
-def made(artifact: Artifact) -> str:
-    """What a stage says of itself in one line."""
-    return artifact.summary["headline"]
-
-
-def trials(sweeps: Mapping[str, Artifact]) -> list[Row]:
-    """Every trial of every sweep, by its title, with its settings; failed ones have no score."""
+def trials(sweeps: Sequence[Swept]) -> list[Row]:
+    """Every trial of every sweep with its settings; failed ones have no score."""
     return [
         {
-            "title": title,
+            "task": sweep.task,
+            "variant": sweep.variant,
             **row,
-            "stopped_early": trial["stopped_early"],
-            "winner": trial["name"] == sweep.summary["best"]["name"],
+            "stopped_early": trial.stopped_early,
+            "winner": trial.name == sweep.summary.best.name,
         }
-        for title, sweep in sweeps.items()
-        for trial, row in zip(sweep.summary["trials"], table(sweep.summary["trials"]), strict=True)
+        for sweep in sweeps
+        for trial, row in zip(sweep.summary.trials, table(sweep.summary.trials), strict=True)
     ]
 
 
@@ -80,18 +66,14 @@ def seeds(compared: Compared) -> list[Row]:
     """Scores of every task, budget, variant and seed on validation and test."""
     return [
         {
-            **_where(task, found),
-            "variant": row["variant"],
-            "seed": row["seed"],
-            **{
-                f"{split}_{metric}": value
-                for split in ("validation", "test")
-                for metric, value in row[split].items()
-            },
+            **_where(evaluated),
+            "variant": row.variant,
+            "seed": row.seed,
+            **{f"validation_{metric}": value for metric, value in row.validation.items()},
+            **{f"test_{metric}": value for metric, value in row.test.items()},
         }
-        for task in compared.tasks
-        for found in task.by_budget
-        for row in found["rows"]
+        for evaluated in _all(compared)
+        for row in evaluated.rows
     ]
 
 
@@ -99,17 +81,18 @@ def differences(compared: Compared) -> list[Row]:
     """Every pair of variants at every task and budget, with both intervals."""
     return [
         {
-            **_where(task, found),
-            "metric": found["metric"],
-            "first": row["first"],
-            "second": row["second"],
-            **row["seeds"],
-            **{f"bootstrap_{name}": value for name, value in row["bootstrap"].items()},
-            "relative_error_reduction": row["error_reduction"],
+            **_where(evaluated),
+            "metric": evaluated.metric,
+            "first": row.first,
+            "second": row.second,
+            **asdict(row.seeds),
+            "bootstrap_low": row.bootstrap.low,
+            "bootstrap_high": row.bootstrap.high,
+            "bootstrap_p": row.bootstrap.p,
+            "relative_error_reduction": row.error_reduction,
         }
-        for task in compared.tasks
-        for found in task.by_budget
-        for row in found["differences"]
+        for evaluated in _all(compared)
+        for row in evaluated.differences
     ]
 
 
@@ -117,34 +100,36 @@ def budgets(compared: Compared) -> list[Row]:
     """The judged score of every variant at every number of labelled examples."""
     return [
         {
-            **_where(task, found),
+            **_where(evaluated),
             "variant": name,
-            "metric": task.metric,
-            **variant["estimates"][task.metric],
+            "metric": evaluated.metric,
+            **asdict(variant.estimates[evaluated.metric]),
         }
-        for task in compared.tasks
-        for found in task.by_budget
-        for name, variant in found["variants"].items()
+        for evaluated in _all(compared)
+        for name, variant in evaluated.variants.items()
     ]
 
 
 def mixes(compared: Compared) -> list[Row]:
     """The weight of every layer, 0 the embeddings, of every variant and seed that learnt to mix."""
     return [
-        {**_where(task, found), "variant": row["variant"], "seed": row["seed"], "layer": layer}
+        {**_where(evaluated), "variant": row.variant, "seed": row.seed, "layer": layer}
         | {"weight": weight}
-        for task in compared.tasks
-        for found in task.by_budget
-        for row in found["rows"]
-        for layer, weight in enumerate(row["mix"] or ())
+        for evaluated in _all(compared)
+        for row in evaluated.rows
+        for layer, weight in enumerate(row.mix or ())
     ]
 
 
-def _where(task: TaskResult, found: Mapping[str, Any]) -> Row:
+def _all(compared: Compared) -> list[EvaluateSummary]:
+    return [evaluated for task in compared.tasks for evaluated in task.by_budget]
+
+
+def _where(evaluated: EvaluateSummary) -> Row:
     return {
-        "task": task.name,
-        "train_examples": found["examples"]["train"],
-        "all_examples": found["budget"] is None,
+        "task": evaluated.task,
+        "train_examples": evaluated.examples.train,
+        "all_examples": evaluated.budget is None,
     }
 
 

@@ -9,7 +9,6 @@ validation split holds it.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -21,11 +20,23 @@ from pydantic import Field
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config
 from rungwise.core.context import Context
+from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
+from rungwise.core.summary import Summary
 from rungwise.core.tracking import quieten_mlflow
+from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.finetune import DESCRIPTION
 from rungwise.serving.predictor import Predictor
-from rungwise.tasks.examples import ChoiceExample, Example, Question, Tagged, TaskInfo, Text, read
+from rungwise.tasks.examples import (
+    ChoiceExample,
+    Example,
+    Question,
+    Tagged,
+    TaskInfo,
+    TaskSummary,
+    Text,
+    read,
+)
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.training.checkpoint import MODEL
 
@@ -44,9 +55,19 @@ class RegistryConfig(Config):
         return self.model_copy(update={"name": f"{self.name}-{task.replace('.', '-')}"})
 
 
-def run(
+class RegisterSummary(Summary):
+    """A version in the registry. `alias` is None where another version has kept it."""
+
+    name: str
+    version: str
+    alias: str | None
+    model_uri: str
+    tags: dict[str, str]
+
+
+def register_model(
     config: RegistryConfig, inputs: dict[str, Artifact], output: Folder, context: Context
-) -> dict[str, Any]:
+) -> RegisterSummary:
     """Log and register the model in the run of this stage; write `registered.json`."""
     import mlflow
     from mlflow import MlflowClient
@@ -55,9 +76,10 @@ def run(
 
     assert context.tracking is not None, "the register stage runs in the driver"
     evaluation, task = inputs["evaluate"], inputs["task"]
-    chosen, metric = evaluation.summary["chosen"], evaluation.summary["metric"]
+    evaluated = EvaluateSummary.of(evaluation)
+    chosen, metric = evaluated.chosen, evaluated.metric
     examples = read(task, "validation")[:_EXAMPLES]
-    shown = _input_example(examples, TaskInfo.of(task))
+    shown = _input_example(examples, TaskSummary.of(task).info)
     predictor = Predictor.load(evaluation.folder)
     quieten_mlflow()
     mlflow.set_tracking_uri(context.tracking.uri)
@@ -100,12 +122,12 @@ def run(
     assert info is not None, "an error leaves the block above"
     client = MlflowClient(tracking_uri=context.tracking.uri)
     number = str(info.registered_model_version)
-    score = chosen["validation"][metric]
+    score = chosen.validation[metric]
     tags = {
-        **{f"rungwise.{name}": found.fingerprint for name, found in sorted(inputs.items())},
+        **{f"rungwise.{name}": made.fingerprint for name, made in sorted(inputs.items())},
         "rungwise.metric": metric,
         "rungwise.validation_score": f"{score:.6f}",
-        "rungwise.test_score_of_this_version": f"{chosen['test'][metric]:.6f}",
+        "rungwise.test_score_of_this_version": f"{chosen.test[metric]:.6f}",
     }
     for key, value in tags.items():
         client.set_model_version_tag(config.name, number, key, value)
@@ -117,16 +139,19 @@ def run(
         alias = f"{config.alias} stays with {holder.version}"
     if takes:
         client.set_registered_model_alias(config.name, config.alias, number)
-    summary = {
-        "name": config.name,
-        "version": number,
-        "alias": config.alias if takes else None,
-        "model_uri": f"models:/{config.name}/{number}",
-        "tags": tags,
-        "headline": f"models:/{config.name}/{number}  {alias}",
-    }
-    output.write_bytes("registered.json", json.dumps(summary, indent=1).encode())
+    summary = RegisterSummary(
+        name=config.name,
+        version=number,
+        alias=config.alias if takes else None,
+        model_uri=f"models:/{config.name}/{number}",
+        tags=tags,
+        headline=f"models:/{config.name}/{number}  {alias}",
+    )
+    output.write_bytes("registered.json", summary.model_dump_json(indent=1).encode())
     return summary
+
+
+REGISTER = StageType("register", 3, register_model, RegisterSummary, place="driver")
 
 
 def _input_example(examples: list[Example], info: TaskInfo) -> list[str] | pd.DataFrame:

@@ -45,23 +45,23 @@ class FineTuned(PythonModel):
     def _records(self, model_input: Any) -> list[Mapping[str, Any]]:
         """MLflow hands over a list or a frame, depending on who calls and how."""
         if isinstance(model_input, pd.DataFrame):
-            records = model_input.to_dict("records")
+            rows = model_input.to_dict("records")
             if any(isinstance(name, int) for name in model_input.columns):
-                records = [next(iter(record.values())) for record in records]
+                rows = [next(iter(row.values())) for row in rows]
         else:
-            records = list(model_input)
-        found: list[Mapping[str, Any]] = []
-        for record in records:
+            rows = list(model_input)
+        records: list[Mapping[str, Any]] = []
+        for record in rows:
             if isinstance(record, Mapping):
-                found.append(
+                records.append(
                     {
                         str(key): value.tolist() if isinstance(value, np.ndarray) else value
                         for key, value in record.items()
                     }
                 )
             else:
-                found.append({text_column(self._predictor.info): str(record)})
-        return found
+                records.append({text_column(self._predictor.info): str(record)})
+        return records
 
 
 set_model(FineTuned())

@@ -9,6 +9,6 @@ override function as the command line. One stage sweeps one variant.
 from rungwise.sweep.config import SweepConfig, SweepStageConfig
 from rungwise.sweep.draws import upstream_values
 from rungwise.sweep.space import check_space
-from rungwise.sweep.stage import run
+from rungwise.sweep.stage import SWEEP
 
-__all__ = ["SweepConfig", "SweepStageConfig", "check_space", "run", "upstream_values"]
+__all__ = ["SWEEP", "SweepConfig", "SweepStageConfig", "check_space", "upstream_values"]

@@ -82,8 +82,8 @@ Scheduler = Annotated[NoScheduler | AshaScheduler | PbtScheduler, Field(discrimi
 class SweepConfig(Config):
     """`space` maps keys of the recipe to what they may be; those of `finetune` are cheap to vary.
 
-    A key of an earlier block makes a upstream of what comes before fine-tuning, one for each value
-    that is tried, so it takes a list of values.
+    What comes before fine-tuning is built anew for each value of a key of an earlier block, so such
+    a key takes a list of values.
     """
 
     space: dict[str, Space] = Field(min_length=1)

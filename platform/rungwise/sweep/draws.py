@@ -1,4 +1,4 @@
-"""Which settings are tried: a pure function of the `sweep` block, but where Optuna chooses.
+"""The settings that are tried: a pure function of the `sweep` block, but where Optuna chooses.
 
 A sweep that is started again therefore draws the same trials. The draw of a trial depends on the
 seed and its number alone, so that more trials add to the first ones and change none.
@@ -35,7 +35,7 @@ def points(sweep: SweepConfig) -> list[Values]:
     grid = [key for key in keys if all_of or isinstance(sweep.space[key], Grid)]
     drawn = [key for key in keys if key not in grid]
     combinations = _combinations(sweep, grid)
-    found: list[Values] = []
+    drawn_values: list[Values] = []
     seen: set[str] = set()
     for number in range(len(combinations) * (sweep.trials or 1)):
         fixed = combinations[number % len(combinations)]
@@ -48,15 +48,15 @@ def points(sweep: SweepConfig) -> list[Values]:
                 break
         assert values is not None
         seen.add(canonical_json(values))
-        found.append({key: values[key] for key in keys})
-    return found
+        drawn_values.append({key: values[key] for key in keys})
+    return drawn_values
 
 
 def upstream_values(sweep: SweepConfig) -> list[Values]:
     """The values of keys before fine-tuning that trials need, one set of artifacts each.
 
-    Empty if the sweep varies `finetune` alone. The inputs of the stage are then `pretrain` and so
-    on, else `pretrain@0`, `pretrain@1` and so on in this order.
+    Empty if the sweep varies `finetune` alone. Their places in the list are the numbers in the
+    titles of the stage's inputs.
     """
     keys = sorted(key for key in sweep.space if not key.startswith(f"{FINETUNE}."))
     if not keys:
@@ -86,8 +86,10 @@ def settings_of(config: SweepStageConfig, values: Values) -> FinetuneConfig:
     settings = validate(FinetuneConfig, data, source=f"sweep.space: {own} together")
     read_back = settings.model_dump(mode="json")
     for key, value in own.items():
-        if not holds(found := value_at(read_back, key), value):
-            raise ConfigError(f"sweep.space.{FINETUNE}.{key}: drew {value!r}, which became {found}")
+        if not holds(resolved := value_at(read_back, key), value):
+            raise ConfigError(
+                f"sweep.space.{FINETUNE}.{key}: drew {value!r}, which became {resolved}"
+            )
     return settings
 
 

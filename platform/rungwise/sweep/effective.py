@@ -1,8 +1,8 @@
 """Did each drawn value take effect? A sweep over a key that nothing reads looks like any other.
 
 Three checks: the resolved `finetune` block holds each value (`draws.settings_of`), the artifacts of
-a upstream were made with theirs (`check_inputs`), and what the training measured of the objects it
-built is what was drawn (`difference`).
+upstream values were made with them (`check_inputs`), and what the training measured of the objects
+it built is what was drawn (`difference`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import Any
 
 from rungwise.core.artifact import Artifact
 from rungwise.core.errors import UserError
+from rungwise.core.title import Title
 from rungwise.sweep.config import FINETUNE
 from rungwise.sweep.space import holds, value_at
 
+_READ = ("pretrain", "task", "tokenizer")  # by a trial
 PREFIX = "effective/"  # of metrics that are measured settings: effective/learning_rate
 _PRECISION = 1e-6  # relative; what was measured may have been a float32
 
@@ -29,15 +31,15 @@ def split_metrics(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[
 def difference(
     trial: str, values: Mapping[str, Any], measured: Mapping[str, float]
 ) -> UserError | None:
-    """What says that a drawn value was not in force, or None. Keys nobody measured are let pass."""
+    """An error if a drawn value was not in force, else None. Keys nobody measured are let pass."""
     for key, drawn in values.items():
         block, _, name = key.partition(".")
         if block != FINETUNE or name not in measured or drawn is None:
             continue  # null stands for what another key says
-        found = measured[name]
-        if not isinstance(drawn, int | float) or not math.isclose(drawn, found, rel_tol=_PRECISION):
+        value = measured[name]
+        if not isinstance(drawn, int | float) or not math.isclose(drawn, value, rel_tol=_PRECISION):
             return UserError(
-                f"{trial}: {key} was drawn as {drawn!r}, but {found:g} was in force, so its score "
+                f"{trial}: {key} was drawn as {drawn!r}, but {value:g} was in force, so its score "
                 "is not that of its settings; take the key out of sweep.space, or mend what it "
                 "does not reach (a batch larger than the training split is cut to it)"
             )
@@ -45,12 +47,9 @@ def difference(
 
 
 def inputs_of(inputs: Mapping[str, Artifact], upstream: int | None) -> dict[str, Artifact]:
-    """What a trial of this upstream reads: `pretrain@1` for `pretrain` where there is one."""
-    names = {name.partition("@")[0] for name in inputs}
-    return {
-        name: inputs[f"{name}@{upstream}" if f"{name}@{upstream}" in inputs else name]
-        for name in sorted(names)
-    }
+    """The inputs of a trial: of those that are there once for each of the upstream values, the one
+    with this number."""
+    return {name: inputs.get(str(Title(name, number=upstream))) or inputs[name] for name in _READ}
 
 
 def check_inputs(inputs: Mapping[str, Artifact], upstream: Sequence[Mapping[str, Any]]) -> None:
@@ -68,15 +67,15 @@ def check_inputs(inputs: Mapping[str, Artifact], upstream: Sequence[Mapping[str,
             for key, value in values.items():
                 block, _, rest = key.partition(".")
                 if block in config:
-                    found = _value(config, key)
+                    built_with = _value(config, key)
                 elif block == name:
-                    found = _value(config, rest)
+                    built_with = _value(config, rest)
                 else:
                     continue
-                if not holds(found, value):
+                if not holds(built_with, value):
                     raise UserError(
                         f"upstream values {number} of the sweep have {key} {value!r}, but its "
-                        f"{name} ({artifact.fingerprint}) was made with {found!r}"
+                        f"{name} ({artifact.fingerprint}) was made with {built_with!r}"
                     )
 
 

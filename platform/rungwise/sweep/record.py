@@ -1,4 +1,4 @@
-"""What is kept of a trial: one small JSON file, `trials/trial-003.json`, from its start on.
+"""The record of a trial: one small JSON file, `trials/trial-003.json`, from its start on.
 
 The trial writes it after every epoch and before it tells Ray Tune of that epoch; what only the
 driver knows (stopped early, failed) the driver adds when the trial has ended. Each write is whole.
@@ -8,15 +8,15 @@ Tune's own snapshot is written once in a while and lags behind the trials.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from rungwise.core.config import flatten
 from rungwise.core.storage import Folder
+from rungwise.core.summary import Part, Summary
+from rungwise.finetune import FinetuneConfig
 
 FOLDER = "trials"
 State = Literal["running", "finished", "stopped_early", "failed"]
@@ -65,28 +65,92 @@ class TrialRecord:
         return self.state in ("finished", "stopped_early")
 
     def parameters(self) -> dict[str, Any]:
-        """What tracking keeps as the parameters of its run: the whole block, and other keys."""
+        """The parameters of its run for tracking: the whole block, and other keys."""
         others = {k: v for k, v in self.drawn.items() if not k.startswith("finetune.")}
         return flatten(self.settings, "finetune") | flatten(others)
 
     def points(self, row: dict[str, Any]) -> dict[str, float]:
-        """What tracking keeps of an epoch."""
+        """The points of an epoch for tracking."""
         shown = {f"validation/{key}": value for key, value in row["metrics"].items()}
         return shown | {f"setting/{key}": value for key, value in row.get("values", {}).items()}
 
-    def row(self) -> dict[str, Any]:
+    def trial(self) -> Trial:
         """As it stands in the summary of the stage."""
-        row = asdict(self)
-        del row["saved"], row["number"]
-        row["finetune"] = row.pop("settings")
-        row |= {
-            "epochs_run": len(self.history),
-            "epochs_asked": self.settings["epochs"],
-            "stopped_early": self.state == "stopped_early",
-        }
-        if self.history and self.state != "failed":
-            row |= {name: self.history[-1][name] for name in ("score", "loss")}
-        return row
+        fields = asdict(self)
+        del fields["saved"], fields["number"]
+        fields["finetune"] = fields.pop("settings")
+        if not self.history or self.state == "failed":
+            return Trial.model_validate(fields)
+        last = {name: self.history[-1][name] for name in ("score", "loss")}
+        return ScoredTrial.model_validate(fields | last)
+
+
+class Epoch(Part):
+    """One epoch of a trial. `values` are the settings in force where they change on the way."""
+
+    epoch: int
+    score: float
+    loss: float | None
+    seconds: float  # since the start of the trial
+    metrics: dict[str, float]
+    values: dict[str, Any] | None = None
+
+
+class Trial(Part):
+    """A trial that has ended, with the fields of `TrialRecord`."""
+
+    name: str
+    drawn: dict[str, Any]
+    values: dict[str, Any]
+    upstream: int | None
+    finetune: FinetuneConfig
+    seed: int
+    state: State
+    history: tuple[Epoch, ...]
+    effective: dict[str, float]
+    taken_over: tuple[dict[str, Any], ...]
+    seconds: float
+    error: str | None
+
+    @property
+    def epochs_run(self) -> int:
+        return len(self.history)
+
+    @property
+    def epochs_asked(self) -> int:
+        return self.finetune.epochs
+
+    @property
+    def stopped_early(self) -> bool:
+        return self.state == "stopped_early"
+
+
+class ScoredTrial(Trial):
+    """A trial that did not fail, with what its last epoch scored."""
+
+    score: float
+    loss: float | None
+
+
+class SweepSummary(Summary):
+    """All trials and the winner. `upstream_values` are those of keys before fine-tuning, by number;
+    `grid_epochs` what every combination of settings would take to its end."""
+
+    trials: tuple[ScoredTrial | Trial, ...]
+    best: ScoredTrial
+    metric: str
+    upstream_values: tuple[dict[str, Any], ...]
+    stopped_early: int
+    failed: int
+    epochs_run: int
+    epochs_asked: int
+    grid_epochs: int
+    seconds: float
+
+    @property
+    def scored(self) -> list[ScoredTrial]:
+        """The trials that did not fail."""
+        return [trial for trial in self.trials if isinstance(trial, ScoredTrial)]
 
 
 def name_of(number: int) -> str:
@@ -111,37 +175,27 @@ def read(name: str, output: Folder) -> TrialRecord | None:
 def read_all(output: Folder) -> list[TrialRecord]:
     """The records of all trials that have begun, by their number."""
     names = [name.removesuffix(".json") for name in (output / FOLDER).names()]
-    found = [read(name, output) for name in names if not name.rpartition("/")[2].startswith(".")]
-    return sorted((one for one in found if one), key=lambda record: record.number)
+    begun = [read(name, output) for name in names if not name.rpartition("/")[2].startswith(".")]
+    return sorted((one for one in begun if one), key=lambda record: record.number)
 
 
-def table(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def table(trials: Iterable[Trial]) -> list[dict[str, Any]]:
     """Trials as flat rows: a column for each swept key, measured values as `effective/<key>`."""
     return [
         {
-            "trial": row["name"],
-            "state": row["state"],
-            **{key: _cell(value) for key, value in row["values"].items()},
-            "epochs_run": row["epochs_run"],
-            "epochs_asked": row["epochs_asked"],
-            "score": row.get("score", ""),
-            "loss": "" if row.get("loss") is None else row["loss"],
-            "seconds": row["seconds"],
-            **{f"effective/{key}": value for key, value in row["effective"].items()},
-            "error": row["error"] or "",
+            "trial": trial.name,
+            "state": trial.state,
+            **{key: _cell(value) for key, value in trial.values.items()},
+            "epochs_run": trial.epochs_run,
+            "epochs_asked": trial.epochs_asked,
+            "score": getattr(trial, "score", ""),
+            "loss": getattr(trial, "loss", ""),
+            "seconds": trial.seconds,
+            **{f"effective/{key}": value for key, value in trial.effective.items()},
+            "error": trial.error or "",
         }
-        for row in rows
+        for trial in trials
     ]
-
-
-def csv_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
-    """A CSV file; its columns are all keys, in the order in which they first appear."""
-    text = io.StringIO(newline="")
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode("utf-8")
 
 
 def _cell(value: Any) -> Any:

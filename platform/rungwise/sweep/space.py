@@ -1,4 +1,4 @@
-"""What a swept key may be: a few values, or a range to draw from.
+"""The values of a swept key: a few, or a range to draw from.
 
 A key is a dotted key of the recipe, such as `finetune.learning_rate` or `model.num_layers`.
 """
@@ -155,24 +155,24 @@ def check_space(model: type[ConfigT], data: dict[str, Any], space: Mapping[str, 
         for value in allowed.probes():
             where = f"sweep.space.{key}: {value!r} does not fit"
             config = validate(model, with_overrides(data, {key: value}), source=where)
-            found = value_at(config.model_dump(mode="json"), key)
-            if not holds(found, value):
+            resolved = value_at(config.model_dump(mode="json"), key)
+            if not holds(resolved, value):
                 raise ConfigError(
-                    f"sweep.space.{key}: {value!r} would become {found!r}; give values as the key "
-                    "takes them (whole numbers: kind integer)"
+                    f"sweep.space.{key}: {value!r} would become {resolved!r}; give values as the "
+                    "key takes them (whole numbers: kind integer)"
                 )
 
 
 def value_at(data: Any, key: str) -> Any:
-    """What stands at a dotted key of plain data; KeyError, IndexError if there is no such key."""
+    """The value at a dotted key of plain data; KeyError, IndexError if there is no such key."""
     for part in key.split("."):
         data = data[int(part)] if isinstance(data, list) else data[part]
     return data
 
 
-def holds(found: Any, value: Any) -> bool:
-    """True if `found` is `value`; a block may have more keys than were given."""
-    if isinstance(value, dict) and isinstance(found, dict):
-        return all(name in found and holds(found[name], one) for name, one in value.items())
+def holds(resolved: Any, value: Any) -> bool:
+    """True if `resolved` is `value`; a block may have more keys than were given."""
+    if isinstance(value, dict) and isinstance(resolved, dict):
+        return all(name in resolved and holds(resolved[name], one) for name, one in value.items())
     # 1 and True are equal in Python, and no key takes both.
-    return found == value and isinstance(found, bool) == isinstance(value, bool)
+    return resolved == value and isinstance(resolved, bool) == isinstance(value, bool)

@@ -7,6 +7,7 @@ new seeds on the test split (evaluation/compare.py).
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from rungwise.cluster import expected_nodes
@@ -14,38 +15,40 @@ from rungwise.cluster.session import shared_scratch
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
 from rungwise.core.errors import UserError
+from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
+from rungwise.core.tables import csv_bytes
 from rungwise.sweep import record as records
 from rungwise.sweep.config import SweepStageConfig
 from rungwise.sweep.draws import grid_epochs, upstream_values
 from rungwise.sweep.effective import check_inputs
+from rungwise.sweep.record import ScoredTrial, SweepSummary
 from rungwise.sweep.trial import STATES, Job, Train, train
-from rungwise.tasks.examples import TaskInfo
+from rungwise.tasks.examples import TaskSummary
 
 TABLE, RECORD = "trials.csv", "sweep.json"
 
 
-def run(
+def run_sweep(
     config: SweepStageConfig,
     inputs: dict[str, Artifact],
     output: Folder,
     context: Context,
     train: Train = train,
-) -> dict[str, Any]:
+) -> SweepSummary:
     """Run the trials; the winner has the highest validation score of those that ran to their end.
 
-    `inputs` are task, tokenizer and pretrain, or `pretrain@0` and so on where the sweep has
-    upstream. Started again in the same `output` after a kill, it runs what has not ended.
-    Raises UserError if every trial failed, if a trial asks for more than a node has, or if a value
-    was not in force.
+    `inputs` are task, tokenizer and pretrain, the last two once for each of the upstream values
+    where the sweep has such (`effective.inputs_of`). Started again in the same `output` after a
+    kill, it runs what has not ended. Raises UserError if every trial failed, if a trial asks for
+    more than a node has, or if a value was not in force.
     """
     from rungwise.sweep import tune
 
     tried = upstream_values(config.sweep)
     check_inputs(inputs, tried)
-    metrics = {TaskInfo.of(one).metric for name, one in inputs.items() if _is_task(name)}
-    assert len(metrics) == 1, f"expected one metric, found {sorted(metrics)}"
-    job = Job(config, inputs, output, metrics.pop(), context.report, train)
+    metric = TaskSummary.of(inputs["task"]).info.metric
+    job = Job(config, inputs, output, metric, context.report, train)
     # What a killed attempt left of Tune's own is of no use.
     (output / ".ray-tune").remove()
     with shared_scratch(output, "ray-tune") as scratch:
@@ -54,53 +57,53 @@ def run(
     return _summary(job, tried)
 
 
-def _summary(job: Job, tried: list[dict[str, Any]]) -> dict[str, Any]:
-    rows = [trial.row() for trial in records.read_all(job.output)]
-    scored = [row for row in rows if row["state"] in ("finished", "stopped_early")]
+SWEEP = StageType("sweep", 3, run_sweep, SweepSummary, resumes=True)
+
+
+def _summary(job: Job, tried: list[dict[str, Any]]) -> SweepSummary:
+    trials = [record.trial() for record in records.read_all(job.output)]
+    scored = [trial for trial in trials if isinstance(trial, ScoredTrial)]
     if not scored:
         raise UserError(
-            f"all {len(rows)} trials of the sweep failed, the first with: {rows[0]['error']}"
+            f"all {len(trials)} trials of the sweep failed, the first with: {trials[0].error}"
         )
     # A trial that was stopped was not trained as its settings say. Of equal scores the smaller
     # loss, then the earlier trial, so that a tie is no coin toss.
-    whole = [row for row in scored if not row["stopped_early"]] or scored
-    best = min(whole, key=lambda row: (-row["score"], _or_infinite(row["loss"]), row["name"]))
-    asked = sum(row["epochs_asked"] for row in rows)
-    stopped = sum(row["stopped_early"] for row in rows)
-    failed = sum(row["state"] == "failed" for row in rows)
-    ran = sum(row["epochs_run"] for row in rows)
-    grid = grid_epochs(job.config, asked)
+    whole = [trial for trial in scored if not trial.stopped_early] or scored
+    best = min(whole, key=_rank)
+    asked = sum(trial.epochs_asked for trial in trials)
+    stopped = sum(trial.stopped_early for trial in trials)
+    failed = sum(trial.state == "failed" for trial in trials)
     best_values = ", ".join(
-        f"{key.rpartition('.')[2]} {_short(value)}" for key, value in best["values"].items()
+        f"{key.rpartition('.')[2]} {_short(value)}" for key, value in best.values.items()
     )
-    summary = {
-        "trials": rows,
-        "best": best,
-        "metric": job.metric,
-        "upstream": tried,
-        "stopped_early": stopped,
-        "failed": failed,
-        "epochs_run": ran,
-        "epochs_asked": asked,
-        "grid_epochs": grid,
-        "epochs_saved": grid - ran,
-        "seconds": round(sum(row["seconds"] for row in rows), 3),
-        "headline": f"{len(rows)} trials, {stopped} stopped early, {failed} failed  "
-        f"best validation {job.metric} {best['score']:.3f} ({best_values})",
+    summary = SweepSummary(
+        trials=tuple(trials),
+        best=best,
+        metric=job.metric,
+        upstream_values=tuple(tried),
+        stopped_early=stopped,
+        failed=failed,
+        epochs_run=sum(trial.epochs_run for trial in trials),
+        epochs_asked=asked,
+        grid_epochs=grid_epochs(job.config, asked),
+        seconds=round(sum(trial.seconds for trial in trials), 3),
+        headline=f"{len(trials)} trials, {stopped} stopped early, {failed} failed  "
+        f"best validation {job.metric} {best.score:.3f} ({best_values})",
+    )
+    job.output.write_bytes(TABLE, csv_bytes(records.table(trials)))
+    whole_record = {
+        "sweep": job.config.sweep.model_dump(mode="json"),
+        **summary.model_dump(mode="json"),
     }
-    job.output.write_bytes(TABLE, records.csv_bytes(records.table(rows)))
-    whole_record = {"sweep": job.config.sweep.model_dump(mode="json"), **summary}
     text = json.dumps(whole_record, indent=1, ensure_ascii=False, allow_nan=False)
     job.output.write_bytes(RECORD, text.encode("utf-8"))
     return summary
 
 
-def _is_task(name: str) -> bool:
-    return name.partition("@")[0] == "task"
-
-
-def _or_infinite(loss: float | None) -> float:
-    return float("inf") if loss is None else loss
+def _rank(trial: ScoredTrial) -> tuple[float, float, str]:
+    """The winner's is the smallest."""
+    return -trial.score, math.inf if trial.loss is None else trial.loss, trial.name
 
 
 def _short(value: Any) -> str:

@@ -42,7 +42,7 @@ class OnEpoch(Protocol):
 
 
 class Train(Protocol):
-    """What a trial does with its settings. `start` is a state that `on_epoch` was given, or None.
+    """The training of a trial. `start` is a state that `on_epoch` was given, or None.
 
     Metrics named `effective/<key of the finetune block>` are settings as they were measured: the
     highest learning rate that the optimizer had, the rows of the first batch.
@@ -72,7 +72,7 @@ def train(
 
 @dataclass(frozen=True)
 class Job:
-    """What all trials of a sweep share; it travels to their processes."""
+    """All that the trials of a sweep share; it travels to their processes."""
 
     config: SweepStageConfig
     inputs: Mapping[str, Artifact]
@@ -88,7 +88,7 @@ class Job:
 
 
 def run_trial(config: dict[str, Any], *, job: Job) -> None:
-    """What Ray Tune calls with `{"trial": {"number": ..., "values": {dotted key: value}}}`.
+    """Run one trial, `{"trial": {"number": ..., "values": {dotted key: value}}}`, for Ray Tune.
 
     Raises UserError if the score is not a number.
     """

@@ -144,7 +144,7 @@ def _optuna(
 
     # Started again with the same seed it would draw what it drew at first, so the seed moves on.
     state = np.random.SeedSequence([sweep.seed, len(ended), len(again)]).generate_state(1)
-    found = Numbered(
+    searcher = Numbered(
         space={key: _distribution(allowed) for key, allowed in sorted(sweep.space.items())},
         metric=_SCORE,
         mode=_MODE,
@@ -152,8 +152,8 @@ def _optuna(
         seed=int(state[0]),
     )
     for trial in ended:
-        found.add_evaluated_point(trial.values, trial.history[-1]["score"])
-    return found
+        searcher.add_evaluated_point(trial.values, trial.history[-1]["score"])
+    return searcher
 
 
 def _distribution(allowed: Any) -> Any:
@@ -248,29 +248,29 @@ class _Watch(Callback):
         self._compare(str(trial), result["values"], result["measured"])
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        found = self._record(trial)
-        self._compare(found.name, found.values, found.effective)
+        record = self._record(trial)
+        self._compare(record.name, record.values, record.effective)
         if self.wrong:
             return  # all trials are being stopped, and not for their scores
-        if found.state == "running":
-            found.state = "stopped_early"
-            records.write(found, self._job.output)
-        self._close(found, "FINISHED")
+        if record.state == "running":
+            record.state = "stopped_early"
+            records.write(record, self._job.output)
+        self._close(record, "FINISHED")
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        found = self._record(trial)
-        if found.state != "failed":
-            found.state, found.error = "failed", "its process died"
-            records.write(found, self._job.output)
-        self._close(found, "FAILED")
+        record = self._record(trial)
+        if record.state != "failed":
+            record.state, record.error = "failed", "its process died"
+            records.write(record, self._job.output)
+        self._close(record, "FAILED")
 
     def _compare(self, name: str, values: Values, measured: dict[str, float]) -> None:
         self.wrong = self.wrong or difference(name, values, measured)
 
     def _record(self, trial: Any) -> TrialRecord:
-        found = records.read(str(trial), self._job.output)
-        if found is not None:
-            return found
+        record = records.read(str(trial), self._job.output)
+        if record is not None:
+            return record
         # Its process died before it had begun.
         drawn = trial.config["trial"]
         settings = settings_of(self._job.config, drawn["values"]).model_dump(mode="json")
@@ -284,11 +284,11 @@ class _Watch(Callback):
             seed=self._job.config.sweep.seed,
         )
 
-    def _close(self, found: TrialRecord, status: str) -> None:
+    def _close(self, record: TrialRecord, status: str) -> None:
         self._ended += 1
-        self._job.report.nested(found.name, {}, status)
-        shown = {self._job.metric: found.history[-1]["score"]} if found.history else {}
-        self._job.report.progress(self._ended, self._total, trial=found.name, **shown)
+        self._job.report.nested(record.name, {}, status)
+        shown = {self._job.metric: record.history[-1]["score"]} if record.history else {}
+        self._job.report.progress(self._ended, self._total, trial=record.name, **shown)
 
 
 class _Stop(Stopper):

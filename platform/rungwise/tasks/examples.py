@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
+from rungwise.core.summary import PerSplit, Summary
 
 Kind = Literal["classification", "regression", "tagging", "span", "choice"]
 SPLITS = ("train", "validation", "test")
@@ -102,11 +103,6 @@ class TaskInfo:
     metric: str
 
     @classmethod
-    def of(cls, task: Artifact) -> TaskInfo:
-        """From the summary of a task artifact, or the description of a registered model."""
-        return cls.from_data(task.summary)
-
-    @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> TaskInfo:
         """From plain data with the keys of this class, and maybe others."""
         return cls(data["kind"], tuple(data["labels"]), data["pair"], data["metric"])
@@ -114,6 +110,26 @@ class TaskInfo:
     def as_data(self) -> dict[str, Any]:
         """Plain data; `from_data` reads it."""
         return {**asdict(self), "labels": list(self.labels)}
+
+
+class ExampleCounts(PerSplit):
+    """A number of labelled examples for each split."""
+
+    test: int
+
+
+class TaskSummary(Summary):
+    """What a variant needs to know of a task, and what a score is worth beside.
+
+    `overlap` counts examples of a split whose text stands in train too, `irregular` what was left
+    out or mended by split and reason, `baselines` scores what knows nothing of the text.
+    """
+
+    info: TaskInfo
+    examples: ExampleCounts
+    baselines: dict[str, dict[str, float]]
+    overlap: dict[str, int]
+    irregular: dict[str, dict[str, int]]
 
 
 def write(examples: Sequence[Example], output: Folder, split: str) -> None:
@@ -124,7 +140,7 @@ def write(examples: Sequence[Example], output: Folder, split: str) -> None:
 
 def read(task: Artifact, split: str) -> list[Any]:
     """The examples of a split, in the order they were written."""
-    example_type = _OF_KIND[task.summary["kind"]]
+    example_type = _OF_KIND[TaskSummary.of(task).info.kind]
     rows = pq.read_table(task.folder.local(_file(split))).to_pylist()
     return [_example(example_type, row) for row in rows]
 

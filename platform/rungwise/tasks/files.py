@@ -21,12 +21,13 @@ from rungwise.tasks.splits import drawn, overlap, shares
 class Task:
     """A loaded task: its splits, and what they have in common.
 
-    `facts` go into the summary; `notes` are lines that the user should read.
+    `overlap` and `irregular` are those of the summary; `notes` are lines that the user should read.
     """
 
     info: TaskInfo
     splits: dict[str, list[Any]]
-    facts: dict[str, Any] = field(default_factory=dict)
+    overlap: dict[str, int] = field(default_factory=dict)
+    irregular: dict[str, dict[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -73,7 +74,7 @@ def load(config: FilesTaskConfig) -> Task:
     ]
     if labels and (idle := set(labels) - {label for e in splits["train"] for label in _of(e)}):
         notes.append(f"no training example has the label {listed(_sorted(idle))}")
-    return Task(info, splits, {"overlap": shared, "irregular": irregular}, notes)
+    return Task(info, splits, shared, irregular, notes)
 
 
 def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Example]:

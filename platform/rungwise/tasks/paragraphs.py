@@ -17,6 +17,7 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import uniform
 from rungwise.corpus.document import Document, read_documents
+from rungwise.corpus.summary import CorpusSummary
 from rungwise.instances.shards import document_hash
 from rungwise.tasks.config import ParagraphTaskConfig
 from rungwise.tasks.examples import SPLITS, TaskInfo, Text
@@ -75,9 +76,9 @@ def _pools(
 ) -> dict[str, dict[str, list[tuple[str, str]]]]:
     """(text, document) by label and split, without texts that occur in two labels or splits."""
     places_of: dict[str, list[tuple[str, str, str]]] = {}
-    for row in corpus.summary["files"]:
-        for document in read_documents(corpus.folder, row["file"]):
-            split = _split_of(document, row["split"], config.seed)
+    for row in CorpusSummary.of(corpus).files:
+        for document in read_documents(corpus.folder, row.file):
+            split = _split_of(document, row.split, config.seed)
             for text in _paragraphs(document, config):
                 places_of.setdefault(text, []).append((document.label, split, document.id))
     pools: dict[str, dict[str, list[tuple[str, str]]]] = {}

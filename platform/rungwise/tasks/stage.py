@@ -2,28 +2,27 @@
 
     {train,validation,test}.parquet     see examples.py
 
-The summary says what a variant needs to know of the task (`TaskInfo`) and what a score is worth
-beside: the baselines that know nothing of the text.
+The summary says what a variant needs to know of the task and what a score is worth beside: the
+baselines that know nothing of the text.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
+from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.tasks import files, paragraphs
-from rungwise.tasks.config import FilesTaskConfig, ParagraphTaskConfig
-from rungwise.tasks.examples import write
+from rungwise.tasks.config import FilesTaskConfig, ParagraphTaskConfig, identity, outside
+from rungwise.tasks.examples import ExampleCounts, TaskSummary, write
 
 
-def run(
+def build_task(
     config: ParagraphTaskConfig | FilesTaskConfig,
     inputs: dict[str, Artifact],
     output: Folder,
     context: Context,
-) -> dict[str, Any]:
+) -> TaskSummary:
     """Write the splits. `inputs` has the corpus for `paragraph_label` and nothing for `files`.
 
     Raises DataError for data that no model should be trained on, with the file and the line.
@@ -41,11 +40,15 @@ def run(
         context.report.note(note)
     counts = {split: len(examples) for split, examples in task.splits.items()}
     labels = f"  {len(task.info.labels)} labels" if task.info.labels else ""
-    return {
-        **task.info.as_data(),
-        **task.facts,
-        "examples": counts,
-        "baselines": baselines(task.info, task.splits["train"], task.splits["test"]),
-        "headline": f"{task.info.kind}{labels}  {counts['train']} to train on  "
+    return TaskSummary(
+        info=task.info,
+        examples=ExampleCounts(**counts),
+        baselines=baselines(task.info, task.splits["train"], task.splits["test"]),
+        overlap=task.overlap,
+        irregular=task.irregular,
+        headline=f"{task.info.kind}{labels}  {counts['train']} to train on  "
         f"{counts['validation']} to validate  {counts['test']} to test",
-    }
+    )
+
+
+TASK = StageType("task", 3, build_task, TaskSummary, identity=identity, outside=outside)

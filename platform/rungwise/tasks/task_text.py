@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, assert_never
+from typing import assert_never
 
 import pyarrow as pa
 from pydantic import Field
@@ -29,10 +29,12 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config
 from rungwise.core.context import Context
 from rungwise.core.errors import DataError
+from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
+from rungwise.core.summary import PerSplit
 from rungwise.corpus import build, shards
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.summary import summary_of
+from rungwise.corpus.summary import CorpusSummary, summary_of
 from rungwise.tasks.examples import ChoiceExample, Example, Question, Tagged, Text, read
 
 _SPLIT = "train"
@@ -47,9 +49,9 @@ class TaskTextConfig(Config):
     seed: int = Field(default=0, ge=0)
 
 
-def run(
+def build_task_text(
     config: TaskTextConfig, inputs: dict[str, Artifact], output: Folder, context: Context
-) -> dict[str, Any]:
+) -> CorpusSummary:
     """Write the corpus of the input `task` to `output`; its summary is that of any corpus.
 
     Raises DataError if there is too little text to train on some and hold out some.
@@ -75,8 +77,11 @@ def run(
         )
         context.report.progress(len(reports), num_shards)
     summary = summary_of(shards.merged(reports))
-    _refuse_too_few(config, summary["documents"])
+    _refuse_too_few(config, summary.documents)
     return summary
+
+
+TASK_TEXT = StageType("task_text", 2, build_task_text, CorpusSummary)
 
 
 def documents(examples: Sequence[Example]) -> Iterator[RawDocument]:
@@ -102,11 +107,11 @@ def documents(examples: Sequence[Example]) -> Iterator[RawDocument]:
         yield RawDocument(where, _LABEL, paragraphs)
 
 
-def _refuse_too_few(config: TaskTextConfig, counts: dict[str, int]) -> None:
+def _refuse_too_few(config: TaskTextConfig, documents: PerSplit) -> None:
     for split, direction in (("validation", "raise"), ("train", "lower")):
-        if not counts[split]:
+        if not getattr(documents, split):
             raise DataError(
-                f"the training examples of the task give {sum(counts.values())} "
+                f"the training examples of the task give {documents.total} "
                 f"documents, and none fell into {split}; {direction} task_text.held_out_fraction "
                 f"(now {config.held_out_fraction}), or use a task with more examples"
             )

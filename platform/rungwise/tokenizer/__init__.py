@@ -28,7 +28,7 @@ from rungwise.tokenizer.special import (
     SpecialIds,
     special_ids,
 )
-from rungwise.tokenizer.stage import run
+from rungwise.tokenizer.stage import TOKENIZER, TokenizerSummary, train_tokenizer
 from rungwise.tokenizer.training import train
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "SEP",
     "SEP_ID",
     "SPECIAL_TOKENS",
+    "TOKENIZER",
     "UNK",
     "UNK_ID",
     "ByteBpeConfig",
@@ -52,6 +53,7 @@ __all__ = [
     "TextEncoder",
     "TokenizerConfig",
     "TokenizerFileConfig",
+    "TokenizerSummary",
     "UnigramConfig",
     "WordConfig",
     "WordPieceConfig",
@@ -61,7 +63,7 @@ __all__ = [
     "load",
     "outside",
     "read",
-    "run",
     "special_ids",
     "train",
+    "train_tokenizer",
 ]

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
@@ -58,18 +57,6 @@ class SpecialIds:
                 )
             ids.append(value)
         return tuple(ids)
-
-    def as_data(self) -> dict[str, Any]:
-        """The ids as plain data for a summary; `from_data` reads it."""
-        return {
-            field.name: list(self.ids) if field.name == "ids" else getattr(self, field.name)
-            for field in fields(self)
-        }
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> SpecialIds:
-        """The ids that `as_data` wrote."""
-        return cls(**{**data, "ids": tuple(data["ids"])})
 
 
 def special_ids(tokenizer: Tokenizer) -> SpecialIds:

@@ -16,8 +16,11 @@ from tokenizers import Tokenizer
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
 from rungwise.core.errors import DataError
+from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
+from rungwise.core.summary import Summary
 from rungwise.corpus.document import read_documents
+from rungwise.corpus.summary import CorpusSummary
 from rungwise.tokenizer.config import (
     CharacterConfig,
     CountedConfig,
@@ -25,23 +28,36 @@ from rungwise.tokenizer.config import (
     TrainedConfig,
     UnigramConfig,
     WordConfig,
+    identity,
 )
 from rungwise.tokenizer.counting import count_words
 from rungwise.tokenizer.encoder import encoder_of
-from rungwise.tokenizer.files import FILE, load, read
-from rungwise.tokenizer.special import special_ids
+from rungwise.tokenizer.files import FILE, load, outside, read
+from rungwise.tokenizer.special import SpecialIds, special_ids
 from rungwise.tokenizer.training import from_counts, train, untrained_counted
 
 _EVALUATED_CHARACTERS = 1_000_000  # of held-out text, for the unknown rate and tokens a word
 _BATCH_SENTENCES = 1000
 
 
-def run(
+class TokenizerSummary(Summary):
+    """The vocabulary, the text it was learned from, and what it measures on held-out text."""
+
+    kind: str
+    vocab_size: int
+    special: SpecialIds
+    sample_characters: int  # 0 for a vocabulary from a file
+    unknown_rate: float
+    tokens_per_word: float
+    characters_per_token: float
+
+
+def train_tokenizer(
     config: TrainedConfig | TokenizerFileConfig,
     inputs: dict[str, Artifact],
     output: Folder,
     context: Context,
-) -> dict[str, Any]:
+) -> TokenizerSummary:
     """Train on the corpus or read a file, write `tokenizer.json`, measure it on held-out text.
 
     Raises DataError if the text cannot fill the vocabulary, or the file is not a vocabulary.
@@ -53,24 +69,30 @@ def run(
         counts, characters = _count(config, corpus)
         tokenizer = from_counts(config, counts)
     else:
-        sample = _Sample(corpus.folder, _files(corpus, "train"), _limit(config))
+        files = CorpusSummary.of(corpus).files_of("train")
+        sample = _Sample(corpus.folder, files, _limit(config))
         tokenizer = train(config, sample)
         characters = sample.characters
         _check_size(config, tokenizer, characters)
     with output.staged(FILE) as path:
         tokenizer.save(str(path))
     tokenizer = load(output)
-    found = tokenizer.get_vocab_size()
+    size = tokenizer.get_vocab_size()
     measured = _measure(tokenizer, corpus)
-    return {
-        "kind": config.kind,
-        "vocab_size": found,
-        "special": special_ids(tokenizer).as_data(),
-        "sample_characters": characters,
+    return TokenizerSummary(
+        kind=config.kind,
+        vocab_size=size,
+        special=special_ids(tokenizer),
+        sample_characters=characters,
         **measured,
-        "headline": f"{config.kind} V={found:,}  {measured['tokens_per_word']:.2f} tokens a word  "
+        headline=f"{config.kind} V={size:,}  {measured['tokens_per_word']:.2f} tokens a word  "
         f"{measured['unknown_rate']:.3%} unknown",
-    }
+    )
+
+
+TOKENIZER = StageType(
+    "tokenizer", 3, train_tokenizer, TokenizerSummary, identity=identity, outside=outside
+)
 
 
 def _check_size(config: TrainedConfig, tokenizer: Tokenizer, characters: int) -> None:
@@ -90,10 +112,11 @@ def _check_size(config: TrainedConfig, tokenizer: Tokenizer, characters: int) ->
         )
 
 
-def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, float]:
+def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:
     encoder = encoder_of(tokenizer)
     unknown_id = special_ids(tokenizer).unk
-    held_out = _Sample(corpus.folder, _files(corpus, "validation"), _EVALUATED_CHARACTERS)
+    files = CorpusSummary.of(corpus).files_of("validation")
+    held_out = _Sample(corpus.folder, files, _EVALUATED_CHARACTERS)
     tokens = unknown = words = 0
     iterator = iter(held_out)
     while batch := list(islice(iterator, _BATCH_SENTENCES)):
@@ -127,10 +150,10 @@ def _count(config: CountedConfig, corpus: Artifact) -> tuple[dict[str, int], int
     quiet_ray_data()
     left = _limit(config)
     tasks: list[dict[str, Any]] = []
-    for row in corpus.summary["files"]:
-        if row["split"] == "train" and left > 0:
-            tasks.append({"file": row["file"], "limit": left})
-            left -= row["characters"]
+    for row in CorpusSummary.of(corpus).files:
+        if row.split == "train" and left > 0:
+            tasks.append({"file": row.file, "limit": left})
+            left -= row.characters
     folder = corpus.folder
 
     def count(batch: pa.Table) -> pa.Table:
@@ -181,7 +204,3 @@ class _Sample:
                         return
                     self.characters += len(sentence)
                     yield sentence
-
-
-def _files(corpus: Artifact, split: str) -> list[str]:
-    return [row["file"] for row in corpus.summary["files"] if row["split"] == split]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig
@@ -19,6 +18,7 @@ from rungwise.instances.kinds import AnyInstancesConfig, config_of
 from rungwise.instances.lanes import LaneOrder, lanes_of
 from rungwise.instances.masked import MaskedConfig
 from rungwise.instances.order import ReadOrder
+from rungwise.instances.summary import InstancesSummary
 from rungwise.models.family import Family
 from rungwise.models.objectives import Batch
 from rungwise.training.config import GradientConfig
@@ -79,7 +79,7 @@ def epochs_read(
     return sum(
         max(0, min(end, steps) - first)
         * global_batch_size
-        / rows_per_epoch(model, artifact.summary["instances"]["train"], global_batch_size)
+        / rows_per_epoch(model, InstancesSummary.of(artifact).instances.train, global_batch_size)
         for (first, artifact), end in zip(turns, ends, strict=True)
     )
 
@@ -119,11 +119,9 @@ def _phase(
     compute: ComputeConfig,
     group: Group,
 ) -> Phase:
-    summary = instances.summary
-    length = summary["sequence_length"]
-    micro_batch_size = rows_for_length(
-        compute.micro_batch_size, first.summary["sequence_length"], length
-    )
+    summary = InstancesSummary.of(instances)
+    length = length_of(instances)
+    micro_batch_size = rows_for_length(compute.micro_batch_size, length_of(first), length)
     cache_bytes = compute.shard_cache_megabytes << 20
     train_source, validation_source = (
         open_source(instances, split, cache_bytes, compute.compile)
@@ -168,9 +166,9 @@ def _phase(
             micro_batch_size=micro_batch_size,
             seed=settings.seed,
         ),
-        tokens_per_byte(summary) if objective.is_code_length and "text_bytes" in summary else None,
+        tokens_per_byte(summary) if objective.is_code_length else None,
         model.flops_per_token(
-            summary["vocab_size"], length, objective, masked_a_row(config_of(instances))
+            summary.vocab_size, length, objective, masked_a_row(config_of(instances))
         ),
         lanes,
     )
@@ -183,9 +181,15 @@ def masked_a_row(config: AnyInstancesConfig) -> float:
     return min(config.masking.rate * config.sequence_length, config.masking.max_predictions)
 
 
-def tokens_per_byte(summary: Mapping[str, Any]) -> float:
+def length_of(instances: Artifact) -> int:
+    """T: the tokens of the longest row."""
+    length = InstancesSummary.of(instances).sequence_length
+    assert length is not None, f"instances {instances.fingerprint} have no rows to train on"
+    return length
+
+
+def tokens_per_byte(summary: InstancesSummary) -> float:
     """Predicted tokens of the held-out blocks over the bytes of their text in UTF-8."""
-    held_out = [row for row in summary["files"] if row["split"] == "validation"]
     # A block holds one token more than it predicts.
-    predicted = sum(row["tokens"] - row["instances"] for row in held_out)
-    return predicted / max(1, summary["text_bytes"]["validation"])
+    predicted = sum(row.tokens - row.instances for row in summary.files_of("validation"))
+    return predicted / max(1, summary.text_bytes.validation)

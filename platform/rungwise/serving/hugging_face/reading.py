@@ -72,11 +72,11 @@ def _checked_type(data: dict[str, Any], path: Path) -> ModelType:
             f"{json.dumps(data.get('model_type'))}"
         )
     for setting in SETTINGS[kind]:
-        found = data.get(setting.key, setting.missing)
-        if found not in setting.allowed:
-            expected = " or ".join(json.dumps(value) for value in setting.allowed)
+        value = data.get(setting.key, setting.missing)
+        if value not in setting.allowed:
+            expected = " or ".join(json.dumps(each) for each in setting.allowed)
             raise DataError(
-                f"{path}: {setting.key} must be {expected}, found {json.dumps(found)}; rungwise "
+                f"{path}: {setting.key} must be {expected}, found {json.dumps(value)}; rungwise "
                 f"has no such {kind}"
             )
     return kind

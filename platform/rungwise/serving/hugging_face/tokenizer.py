@@ -42,10 +42,10 @@ def read_tokenizer(
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises no class of its own
         raise DataError(f"{path}: expected a tokenizer.json, found {error}") from error
-    found = tokenizer.get_vocab_size(with_added_tokens=True)
-    if found != vocab_size:
+    size = tokenizer.get_vocab_size(with_added_tokens=True)
+    if size != vocab_size:
         raise DataError(
-            f"{path}: expected {vocab_size} tokens as the model has, found {found}; give the "
+            f"{path}: expected {vocab_size} tokens as the model has, found {size}; give the "
             f"tokenizer that the model was trained with"
         )
     special = {t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special}

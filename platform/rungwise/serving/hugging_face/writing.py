@@ -184,7 +184,7 @@ def _theirs(model: nn.Module, config: BertConfig | GptConfig, vocab_size: int) -
 
 
 def _classes(model: HeadedEncoder, labels: Sequence[str]) -> dict[str, Any]:
-    """What config.json says of a head."""
+    """The part of config.json that is about a head."""
     if isinstance(model.head, SpanHead):
         return {}
     data: dict[str, Any] = {"classifier_dropout": model.head.dropout.p}

@@ -1,0 +1,74 @@
+"""What a stage says of what it made: one frozen model a stage, kept in the record as JSON.
+
+    CorpusSummary.of(inputs["corpus"]).documents.train
+
+A summary is parsed once for each artifact. What a stage adds to one, or takes away, raises the
+version of that stage (stage.py).
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rungwise.core import artifact as artifacts
+from rungwise.core.artifact import Artifact
+from rungwise.core.errors import DataError
+
+
+class Part(BaseModel):
+    """Base of summaries and of what they hold: frozen, without unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class Summary(Part):
+    """Base of every summary.
+
+    `headline` is the line of the terminal. `sha256` (digests of files that were hashed where they
+    were written) and `show` (files to log to the tracking server) are for the runner alone and are
+    not kept.
+    """
+
+    headline: str
+    sha256: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
+    show: tuple[str, ...] = Field(default=(), exclude=True, repr=False)
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> Self:
+        """The summary of a finished stage.
+
+        Raises DataError if the record holds a summary of another form.
+        """
+        summary = artifact.parsed.get(cls)
+        if summary is None:
+            try:
+                summary = cls.model_validate(artifact.record["summary"])
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(str(part) for part in first["loc"])
+                raise DataError(
+                    f"{artifact.folder.path(artifacts.RECORD)} holds no {cls.__name__} "
+                    f"(summary.{where}: {first['msg'].lower()}); delete the folder to rebuild it"
+                ) from error
+            artifact.parsed[cls] = summary
+        return summary
+
+    def replacing_that_of(self, artifact: Artifact) -> Artifact:
+        """`artifact` with this summary in place of its own; nothing is written."""
+        record = {**artifact.record, "summary": self.model_dump(mode="json")}
+        changed = Artifact(artifact.stage, artifact.fingerprint, artifact.folder, record)
+        changed.parsed[type(self)] = self
+        return changed
+
+
+class PerSplit(Part):
+    """A count for each split of a corpus."""
+
+    train: int
+    validation: int
+
+    @property
+    def total(self) -> int:
+        return self.train + self.validation

@@ -1,0 +1,29 @@
+"""What sets apart the stages of one name in a run, and the inputs of one kind that a stage reads.
+
+    str(Title("pretrain", variant="no_nsp", number=1))      pretrain/no_nsp@1
+    str(Title("evaluate", task="sst-2", budget=100))        evaluate/sst-2/100
+
+A title is for people, as the label is, and names an input; no code reads its text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Title:
+    """A stage and what it is of. `step` is one of continued pretraining, `budget` a number of
+    labelled examples, `number` the place among the upstream values that a sweep tries."""
+
+    stage: str
+    step: str | None = None
+    task: str | None = None
+    variant: str | None = None
+    budget: int | None = None
+    number: int | None = None
+
+    def __str__(self) -> str:
+        parts = (self.stage, self.step, self.task, self.variant, self.budget)
+        text = "/".join(str(part) for part in parts if part is not None)
+        return text if self.number is None else f"{text}@{self.number}"

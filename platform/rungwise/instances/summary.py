@@ -1,0 +1,43 @@
+"""The summary of instances: the manifest of their shards, and what holds over all of them."""
+
+from __future__ import annotations
+
+from rungwise.core.summary import Part, PerSplit, Summary
+from rungwise.tokenizer import SpecialIds
+
+
+class ShardFile(Part):
+    """One shard of instances."""
+
+    file: str
+    split: str
+    sha256: str
+    bytes: int
+    documents: int
+    instances: int
+    tokens: int
+
+
+class InstancesSummary(Summary):
+    """What is read of finished instances.
+
+    `text_bytes` are in UTF-8, sentences joined by a blank. `statistics` are those of the kind,
+    `length_histogram` counts rows by length in equal steps up to the longest. `unigram_entropy` is
+    of held-out tokens, in nats: what the best guess without context would cost.
+    """
+
+    kind: str
+    sequence_length: int | None  # None where instances have no rows: contexts
+    files: tuple[ShardFile, ...]
+    vocab_size: int
+    special: SpecialIds
+    instances: PerSplit
+    tokens: int
+    text_bytes: PerSplit
+    statistics: dict[str, int | float]
+    length_histogram: tuple[int, ...]
+    unigram_entropy: float
+
+    def files_of(self, split: str) -> list[ShardFile]:
+        """The shards of a split."""
+        return [row for row in self.files if row.split == split]

@@ -1,0 +1,56 @@
+"""Artifacts that stand for a stage that did not run: a folder, and what is read of its summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rungwise.core.artifact import Artifact
+from rungwise.core.storage import Folder
+from rungwise.core.summary import Summary
+from rungwise.corpus.summary import CorpusFile, CorpusSummary
+from rungwise.models.config import AnyModelConfig
+from rungwise.pretraining.summary import GradientRun, PretrainSummary
+from rungwise.tasks.examples import TaskInfo, TaskSummary
+
+
+def standing(
+    stage: str,
+    folder: Folder | Path,
+    summary: Summary,
+    config: dict[str, Any] | None = None,
+    **record: Any,
+) -> Artifact:
+    """A finished stage with this summary, which may lack fields that are not read."""
+    place = folder if isinstance(folder, Folder) else Folder.at(folder)
+    fingerprint = record.setdefault("fingerprint", f"{stage[0]}" * 12)
+    return summary.replacing_that_of(
+        Artifact(stage, fingerprint, place, {"stage": stage, "config": config, **record})
+    )
+
+
+def corpus_of(folder: Folder | Path, files: list[dict[str, Any]], **fields: Any) -> Artifact:
+    """A corpus of these files."""
+    rows = tuple(CorpusFile.model_construct(**row) for row in files)
+    return standing("corpus", folder, CorpusSummary.model_construct(files=rows, **fields))
+
+
+def task_of(folder: Folder | Path, info: TaskInfo, **record: Any) -> Artifact:
+    """A task of which only the kind of its examples is known."""
+    return standing("task", folder, TaskSummary.model_construct(info=info), **record)
+
+
+def pretrained_of(
+    folder: Folder | Path,
+    model: AnyModelConfig,
+    config: dict[str, Any],
+    gradient: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Artifact:
+    """A pretrained model; `gradient` are those fields of its run that are read."""
+    run = None if gradient is None else GradientRun.model_construct(**gradient)
+    defaults = {"fitting": "gradient", "began_with": None, "headline": "pretrain"}
+    summary = PretrainSummary.model_construct(
+        model=model, **{**defaults, "gradient": run, **fields}
+    )
+    return standing("pretrain", folder, summary, config)
