@@ -9,7 +9,7 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
-from rungwise.models.config import AnyModelConfig
+from rungwise.models.family import Family
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tasks.examples import TaskInfo, TaskSummary
 
@@ -42,7 +42,7 @@ def task_of(folder: Folder | Path, info: TaskInfo, **record: Any) -> Artifact:
 
 def pretrained_of(
     folder: Folder | Path,
-    model: AnyModelConfig,
+    model: Family,
     config: dict[str, Any],
     gradient: dict[str, Any] | None = None,
     **fields: Any,

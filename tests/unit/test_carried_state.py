@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
 from rungwise.instances import shards
+from rungwise.instances.summary import InstancesSummary
 from rungwise.models.objectives import CausalBatch
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.estimate import Measures, dry_run
@@ -32,7 +32,7 @@ from rungwise.training.optimizer import (
     set_learning_rate,
 )
 from rungwise.training.progress import Progress
-from tests.tiny_lstm import TinyLstm, TinyLstmConfig, known
+from tests.tiny_lstm import TinyLstm, TinyLstmConfig
 from tests.training_runs import (
     CPU,
     VOCAB,
@@ -56,13 +56,6 @@ def recurrent(**changes: Any) -> PretrainStageConfig:
     return PretrainStageConfig.model_construct(model=TinyLstmConfig(), pretrain=settings.pretrain)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _known_to_the_platform() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        known(patch)
-        yield
-
-
 @pytest.fixture(scope="module")
 def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return make_instances(tmp_path_factory.mktemp("blocks"), "causal", documents=(20, 13, 26))
@@ -76,7 +69,7 @@ def alone(instances: Artifact, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 def blocks_of(instances: Artifact, split: str) -> list[list[list[int]]]:
     """The ids of every block of every shard."""
-    files = [row["file"] for row in instances.summary["files"] if row["split"] == split]
+    files = [row.file for row in InstancesSummary.of(instances).files_of(split)]
     opened = [shards.read(instances.folder.local(name)) for name in files]
     return [
         [
@@ -276,7 +269,7 @@ def test_text_that_ends_within_a_block_hands_nothing_over() -> None:
 def test_instances_left_out_are_named_and_epochs_counted_by_the_lanes(
     instances: Artifact, tmp_path: Path
 ) -> None:
-    count = instances.summary["instances"]["train"]
+    count = InstancesSummary.of(instances).instances.train
     assert count % LANES
     notes = Notes()
     run(recurrent(**{"pretrain.steps": 2}), instances, tmp_path, report=notes)
