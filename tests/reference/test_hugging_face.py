@@ -454,7 +454,7 @@ def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
         (
             small_model("bidirectional", V),
             bert,
-            "model.kind is bidirectional: transformers has no model",
+            "a BidirectionalForPretraining has no counterpart in transformers",
         ),
         (torch.nn.Linear(2, 2), bert, "a Linear has no counterpart in transformers"),
     ):

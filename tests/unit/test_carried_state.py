@@ -16,6 +16,7 @@ from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
 from rungwise.instances import shards
+from rungwise.instances.summary import InstancesSummary
 from rungwise.models.objectives import CausalBatch
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.estimate import Measures, dry_run
@@ -68,7 +69,7 @@ def alone(instances: Artifact, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 def blocks_of(instances: Artifact, split: str) -> list[list[list[int]]]:
     """The ids of every block of every shard."""
-    files = [row["file"] for row in instances.summary["files"] if row["split"] == split]
+    files = [row.file for row in InstancesSummary.of(instances).files_of(split)]
     opened = [shards.read(instances.folder.local(name)) for name in files]
     return [
         [
@@ -268,7 +269,7 @@ def test_text_that_ends_within_a_block_hands_nothing_over() -> None:
 def test_instances_left_out_are_named_and_epochs_counted_by_the_lanes(
     instances: Artifact, tmp_path: Path
 ) -> None:
-    count = instances.summary["instances"]["train"]
+    count = InstancesSummary.of(instances).instances.train
     assert count % LANES
     notes = Notes()
     run(recurrent(**{"pretrain.steps": 2}), instances, tmp_path, report=notes)

@@ -234,7 +234,7 @@ def test_titles_do_not_enter_fingerprints(plain: dict[str, Any], tmp_path: Path)
 
 def test_without_tasks_every_variant_is_pretrained_and_has_a_page(plain: dict[str, Any]) -> None:
     step = {"corpus": plain["corpus"] | {"seed": 1}, "instances": WORDS}
-    step["pretrain"] = {"objective": {"kind": "mlm"}, "steps": 10, "global_batch_size": 8}
+    step["pretrain"] = {"objective": "mlm", "steps": 10, "global_batch_size": 8}
     variants = {"a": {}, "b": {"pretrain.steps": 50}, "c": {"continue_with": ["more"]}}
     only = recipe(
         plain,

@@ -83,7 +83,7 @@ def test_an_exported_artifact_gives_the_same_ids_and_logits_on_text(
         (
             "bidirectional",
             {},
-            "model.kind is bidirectional: transformers has no model of two Trans",
+            "a BidirectionalForPretraining has no counterpart in transformers",
         ),
         ("mlm", {"norm": "pre"}, "model.norm is pre, and the BERT of transformers"),
     ],

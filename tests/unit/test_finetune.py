@@ -468,12 +468,14 @@ def test_what_a_model_or_a_task_cannot_be_asked_is_refused_before_anything_runs(
 
 def test_what_only_looks_impossible_is_let_pass() -> None:
     gpt = small_config("causal")
-    check(config_of(), INFO["tagging"], gpt, "causal")  # nothing is pooled
-    check(config_of(top={"kind": "bilstm"}), INFO["choice"], gpt, "causal")  # it reads both ways
-    check(config_of(), INFO["choice"], small_config("bidirectional"), "bidirectional")
-    check(config_of(both_orders=True), INFO["regression"], small_config("mlm"), "mlm")
+    check(config_of(), INFO["tagging"], gpt, objective_of("causal"))  # nothing is pooled
+    check(
+        config_of(top={"kind": "bilstm"}), INFO["choice"], gpt, objective_of("causal")
+    )  # it reads both ways
+    check(config_of(), INFO["choice"], small_config("bidirectional"), objective_of("bidirectional"))
+    check(config_of(both_orders=True), INFO["regression"], small_config("mlm"), objective_of("mlm"))
     sinusoid = small_config("mlm", positions="sinusoid")
-    check(config_of(sequence_length=400), INFO["span"], sinusoid, "mlm")
+    check(config_of(sequence_length=400), INFO["span"], sinusoid, objective_of("mlm"))
 
 
 # Frames and artifacts.

@@ -15,8 +15,6 @@ from rungwise.finetune.config import FeaturesAdaptation, FinetuneConfig
 from rungwise.models.encoders import LayeredEncoder, new_tokens_of
 from rungwise.models.family import Family
 from rungwise.models.objectives import Objective
-from rungwise.pretraining.pretrained import config_of
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.examples import SPLITS, TaskInfo, TaskSummary, read
 from rungwise.tasks.items import Frame, Item
 from rungwise.tokenizer import load as load_tokenizer
@@ -54,9 +52,9 @@ def load_data(
     """
     from rungwise.tasks.kinds import encode
 
-    info, trained = TaskSummary.of(task).info, config_of(pretrain)
-    model, objective = trained.model, trained.objective
-    vocab_size = PretrainSummary.of(pretrain).vocab_size
+    info, trained = TaskSummary.of(task).info, PretrainSummary.of(pretrain)
+    model, objective = trained.model, trained.model.objective(trained.objective)
+    vocab_size = trained.vocab_size
     check(config, info, model, objective)
     splitter = load_tokenizer(tokenizer.folder)
     if (size := splitter.get_vocab_size(with_added_tokens=True)) != vocab_size:

@@ -120,7 +120,7 @@ class Fitting(Config):
     """
 
     kind: Any
-    objective: str | None = None
+    objective: str | None = None  # one that the family takes; null: its first
 
     @property
     def reads_longer(self) -> bool:

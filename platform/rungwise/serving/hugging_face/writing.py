@@ -119,8 +119,8 @@ def _counterpart(model: nn.Module, config: Family) -> tuple[BertConfig | GptConf
             return own, model.gpt.vocab_size, name
         case _:
             raise ConfigError(
-                f"model.kind is {config.kind}, and transformers has no counterpart of a "
-                f"{type(model).__name__}, so it cannot be exported; expected bert or gpt"
+                f"a {type(model).__name__} has no counterpart in transformers, so it cannot be "
+                "exported; expected a model.kind of bert or gpt, or a HeadedEncoder"
             )
     assert config == bert.config, "the config of another model"
     if bert.config.norm != "post":
