@@ -65,4 +65,3 @@ class TinyLstm(nn.Module):
             MOST_LOGITS,
         )
         return total, correct, torch.stack(after).permute(2, 0, 1, 3)
-
