@@ -15,7 +15,6 @@ import torch
 
 from rungwise.core.artifact import Artifact
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.evaluation.intrinsic import perplexity
 from rungwise.instances import causal
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.text import TokenisedText
@@ -29,6 +28,7 @@ from rungwise.models.capabilities import (
 )
 from rungwise.models.language_models import windows
 from rungwise.models.objectives import CAUSAL, CausalBatch
+from rungwise.models.perplexity import perplexity
 from rungwise.pretraining import pretrained
 from rungwise.tokenizer import SpecialIds
 from tests.report_pages import built

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from rungwise.evaluation.summary import Estimate, PairedDifference
 from rungwise.report import findings, formats
 
 
@@ -44,14 +43,17 @@ def test_a_verdict_says_where_other_test_examples_might_undo_it() -> None:
 
 def _difference(
     low: float, mean: float, high: float, drawn: tuple[float, float] | None = None
-) -> dict[str, Any]:
+) -> PairedDifference:
     low_too, high_too = drawn or (low, high)
-    return {
-        "first": "a",
-        "second": "b",
-        "seeds": {"mean": mean, "low": low, "high": high, "count": 5},
-        "bootstrap": {"low": low_too, "high": high_too, "p": 0.01},
-    }
+    return PairedDifference.model_validate(
+        {
+            "first": "a",
+            "second": "b",
+            "seeds": {"mean": mean, "low": low, "high": high, "count": 5},
+            "bootstrap": {"difference": mean, "low": low_too, "high": high_too, "p": 0.01},
+            "error_reduction": None,
+        }
+    )
 
 
 def test_the_use_of_context_is_not_flattered() -> None:
@@ -71,7 +73,7 @@ def test_numbers_as_people_read_them() -> None:
     assert formats.duration(59.99) == "1 min 0 s"
     assert formats.duration(155.5) == "2 min 36 s"
     assert formats.duration(3599.9) == "1 h 0 min"
-    half = {"mean": 0.5, "low": -0.4, "high": 0.6}
+    half = Estimate(mean=0.5, low=-0.4, high=0.6, count=5)
     assert formats.interval(half, "accuracy") == f"[{minus}40.0, 60.0]"
     assert formats.points_with_interval(half) == f"+50.0 [{minus}40.0, +60.0]"
     assert formats.score(0.5214, "accuracy") == "52.1%"

@@ -53,7 +53,7 @@ class Family(Config):
         self._lacks("layers")
 
     def describe(self) -> str:
-        """Its sizes in words: `2 layers, hidden size 128`."""
+        """Its sizes in words: `2 layers, 2 heads, hidden size 128`."""
         raise NotImplementedError
 
     def page_name(self, objective: Objective) -> str:

@@ -104,7 +104,7 @@ class GptConfig(Family):
         return self.hidden_size
 
     def describe(self) -> str:
-        return f"{self.num_layers} layers, hidden size {self.hidden_size}"
+        return f"{self.num_layers} layers, {self.num_heads} heads, hidden size {self.hidden_size}"
 
     def page_name(self, objective: Objective) -> str:
         return "GPT"

@@ -6,7 +6,7 @@ stage.py.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Discriminator, Tag, ValidationInfo, field_validator
 
@@ -23,7 +23,16 @@ def _kind(block: Any) -> str | None:
     return block.get("kind", "gradient") if isinstance(block, dict) else getattr(block, "kind", "")
 
 
-PretrainConfig = Annotated[Annotated[GradientConfig, Tag("gradient")], Discriminator(_kind)]
+class CountsConfig(Fitting):
+    """Fitting by counting, once over the text: there is nothing to choose."""
+
+    kind: Literal["counts"] = "counts"
+
+
+PretrainConfig = Annotated[
+    Annotated[GradientConfig, Tag("gradient")] | Annotated[CountsConfig, Tag("counts")],
+    Discriminator(_kind),
+]
 
 FittingT = TypeVar("FittingT", bound=Fitting)
 

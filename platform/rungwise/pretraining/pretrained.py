@@ -8,7 +8,8 @@ from rungwise.core.artifact import Artifact, find_input
 from rungwise.core.errors import ConfigError
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.capabilities import LanguageModel, WordVectors
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import CountsConfig, PretrainStageConfig
+from rungwise.pretraining.counts import load_counted
 from rungwise.pretraining.initial import carried_by, config_of
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.checkpoint import MODEL, load_tensors
@@ -26,6 +27,8 @@ def load_model(pretrain: Artifact, instances: Artifact | None = None) -> object:
     match config.pretrain:
         case GradientConfig():
             return config.model.trained(load_module(pretrain), config.objective, special)
+        case CountsConfig():
+            return load_counted(config, pretrain)
 
 
 def load_module(pretrain: Artifact) -> nn.Module:

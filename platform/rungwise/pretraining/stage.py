@@ -2,6 +2,7 @@
 
 kind of pretrain   how                                            module
 gradient           steps on batches, on the workers of Ray Train  gradient.py
+counts             sums over the shards, by Ray Data              counts.py
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import CountsConfig, PretrainStageConfig
+from rungwise.pretraining.counts import pretrain_by_counts
 from rungwise.pretraining.gradient import pretrain_by_gradient
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.config import GradientConfig
@@ -26,6 +28,8 @@ def pretrain_model(
     match config.pretrain:
         case GradientConfig():
             return pretrain_by_gradient(config, inputs, output, context)
+        case CountsConfig():
+            return pretrain_by_counts(config, inputs, output, context)
 
 
 PRETRAIN = StageType("pretrain", 2, pretrain_model, PretrainSummary, resumes=True)

@@ -20,6 +20,7 @@ from rungwise.evaluation.spelling import token_text
 from rungwise.evaluation.surprise import Passage, Reach
 from rungwise.instances.masked_reader import MaskedReader
 from rungwise.instances.reader import InstanceReader
+from rungwise.instances.summary import InstancesSummary
 from rungwise.models.capabilities import BlankLogits, NextTokenLogits, TargetLogits
 from rungwise.pretraining.config import PretrainConfig
 from rungwise.pretraining.pretrained import config_of, load_model
@@ -40,7 +41,7 @@ class Baseline:
 class Examples:
     """Examples of a model; those that it cannot give are None, or empty."""
 
-    baseline: Baseline
+    baseline: Baseline | None = None
     shown: Specimen | None = None
     passage: Passage | None = None
     reach: tuple[Reach, ...] = ()
@@ -57,6 +58,8 @@ def gather(
     seed: int,
 ) -> Examples:
     """Examples of a pretrained model; `seed` draws them, in numbers that are asked for."""
+    if InstancesSummary.of(instances).sequence_length is None:
+        return Examples()  # no rows to show anything on
     config = config_of(pretrain)
     model = load_model(pretrain, instances)
     validated, mask_seed = _validation(config.pretrain)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rungwise.models import ngram
+from rungwise.models import kneser_ney
 from tests.reference.slow_ngram import SlowNgram
 
 START, END, UNSEEN = 0, 1, 2
@@ -32,8 +32,8 @@ def test_the_slow_model_gives_the_same_probabilities(order: int) -> None:
         slow = SlowNgram(sentences, order, 46, START, KENLM_FALLBACK)
         offsets = np.cumsum([0] + [len(sentence) for sentence in sentences])
         ids = np.concatenate(sentences).astype(np.uint16)
-        table = ngram.count(ids, offsets, order, START)
-        model = ngram.estimate(table, 46, START, KENLM_FALLBACK)
+        table = kneser_ney.count(ids, offsets, order, START)
+        model = kneser_ney.estimate(table, 46, START, KENLM_FALLBACK)
         # Fallback discounts are round numbers.
         estimated[: model.order] += (model.discounts * 2 % 1 > 0).any(axis=1)
         texts = [*toy_sentences(seed + 1000, 20), *sentences[:10], [UNSEEN, 3, END], [3, END, 3]]
@@ -62,13 +62,15 @@ def test_perplexities_of_the_penn_treebank_are_those_of_kenlm(real_data: Path) -
     offsets = np.cumsum([0] + [len(text) for text in texts["train"]])
     ids = np.concatenate(texts["train"]).astype(np.uint16)
 
-    def perplexity(model: ngram.NgramLanguageModel, split: str, tokens: int) -> float:
+    def perplexity(model: kneser_ney.NgramLanguageModel, split: str, tokens: int) -> float:
         scores = np.concatenate(model.log_probabilities(texts[split]))
         assert len(scores) == tokens
         return float(np.exp(-scores.mean()))
 
-    def model_of(order: int) -> ngram.NgramLanguageModel:
-        return ngram.estimate(ngram.count(ids, offsets, order, START), len(vocabulary) + 3, START)
+    def model_of(order: int) -> kneser_ney.NgramLanguageModel:
+        return kneser_ney.estimate(
+            kneser_ney.count(ids, offsets, order, START), len(vocabulary) + 3, START
+        )
 
     assert perplexity(model_of(3), "test", 82_430) == pytest.approx(148.28, abs=0.1)
     fivegrams = model_of(5)
