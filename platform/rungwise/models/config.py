@@ -11,9 +11,10 @@ from rungwise.models.bert import BertConfig
 from rungwise.models.bidirectional import BidirectionalConfig
 from rungwise.models.family import Family
 from rungwise.models.gpt import GptConfig
+from rungwise.models.recurrent import LstmConfig
 
 ModelConfig = Annotated[
-    BertConfig | GptConfig | BidirectionalConfig,
+    BertConfig | GptConfig | BidirectionalConfig | LstmConfig,
     Field(discriminator="kind"),
 ]
 
