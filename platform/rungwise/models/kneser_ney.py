@@ -166,7 +166,7 @@ def _discounts(
     raise DataError(
         f"expected {order}-grams enough to estimate the discounts of Kneser-Ney, found {n1}, {n2}, "
         f"{n3} and {n4} with the adjusted counts 1, 2, 3 and 4; use a larger corpus, a smaller "
-        "order, or set fallback discounts"
+        "order, or set model.fallback_discounts=[0.5,1,1.5]"
     )
 
 

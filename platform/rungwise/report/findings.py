@@ -101,7 +101,7 @@ def what_was_trained(inputs: Mapping[str, Artifact]) -> str:
     pretrain = PretrainSummary.of(inputs["pretrain"])
     model, run = pretrain.model, pretrain.gradient
     name = model.page_name(model.objective(pretrain.objective))
-    article = "An" if name[0] in "AEFHILMNORSX5" else "A"
+    article = "An" if name[0] in "AEFHILMNORSX8" else "A"
     steps = f"pretrained for {number(run.steps)} steps" if run else "fitted"
     return (
         f"{article} {name} of {compact(pretrain.parameters)} parameters ({model.describe()}) was "
