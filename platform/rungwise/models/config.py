@@ -11,10 +11,11 @@ from rungwise.models.bert import BertConfig
 from rungwise.models.bidirectional import BidirectionalConfig
 from rungwise.models.family import Family
 from rungwise.models.gpt import GptConfig
+from rungwise.models.ngram import NgramConfig
 from rungwise.models.recurrent import LstmConfig
 
 ModelConfig = Annotated[
-    BertConfig | GptConfig | BidirectionalConfig | LstmConfig,
+    BertConfig | GptConfig | BidirectionalConfig | LstmConfig | NgramConfig,
     Field(discriminator="kind"),
 ]
 

@@ -1,0 +1,72 @@
+"""The n-gram model as a family: the oldest rung, fitted by counting and not by gradient.
+
+    sentences ──> counts of n-grams ──> modified Kneser-Ney ──> P(token | n - 1 tokens before)
+
+The counting and the smoothing are in kneser_ney.py. Every sentence begins anew, as in kenlm.
+
+N n-grams, O order
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rungwise.models import kneser_ney
+from rungwise.models.family import Family
+from rungwise.models.kneser_ney import NgramLanguageModel, Table
+from rungwise.models.objectives import CAUSAL, Objective
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.tokenizer.special import SpecialIds
+
+
+class NgramConfig(Family):
+    """An n-gram model of one order; 5 is what published Kneser-Ney baselines have.
+
+    `fallback_discounts` are taken off the counts 1, 2 and 3 or more where a corpus is too small to
+    estimate them; kenlm's are [0.5, 1, 1.5].
+    """
+
+    # The words before come from the same sentence.
+    objectives: ClassVar = (dataclasses.replace(CAUSAL, reads=("contexts",)),)
+    fitting: ClassVar[str] = "counts"
+
+    kind: Literal["ngram"] = "ngram"
+    order: int = Field(default=5, ge=1, le=16)
+    fallback_discounts: tuple[float, float, float] | None = None
+
+    def describe(self) -> str:
+        return f"order {self.order}, modified Kneser-Ney"
+
+    def page_name(self, objective: Objective) -> str:
+        return f"{self.order}-gram model"
+
+    def count(
+        self, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.integer], special: SpecialIds
+    ) -> Table:
+        """The n-grams of one shard of sentences, each closed by the end symbol."""
+        (start,) = special.require("cls")
+        return kneser_ney.count(ids, offsets, self.order, start)
+
+    def split(self, table: Table, parts: int) -> list[Table]:
+        """The table in parts that can be merged apart."""
+        return kneser_ney.split(table, parts)
+
+    def merge(self, tables: Sequence[Table]) -> Table:
+        """The sum of tables."""
+        return kneser_ney.merge(tables)
+
+    def estimate(self, table: Table, vocab_size: int, special: SpecialIds) -> NgramLanguageModel:
+        """The model of all counts. Raises DataError where the corpus is too small."""
+        (start,) = special.require("cls")
+        return kneser_ney.estimate(table, vocab_size, start, self.fallback_discounts)
+
+    def from_tensors(self, tensors: Mapping[str, NDArray[Any]]) -> NgramLanguageModel:
+        """The model whose `to_tensors` these are."""
+        return NgramLanguageModel.from_tensors(tensors)
