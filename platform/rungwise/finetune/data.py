@@ -15,6 +15,7 @@ from rungwise.finetune.config import FeaturesAdaptation, FinetuneConfig
 from rungwise.models.encoders import LayeredEncoder, new_tokens_of
 from rungwise.models.family import Family
 from rungwise.models.objectives import Objective
+from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.examples import SPLITS, TaskInfo, TaskSummary, read
 from rungwise.tasks.items import Frame, Item
 from rungwise.tokenizer import load as load_tokenizer
