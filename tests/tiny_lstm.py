@@ -1,4 +1,4 @@
-"""A small recurrent model: a family that carries a state and that no union names.
+"""A small recurrent model: what the platform asks of a family that carries a state.
 
 Shapes: B batch, T sequence, D hidden, L layers, V vocabulary.
 """
@@ -17,9 +17,8 @@ from rungwise.models.objectives import CAUSAL
 
 class TinyLstmConfig(Family):
     objectives: ClassVar = (CAUSAL,)
-    carries_state: ClassVar[bool] = True
-
     kind: Literal["tiny_lstm"] = "tiny_lstm"
+    carries_state: ClassVar[bool] = True
     num_layers: int = 2
     hidden_size: int = 16
 

@@ -15,8 +15,8 @@ from rungwise.core.context import ComputeConfig, Context
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
 from rungwise.finetune import FinetuneConfig
-from rungwise.sweep import run_sweep
 from rungwise.sweep.record import SweepSummary
+from rungwise.sweep.stage import run_sweep
 from rungwise.sweep.trial import OnEpoch, Train
 from tests.toy_sweeps import (
     BEST_RATE,

@@ -201,7 +201,7 @@ def test_killed_in_the_second_epoch_and_resumed_with_other_workers_goes_on_in_ev
             tmp_path,
             port,
             killed_at=step,
-            checkpoint_every_steps=4,
+            checkpoint_every_steps=2,  # one is written before the next begins
         )
     resumed = run(recurrent(), instances, tmp_path)
     assert [attempt["workers"] for attempt in resumed.attempts] == [3, 2, 1]

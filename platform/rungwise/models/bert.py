@@ -21,7 +21,7 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -43,7 +43,9 @@ from rungwise.models.transformer import (
     padded_size,
     sinusoid_positions,
 )
-from rungwise.tokenizer.special import SpecialIds
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.tokenizer.special import SpecialIds
 
 NUM_SEGMENTS = 2
 LAYER_NORM_EPSILON = 1e-12

@@ -22,7 +22,7 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -44,7 +44,9 @@ from rungwise.models.transformer import (
     learned_positions,
     padded_size,
 )
-from rungwise.tokenizer.special import SpecialIds
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.tokenizer.special import SpecialIds
 
 
 class BidirectionalConfig(Family):

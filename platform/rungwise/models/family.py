@@ -8,7 +8,7 @@ which families there are; config.py names them in one union.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from pydantic import field_validator
 from torch import nn
@@ -17,7 +17,9 @@ from rungwise.core.config import Config
 from rungwise.core.errors import ConfigError
 from rungwise.models.encoders import LayeredEncoder
 from rungwise.models.objectives import Objective
-from rungwise.tokenizer.special import SpecialIds
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.tokenizer.special import SpecialIds
 
 
 class Family(Config):

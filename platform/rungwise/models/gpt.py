@@ -17,7 +17,7 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -36,7 +36,9 @@ from rungwise.models.transformer import (
     learned_positions,
     padded_size,
 )
-from rungwise.tokenizer.special import SpecialIds
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.tokenizer.special import SpecialIds
 
 LAYER_NORM_EPSILON = 1e-5
 
