@@ -19,7 +19,7 @@ from rungwise.tasks.items import Item
 
 @dataclass(frozen=True)
 class ItemBatch:
-    """What one forward pass reads, and what it should answer."""
+    """Rows that one forward pass reads, and the answers that it should give."""
 
     ids: Tensor  # (R, T) int64
     segments: Tensor  # (R, T) int64

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Mix:
-    """What was learned: the share of each layer, which sum to 1, and the factor of all."""
+    """The learned weights: the share of each layer, which sum to 1, and the factor of all."""
 
     shares: tuple[float, ...]
     gamma: float

@@ -28,7 +28,7 @@ Output = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Scores:
-    """Of one split. `predictions` are one for each example, in their order."""
+    """Scores of one split. `predictions` are one for each example, in their order."""
 
     loss: float
     metrics: dict[str, float]
@@ -44,8 +44,8 @@ def outputs(model: TaskModel, items: Sequence[Item]) -> list[Output]:
 def evaluate(model: TaskModel, data: TaskData, split: str) -> Scores:
     """Loss, metrics and predictions of a split, with the model's calibration."""
     part = data.splits[split]
-    found, loss = _answers(model, part.items)
-    return _score(model, part, found, loss)
+    outputs, loss = _answers(model, part.items)
+    return _score(model, part, outputs, loss)
 
 
 def calibrate_and_score(model: TaskModel, data: TaskData) -> Scores:
@@ -53,16 +53,16 @@ def calibrate_and_score(model: TaskModel, data: TaskData) -> Scores:
     from rungwise.tasks.kinds import calibrate
 
     part = data.splits["validation"]
-    found, loss = _answers(model, part.items)
-    model.calibration = calibrate(found, part.items, part.examples, data.info)
-    return _score(model, part, found, loss)
+    outputs, loss = _answers(model, part.items)
+    model.calibration = calibrate(outputs, part.items, part.examples, data.info)
+    return _score(model, part, outputs, loss)
 
 
-def _score(model: TaskModel, part: Split, found: list[Output], loss: float) -> Scores:
+def _score(model: TaskModel, part: Split, outputs: list[Output], loss: float) -> Scores:
     from rungwise.tasks.kinds import decode, score
 
     predictions = decode(
-        found,
+        outputs,
         part.items,
         part.examples,
         model.info,
@@ -77,20 +77,20 @@ def _answers(model: TaskModel, items: Sequence[Item]) -> tuple[list[Output], flo
     """The outputs of the items, and their loss; NaN where not all targets are known."""
     model.eval()
     kind = model.info.kind
-    found: list[Output | None] = [None] * len(items)
+    outputs: list[Output | None] = [None] * len(items)
     total, count = 0.0, 0
     for places in _by_length(items):
         here = [items[place] for place in places]
         batch = collate(here, kind)
         logits = model(batch.ids, batch.segments, batch.rows)
         for place, output in zip(places, _split(kind, logits, here, batch), strict=True):
-            found[place] = output
+            outputs[place] = output
         if batch.targets is None:
             total = math.nan
         else:
             batch_total, batch_count = loss_sums(kind, logits, batch.targets)
             total, count = total + batch_total.item(), count + batch_count
-    return [output for output in found if output is not None], total / max(count, 1)
+    return [output for output in outputs if output is not None], total / max(count, 1)
 
 
 def _by_length(items: Sequence[Item]) -> Iterator[list[int]]:
@@ -109,7 +109,7 @@ def _by_length(items: Sequence[Item]) -> Iterator[list[int]]:
 
 
 def _split(kind: Kind, logits: Tensor, items: Sequence[Item], batch: ItemBatch) -> Iterator[Output]:
-    """What each item has of the logits of its batch, without padding."""
+    """The part that each item has of the logits of its batch, without padding."""
     match kind:
         case "classification":
             parts = list(logits)

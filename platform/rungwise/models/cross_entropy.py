@@ -124,5 +124,5 @@ def _is_plain_cpu(tensor: Tensor) -> bool:
 
 
 def _product_dtype(hidden: Tensor) -> torch.dtype:
-    """What autocast would multiply in; it does not reach into operations of our own."""
+    """The type that autocast would multiply in; it does not reach into operations of our own."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else hidden.dtype

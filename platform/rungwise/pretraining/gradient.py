@@ -286,7 +286,7 @@ def _resources(compute: ComputeConfig) -> dict[str, float]:
 
 
 def _work(worker: dict[str, Any]) -> dict[str, Any]:
-    """What each worker does."""
+    """The work of each worker."""
     import ray.train.torch
 
     from rungwise.pretraining.preemption import PreemptionWatch

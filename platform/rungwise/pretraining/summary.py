@@ -36,7 +36,7 @@ class ReadLength(Part):
 
 
 class GradientRun(Part):
-    """What only a fit by gradient has.
+    """Facts that only a fit by gradient has.
 
     `data` is the hash of all instances read up to a step, at logged steps. `throughput` holds rates
     over all attempts, without start-up and validation.

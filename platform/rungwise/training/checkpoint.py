@@ -62,7 +62,7 @@ _LAST_WORDS_SECONDS = 10.0  # for the thread that writes, when a run ends by an 
 
 @dataclass(frozen=True)
 class Saved:
-    """What became of one save. `error` is empty if the checkpoint is valid."""
+    """The outcome of one save. `error` is empty if the checkpoint is valid."""
 
     step: int
     save_seconds: float  # of the thread that wrote
@@ -121,8 +121,8 @@ class Checkpoints:
     def refuse_foreign(self) -> None:
         """Raise DataError if the folder holds a checkpoint of another configuration."""
         steps = self.steps() if self._group.leads else []
-        found = {step: self._sound_record(step) for step in steps}
-        foreign = [n for n, record in found.items() if record and not self._is_ours(record)]
+        records = {step: self._sound_record(step) for step in steps}
+        foreign = [n for n, record in records.items() if record and not self._is_ours(record)]
         # If the leader alone raised, the others would wait for it for ever.
         step = self._group.from_leader(foreign[0] if foreign else -1)
         if step >= 0:
@@ -281,7 +281,7 @@ class Checkpoints:
             logger.warning("old checkpoints below %s stay", self._folder.uri, exc_info=True)
 
     def _expired(self, last: int) -> list[int]:
-        """What may go once the checkpoint of step `last` is valid.
+        """The files that may go once the checkpoint of step `last` is valid.
 
         One of a later step is damaged, or it would have been resumed from. It must not push out a
         sound one, and stays until this run comes by.

@@ -43,7 +43,7 @@ _DATA_HASH = 0xDA7A
 
 @dataclass(frozen=True)
 class StepBatch:
-    """What one worker reads at one step."""
+    """The rows that one worker reads at one step."""
 
     micro_batches: list[Batch]
     tokens: int  # real ones

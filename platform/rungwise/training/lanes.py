@@ -55,7 +55,7 @@ class LaneStates:
         self._held_LS = torch.where(good, self._next_LS, self._held_LS)
 
     def piece(self) -> Piece:
-        """What this worker writes into a checkpoint."""
+        """The rows that this worker writes into a checkpoint."""
         shape = (self._whole, *self._held_LS.shape[1:])
         return Piece(self._held_LS, self._lanes.start, shape)
 

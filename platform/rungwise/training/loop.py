@@ -167,8 +167,8 @@ def train(
             save = done % execution.checkpoint_every_steps == 0 or must_leave
             if done % config.validation_every_steps == 0 or is_spent(progress, config):
                 began_validation = time.perf_counter()
-                found = validate(model, objective, phase, config, group)
-                record_validation(progress, found, report, group)
+                measured = validate(model, objective, phase, config, group)
+                record_validation(progress, measured, report, group)
                 clock.validated += time.perf_counter() - began_validation
             ends = is_finished(progress, config)
             log = done % config.log_every_steps == 0 or ends

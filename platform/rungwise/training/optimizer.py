@@ -92,7 +92,7 @@ Optimizers = Sequence[torch.optim.Optimizer]
 
 
 def build_optimizers(model: nn.Module, config: OptimizerConfig | MuonConfig) -> Optimizers:
-    """What updates the trainable parameters, each of them once."""
+    """The optimizers that update the trainable parameters, each of them once."""
     if isinstance(config, OptimizerConfig):
         return (build_optimizer(model, config),)
     hidden = hidden_matrices(model)

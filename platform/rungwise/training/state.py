@@ -49,7 +49,7 @@ def named_state(model: nn.Module, optimizers: Optimizers) -> dict[str, Tensor]:
 def pieces_to_write(
     state: dict[str, Tensor], rank: int, world_size: int
 ) -> Iterator[tuple[str, Piece]]:
-    """What this worker writes of `state`, so that all together write everything once."""
+    """The part of `state` that this worker writes; all together write everything once."""
     whole = [tensor for tensor in state.values() if not is_sharded(tensor)]
     total = sum(tensor.numel() for tensor in whole) or 1
     before = 0
@@ -111,15 +111,15 @@ class SavedTensors:
         if not saved["shape"]:
             return self._file(saved["pieces"][0][0]).get_tensor(name)
         stop = saved["shape"][0] if stop is None else stop
-        found = [
+        pieces = [
             self._file(file).get_slice(name)[max(start - first, 0) : stop - first]
             for file, first, rows in sorted(saved["pieces"], key=lambda piece: piece[1])
             if first < stop and start < first + rows
         ]
-        if not found:  # more workers than rows: this one holds none
+        if not pieces:  # more workers than rows: this one holds none
             file, _, _ = saved["pieces"][0]
             return self._file(file).get_slice(name)[0:0]
-        return found[0] if len(found) == 1 else torch.cat(found)
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def _file(self, name: str) -> Any:
         if name not in self._open:

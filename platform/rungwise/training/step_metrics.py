@@ -29,7 +29,7 @@ _HALF = 1 << 32
 
 
 class StepTotals:
-    """Of one step: sums over the workers that do not depend on the model.
+    """Sums of one step over the workers that do not depend on the model.
 
     `counts` (P,) stays on the device. The rest is copied to the host meanwhile, and reading it
     waits for the device to begin with the step and not to finish it. `seconds` and `ask` are the

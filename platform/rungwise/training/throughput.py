@@ -49,7 +49,7 @@ def matmul_rate(
 
 
 def device_name(device: torch.device) -> str:
-    """What a person calls it: the name of the GPU, or a CPU with how many threads."""
+    """Its name for a person: that of the GPU, or a CPU with how many threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU, {torch.get_num_threads()} thread{'' if torch.get_num_threads() == 1 else 's'}"
@@ -64,7 +64,7 @@ def group_matmul_rate(group: Group, dtype: torch.dtype) -> float:
 
 @dataclass(frozen=True)
 class Costs:
-    """What throughput is measured against. None: not known, and then not reported."""
+    """The bounds that throughput is measured against. None: not known, and then not reported."""
 
     matmul_flops_per_second: float | None = None  # of all workers together
     price_per_hour: float | None = None  # of all machines together
