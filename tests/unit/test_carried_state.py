@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,10 +17,13 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
-from rungwise.instances import shards
+from rungwise.instances import causal, shards
+from rungwise.instances.causal import CausalConfig
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.objectives import CausalBatch
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.instances.text import TokenisedText
+from rungwise.models.objectives import CAUSAL, CausalBatch
+from rungwise.models.recurrent import LstmConfig, LstmForPretraining
+from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.pretraining.estimate import Measures, dry_run
 from rungwise.pretraining.gradient import check_fit
 from rungwise.pretraining.resume_proof import second_epoch
@@ -32,7 +37,8 @@ from rungwise.training.optimizer import (
     set_learning_rate,
 )
 from rungwise.training.progress import Progress
-from tests.tiny_lstm import TinyLstm, TinyLstmConfig
+from tests.conftest import SPECIAL_IDS, write_shards
+from tests.summaries import standing
 from tests.training_runs import (
     CPU,
     VOCAB,
@@ -48,12 +54,13 @@ from tests.training_runs import (
 from tests.unit.test_lanes import line_of
 
 LANES = 10
+TINY = LstmConfig(num_layers=2, hidden_size=16, initializer_range=0.2)
 
 
 def recurrent(**changes: Any) -> PretrainStageConfig:
     """Twenty steps of ten lanes, between two and three epochs of the instances below."""
     settings = config("causal", **{"pretrain.global_batch_size": LANES}, **changes)
-    return PretrainStageConfig.model_construct(model=TinyLstmConfig(), pretrain=settings.pretrain)
+    return PretrainStageConfig(model=TINY, pretrain=settings.pretrain)
 
 
 @pytest.fixture(scope="module")
@@ -81,27 +88,29 @@ def blocks_of(instances: Artifact, split: str) -> list[list[list[int]]]:
 
 
 class PlainLanes:
-    """Lanes as lists of blocks, read by a plain loop, with a state in two tensors a lane."""
+    """Lanes as lists of blocks, read by a plain loop, with the states of two layers a lane."""
 
     def __init__(self, model: Any, lanes: list[list[tuple[bool, list[int]]]]) -> None:
         self.model = model
         self.lanes = lanes
-        self.states: dict[int, tuple[Tensor, Tensor]] = {}
+        self.states: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
     def loss(self, block: int) -> tuple[Tensor, int]:
         """The mean over the tokens of that block of every lane, and their number."""
         total, count = torch.zeros(()), 0
-        L, D = self.model.lstm.num_layers, self.model.lstm.hidden_size
+        table, D = self.model.lstm.token_embedding, TINY.hidden_size
         for number, lane in enumerate(self.lanes):
             if block >= len(lane):
                 continue
             opens, ids = lane[block]
-            state = torch.zeros(L, D), torch.zeros(L, D)
-            if not opens:
-                state = self.states[number]
-            hidden, after = self.model.lstm(self.model.embedding(torch.tensor(ids[:-1])), state)
-            self.states[number] = after[0].detach(), after[1].detach()
-            logits = hidden @ self.model.embedding.weight.T
+            zeros = torch.zeros(1, D), torch.zeros(1, D)
+            states = [zeros, zeros] if opens else self.states[number]
+            hidden, after = table(torch.tensor(ids[:-1])), []
+            for layer, state in zip(self.model.lstm.layers, states, strict=True):
+                hidden, (output, cell) = layer(hidden, state)
+                after.append((output.detach(), cell.detach()))
+            self.states[number] = after
+            logits = hidden @ table.weight.T + self.model.bias
             total = total + functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="sum")
             count += len(ids) - 1
         return total / count, count
@@ -110,9 +119,9 @@ class PlainLanes:
 def test_losses_are_those_of_a_plain_loop_over_the_same_lanes(
     instances: Artifact, alone: tuple[Path, Progress]
 ) -> None:
-    settings = recurrent().pretrain
+    settings = by_gradient(recurrent().pretrain, "steps")
     torch.manual_seed(settings.seed)
-    model = TinyLstmConfig().build(VOCAB)
+    model = TINY.build(VOCAB, CAUSAL)
     optimizers = build_optimizers(model, settings.optimizer)
     by_shard = blocks_of(instances, "train")
     rows = [len(blocks) for blocks in by_shard]
@@ -208,6 +217,48 @@ def test_killed_in_the_second_epoch_and_resumed_with_other_workers_goes_on_in_ev
     assert_same(alone[1], resumed)
 
 
+def penn_treebank(real_data: Path, folder: Path) -> Artifact:
+    """Instances of its first sentences by words, three hundred to train on in two shards."""
+    text = gzip.decompress((real_data / "corpora/en/ptb/ptb.train.txt.gz").read_bytes()).decode()
+    lines = text.splitlines()[:350]
+    words = {
+        word: 5 + i for i, word in enumerate(sorted({w for line in lines for w in line.split()}))
+    }
+    settings = CausalConfig(sequence_length=32)
+    built = {}
+    parts = {"train-00000": (0, 120), "train-00001": (120, 300), "validation-00000": (300, 350)}
+    for name, (begin, end) in parts.items():
+        sentences = [[words[word] for word in line.split()] for line in lines[begin:end]]
+        tokens = TokenisedText(
+            ids=np.concatenate(sentences).astype(np.uint16),
+            starts=np.cumsum([0] + [len(sentence) for sentence in sentences]),
+            first_sentence=np.array([0, len(sentences)]),
+            documents=[name],
+        )
+        generator = np.random.Generator(np.random.Philox(begin))
+        built[f"{name}.arrow"] = causal.build(tokens, settings, SPECIAL_IDS, generator).shard
+    summary = write_shards(folder, built, 5 + len(words), kind="causal", sequence_length=32)
+    return standing(
+        "instances", folder, summary, settings.model_dump(mode="json"), fingerprint="p" * 12
+    )
+
+
+def test_on_the_penn_treebank_killed_and_resumed_with_other_workers(
+    real_data: Path, tmp_path: Path, free_ports: list[int]
+) -> None:
+    instances = penn_treebank(real_data, tmp_path / "instances")
+    settings = recurrent(**{"pretrain.steps": 40})
+    first, last = second_epoch(settings, instances)
+    assert first <= 30 < last
+    whole = run(settings, instances, tmp_path / "whole")
+    assert whole.history[-1]["loss"] < whole.history[0]["loss"] - 0.5
+    together(2, settings, instances, tmp_path / "cut", free_ports[0], killed_at=30)
+    resumed = run(settings, instances, tmp_path / "cut")
+    assert [attempt["workers"] for attempt in resumed.attempts] == [2, 1]
+    assert resumed.attempts[-1]["step"] in (25, 30)
+    assert_same(whole, resumed)
+
+
 def test_without_the_state_of_its_checkpoint_a_run_would_go_another_way(
     instances: Artifact,
     alone: tuple[Path, Progress],
@@ -227,14 +278,14 @@ def test_a_skipped_step_leaves_the_states_as_they_were(
     instances: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that the forward passes of step 4 return is NaN; a step has three of them."""
-    forward, passes = TinyLstm.forward, iter(range(1000))
+    forward, passes = LstmForPretraining.forward, iter(range(1000))
 
-    def spoilt(self: TinyLstm, *arguments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def spoilt(self: LstmForPretraining, *arguments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         total, correct, state = forward(self, *arguments)
         factor = math.nan if self.training and next(passes) // 3 == 3 else 1.0
         return total * factor, correct, state * factor
 
-    monkeypatch.setattr(TinyLstm, "forward", spoilt)
+    monkeypatch.setattr(LstmForPretraining, "forward", spoilt)
     progress = run(recurrent(), instances, tmp_path, checkpoint_every_steps=1, keep_checkpoints=20)
     assert progress.skipped == [4]
     third, fourth, fifth = (
@@ -277,7 +328,7 @@ def test_instances_left_out_are_named_and_epochs_counted_by_the_lanes(
         note for note in notes.notes if f"{count % LANES} of {count} instances are left" in note
     ]
     steps = count // LANES
-    assert epochs_read(TinyLstmConfig(), [(0, instances)], 2 * steps, LANES) == 2.0
+    assert epochs_read(TINY, [(0, instances)], 2 * steps, LANES) == 2.0
     assert second_epoch(recurrent(), instances) == (steps + 1, 2 * steps)
     plan = dry_run(recurrent(), [Measures.of(instances)], ComputeConfig())
     assert plan["phases"][0]["epochs"] == 20 / steps
