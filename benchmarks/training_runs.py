@@ -40,8 +40,9 @@ from rungwise.instances import masked_pairs
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.shards import digest, write
 from rungwise.instances.text import TokenisedText
-from rungwise.pretraining import gradient as trainer
 from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.gradient import pretrain
+from rungwise.pretraining.stage import pretrain_model
 from rungwise.tokenizer import SpecialIds
 from rungwise.training.parallel import Group
 from rungwise.training.throughput import totals
@@ -180,7 +181,7 @@ def _facts(timings: Sequence[dict[str, float]], throughput: dict[str, float]) ->
 def _on_ray(job: dict[str, Any]) -> dict[str, Any]:
     compute = _compute(job)
     with session(compute):
-        summary = trainer.pretrain_model(
+        summary = pretrain_model(
             _config(job), {"instances": _instances(job)}, Folder.at(job["output"]), Context(compute)
         )
     assert summary.gradient is not None
@@ -205,7 +206,7 @@ def _worker(rank: int, job: dict[str, Any], port: int) -> None:
     if world > 1:
         address = f"tcp://127.0.0.1:{port}"
         dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
-    progress, costs = trainer.pretrain(
+    progress, costs = pretrain(
         _config(job),
         {"instances": _instances(job)},
         Folder.at(job["output"]),

@@ -111,7 +111,7 @@ def test_a_run_grows_again_when_a_node_comes_after_one_was_lost(
         summary = started.summary()
         workers = started.workers()
     attempts = run_of(summary).attempts
-    assert [attempt["workers"] for attempt in attempts] == [2, 1, 2]
+    assert [attempt.workers for attempt in attempts] == [2, 1, 2]
     assert attempts[1].step == 50
     # Nothing that one worker did is done again: the checkpoint of this step was not due.
     assert attempts[2].step % 50

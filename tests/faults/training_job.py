@@ -30,9 +30,9 @@ from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig, Context, SilentReporter
 from rungwise.core.storage import Folder
-from rungwise.pretraining import gradient as trainer
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.resume_proof import kill_with_children
+from rungwise.pretraining.stage import pretrain_model
 from rungwise.pretraining.summary import PretrainSummary
 from tests.conftest import REPOSITORY
 
@@ -198,7 +198,7 @@ def main(path: str) -> None:
     with session(compute):
         nodes = {node["NodeManagerAddress"]: node["NodeID"] for node in ray.nodes()}
         (folder / "nodes.json").write_text(json.dumps(nodes))
-        summary = trainer.pretrain_model(
+        summary = pretrain_model(
             config, {"instances": instances}, Folder.at(job["output"]), Context(compute, watch)
         )
     (folder / "summary.json").write_text(summary.model_dump_json())

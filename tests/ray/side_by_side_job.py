@@ -26,8 +26,10 @@ from rungwise.cluster.environment import set_environment
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config
 from rungwise.core.context import ComputeConfig, Context
-from rungwise.core.stage import Stage
+from rungwise.core.stage import Stage, StageType
 from rungwise.core.storage import Folder
+from rungwise.core.summary import Summary
+from rungwise.core.title import Title
 from rungwise.pipeline import runner
 
 STEPS = 10
@@ -72,14 +74,17 @@ class Calls:
         return 0
 
 
-def build(
-    config: Toy, inputs: dict[str, Artifact], output: Folder, context: Context
-) -> dict[str, Any]:
+def build(config: Toy, inputs: dict[str, Artifact], output: Folder, context: Context) -> Summary:
     """Take STEPS steps in a task that needs a whole CPU, and go on after those that are done."""
     if config.error:
         raise ValueError(config.error)
     done = ray.get(ray.remote(num_cpus=1)(_steps).remote(config, output, context))
-    return {"headline": f"{len(done)} steps"}
+    return Summary(headline=f"{len(done)} steps")
+
+
+TOY = StageType(
+    "toy", 1, build, Summary, identity=lambda config: {"title": config.title}, resumes=True
+)
 
 
 def _steps(config: Toy, output: Folder, context: Context) -> list[str]:
@@ -121,8 +126,7 @@ def stages(folder: Path, seconds: float, **more: dict[str, str]) -> list[Stage]:
             {"title": title, "log": str(folder / "log"), "seconds": seconds, **keys}
         )
         sources = {source.shown: source for source in inputs}
-        identity = {"title": title}
-        return Stage("toy", 1, build, config, sources, identity, resumes=True, title=title)
+        return TOY.stage(config, sources, Title(title))
 
     first = toy("first")
     left, right = toy("left", first), toy("right", first)

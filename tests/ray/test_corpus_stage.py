@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rungwise.core.config import validate
-from rungwise.core.context import Context
+from rungwise.core.context import Context, SilentReporter
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.storage import Folder
 from rungwise.corpus import CorpusConfig, read_documents, stage
@@ -19,7 +19,7 @@ from rungwise.corpus.summary import CorpusSummary
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 
-class Watched:
+class Watched(SilentReporter):
     """A reporter that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -27,12 +27,6 @@ class Watched:
 
     def progress(self, done: float, total: float, **shown: float | str) -> None:
         self.seen.append((done, total))
-
-    def metrics(self, values: dict[str, float], step: int, run: str | None = None) -> None: ...
-
-    def nested(self, run: str, params: dict[str, Any], status: str = "RUNNING") -> None: ...
-
-    def note(self, message: str) -> None: ...
 
 
 def build(output: Path, *sources: dict[str, Any], **keys: Any) -> CorpusSummary:

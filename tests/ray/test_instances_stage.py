@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.summary import InstancesSummary
-from rungwise.tokenizer import WordPieceConfig, special_ids, train
+from rungwise.tokenizer import TokenizerSummary, WordPieceConfig, special_ids, train
 from tests.conftest import REPOSITORY, SPECIAL_IDS, made_up_sentences, s3_bucket
 from tests.report_pages import tokenizer_summary
 
@@ -256,8 +257,9 @@ def test_what_stops_a_task_reaches_the_user_as_one_error(
     """A tokenizer without [MASK] cannot make masked instances: found in a task, said in a line."""
     folder = Folder.at(tmp_path / "tokenizer")
     folder.write_bytes("tokenizer.json", inputs["tokenizer"].folder.read_bytes("tokenizer.json"))
-    special = {**SPECIAL_IDS.as_data(), "mask": None}
-    record = record_of("tokenizer", {"vocab_size": 300, "special": special})
+    without = {"special": replace(SPECIAL_IDS, mask=None)}
+    summary = TokenizerSummary.of(inputs["tokenizer"]).model_copy(update=without)
+    record = record_of("tokenizer", summary)
     changed = inputs | {"tokenizer": artifact.finish(folder, record, {})}
     output = Folder.at(tmp_path / "out")
     with pytest.raises(DataError, match="no special token for 'mask'"):

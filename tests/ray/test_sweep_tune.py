@@ -15,7 +15,7 @@ from rungwise.core.context import ComputeConfig, Context
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
 from rungwise.finetune import FinetuneConfig
-from rungwise.sweep.record import SweepSummary
+from rungwise.sweep.record import ScoredTrial, SweepSummary
 from rungwise.sweep.stage import run_sweep
 from rungwise.sweep.trial import OnEpoch, Train
 from tests.toy_sweeps import (
@@ -96,7 +96,7 @@ def test_trials_that_fail_end_no_sweep_and_say_why(swept: tuple[SweepSummary, Pa
     for row in failed:
         assert row.values["finetune.learning_rate"] == BREAKS
         assert row.error == "a rate of 0.1 breaks it"
-        assert "score" not in row
+        assert not isinstance(row, ScoredTrial)
 
 
 def test_the_record_counts_what_was_run_and_what_was_saved(

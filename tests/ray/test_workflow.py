@@ -61,7 +61,7 @@ DOWNSTREAM: dict[str, Any] = {
     "evaluate": {"num_seeds": 2, "bootstrap_resamples": 100},
     "registry": {"name": "small"},
 }
-SYSTEMS = ("pretrained", "random")
+VARIANTS = ("pretrained", "random")
 TITLES = {
     *STAGES,
     "task/libraries",
@@ -176,7 +176,7 @@ def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: P
     stages = {child.info.run_name: child for child in by_parent[parent.info.run_id]}
     assert set(stages) == TITLES
     assert len(by_parent[parent.info.run_id]) == len(stages)
-    sweeps = [stages[f"sweep/libraries/{variant}"].info.run_id for variant in SYSTEMS]
+    sweeps = [stages[f"sweep/libraries/{variant}"].info.run_id for variant in VARIANTS]
     seeds = stages["evaluate/libraries"].info.run_id
     assert len(by_parent[seeds]) == 2 * 2
     assert set(by_parent) == {None, parent.info.run_id, *sweeps, seeds}
