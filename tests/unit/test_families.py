@@ -70,14 +70,14 @@ def test_the_walk_would_see_a_family_and_an_objective(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_answers_every_question(family: type[Family]) -> None:
     config = family(kind=family.model_fields["kind"].default)
-    assert config.fitting == "gradient"
     assert config.objective(None) is config.objectives[0]
-    assert config.max_length
-    assert str(config.width) in config.describe()
+    assert config.describe()
     for objective in config.objectives:
         assert config.objective(objective.name) is objective
         assert config.page_name(objective)
-        assert config.flops_per_token(100, 16, objective, 2.4) > 0
+        if config.fitting == "gradient":
+            assert str(config.width) in config.describe()
+            assert config.flops_per_token(100, 16, objective, 2.4) > 0
         assert set(objective.reads) <= set(INSTANCES)
     assert sys.modules[family.__module__].__doc__
 
@@ -112,7 +112,7 @@ def test_a_block_without_a_kind_is_fitted_by_gradient_and_problems_name_their_ke
     assert stage({"kind": "gpt"}).pretrain.kind == "gradient"
     assert stage({"kind": "gpt"}, kind="gradient") == stage({"kind": "gpt"})
     with pytest.raises(
-        ConfigError, match=r"pretrain\.kind: expected one of gradient; found 'magic'"
+        ConfigError, match=r"pretrain\.kind: expected one of gradient, counts; found 'magic'"
     ):
         stage({"kind": "gpt"}, kind="magic")
     with pytest.raises(ConfigError, match=r"pretrain\.stepz: unknown key; did you mean 'steps'"):

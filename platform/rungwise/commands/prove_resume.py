@@ -49,15 +49,16 @@ def prove_resume(options: argparse.Namespace) -> int:
     from rungwise.core.exit_codes import FAILED, OK
     from rungwise.pipeline import workflow
     from rungwise.pipeline.recipe import instances_stages
-    from rungwise.pretraining.config import PretrainStageConfig
+    from rungwise.pretraining.config import PretrainStageConfig, by_gradient
     from rungwise.pretraining.resume_proof import CERTIFICATE, prove_resume
 
     recipe = workflow.load_recipe(options.config, options.overrides)
     if recipe.model is None or recipe.pretrain is None:
         raise ConfigError("prove-resume needs the blocks model and pretrain in the config")
+    settings = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
+    by_gradient(settings.pretrain, "steps")
     console = Console()
     built = workflow.run(lambda recipe: list(instances_stages(recipe).values()), recipe, console)
-    settings = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
     name = fingerprint({"config": settings, "at": time.time_ns()})
     place = workflow.root_folder(recipe.root) / "proof" / name
     certificate = prove_resume(

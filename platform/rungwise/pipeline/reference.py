@@ -136,8 +136,8 @@ def _section(block: type[Config], paths: list[str]) -> str:
     kind = tag_of(block)
     title = f"`{paths[0]}`" if paths[0] else "The recipe"
     lines = [f"## {title}" + (f", kind `{kind}`" if kind else ""), ""]
-    if len(paths) > 1:
-        lines += ["Also at " + ", ".join(f"`{path}`" for path in paths[1:]) + ".", ""]
+    if others := dict.fromkeys(path for path in paths if path != paths[0]):
+        lines += ["Also at " + ", ".join(f"`{path}`" for path in others) + ".", ""]
     lines += [inspect.cleandoc(block.__doc__ or ""), ""]
     comments = comments_of(block)
     rows = [
