@@ -43,8 +43,8 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["pretrain", "gone.yaml"], "cannot read the config gone.yaml"),
         (["pretend", "{recipe}"], "there is no workflow workflows/pretend.py; found: workflows/"),
         (
-            ["finetune", "{recipe}"],
-            "the config has no block tasks, finetune, evaluate",
+            ["finetune", "{recipe}", "tasks.libraries.data.kind=paragraph_label"],
+            "the config has no block finetune, evaluate",
         ),
         (["pretrain", "{recipe}", "instances.sequence_length=600"], "raise max_predictions to 90"),
         (["pretrain", "{recipe}", "root=/proc/nowhere"], "root: cannot write to /proc/nowhere"),
