@@ -49,8 +49,8 @@ SENTENCES = (
 TRAINED: dict[str, TrainedConfig] = {
     "wordpiece": WordPieceConfig(vocab_size=240, min_frequency=1),
     "wordpiece cased": WordPieceConfig(vocab_size=240, min_frequency=1, lowercase=False),
-    "byte_bpe": ByteBpeConfig(vocab_size=400, min_frequency=1),
-    "byte_bpe cased": ByteBpeConfig(vocab_size=400, min_frequency=1, lowercase=False),
+    "byte_bpe": ByteBpeConfig(vocab_size=400, min_frequency=1, lowercase=True),
+    "byte_bpe cased": ByteBpeConfig(vocab_size=400, min_frequency=1),
     "unigram": UnigramConfig(vocab_size=180, character_coverage=0.98),
     "unigram cased": UnigramConfig(vocab_size=180, lowercase=False),
     "character": CharacterConfig(vocab_size=80),
