@@ -35,7 +35,7 @@ class Artifact:
 
     @property
     def headline(self) -> str:
-        """What the stage says of itself in one line."""
+        """The stage's summary in one line."""
         return self.record["summary"]["headline"]
 
     @property

@@ -1,4 +1,4 @@
-"""What a stage is given besides its config and its inputs: where it runs, and whom it tells.
+"""The surroundings of a stage besides its config and inputs: where it runs, and whom it tells.
 
     build_corpus(config, inputs, output, context) -> CorpusSummary
 

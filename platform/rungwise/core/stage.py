@@ -86,7 +86,7 @@ class Stage:
 
     @property
     def shown(self) -> str:
-        """What this stage is called in its run."""
+        """The name of this stage in its run."""
         return str(self.title)
 
     @cached_property
@@ -119,7 +119,7 @@ class Planned:
 
 
 def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
-    """What of `stages` is done under `root` and what must be built, each with the reason."""
+    """Tell which of `stages` are done under `root` and which must be built, each with the reason."""
     rows: list[Planned] = []
     for stage in stages:
         folder = artifacts.folder_of(root, stage.name, label, stage.fingerprint)

@@ -1,4 +1,4 @@
-"""What a stage says of what it made: one frozen model a stage, kept in the record as JSON.
+"""The summary of a finished stage: one frozen model a stage, kept in the record as JSON.
 
     CorpusSummary.of(inputs["corpus"]).documents.train
 

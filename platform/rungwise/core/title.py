@@ -1,4 +1,4 @@
-"""What sets apart the stages of one name in a run, and the inputs of one kind that a stage reads.
+"""Titles set apart the stages of one name in a run, and the inputs of one kind of a stage.
 
     str(Title("pretrain", variant="no_nsp", number=1))      pretrain/no_nsp@1
     str(Title("evaluate", task="sst-2", budget=100))        evaluate/sst-2/100

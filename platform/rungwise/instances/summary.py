@@ -19,7 +19,7 @@ class ShardFile(Part):
 
 
 class InstancesSummary(Summary):
-    """What is read of finished instances.
+    """The summary of finished instances.
 
     `text_bytes` are in UTF-8, sentences joined by a blank. `statistics` are those of the kind,
     `length_histogram` counts rows by length in equal steps up to the longest. `unigram_entropy` is

@@ -307,7 +307,7 @@ class NgramLanguageModel:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> NgramLanguageModel:
-        """What `to_tensors` wrote."""
+        """The model that `to_tensors` wrote."""
         vocab_size, start_id = tensors["vocabulary"].tolist()
         orders = range(1, len(tensors["discounts"]) + 1)
         return cls(

@@ -27,7 +27,7 @@ _ROOM_BYTES = 256 << 20  # below this much free disk nothing is begun
 
 @dataclass(frozen=True)
 class Build:
-    """What all stages of a run share; `parent` is the key of its MLflow run."""
+    """Settings that all stages of a run share; `parent` is the key of its MLflow run."""
 
     label: str
     compute: ComputeConfig

@@ -91,7 +91,7 @@ _OF_KIND: Mapping[Kind, type[Example]] = {
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """What all splits of a task have in common, as the task stage found it.
+    """Facts common to all splits of a task, as the task stage read them.
 
     `labels` are the names of the classes or tags in a fixed order, () where there are none; `pair`
     says that every text has a second one; `metric` is the one that selects, higher is better.
@@ -119,7 +119,7 @@ class ExampleCounts(PerSplit):
 
 
 class TaskSummary(Summary):
-    """What a variant needs to know of a task, and what a score is worth beside.
+    """Facts of a task that a variant needs, and baselines to hold a score against.
 
     `overlap` counts examples of a split whose text stands in train too, `irregular` what was left
     out or mended by split and reason, `baselines` scores what knows nothing of the text.
