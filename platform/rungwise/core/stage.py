@@ -119,7 +119,7 @@ class Planned:
 
 
 def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
-    """Tell which of `stages` are done under `root` and which must be built, each with the reason."""
+    """Tell which of `stages` are done under `root`, and why the others must be built."""
     rows: list[Planned] = []
     for stage in stages:
         folder = artifacts.folder_of(root, stage.name, label, stage.fingerprint)
