@@ -17,9 +17,10 @@ import yaml
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
 from rungwise.core.context import ComputeConfig
-from rungwise.instances.shards import Shard, digest, write
+from rungwise.instances.shards import Shard, write
 from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.text import file_digest
 
 set_environment()
 # Of tokenizers trained here: [PAD] [UNK] [CLS] [SEP] [MASK], and what ends a document.
@@ -144,7 +145,8 @@ def write_shards(
             ShardFile(
                 file=name,
                 split=name.split("-")[0],
-                sha256=digest(folder / name),
+                source="made up",
+                sha256=file_digest(folder / name),
                 bytes=(folder / name).stat().st_size,
                 documents=1,
                 instances=len(shard),
@@ -157,7 +159,7 @@ def write_shards(
     }
     known: dict[str, Any] = {
         "kind": "masked_pairs",
-        "sequence_length": None,
+        "sequence_length": 128,
         "files": files,
         "vocab_size": vocab_size,
         "special": SPECIAL_IDS,

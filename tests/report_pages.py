@@ -23,9 +23,9 @@ from rungwise.instances.kinds import KINDS
 from rungwise.instances.masked_blocks import MaskedBlocksConfig
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
-from rungwise.instances.text import TokenisedText
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tokenizer import ByteBpeConfig, TokenizerSummary, WordPieceConfig, train
+from rungwise.tokens.text import TokenisedText
 from rungwise.training.checkpoint import save_tensors
 from rungwise.training.config import GradientConfig
 from rungwise.training.throughput import COUNTING_RULE
@@ -199,7 +199,7 @@ def text_of(tokenizer: Tokenizer, seed: int) -> TokenisedText:
         ids=np.array([token for ids in encoded for token in ids], np.uint16),
         starts=np.cumsum([0, *map(len, encoded)]),
         first_sentence=np.arange(0, len(encoded) + 1, 4),
-        documents=[f"{seed}-{number}" for number in range(10)],
+        documents=np.arange(10, dtype=np.uint64),
     )
 
 

@@ -26,9 +26,9 @@ from rungwise.core.storage import Folder
 from rungwise.instances import causal, masked_pairs
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.masked_pairs import MaskedPairsConfig
-from rungwise.instances.text import TokenisedText
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import pretrain
+from rungwise.tokens.text import TokenisedText
 from rungwise.training.checkpoint import MODEL, load_tensors
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
@@ -49,7 +49,7 @@ def made_up_text(seed: int, documents: int = 60) -> TokenisedText:
         ids=(5 + np.cumsum(steps) % (VOCAB - 5)).astype(np.uint16),
         starts=np.concatenate([[0], np.cumsum(lengths.ravel())]),
         first_sentence=np.arange(0, documents * 8 + 1, 8),
-        documents=[f"{seed}-{n}" for n in range(documents)],
+        documents=np.arange(documents, dtype=np.uint64),
     )
 
 

@@ -5,8 +5,6 @@ Written from the papers, to be compared in distribution with the fast builders:
   next-sentence pairs, masks    Devlin et al. 2019 (arXiv:1810.04805), section 3.1 and appendix A.2
   whole words and spans         the same authors' whole-word variant; Joshi et al. 2020 (SpanBERT)
   sentence order                Lan et al. 2020 (ALBERT), section 3.1
-  skip-gram                     Mikolov et al. 2013 (arXiv:1310.4546), section 2.3; windows as in
-                                arXiv:1301.3781, section 3.2
 
 Each function takes its random numbers from `random.Random`. What the platform states to do unlike
 the papers is done here too: a document's last single sentence makes a NotNext pair that a later
@@ -264,35 +262,6 @@ def corrupted(
                 changed[at] = rng.choice(ordinary)
     positions = sorted(at for group in groups for at in group)
     return Masked(changed, positions, [tokens[at] for at in positions])
-
-
-def skip_gram_pairs(
-    sentences: Sequence[Tokens],
-    frequency: dict[int, float],
-    window: int,
-    threshold: float,
-    rng: Random,
-    least_reach: int = 1,
-) -> list[tuple[int, int]]:
-    """(centre, context) of every window, after frequent words have been dropped.
-
-    A word of relative frequency f stays with probability sqrt(t / f) + t / f for the threshold t,
-    which is what the authors' program does; their paper has the first term only. Each window
-    reaches a random number of words, `least_reach` to `window`, to either side.
-    """
-    pairs: list[tuple[int, int]] = []
-    for sentence in sentences:
-        kept: Tokens = []
-        for word in sentence:
-            ratio = threshold / frequency[word]
-            if rng.random() < math.sqrt(ratio) + ratio:
-                kept.append(word)
-        for at, centre in enumerate(kept):
-            reach = rng.randint(least_reach, window)
-            for other in range(max(0, at - reach), min(len(kept), at + reach + 1)):
-                if other != at:
-                    pairs.append((centre, kept[other]))
-    return pairs
 
 
 def _target(room: int, short_rate: float, rng: Random) -> int:

@@ -20,13 +20,13 @@ from rungwise.core.storage import Folder
 from rungwise.instances import causal, shards
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.summary import InstancesSummary
-from rungwise.instances.text import TokenisedText
 from rungwise.models.objectives import CAUSAL, CausalBatch
 from rungwise.models.recurrent import LstmConfig, LstmForPretraining
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.pretraining.estimate import Measures, dry_run
 from rungwise.pretraining.gradient import check_fit
 from rungwise.pretraining.resume_proof import second_epoch
+from rungwise.tokens.text import TokenisedText
 from rungwise.training.checkpoint import load_tensors
 from rungwise.training.curriculum import epochs_read
 from rungwise.training.lanes import LaneStates
@@ -233,7 +233,7 @@ def penn_treebank(real_data: Path, folder: Path) -> Artifact:
             ids=np.concatenate(sentences).astype(np.uint16),
             starts=np.cumsum([0] + [len(sentence) for sentence in sentences]),
             first_sentence=np.array([0, len(sentences)]),
-            documents=[name],
+            documents=np.array([begin], np.uint64),
         )
         generator = np.random.Generator(np.random.Philox(begin))
         built[f"{name}.arrow"] = causal.build(tokens, settings, SPECIAL_IDS, generator).shard

@@ -22,10 +22,13 @@ from rungwise.instances.masked_blocks import MaskedBlocksConfig
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.rows import joined, padded
 from rungwise.instances.sentence_order import SentenceOrderConfig
-from rungwise.instances.stage import build_instances, entropy
-from rungwise.instances.text import Built, Draws, TokenisedText, ranges
-from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds, TokenizerSummary
-from tests.summaries import corpus_of, standing
+from rungwise.instances.stage import build_instances
+from rungwise.instances.text import Built, Draws, ranges
+from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds
+from rungwise.tokens.stage import entropy
+from rungwise.tokens.summary import TokensSummary
+from rungwise.tokens.text import TokenisedText
+from tests.summaries import standing
 
 VOCAB = 1000
 SPECIAL = SpecialIds(
@@ -49,7 +52,7 @@ def text_of(lengths: list[list[int]], units: bool = False) -> TokenisedText:
         ids=np.array(ids, dtype=np.uint16),
         starts=np.concatenate([[0], np.cumsum(flat)]).astype(np.int64),
         first_sentence=np.concatenate([[0], np.cumsum([len(d) for d in lengths])]).astype(np.int64),
-        documents=[f"d{number}" for number in range(len(lengths))],
+        documents=np.arange(10, 10 + len(lengths), dtype=np.uint64),
         unit_starts=np.arange(len(ids)) % 3 == 0 if units else None,
     )
 
@@ -92,7 +95,7 @@ def test_every_pair_is_framed_fits_and_takes_b_from_where_its_label_says(
 ) -> None:
     built = pairs(text_of(lengths), sequence_length, short_rate, seed)
     shard = built.shard
-    hashes = {shards.document_hash(f"d{number}"): 10 + number for number in range(len(lengths))}
+    hashes = {10 + number: 10 + number for number in range(len(lengths))}
     for row in range(len(shard)):
         ids = row_of(shard, row)
         columns = {name: values[row] for name, values in shard.columns.items()}
@@ -134,11 +137,9 @@ def test_one_document_is_refused_where_b_must_come_from_another() -> None:
 
 
 def test_too_few_documents_for_pairs_are_refused_before_anything_is_built(tmp_path: Path) -> None:
-    tokenizer = TokenizerSummary.model_construct(vocab_size=100)
-    inputs = {
-        "corpus": corpus_of(tmp_path / "c", [], documents=PerSplit(train=5, validation=1)),
-        "tokenizer": standing("tokenizer", tmp_path / "t", tokenizer),
-    }
+    documents = PerSplit(train=5, validation=1)
+    tokens = TokensSummary.model_construct(files=(), documents=documents)
+    inputs = {"tokens": standing("tokens", tmp_path / "t", tokens)}
     with pytest.raises(DataError, match=r"5 for training and 1 held out; set instances\.kind"):
         build_instances(MaskedPairsConfig(), inputs, Folder.at(tmp_path / "out"), Context())
     assert not (tmp_path / "out").exists()

@@ -23,8 +23,9 @@ from rungwise.core.config import Config
 from rungwise.instances.contract import Facts, check_rows, must
 from rungwise.instances.rows import PaddedRows
 from rungwise.instances.shards import Shard
-from rungwise.instances.text import Built, TokenisedText
+from rungwise.instances.text import Built
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.text import TokenisedText
 
 
 class CausalConfig(Config):

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.instances.shards import Shard, pack_bits
-from rungwise.instances.text import Draws, TokenisedText, ranges
+from rungwise.instances.text import Draws, ranges
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.text import TokenisedText
 
 # An index is four times as large as the ids it gathers, so many rows at once need much memory.
 _ROWS_AT_ONCE = 1 << 14

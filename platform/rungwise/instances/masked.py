@@ -19,11 +19,11 @@ from pydantic import Field, model_validator
 
 from rungwise.core.config import Config
 from rungwise.instances.contract import Facts, check_rows, must, near
-from rungwise.instances.mask_units import MaskUnitsConfig
 from rungwise.instances.masking import Masked, MaskingConfig, Vocabulary, mask
 from rungwise.instances.rows import PaddedRows, padded
 from rungwise.instances.shards import Shard
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.mask_units import MaskUnitsConfig
 
 _ROWS_AT_ONCE = 1024
 _TOKENS_A_SPAN = 10.0  # phrases and spans decide 80/10/10 for all their tokens together

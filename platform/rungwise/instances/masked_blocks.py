@@ -14,8 +14,9 @@ from rungwise.instances import frame
 from rungwise.instances.contract import Facts
 from rungwise.instances.masked import MaskedConfig, check_masked, masked_statistics
 from rungwise.instances.shards import Shard
-from rungwise.instances.text import Built, Draws, TokenisedText, gather_until
+from rungwise.instances.text import Built, Draws, gather_until
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.text import TokenisedText
 
 
 class MaskedBlocksConfig(MaskedConfig):
@@ -44,7 +45,7 @@ def build(
             spans.append((starts[sentence], stop))
             owners.append(document)
             sentence = last
-    columns = {"document": text.document_hashes[np.array(owners, dtype=np.int64)]}
+    columns = {"document": text.documents[np.array(owners, dtype=np.int64)]}
     return Built(frame.singles(text, spans, special, columns), {"truncated": truncated})
 
 

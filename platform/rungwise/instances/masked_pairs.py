@@ -30,8 +30,9 @@ from rungwise.instances import frame
 from rungwise.instances.contract import Facts, must, near
 from rungwise.instances.masked import MaskedConfig, check_masked, masked_statistics
 from rungwise.instances.shards import Shard
-from rungwise.instances.text import Built, Draws, TokenisedText, gather_until
+from rungwise.instances.text import Built, Draws, gather_until
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.text import TokenisedText
 
 _OWED_AT_MOST = 8  # surplus of NotNext pairs at which single sentences are left out
 
@@ -90,7 +91,7 @@ def build(
     room = config.sequence_length - 3
     for document in range(len(text.documents)):
         _plan_document(starts, bounds, document, room, config.short_rate, draw, plan)
-    hashes = text.document_hashes
+    hashes = text.documents
     columns = {
         "is_next": np.array(plan.is_next, dtype=np.uint8),
         "document_a": hashes[np.array(plan.document_a, dtype=np.int64)],

@@ -15,10 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.artifact import Artifact
-from rungwise.instances import contexts
 from rungwise.instances.cache import ShardStore
 from rungwise.instances.causal import CausalConfig
-from rungwise.instances.contexts import ContextBatch, ContextsConfig
 from rungwise.instances.kinds import config_of
 from rungwise.instances.rows import PaddedRows, joined, padded
 from rungwise.instances.summary import InstancesSummary
@@ -61,7 +59,6 @@ class InstanceReader:
     @property
     def width(self) -> int:
         """T: the tokens of the longest row."""
-        assert not isinstance(self.config, ContextsConfig), "contexts are read with `contexts`"
         return self.config.sequence_length + isinstance(self.config, CausalConfig)
 
     def rows(self, instances: NDArray[np.int64]) -> PaddedRows:
@@ -76,20 +73,6 @@ class InstanceReader:
             parts.append(padded(shard, local, instances[here], self.width, self.special.pad or 0))
             places.append(here)
         return joined(parts, places)
-
-    def contexts(self, instances: NDArray[np.int64]) -> ContextBatch:
-        """The context windows with these indices (B,)."""
-        assert isinstance(self.config, ContextsConfig), f"{self.config.kind} has no contexts"
-        (start_id,) = self.special.require("cls")
-        size = self.config.context_size
-        before = np.empty((len(instances), size), dtype=np.int64)
-        targets = np.empty(len(instances), dtype=np.int64)
-        for number, here in self._by_shard(instances):
-            local = instances[here] - self._begin[number]
-            before[here], targets[here] = contexts.windows(
-                self.store.get(number), local, size, start_id
-            )
-        return ContextBatch(instances, before, targets)
 
     def _by_shard(self, instances: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
         """The number of each shard that holds some of the instances, and which ones it holds."""

@@ -14,8 +14,9 @@ from rungwise.instances import frame
 from rungwise.instances.contract import Facts, near
 from rungwise.instances.masked import MaskedConfig, check_masked, masked_statistics
 from rungwise.instances.shards import Shard
-from rungwise.instances.text import Built, Draws, TokenisedText, gather_until
+from rungwise.instances.text import Built, Draws, gather_until
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.text import TokenisedText
 
 
 class SentenceOrderConfig(MaskedConfig):
@@ -61,7 +62,7 @@ def build(
             sentence = last
     columns = {
         "in_order": np.array(in_order, dtype=np.uint8),
-        "document": text.document_hashes[np.array(owners, dtype=np.int64)],
+        "document": text.documents[np.array(owners, dtype=np.int64)],
     }
     shard = frame.pairs(text, first, second, special, columns)
     return Built(shard, {"truncated": truncated, "left_out": left_out})

@@ -11,6 +11,7 @@ class ShardFile(Part):
 
     file: str
     split: str
+    source: str
     sha256: str
     bytes: int
     documents: int
@@ -27,7 +28,7 @@ class InstancesSummary(Summary):
     """
 
     kind: str
-    sequence_length: int | None  # None where instances have no rows: contexts
+    sequence_length: int
     files: tuple[ShardFile, ...]
     vocab_size: int
     special: SpecialIds

@@ -91,7 +91,7 @@ def write_report(
     objective = pretrain.model.objective(pretrain.objective)
     shown = examples.gather(
         inputs["pretrain"],
-        inputs["instances"],
+        inputs.get("instances"),
         load_tokenizer(inputs["tokenizer"].folder),
         config.fill_in_examples,
         config.continuations,
@@ -203,13 +203,14 @@ def render(
         "data_uri": _data_uri,
     }
     pretrain = PretrainSummary.of(inputs["pretrain"])
-    run, read = pretrain.gradient, config_of(inputs["instances"])
+    run, instances = pretrain.gradient, inputs.get("instances")
+    read = config_of(instances) if instances else None
     last = list(inputs.values())[-1]
     return environment.get_template("page.html.j2").render(
         title=config.title or last.label,
         pretrain=pretrain,
         run=run,
-        instances=InstancesSummary.of(inputs["instances"]),
+        instances=InstancesSummary.of(instances) if instances else None,
         corpus=CorpusSummary.of(inputs["corpus"]),
         pieces=TokenizerSummary.of(inputs["tokenizer"]).kind == "wordpiece",
         objective=objective,
