@@ -33,6 +33,7 @@ class ShardSpec:
 
     file: str
     split: str
+    source: str
     text_bytes: int
     dupe: int = 0
     histogram: bool = False  # count its tokens by id
@@ -102,6 +103,7 @@ class ShardTask:
         row = {
             "file": spec.name,
             "split": spec.split,
+            "source": spec.source,
             "sha256": sha256,
             "bytes": written,
             **totals,

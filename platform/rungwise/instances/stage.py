@@ -60,7 +60,7 @@ def build_instances(
 
 INSTANCES = StageType(
     "instances",
-    4,
+    5,
     build_instances,
     InstancesSummary,
     identity=identity,
@@ -97,6 +97,7 @@ def specs_of(config: AnyInstancesConfig, files: Sequence[CorpusFile]) -> list[Sh
         ShardSpec(
             row.file,
             row.split,
+            getattr(row, "source", "all"),
             row.bytes,
             dupe,
             histogram=dupe == 0 and _number_of(row.file) < _HISTOGRAM_SHARDS,
