@@ -12,7 +12,8 @@ drawn, so a run is resumed anywhere. A node adds an error of half a draw at most
 parent's in proportion. In a Huffman tree a grandparent's quota is at least the sum of those of its
 child and grandchild, so the errors sum to less than half the sum of the reciprocal Fibonacci
 numbers, 3.36 / 2: at every position each source is within 1.7 draws of its share (within half a
-draw if there are two). At the end of every epoch the draws are the quotas exactly.
+draw if there are two), so a batch is within 3.4. At the end of every epoch the draws are the quotas
+exactly.
 
 With `lanes` a rank reads the same lanes of every source, but for a few at either end.
 """
