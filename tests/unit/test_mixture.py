@@ -248,7 +248,7 @@ def test_an_even_sample_has_equal_gaps(total: int, count: int) -> None:
 
 # A run that reads one.
 
-MIXED = {"pretrain.order.epochs": {"books": 2, "wiki": 0.5}}
+MIXED: dict[str, Any] = {"pretrain.order.epochs": {"books": 2, "wiki": 0.5}}
 
 
 @pytest.fixture(scope="module")
@@ -289,7 +289,8 @@ def test_what_was_read_is_told_by_source(instances: Artifact) -> None:
 
 
 def test_a_mixture_of_unknown_sources_is_refused_before_the_run(instances: Artifact) -> None:
-    asked = config(**{"pretrain.order.epochs": {"web": 2}})
+    unknown: dict[str, Any] = {"pretrain.order.epochs": {"web": 2}}
+    asked = config(**unknown)
     with pytest.raises(UserError, match="names web, but the training instances are of books, wiki"):
         check_fit(asked, {"instances": instances}, ComputeConfig(num_workers=1))
     check_fit(config(**MIXED), {"instances": instances}, ComputeConfig(num_workers=1))
