@@ -74,7 +74,10 @@ def instances_summary(
 ) -> InstancesSummary:
     """The summary of shards with these rows of a manifest."""
     files = [
-        ShardFile(**{name: row.get(name, 0) for name in ShardFile.model_fields}) for row in rows
+        ShardFile(
+            **{name: {"source": "all", **row}.get(name, 0) for name in ShardFile.model_fields}
+        )
+        for row in rows
     ]
     counts = {
         split: sum(file.instances for file in files if file.split == split)

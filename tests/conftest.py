@@ -7,7 +7,7 @@ import os
 import random
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +134,16 @@ def small_recipe(root: Path, corpus: Path, **changes: Any) -> dict[str, Any]:
 
 
 def write_shards(
-    folder: Path, shards: dict[str, Shard], vocab_size: int, **fields: Any
+    folder: Path,
+    shards: dict[str, Shard],
+    vocab_size: int,
+    sources: Mapping[str, str] | None = None,
+    **fields: Any,
 ) -> InstancesSummary:
-    """Write these shards, by file name; the summary of instances of them, with these `fields`."""
+    """Write these shards, by file name; the summary of instances of them, with these `fields`.
+
+    `sources` names the source of a file where it is not "all".
+    """
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for name, shard in shards.items():
@@ -145,7 +152,7 @@ def write_shards(
             ShardFile(
                 file=name,
                 split=name.split("-")[0],
-                source="made up",
+                source=(sources or {}).get(name, "all"),
                 sha256=file_digest(folder / name),
                 bytes=(folder / name).stat().st_size,
                 documents=1,

@@ -71,6 +71,7 @@ def gradient_run(rows: list[dict[str, Any]], **changes: Any) -> GradientRun:
         "bfloat16": False,
         "parallel": "ddp",
         "lengths": (),
+        "sources": (),
         "flops_per_token": 1e6,
         "flops_rule": COUNTING_RULE,
         "throughput": {

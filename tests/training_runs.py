@@ -58,10 +58,11 @@ def make_instances(
     kind: str = "masked_pairs",
     length: int = LENGTH,
     documents: Sequence[int] = (60,),
+    sources: Sequence[str] = (),
 ) -> Artifact:
     """An instances artifact of the made-up language, built without Ray.
 
-    `documents` are those of each training shard.
+    `documents` are those of each training shard, `sources` the names of their sources.
     """
     settings: Any = (
         CausalConfig(sequence_length=length)
@@ -76,7 +77,8 @@ def make_instances(
         generator = np.random.Generator(np.random.Philox(seed))
         built = build(text, settings, SPECIAL_IDS, generator)
         shards[f"{split}-{number:05d}.arrow"] = built.shard
-    summary = write_shards(folder, shards, VOCAB, kind=kind, sequence_length=length)
+    named = {f"train-{number:05d}.arrow": source for number, source in enumerate(sources)}
+    summary = write_shards(folder, shards, VOCAB, named, kind=kind, sequence_length=length)
     return standing(
         "instances", folder, summary, settings.model_dump(mode="json"), fingerprint="f" * 12
     )

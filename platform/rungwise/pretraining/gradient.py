@@ -30,6 +30,7 @@ from rungwise.instances.order import OrderConfig
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.pretraining.initial import INITIAL, began_with, check_initial, load_initial
+from rungwise.pretraining.sources_read import sources_read
 from rungwise.pretraining.summary import Attempt, GradientRun, PretrainSummary, ReadLength
 from rungwise.training import checkpoint
 from rungwise.training.checkpoint import Checkpoints
@@ -37,6 +38,7 @@ from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import (
     epochs_read,
     length_of,
+    order_of,
     phases_of,
     read_in_turn,
     rows_per_epoch,
@@ -104,6 +106,7 @@ def pretrain_by_gradient(
                 ReadLength(from_step=first_step, sequence_length=length_of(artifact))
                 for first_step, artifact in read
             ),
+            sources=sources_read(config.model, settings, read, progress.step, progress.tokens),
             flops_per_token=progress.flops / max(1, progress.tokens),
             flops_rule=COUNTING_RULE,
             throughput=totals(progress, costs),
@@ -165,6 +168,7 @@ def _check_instances(
             f"pretrain.global_batch_size is {settings.global_batch_size}, but there are {count} "
             f"{longer}training instances; lower it, or add text"
         )
+    order_of(config.model, settings, summary)  # whose mixture must fit the sources
     workers = compute.num_workers
     held_out = min(settings.validation_instances, summary.instances.validation)
     if compute.parallel != "ddp" and held_out < workers:
@@ -209,6 +213,18 @@ def _check_lanes(config: PretrainStageConfig, compute: ComputeConfig) -> None:
             order.lanes,
             default.lanes,
             "it has as many lanes as pretrain.global_batch_size",
+        ),
+        (
+            "pretrain.order.weights",
+            order.weights,
+            default.weights,
+            "its lanes are the text as it stands",
+        ),
+        (
+            "pretrain.order.epochs",
+            order.epochs,
+            default.epochs,
+            "its lanes are the text as it stands",
         ),
         ("compute.parallel", compute.parallel, "ddp", "it has no Transformer blocks to share out"),
         ("compute.compile", compute.compile, False, "torch.compile leaves recurrent layers out"),

@@ -64,10 +64,10 @@ def gather(
     validated, mask_seed = _validation(config.pretrain)
     shown, passage, reach, continued = None, None, [], []
     if config.objective.masks:
-        reader = held_out.first_held_out(instances, held_out.MOST_INSTANCES)
+        reader = MaskedReader(instances, "validation")
         shown = specimen(reader, tokenizer, mask_seed)
     else:
-        reader = held_out.first_blocks(instances, held_out.MOST_INSTANCES)
+        reader = InstanceReader(instances, "validation")
         if isinstance(model, TargetLogits):
             passage = surprise.passage(model, reader, tokenizer, seed)
         if isinstance(model, TargetLogits) and isinstance(model, NextTokenLogits):
