@@ -18,10 +18,10 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
 from rungwise.corpus.summary import CorpusSummary
+from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.kinds import KINDS
-from rungwise.instances.masked_blocks import MaskedBlocksConfig
-from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.text import TokenisedText
 from rungwise.pretraining.summary import GradientRun, PretrainSummary

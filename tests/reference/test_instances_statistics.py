@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from rungwise.corpus.segment import segment
-from rungwise.instances import masked_pairs, sentence_order, windows
+from rungwise.instances import pairs, sentence_order, windows
 from rungwise.instances.masking import MaskingConfig, Vocabulary, mask
 from rungwise.instances.rows import PaddedRows
 from rungwise.instances.shards import Shard
@@ -94,10 +94,8 @@ def english(real_data: Path) -> Fixture:
 
 
 def our_pairs(fixture: Fixture, seed: int) -> list[Pair]:
-    config = masked_pairs.MaskedPairsConfig(
-        sequence_length=fixture.sequence_length, short_rate=SHORT_RATE
-    )
-    return _pairs_of(masked_pairs.build(fixture.text, config, SPECIAL, _rng(seed)).shard, "is_next")
+    config = pairs.MaskedPairsConfig(sequence_length=fixture.sequence_length, short_rate=SHORT_RATE)
+    return _pairs_of(pairs.build(fixture.text, config, SPECIAL, _rng(seed)).shard, "is_next")
 
 
 def our_ordered_pairs(fixture: Fixture, seed: int) -> list[Pair]:

@@ -17,7 +17,7 @@ from rungwise.core.storage import Folder
 from rungwise.evaluation import fill_in, held_out, spelling
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.instances import shards
-from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.models.bert import BertConfig, BertForPretraining
 from rungwise.models.language_models import MaskedModel
 from rungwise.pretraining.pretrained import load_model, load_module

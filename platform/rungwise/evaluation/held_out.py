@@ -16,9 +16,8 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.randomness import bits
 from rungwise.instances import causal
 from rungwise.instances.causal import CausalBlocks
-from rungwise.instances.masked import MaskedBatch
-from rungwise.instances.masked_reader import MaskedReader
-from rungwise.instances.reader import InstanceReader
+from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.reader import InstanceReader, MaskedReader
 from rungwise.instances.summary import InstancesSummary
 
 MOST_INSTANCES = 2048  # that a page looks at

@@ -19,7 +19,7 @@ from rungwise.core.storage import Folder
 from rungwise.instances import shards
 from rungwise.instances.contract import Facts
 from rungwise.instances.kinds import KINDS, AnyInstancesConfig
-from rungwise.instances.masked import MaskedConfig
+from rungwise.instances.masked_batch import MaskedConfig
 from rungwise.instances.tokenised import UnitsOf, sections
 from rungwise.tokenizer import SpecialIds, cached_encoder, load
 from rungwise.tokenizer.encoder import Backend
@@ -89,7 +89,7 @@ class ShardTask:
                 raise DataError(f"{spec.file}: {error}") from error
             parts.append(built.shard)
             totals.update(built.counts)
-            totals.update(documents=len(text.documents), text_tokens=len(text.ids))
+            totals.update(documents=len(text.documents))
             if spec.histogram:
                 histogram += np.bincount(text.ids, minlength=self.vocab_size)
         shard = shards.joined(parts)

@@ -27,8 +27,9 @@ from rungwise.corpus.build import failure_text, raise_failure
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.instances.contexts import ContextsConfig
 from rungwise.instances.kinds import KINDS, AnyInstancesConfig, identity, outside
-from rungwise.instances.masked import MaskedConfig, masked_headline
-from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.masked_batch import MaskedConfig
+from rungwise.instances.masked_contract import check_totals, masked_headline
+from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.shard_task import MARKERS, ShardSpec, ShardTask
 from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.tokenizer import TokenizerSummary
@@ -60,7 +61,7 @@ def build_instances(
 
 INSTANCES = StageType(
     "instances",
-    4,
+    5,
     build_instances,
     InstancesSummary,
     identity=identity,
@@ -198,7 +199,7 @@ def _summary(
     statistics = KINDS[config.kind].statistics(totals, config)
     headline = f"{totals['instances']:,} instances  {totals['tokens'] / 1e6:.1f} M tokens"
     if isinstance(config, MaskedConfig):
-        headline += f"  {masked_headline(statistics)}"
+        headline += f"  {masked_headline(statistics, check_totals(totals, config))}"
     files = tuple(ShardFile(**{key: row[key] for key in ShardFile.model_fields}) for row in rows)
     instances = {s: sum(row.instances for row in files if row.split == s) for s in _SPLITS}
     text_bytes = {

@@ -20,9 +20,10 @@ from pydantic import Field
 from rungwise.core.config import Config
 from rungwise.core.randomness import bits, uniform
 from rungwise.instances.contract import Facts, check_rows
+from rungwise.instances.frame import ranges
 from rungwise.instances.rows import PaddedRows
 from rungwise.instances.shards import Shard
-from rungwise.instances.text import Built, TokenisedText, ranges
+from rungwise.instances.text import Built, TokenisedText
 from rungwise.tokenizer import SpecialIds
 
 _KEEP, _REACH = 11, 12  # streams of the generator

@@ -16,7 +16,7 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig
 from rungwise.instances.kinds import AnyInstancesConfig, config_of
 from rungwise.instances.lanes import LaneOrder, lanes_of
-from rungwise.instances.masked import MaskedConfig
+from rungwise.instances.masked_batch import MaskedConfig
 from rungwise.instances.order import ReadOrder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.family import Family
