@@ -229,7 +229,7 @@ def built(
         f"{split}-00000.arrow": kind.build(text_of(tokenizer, seed), read, SPECIAL_IDS, rng).shard
         for seed, split in enumerate(("train", "validation"))
     }
-    shares = ("selected", "mask", "random", "kept", "is_next", "in_order", "truncated")
+    shares = ("selected", "mask", "random", "kept", "is_next", "in_order", "unused")
     summary = write_shards(
         root / "instances" / f"small-{len(recorder.made):012x}",
         shards,

@@ -178,7 +178,7 @@ LINES = {
     "lower-cased": ("the cat sat on the mat . then it slept all day in the sun . " * 9).strip(),
     "unpunctuated": "so we went home and i said what now and nobody knew " * 12,
     "one line": "A report of many words without an end " * 200,
-    "Chinese": "他们在河边走了很久。天黑了，谁也不说话。" * 8,
+    "Chinese": "他们在河边走了很久。天黑了谁也不说话。" * 8,
     "code": "def add(a, b):\n    return a + b\n\nprint(add(1, 2))\n" * 12,
     "list": "\n".join(f"item {number}" for number in range(15)),
     "title": "a short title",

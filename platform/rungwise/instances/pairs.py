@@ -165,7 +165,10 @@ def _other_places(
     limit: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each of some documents another one, and a piece of that, of `limit` tokens if drawn so."""
+    """For each of some documents another one, and a piece of it: of `limit` tokens at most if one is met.
+
+    A piece that is too long is drawn again, with its document, some times.
+    """
     other, at = np.empty_like(document), np.empty_like(document)
     todo = np.arange(len(document))
     for _ in range(_TIMES_DRAWN):
