@@ -165,9 +165,9 @@ def _other_places(
     limit: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each of some documents another one, and a piece of it: of `limit` tokens at most if one is met.
+    """A place for the B of each document: another document, and a piece of it.
 
-    A piece that is too long is drawn again, with its document, some times.
+    A piece of more than `limit` tokens is drawn again, with its document, but not for ever.
     """
     other, at = np.empty_like(document), np.empty_like(document)
     todo = np.arange(len(document))
