@@ -118,7 +118,7 @@ def shard_task(
 ) -> Any:
     """The task of the stage for masked pairs of 128 tokens or causal blocks of 1,024."""
     from rungwise.instances.causal import CausalConfig
-    from rungwise.instances.masked_pairs import MaskedPairsConfig
+    from rungwise.instances.pairs import MaskedPairsConfig
     from rungwise.instances.shard_task import ShardTask
     from rungwise.tokenizer import load, special_ids
 

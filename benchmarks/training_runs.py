@@ -36,8 +36,8 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.config import validate
 from rungwise.core.context import ComputeConfig, Context, SilentReporter
 from rungwise.core.storage import Folder
-from rungwise.instances import masked_pairs
-from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances import pairs
+from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.shards import write
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import pretrain
@@ -62,7 +62,7 @@ def make_instances(folder: Path) -> None:
     files = []
     for number, (split, documents) in enumerate((("train", 1300), ("validation", 100))):
         generator = np.random.Generator(np.random.Philox(number))
-        shard = masked_pairs.build(_text(number, documents), settings, _SPECIAL, generator).shard
+        shard = pairs.build(_text(number, documents), settings, _SPECIAL, generator).shard
         path = folder / f"{split}-00000.arrow"
         write(shard, path)
         files.append(

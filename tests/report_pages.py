@@ -18,10 +18,10 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
 from rungwise.corpus.summary import CorpusSummary
+from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.kinds import KINDS
-from rungwise.instances.masked_blocks import MaskedBlocksConfig
-from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tokenizer import ByteBpeConfig, TokenizerSummary, WordPieceConfig, train
@@ -230,7 +230,7 @@ def built(
         f"{split}-00000.arrow": kind.build(text_of(tokenizer, seed), read, SPECIAL_IDS, rng).shard
         for seed, split in enumerate(("train", "validation"))
     }
-    shares = ("selected", "mask", "random", "kept", "is_next", "in_order", "truncated")
+    shares = ("selected", "mask", "random", "kept", "is_next", "in_order", "unused")
     summary = write_shards(
         root / "instances" / f"small-{len(recorder.made):012x}",
         shards,

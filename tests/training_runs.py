@@ -23,9 +23,9 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.config import validate, with_overrides
 from rungwise.core.context import ComputeConfig, SilentReporter
 from rungwise.core.storage import Folder
-from rungwise.instances import causal, masked_pairs
+from rungwise.instances import causal, pairs
 from rungwise.instances.causal import CausalConfig
-from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import pretrain
 from rungwise.tokens.text import TokenisedText
@@ -69,7 +69,7 @@ def make_instances(
         if kind == "causal"
         else MaskedPairsConfig(sequence_length=length)
     )
-    build = causal.build if kind == "causal" else masked_pairs.build
+    build = causal.build if kind == "causal" else pairs.build
     shards = {}
     texts = [("train", 0), ("validation", 0), *(("train", n) for n in range(1, len(documents)))]
     for seed, (split, number) in enumerate(texts):

@@ -26,8 +26,8 @@ from rungwise.corpus import shards as corpus_shards
 from rungwise.corpus.build import tables
 from rungwise.corpus.document import RawDocument, read_documents
 from rungwise.corpus.summary import summary_of
-from rungwise.instances import masked_pairs, stage
-from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances import pairs, stage
+from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.summary import InstancesSummary
@@ -204,7 +204,7 @@ def test_a_builder_that_breaks_the_contract_stops_the_stage_and_says_where(
     from rungwise.instances.kinds import KINDS
 
     def always_next(*arguments: Any) -> Any:
-        built = masked_pairs.build(*arguments)
+        built = pairs.build(*arguments)
         columns = built.shard.columns
         wrong = {**columns, "is_next": np.ones_like(columns["is_next"])}
         return replace(built, shard=replace(built.shard, columns=wrong))

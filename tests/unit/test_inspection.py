@@ -24,8 +24,8 @@ from rungwise.instances import stage
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.inspection import find, inspect
 from rungwise.instances.kinds import KINDS
-from rungwise.instances.masked_pairs import MaskedPairsConfig
-from rungwise.instances.masked_reader import MaskedReader
+from rungwise.instances.pairs import MaskedPairsConfig
+from rungwise.instances.reader import MaskedReader
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.summary import InstancesSummary

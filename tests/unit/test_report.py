@@ -17,8 +17,8 @@ from rungwise.core.storage import Folder
 from rungwise.evaluation import fill_in, held_out, spelling
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.instances import shards
-from rungwise.instances.masked_pairs import MaskedPairsConfig
-from rungwise.instances.masked_reader import MaskedReader
+from rungwise.instances.pairs import MaskedPairsConfig
+from rungwise.instances.reader import MaskedReader
 from rungwise.models.bert import BertConfig, BertForPretraining
 from rungwise.models.language_models import MaskedModel
 from rungwise.pretraining.pretrained import load_model, load_module
@@ -79,15 +79,14 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     settings = MaskedPairsConfig(sequence_length=LENGTH)
     shard = _shard(load(made.folder), 30)
     names = ("train-00000.arrow", "validation-00000.arrow", "validation-00001.arrow")
-    shares = ("selected", "mask", "random", "kept", "is_next", "truncated")
+    shares = ("selected", "mask", "random", "kept", "is_next", "unused")
     summary = write_shards(
         root / "instances" / f"small-{2:012x}",
         dict.fromkeys(names, shard),
         vocab_size,
         sequence_length=LENGTH,
         unigram_entropy=4.5,
-        statistics={f"{name}_share": 0.5 for name in shares}
-        | {"fill": 0.9, "sentences_left_out": 0},
+        statistics={f"{name}_share": 0.5 for name in shares} | {"fill": 0.9},
         length_histogram=range(16),
     )
     recorder.add("instances", settings.model_dump(mode="json"), summary)

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from rungwise.core.randomness import bits
 from rungwise.instances import causal
 from rungwise.instances.causal import CausalBlocks
-from rungwise.instances.masked import MaskedBatch
-from rungwise.instances.masked_reader import MaskedReader
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.instances.order import evenly
-from rungwise.instances.reader import InstanceReader
+from rungwise.instances.reader import InstanceReader, MaskedReader
 
 MOST_INSTANCES = 2048  # that a page looks at
 _ROWS_AT_ONCE = 512

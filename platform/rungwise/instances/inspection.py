@@ -19,9 +19,8 @@ from rungwise.core.randomness import bits
 from rungwise.core.storage import Folder
 from rungwise.instances import causal
 from rungwise.instances.kinds import config_of
-from rungwise.instances.masked import MaskedBatch, MaskedConfig
-from rungwise.instances.masked_reader import MaskedReader
-from rungwise.instances.reader import InstanceReader
+from rungwise.instances.masked_batch import MaskedBatch, MaskedConfig
+from rungwise.instances.reader import InstanceReader, MaskedReader
 from rungwise.instances.summary import InstancesSummary
 
 _SHOWN = 3

@@ -10,15 +10,15 @@ from pydantic import Field, TypeAdapter
 
 from rungwise.core.artifact import Artifact
 from rungwise.instances import (
+    blocks,
     causal,
-    masked_blocks,
-    masked_pairs,
+    pairs,
     sentence_order,
 )
+from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.causal import CausalConfig
-from rungwise.instances.masked import MaskedConfig
-from rungwise.instances.masked_blocks import MaskedBlocksConfig
-from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.masked_batch import MaskedConfig
+from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.text import Built
 from rungwise.tokens.config import TokensConfig
@@ -42,8 +42,8 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "masked_pairs": Kind(masked_pairs.build, masked_pairs.check, masked_pairs.statistics),
-    "masked_blocks": Kind(masked_blocks.build, masked_blocks.check, masked_blocks.statistics),
+    "masked_pairs": Kind(pairs.build, pairs.check, pairs.statistics),
+    "masked_blocks": Kind(blocks.build, blocks.check, blocks.statistics),
     "sentence_order": Kind(sentence_order.build, sentence_order.check, sentence_order.statistics),
     "causal": Kind(causal.build, causal.check, causal.statistics),
 }

@@ -18,11 +18,12 @@ from rungwise.core.storage import Folder
 from rungwise.instances import shards
 from rungwise.instances.contract import Facts
 from rungwise.instances.kinds import KINDS, AnyInstancesConfig
-from rungwise.instances.masked import MaskedConfig
+from rungwise.instances.masked_batch import MaskedConfig
 from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import TokenisedText, TokensFile, document_hash, file_digest
+from rungwise.tokens.text import TokenisedText, TokensFile, document_hash, file_digest, joined
 
 _SECTION_TOKENS = 8 << 20
+_LENT = 64  # documents
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,14 @@ class ShardTask:
         rng = np.random.Generator(np.random.Philox(key=key))
         parts: list[shards.Shard] = []
         totals: Counter[str] = Counter()
-        for text in self._sections(order):
+        for text, planned in self._sections(order):
             try:
-                built = kind.build(text, config, self.special, rng)
+                built = kind.build(text, config, self.special, rng, planned)
             except DataError as error:
                 raise DataError(f"{order.read}: {error}") from error
             parts.append(built.shard)
             totals.update(built.counts)
-            totals.update(documents=len(text.documents), text_tokens=len(text.ids))
+            totals.update(documents=planned)
         shard = shards.joined(parts)
         facts = Facts(order.file, self.vocab_size, self.special, config.seed, len(parts))
         counts = kind.check(shard, facts, config)
@@ -97,13 +98,19 @@ class ShardTask:
             **counts,
         }
 
-    def _sections(self, order: ShardOrder) -> Iterator[TokenisedText]:
+    def _sections(self, order: ShardOrder) -> Iterator[tuple[TokenisedText, int]]:
         """The documents in sections of some millions of tokens, so that a task's memory does not
-        grow with its shard; at least two documents in each, as a pair needs a second one."""
+        grow with its shard, at least two in each; and how many are the shard's own. Behind a single
+        one stand those of the lender."""
         config = self.config
         units = isinstance(config, MaskedConfig) and config.masking.unit != "token"
         tokens = TokensFile(self.tokens.local(order.read))
+        if order.lender is not None:
+            lent = TokensFile(self.tokens.local(order.lender))
+            texts = tokens.text(units=units), lent.text(0, min(len(lent), _LENT), units)
+            yield joined(texts), len(tokens)
+            return
         count = max(1, min(round(tokens.num_tokens / _SECTION_TOKENS), len(tokens) // 2))
         ends = [len(tokens) * (number + 1) // count for number in range(count)]
         for first, end in zip([0, *ends[:-1]], ends, strict=True):
-            yield tokens.text(first, end, units)
+            yield tokens.text(first, end, units), end - first

@@ -21,8 +21,9 @@ from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.core.summary import PerSplit
 from rungwise.instances.kinds import KINDS, AnyInstancesConfig, identity
-from rungwise.instances.masked import MaskedConfig, masked_headline
-from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.masked_batch import MaskedConfig
+from rungwise.instances.masked_contract import check_totals, masked_headline
+from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.shard_task import ShardOrder, ShardTask
 from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.tokens.summary import TokensRow, TokensSummary
@@ -106,7 +107,7 @@ def _summary(task: ShardTask, tokens: TokensSummary, rows: list[Row]) -> Instanc
     statistics = KINDS[config.kind].statistics(totals, config)
     headline = f"{totals['instances']:,} instances  {totals['tokens'] / 1e6:.1f} M tokens"
     if isinstance(config, MaskedConfig):
-        headline += f"  {masked_headline(statistics)}"
+        headline += f"  {masked_headline(statistics, check_totals(totals, config))}"
     files = tuple(ShardFile(**{key: row[key] for key in ShardFile.model_fields}) for row in rows)
     instances = {s: sum(row.instances for row in files if row.split == s) for s in _SPLITS}
     return InstancesSummary(

@@ -18,8 +18,7 @@ from rungwise.evaluation.fill_in import Filled
 from rungwise.evaluation.generation import Continued
 from rungwise.evaluation.spelling import token_text
 from rungwise.evaluation.surprise import Passage, Reach
-from rungwise.instances.masked_reader import MaskedReader
-from rungwise.instances.reader import InstanceReader
+from rungwise.instances.reader import InstanceReader, MaskedReader
 from rungwise.models.capabilities import BlankLogits, NextTokenLogits, TargetLogits
 from rungwise.pretraining.config import PretrainConfig
 from rungwise.pretraining.pretrained import config_of, load_model

@@ -34,7 +34,7 @@ from rungwise.evaluation import generation as continuations
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.evaluation.table import TableSummary
 from rungwise.instances.kinds import config_of
-from rungwise.instances.masked import MaskedConfig
+from rungwise.instances.masked_batch import MaskedConfig
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.objectives import Objective
 from rungwise.pretraining.summary import GradientRun, PretrainSummary

@@ -18,7 +18,7 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig
 from rungwise.instances.kinds import AnyInstancesConfig, config_of
 from rungwise.instances.lanes import LaneOrder, lanes_of
-from rungwise.instances.masked import MaskedConfig
+from rungwise.instances.masked_batch import MaskedConfig
 from rungwise.instances.mixture import MixedOrder, quotas_of
 from rungwise.instances.order import Order, ReadOrder
 from rungwise.instances.summary import InstancesSummary

@@ -29,10 +29,9 @@ from rungwise.instances import causal
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.kinds import config_of
 from rungwise.instances.lanes import held_out_lanes
-from rungwise.instances.masked import MaskedBatch
-from rungwise.instances.masked_reader import MaskedReader
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.instances.order import Order, evenly
-from rungwise.instances.reader import InstanceReader
+from rungwise.instances.reader import InstanceReader, MaskedReader
 from rungwise.models.objectives import Batch, CausalBatch, PretrainingBatch
 
 _AHEAD = 2
