@@ -117,7 +117,7 @@ def shard_task(
     from rungwise.instances.causal import CausalConfig
     from rungwise.instances.masked_pairs import MaskedPairsConfig
     from rungwise.instances.shard_task import ShardTask
-    from rungwise.tokenizer import load, special_ids
+    from rungwise.tokenizer import EncoderChoice, load, special_ids
 
     masked = {"sequence_length": 128, "masking": {"unit": unit}}
     config = CausalConfig() if kind == "causal" else MaskedPairsConfig.model_validate(masked)
@@ -130,5 +130,5 @@ def shard_task(
         output,
         tokenizer.get_vocab_size(),
         special_ids(tokenizer),
-        backend,  # pyright: ignore[reportArgumentType]
+        EncoderChoice(backend),  # pyright: ignore[reportArgumentType]
     )

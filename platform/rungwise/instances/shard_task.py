@@ -21,8 +21,7 @@ from rungwise.instances.contract import Facts
 from rungwise.instances.kinds import KINDS, AnyInstancesConfig
 from rungwise.instances.masked import MaskedConfig
 from rungwise.instances.tokenised import UnitsOf, sections
-from rungwise.tokenizer import SpecialIds, cached_encoder, load
-from rungwise.tokenizer.encoder import Backend
+from rungwise.tokenizer import EncoderChoice, SpecialIds, cached_encoder, load
 
 MARKERS = "markers"
 
@@ -59,7 +58,7 @@ class ShardTask:
     output: Folder
     vocab_size: int
     special: SpecialIds
-    backend: Backend
+    encoder: EncoderChoice
 
     def build_once(self, spec: ShardSpec) -> dict[str, Any]:
         """The row of a shard, which is built unless an earlier attempt finished it."""
@@ -74,7 +73,7 @@ class ShardTask:
         Raises DataError naming the shard if the contract is broken.
         """
         config, kind = self.config, KINDS[self.config.kind]
-        encoder = cached_encoder(self.tokenizer, self.backend)
+        encoder = cached_encoder(self.tokenizer, self.encoder)
         key = np.array([config.seed, spec.stream], dtype=np.uint64)
         rng = np.random.Generator(np.random.Philox(key=key))
         parts: list[shards.Shard] = []

@@ -31,7 +31,8 @@ from rungwise.instances.masked import MaskedConfig, masked_headline
 from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.shard_task import MARKERS, ShardSpec, ShardTask
 from rungwise.instances.summary import InstancesSummary, ShardFile
-from rungwise.tokenizer import TokenizerSummary
+from rungwise.tokenizer import EncoderChoice, TokenizerSummary, choose, load
+from rungwise.tokenizer.proof import sample_of
 
 MANIFEST = "manifest.json"
 TOKEN_COUNTS = "token_counts.npy"  # of the training split, by id
@@ -84,10 +85,18 @@ def _build_all(
         output,
         vocabulary.vocab_size,
         vocabulary.special,
-        context.compute.tokenizer_backend,
+        _encoder(corpus, tokenizer, context),
     )
     specs = specs_of(config, text.files)
     return _summary(task, specs, _build(task, specs, context), output)
+
+
+def _encoder(corpus: Artifact, tokenizer: Artifact, context: Context) -> EncoderChoice:
+    sample = sample_of(corpus.folder, CorpusSummary.of(corpus).files_of("train"))
+    choice = choose(load(tokenizer.folder), context.compute.tokenizer_backend, sample)
+    if choice.notice is not None:
+        context.report.note(choice.notice)
+    return choice
 
 
 def specs_of(config: AnyInstancesConfig, files: Sequence[CorpusFile]) -> list[ShardSpec]:
