@@ -59,9 +59,9 @@ def measured(result: dict[str, Any]) -> Iterator[None]:
 
 def artifact_at(folder: str) -> Artifact:
     """The artifact in `folder`."""
-    found = artifact.load(Folder(folder))
-    assert found is not None, folder
-    return found
+    loaded = artifact.load(Folder(folder))
+    assert loaded is not None, folder
+    return loaded
 
 
 def rows_of(corpus: Artifact, split: str) -> list[CorpusFile]:

@@ -6,11 +6,9 @@ before they are used. No special token is recognised in a text, for they are tol
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
-from itertools import pairwise
 from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +18,7 @@ from tokenizers import Tokenizer, models
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.tokenizer.cutting import Rules, rules_of
 from rungwise.tokenizer.memo import MemoEncoder, bytes_of
-from rungwise.tokenizer.rust import Encoded, id_type
+from rungwise.tokenizer.rust import Encoded, id_type, own_copy
 
 Package = Literal["nanotoken", "gigatoken"]
 
@@ -60,13 +58,6 @@ def _installed(package: Package) -> ModuleType:
         ) from error
 
 
-def _json_without_added_tokens(tokenizer: Tokenizer) -> str:
-    data: dict[str, Any] = json.loads(tokenizer.to_str())
-    return json.dumps(
-        data | {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-    )
-
-
 class NanoEncoder:
     """Encodes every text with nanotoken, in this thread."""
 
@@ -79,20 +70,14 @@ class NanoEncoder:
                 "'auto', or train with tokenizer.kind=wordpiece"
             )
         self._encode = nanotoken.WordPieceTokenizer.from_json(
-            _json_without_added_tokens(tokenizer)
+            own_copy(tokenizer).to_str()
         ).encode_batch
         self._dtype = id_type(tokenizer)
         self._begins_word = _first_pieces(tokenizer)
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
         """Encode texts; see TextEncoder."""
-        offsets, data = bytes_of(texts)
-        whole = data.tobytes()
-        ids, ends = self._encode(
-            [whole[begin:end] for begin, end in pairwise(offsets.tolist())],
-            add_special_tokens=False,
-            parallel=False,
-        )
+        ids, ends = self._encode(texts.to_pylist(), add_special_tokens=False, parallel=False)
         starts = np.take(self._begins_word, ids) if words else None
         return Encoded(ids.astype(self._dtype, copy=False), np.diff(ends), starts)
 
@@ -122,9 +107,7 @@ class GigaEncoder:
                 "tokenizer.lowercase=false"
             )
         self._awkward = import_module("awkward")
-        self._encode = gigatoken.Tokenizer.from_json(
-            _json_without_added_tokens(tokenizer)
-        ).encode_batch
+        self._encode = gigatoken.Tokenizer.from_json(own_copy(tokenizer).to_str()).encode_batch
         self._memo = MemoEncoder(tokenizer, rules)
         self._dtype = id_type(tokenizer)
 

@@ -1,7 +1,7 @@
 """Choose the fastest encoder of a tokenizer, and prove it on the text at hand.
 
 A package is used only after it gave the ids of the reference, and the same beginnings of words, on
-two megabytes of the text and on 2,000 nasty texts. Else the memo encodes, and the choice says why.
+a megabyte of the text and on 2,000 nasty texts. Else the memo encodes, and the choice says why.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rungwise.tokenizer.fast import package_for
 from rungwise.tokenizer.memo import bytes_of
 from rungwise.tokenizer.nasty import nasty_texts
 
-PROOF_BYTES = 2_000_000
+PROOF_BYTES = 1_000_000
 _NASTY_TEXTS = 2000
 _SAMPLED_FILES = 16
 _SHOWN_CHARACTERS = 80
