@@ -421,6 +421,18 @@ def test_an_encoder_that_errs_on_one_text_is_not_used_and_the_text_is_said(
     assert choose(tokenizer, wanted, sample).backend == "nanotoken"
 
 
+def test_a_package_that_fails_is_not_used_and_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(tokenizer: Tokenizer) -> None:
+        raise TypeError("another signature")
+
+    monkeypatch.setattr("rungwise.tokenizer.encoder.NanoEncoder", fail)
+    choice = choose(trained("wordpiece"), "auto", nasty_texts(1, 9))
+    assert choice.backend == "memo"
+    assert choice.notice == (
+        f"encoding with 'memo': nanotoken {version('nanotoken')} fails: another signature"
+    )
+
+
 def test_another_version_than_the_proved_one_is_not_used(tmp_path: Path) -> None:
     folder = Folder.at(tmp_path)
     folder.write_bytes("tokenizer.json", trained("wordpiece").to_str().encode())

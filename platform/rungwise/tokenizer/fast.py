@@ -38,12 +38,13 @@ def package_for(tokenizer: Tokenizer) -> Package | None:
 def _is_bert(tokenizer: Tokenizer, rules: Rules) -> bool:
     """Whether `tokenizer` is BERT's kind of WordPiece, whose pieces show where words begin.
 
-    There a mark is a word of its own, so no word begins with a prefix of two that has one.
+    A mark is a word of its own there, so no word begins with "##".
     """
     model = tokenizer.model
     return (
         isinstance(model, models.WordPiece)
         and rules.punctuation == "alone"
+        and not rules.blank_is_text
         and model.continuing_subword_prefix == "##"
     )
 

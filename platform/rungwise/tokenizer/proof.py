@@ -41,24 +41,23 @@ def choose(tokenizer: Tokenizer, wanted: TokenizerBackend, sample: pa.StringArra
     package = package_for(tokenizer) if wanted == "auto" else wanted
     if package is None or package == "memo" or package == "rust":
         return EncoderChoice(package or "memo")
+    proved = EncoderChoice(package, installed_version(package))
+    named = f"{package} {proved.version}"
     try:
-        encoder = encoder_of(tokenizer, package)
+        text = _first_difference(encoder_of(tokenizer, package), tokenizer, sample)
     except UserError:
         if wanted != "auto":
             raise
-        return EncoderChoice(
-            notice=f"encoding with 'memo': {package}, which is several times faster, is not "
-            "installed; run pip install 'rungwise[fast]'"
-        )
-    proved = installed_version(package)
-    reference = encoder_of(tokenizer, "rust")
-    for texts in (nasty_texts(0, _NASTY_TEXTS), _first(sample)):
-        if (text := _first_difference(encoder, reference, texts)) is not None:
-            return EncoderChoice(
-                notice=f"encoding with 'memo': {package} {proved} and the tokenizers library "
-                f"disagree on the text {text[:_SHOWN_CHARACTERS]!r}"
-            )
-    return EncoderChoice(package, proved)
+        problem = f"{package}, which is several times faster, is not installed; run pip install "
+        problem += "'rungwise[fast]'"
+    except Exception as error:  # another version of a package may raise anything
+        problem = f"{named} fails: {error}"
+    else:
+        if text is None:
+            return proved
+        shown = repr(text[:_SHOWN_CHARACTERS])
+        problem = f"{named} and the tokenizers library disagree on the text {shown}"
+    return EncoderChoice(notice=f"encoding with 'memo': {problem}")
 
 
 def sample_of(corpus: Folder, files: Sequence[str]) -> pa.StringArray:
@@ -80,24 +79,27 @@ def sample_of(corpus: Folder, files: Sequence[str]) -> pa.StringArray:
 
 
 def _first(sample: pa.StringArray) -> pa.StringArray:
+    """The texts that end within the first PROOF_BYTES."""
     offsets, _ = bytes_of(sample)
-    return sample.slice(0, int(np.searchsorted(offsets, PROOF_BYTES)))
+    return sample.slice(0, int(np.searchsorted(offsets, PROOF_BYTES, side="right")) - 1)
 
 
 def _first_difference(
-    encoder: TextEncoder, reference: TextEncoder, texts: pa.StringArray
+    encoder: TextEncoder, tokenizer: Tokenizer, sample: pa.StringArray
 ) -> str | None:
-    """A text that the two do not encode alike, with and without words; None if there is none."""
-    right = reference.encode(texts, words=True)
-    for words in (False, True):
-        encoded = encoder.encode(texts, words)
-        wrong = np.flatnonzero(encoded.lengths != right.lengths)
-        if len(wrong) == 0:
-            differ = encoded.ids != right.ids
-            if encoded.word_starts is not None:
-                differ |= encoded.word_starts != right.word_starts
-            ends = np.cumsum(right.lengths)
-            wrong = np.searchsorted(ends, np.flatnonzero(differ), side="right")
-        if len(wrong):
-            return texts[int(wrong[0])].as_py()
+    """A text that `encoder` does not encode as the library does, with and without words."""
+    reference = encoder_of(tokenizer, "rust")
+    for texts in (nasty_texts(0, _NASTY_TEXTS), _first(sample)):
+        right = reference.encode(texts, words=True)
+        for words in (False, True):
+            encoded = encoder.encode(texts, words)
+            wrong = np.flatnonzero(encoded.lengths != right.lengths)
+            if len(wrong) == 0:
+                differ = encoded.ids != right.ids
+                if encoded.word_starts is not None:
+                    differ |= encoded.word_starts != right.word_starts
+                ends = np.cumsum(right.lengths)
+                wrong = np.searchsorted(ends, np.flatnonzero(differ), side="right")
+            if len(wrong):
+                return texts[int(wrong[0])].as_py()
     return None
