@@ -31,7 +31,7 @@ from rungwise.instances.masked_pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.summary import InstancesSummary
-from rungwise.tokenizer import TokenizerSummary, WordPieceConfig, special_ids, train
+from rungwise.tokenizer import EncoderChoice, TokenizerSummary, WordPieceConfig, special_ids, train
 from tests.conftest import REPOSITORY, SPECIAL_IDS, made_up_sentences, s3_bucket
 from tests.report_pages import tokenizer_summary
 
@@ -89,7 +89,7 @@ def one_process(inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFa
         output,
         300,
         SPECIAL_IDS,
-        "rust",
+        EncoderChoice("rust"),
     )
     specs = stage.specs_of(CONFIG, CorpusSummary.of(inputs["corpus"]).files)
     assert len(specs) == 2 * 2 * SHARDS
@@ -244,7 +244,6 @@ def test_a_builder_that_breaks_the_contract_stops_the_stage_and_says_where(
         Folder.at(tmp_path),
         300,
         SPECIAL_IDS,
-        "memo",
     )
     with pytest.raises(DataError, match=r"^train-.*IsNext pairs with B from another document must"):
         task.build(stage.specs_of(CONFIG, CorpusSummary.of(inputs["corpus"]).files)[0])

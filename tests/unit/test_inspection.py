@@ -66,7 +66,7 @@ def build(root: Path, kind: str) -> Artifact:
         tokenizer.save(str(path))
     output = Folder.at(root / "instances" / f"small-{kind}")
     vocab_size = tokenizer.get_vocab_size()
-    task = ShardTask(config, corpus, folder, output, vocab_size, special_ids(tokenizer), "memo")
+    task = ShardTask(config, corpus, folder, output, vocab_size, special_ids(tokenizer))
     specs = stage.specs_of(config, [CorpusFile(**row) for row in report["files"]])
     built = [task.build(spec) for spec in specs]
     summary = stage._summary(task, specs, built, output)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ class ShardTask:
     output: Folder
     vocab_size: int
     special: SpecialIds
-    encoder: EncoderChoice
+    encoder: EncoderChoice = field(default_factory=EncoderChoice)
 
     def build_once(self, spec: ShardSpec) -> dict[str, Any]:
         """The row of a shard, which is built unless an earlier attempt finished it."""
