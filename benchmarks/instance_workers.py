@@ -191,7 +191,7 @@ def stage(setup: Setup) -> dict[str, Any]:
     corpus = artifact_at(setup.repeated)
     tokenizer = load(Folder(setup.wordpiece))
     with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:
-        task = shard_task(setup, corpus, Folder(folder), "masked_pairs", "memo")
+        task = shard_task(setup, corpus, Folder(folder), "masked_pairs", "nanotoken")
         text = CorpusSummary.of(corpus)
         # The stage wants both splits; one small file of the other text is held out.
         files = _with_held_out(setup, text.files[: setup.arguments["shards"]], folder)
@@ -232,7 +232,7 @@ def loop(setup: Setup) -> dict[str, Any]:
         rows = CorpusSummary.of(corpus).files[: setup.arguments["shards"]]
         files = _with_held_out(setup, rows, folder)
         source = Artifact("corpus", "", Folder(folder) / "corpus", {})
-        task = shard_task(setup, source, Folder(folder) / "output", "masked_pairs", "memo")
+        task = shard_task(setup, source, Folder(folder) / "output", "masked_pairs", "nanotoken")
         result: dict[str, Any] = {}
         with measured(result):
             rows = [task.build(spec) for spec in specs_of(task.config, files)]

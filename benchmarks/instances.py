@@ -24,6 +24,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -31,24 +32,30 @@ from benchmarks import texts
 from benchmarks.turns import Bench, Row, prepare, rates_of, ratio, shards_of
 from rungwise.core.provenance import provenance
 
-PEERS = ("tokenizers", "datasets", "transformers", "gigatoken")
+PEERS = ("tokenizers", "datasets", "transformers", "nanotoken", "gigatoken")
 
 
 def tokenizer(bench: Bench) -> list[Row]:
-    """Section 1: the tokenizer alone, on text in memory that no memo has seen unless it says so."""
-    memo = {"backend": "memo", "unit": "sentence"}
-    found = bench.take_turns(
+    """Section 1: encoders alone, on text in memory; a warm one has met other text before."""
+    competitors: dict[str, tuple[str, dict[str, Any]]] = {
+        f"{backend}_{state}": (
+            "encoder",
+            {"backend": backend, "unit": "sentence", "warm": state == "warm"},
+        )
+        for backend in ("memo", "nanotoken")
+        for state in ("cold", "warm")
+    }
+    measured = bench.take_turns(
         "tokenizer",
         {
             "rust_documents": ("rust", {"unit": "document"}),
             "rust_sentences": ("rust", {"unit": "sentence"}),
-            "memo_cold": ("encoder", {**memo, "warm": False}),
-            "memo_warm": ("encoder", {**memo, "warm": True}),
-        },
+        }
+        | competitors,
     )
-    same = {rounds[0]["digest"] for name, rounds in found.items() if name != "rust_documents"}
+    same = {rounds[0]["digest"] for name, rounds in measured.items() if name != "rust_documents"}
     assert len(same) == 1, "the encoders disagree"
-    rates = {name: rates_of(rounds) for name, rounds in found.items()}
+    rates = {name: rates_of(rounds) for name, rounds in measured.items()}
     reference = rates["rust_documents"]
     return [
         Row(
@@ -57,29 +64,33 @@ def tokenizer(bench: Bench) -> list[Row]:
             "the reference of the ratios below",
         ),
         ratio("tokenizer: Rust by sentence over by document", rates["rust_sentences"], reference),
-        ratio("tokenizer: memo in a fresh process over Rust", rates["memo_cold"], reference),
-        ratio("tokenizer: memo, warm, unseen text over Rust", rates["memo_warm"], reference),
+        *(
+            ratio(f"tokenizer: {name.replace('_', ', ')}, over Rust", rates[name], reference)
+            for name in competitors
+        ),
     ]
 
 
 def end_to_end(bench: Bench) -> list[Row]:
     """Section 2: Parquet to checked shards of masked pairs, V = 30,522, length 128, a core."""
-    pairs = {"kind": "masked_pairs", "backend": "memo", "split": "validation"}
-    found = bench.take_turns(
+    pairs = {"kind": "masked_pairs", "backend": "nanotoken", "split": "validation"}
+    measured = bench.take_turns(
         "end_to_end",
         {
             "rust": ("rust", {"unit": "document"}),
             "ours_cold": ("ours", {**pairs, "warm": False}),
             "ours_cold_seen_part": ("ours", {**pairs, "warm": False, "split": "train"}),
             "ours_warm": ("ours", {**pairs, "warm": True}),
+            "memo_cold": ("ours", {**pairs, "backend": "memo", "warm": False}),
+            "memo_warm": ("ours", {**pairs, "backend": "memo", "warm": True}),
             "ours_warm_with_masks": ("ours", {**pairs, "warm": True, "masks": True}),
             "google_bert": ("google", {}),
             "hugging_face": ("hugging_face", {"kind": "masked", "masks": False}),
             "hugging_face_with_masks": ("hugging_face", {"kind": "masked", "masks": True}),
         },
     )
-    tokens = found["rust"][0]["tokens"]
-    rates = {name: rates_of(rounds, tokens) for name, rounds in found.items()}
+    tokens = measured["rust"][0]["tokens"]
+    rates = {name: rates_of(rounds, tokens) for name, rounds in measured.items()}
     large = f"{texts.size(bench.base, 'train') / 1e6:.0f} MB"
     small = f"{texts.size(bench.base, 'validation') / 1e6:.0f} MB"
     return [
@@ -97,6 +108,14 @@ def end_to_end(bench: Bench) -> list[Row]:
             f"end to end over Rust tokenizer: fresh process, {large}",
             rates["ours_cold_seen_part"],
             rates["rust"],
+        ),
+        *(
+            ratio(
+                f"end to end over Rust tokenizer: {name.replace('_', ', ')}, {small}",
+                rates[name],
+                rates["rust"],
+            )
+            for name in ("memo_cold", "memo_warm")
         ),
         ratio(
             "end to end and masks drawn once over google-research/bert",
@@ -124,7 +143,7 @@ def end_to_end(bench: Bench) -> list[Row]:
 def causal(bench: Bench) -> list[Row]:
     """Section 3: GPT: tokenise, pack blocks of 1,024, write; V = 50,257, a core."""
     blocks = {"kind": "causal", "split": "validation"}
-    found = bench.take_turns(
+    measured = bench.take_turns(
         "causal",
         {
             "rust": ("rust", {"unit": "document", "vocabulary": "bpe"}),
@@ -135,8 +154,8 @@ def causal(bench: Bench) -> list[Row]:
             "gigatoken_warm": ("ours", {**blocks, "backend": "gigatoken", "warm": True}),
         },
     )
-    tokens = found["rust"][0]["tokens"]
-    rates = {name: rates_of(rounds, tokens) for name, rounds in found.items()}
+    tokens = measured["rust"][0]["tokens"]
+    rates = {name: rates_of(rounds, tokens) for name, rounds in measured.items()}
     return [
         ratio(
             f"GPT end to end, {name.replace('_', ', ')}, over Hugging Face fast BPE",
@@ -150,7 +169,7 @@ def causal(bench: Bench) -> list[Row]:
 def masks(bench: Bench) -> list[Row]:
     """Section 4: masks of a (64, 512) batch, a core."""
     seconds = 0.3 if bench.quick else 3.0
-    found = bench.take_turns(
+    measured = bench.take_turns(
         "masks",
         {
             f"{system}_{unit}": (
@@ -161,7 +180,7 @@ def masks(bench: Bench) -> list[Row]:
             for system in ("ours", "collator", "tensors")
         },
     )
-    rates = {name: rates_of(rounds) for name, rounds in found.items()}
+    rates = {name: rates_of(rounds) for name, rounds in measured.items()}
     return [
         ratio(f"masks: {unit} over Hugging Face {what}", rates[f"ours_{key}"], rates[peer])
         for key, unit in (("token", "tokens"), ("whole_word", "whole words"))
@@ -180,7 +199,7 @@ def reader(bench: Bench) -> list[Row]:
         ("whole_word", bench.setup.instances_whole_word),
     ):
         bench.run("build_instances", unit=unit, target=target)
-    found = bench.take_turns(
+    measured = bench.take_turns(
         "reader",
         {
             name: ("reader", {"unit": unit, "masked": masked, "for_seconds": seconds})
@@ -193,14 +212,14 @@ def reader(bench: Bench) -> list[Row]:
     )
     return [
         Row(f"reader: {name}, a core", f"{median(rates_of(rounds)) / 1e6:.1f} M tokens/s")
-        for name, rounds in found.items()
+        for name, rounds in measured.items()
     ]
 
 
 def on_ray(bench: Bench) -> list[Row]:
     """Section 6: the stage on Ray beside the same shards in one process, wall time."""
     shards = shards_of(bench, 10 if bench.quick else 400)
-    found = bench.take_turns(
+    measured = bench.take_turns(
         "on_ray",
         {
             "loop": ("loop", {"shards": shards}),
@@ -208,11 +227,11 @@ def on_ray(bench: Bench) -> list[Row]:
             "ray_2": ("stage", {"shards": shards, "cpus": 2}),
         },
     )
-    made = {rounds[0]["instances"] for rounds in found.values()}
+    made = {rounds[0]["instances"] for rounds in measured.values()}
     assert len(made) == 1, "Ray and the loop built different instances"
     rates = {
-        name: [found["instances"] / found["wall"] for found in rounds]
-        for name, rounds in found.items()
+        name: [run["instances"] / run["wall"] for run in rounds]
+        for name, rounds in measured.items()
     }
     unit = "instances/s"
     return [
@@ -220,7 +239,7 @@ def on_ray(bench: Bench) -> list[Row]:
         ratio("Ray, two CPUs, over one", rates["ray_2"], rates["ray_1"], unit),
         Row(
             "Ray: seconds of the job on one CPU",
-            f"{median(run['wall'] for run in found['ray_1']):.0f} s",
+            f"{median(run['wall'] for run in measured['ray_1']):.0f} s",
         ),
     ]
 
@@ -228,8 +247,8 @@ def on_ray(bench: Bench) -> list[Row]:
 def growth(bench: Bench) -> list[Row]:
     """Section 7: seconds and peak memory of one process as the text grows a hundredfold."""
     sizes = (5, 10, 20) if bench.quick else (10, 30, 100, 300, 1000)
-    pairs = {"kind": "masked_pairs", "backend": "memo", "split": "train", "warm": False}
-    found = bench.take_turns(
+    pairs = {"kind": "masked_pairs", "backend": "nanotoken", "split": "train", "warm": False}
+    measured = bench.take_turns(
         "growth",
         {
             f"{size} MB": (
@@ -240,7 +259,7 @@ def growth(bench: Bench) -> list[Row]:
         },
         rounds=1,
     )
-    runs = [rounds[0] for rounds in found.values()]
+    runs = [rounds[0] for rounds in measured.values()]
     megabytes = np.array([run["text_bytes"] / 1e6 for run in runs])
     seconds = np.array([run["seconds"] for run in runs])
     slope, start = np.polyfit(megabytes, seconds, 1)
@@ -306,10 +325,10 @@ def main() -> int:
         bench = prepare(Path(folder), chosen.quick, 1 if chosen.quick else chosen.rounds)
         rows: list[Row] = []
         for name in chosen.only.split(","):
-            found = SECTIONS[name](bench)
-            rows += found
+            section = SECTIONS[name](bench)
+            rows += section
             print(f"\n{name}")
-            for row in found:
+            for row in section:
                 print(f"  {row.label:<62}{row.value:<20}{row.absolute}")
     if not chosen.quick:
         _write(bench, chosen.only.split(","), rows)

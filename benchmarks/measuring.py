@@ -59,9 +59,9 @@ def measured(result: dict[str, Any]) -> Iterator[None]:
 
 def artifact_at(folder: str) -> Artifact:
     """The artifact in `folder`."""
-    found = artifact.load(Folder(folder))
-    assert found is not None, folder
-    return found
+    loaded = artifact.load(Folder(folder))
+    assert loaded is not None, folder
+    return loaded
 
 
 def rows_of(corpus: Artifact, split: str) -> list[CorpusFile]:
@@ -120,7 +120,7 @@ def shard_task(
     from rungwise.instances.causal import CausalConfig
     from rungwise.instances.pairs import MaskedPairsConfig
     from rungwise.instances.shard_task import ShardTask
-    from rungwise.tokenizer import load, special_ids
+    from rungwise.tokenizer import EncoderChoice, load, special_ids
 
     masked = {"sequence_length": 128, "masking": {"unit": unit}}
     config = CausalConfig() if kind == "causal" else MaskedPairsConfig.model_validate(masked)
@@ -133,5 +133,5 @@ def shard_task(
         output,
         tokenizer.get_vocab_size(),
         special_ids(tokenizer),
-        backend,  # pyright: ignore[reportArgumentType]
+        EncoderChoice(backend),  # pyright: ignore[reportArgumentType]
     )

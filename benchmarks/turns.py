@@ -64,16 +64,16 @@ class Bench:
         rounds: int | None = None,
     ) -> Measured:
         """Every competitor once a round, and in every round another one first."""
-        found: Measured = {name: [] for name in competitors}
+        measured: Measured = {name: [] for name in competitors}
         names = list(competitors)
         for turn in range(rounds or self.rounds):
             first = turn % len(names)
             for name in names[first:] + names[:first]:
                 worker, arguments = competitors[name]
                 print(f"  {section}, round {turn + 1}: {name}", file=sys.stderr)
-                found[name].append(self.run(worker, **arguments))
-        self.measured[section] = found
-        return found
+                measured[name].append(self.run(worker, **arguments))
+        self.measured[section] = measured
+        return measured
 
     def run(self, worker: str, **arguments: Any) -> dict[str, Any]:
         """One measurement in a new process."""
@@ -93,7 +93,7 @@ class Bench:
 
 def rates_of(rounds: list[dict[str, Any]], tokens: int = 0) -> list[float]:
     """Tokens a CPU second in each round; `tokens` is for competitors that do not count them."""
-    return [found.get("tokens", tokens) / found["seconds"] for found in rounds]
+    return [run.get("tokens", tokens) / run["seconds"] for run in rounds]
 
 
 def ratio(label: str, ours: list[float], theirs: list[float], unit: str = "M tokens/s") -> Row:

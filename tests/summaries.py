@@ -12,7 +12,7 @@ from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.models.family import Family
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tasks.examples import TaskInfo, TaskSummary
-from rungwise.tokenizer import TokenizerSummary
+from rungwise.tokenizer import EncoderChoice, TokenizerSummary
 from rungwise.tokens import stage as tokens_stage
 from rungwise.tokens.config import TokensConfig
 
@@ -45,7 +45,7 @@ def tokens_of(
     place, pieces = Folder.at(folder), TokenizerSummary.of(tokenizer)
     task = tokens_stage.EncodeTask(
         *(config or TokensConfig(), corpus.folder, tokenizer.folder, place),
-        *(pieces.vocab_size, "memo"),
+        *(pieces.vocab_size, EncoderChoice()),
     )
     files = CorpusSummary.of(corpus).files
     rows = [task(tokens_stage.FileOrder(row)) for row in files if row.documents]

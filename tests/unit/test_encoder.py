@@ -4,31 +4,37 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import random
 import sys
+from dataclasses import replace
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
+from rungwise.core.context import TokenizerBackend
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.storage import Folder
+from rungwise.corpus.document import SCHEMA
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,
     Encoded,
+    EncoderChoice,
     TokenizerFileConfig,
     UnigramConfig,
     WordConfig,
     WordPieceConfig,
     cached_encoder,
+    choose,
     encoder_of,
     read,
     special_ids,
@@ -37,7 +43,10 @@ from rungwise.tokenizer import (
 from rungwise.tokenizer.config import TrainedConfig
 from rungwise.tokenizer.cutting import rules_of
 from rungwise.tokenizer.encoder import Backend
+from rungwise.tokenizer.fast import NanoEncoder, package_for
 from rungwise.tokenizer.memo import MemoEncoder, MemoLimits
+from rungwise.tokenizer.nasty import nasty_texts
+from rungwise.tokenizer.proof import PROOF_BYTES, sample_of
 from rungwise.tokenizer.rust import RustEncoder
 
 SENTENCES = (
@@ -63,84 +72,6 @@ IMPORTED = ("bert-base-uncased", "bert-base-cased", "bert-base-chinese", "gpt2")
 SEEDS = range(4)
 TEXTS_A_SEED = 2_500
 
-# What tokenizers stumble over: each is likely to stand beside each other and beside words.
-NASTY = (
-    [" "] * 12
-    + ["  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n", "\n ", "\t ", "\x0b", "\x0c", "\x1c", "\x1f"]
-    + ["\u00a0", "\u2003", "\u2000", "\u3000", "\u1680", "\u2028", "\u2029", "\u0085", "\u202f"]
-    + ["\x00", "\x07", "\x1b", "\x7f", "\x9d", "\ufffd", "\u00ad", "\u200b", "\u200d", "\ufeff"]
-    + ["\u0301", "\u0308", "\u0338", "\u0323", "\u20dd", "\ufe0f", "\u0307", " \u0301", "=\u0338"]
-    + [
-        "a\u0338",
-        ">\u0338",
-        "e\u0301",
-        "E\u0301",
-        "I\u0307",
-        "中\u0338",
-        "中\u0301",
-        "\u1100\u1161",
-    ]
-    + ["´", "`", "¨", "^", "ª", "²", "½", "ﬁ", "Å", "\u212b", "\u212a", "\u037e", "\u1fef"]
-    + ["ΟΔΟΣ", "Σ", "ς", "İ", "ı", "ß", "ẞ", "ǅ", "Straße", "naïve", "CAFÉ", "Ω"]
-    + [
-        "🎉",
-        "👩‍👩‍👧",
-        "🇩🇪",
-        "1️⃣",
-        "💩",
-        "\U0001d400",
-        "\U000e0001",
-        "\ue000",
-        "\uf8ff",
-        "\U0010ffff",
-    ]
-    + [
-        "私",
-        "中文",
-        "一",
-        "鿿",
-        "\u3400",
-        "\U00020000",
-        "豈",
-        "、",
-        "。",
-        "，",
-        "《",
-        "한국어",
-        "ひら",
-        "が",
-    ]
-    + ["שלום", "العربية", "हिन्दी", "ไทย", "Привет", "\u0e33", "\u0600"]
-    + ["[MASK]", "[UNK]", "[CLS]", "[SEP]", "[PAD]", "[mask]", "<|endoftext|>", "<unk>", "<s>"]
-    + ["##ing", "##", "\u2581", "\u2581a", " \u2581", "Ġ", "Ġthe", "Ċ", "</w>", "[MASK", "MASK]"]
-    + ["'s", "'S", "'t", "'re", "'", "''", "'ll", "don't", "DON'T", "'1", "\u2019s", "'\u0301s"]
-    + list('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~')
-    + ["...", "--", "1,234.5", "3rd", "a1b2", "x_y", "e.g.", "http://a.b/c?d=e", "(word)", "$3"]
-    + [
-        "the",
-        "The",
-        "THE",
-        "playing",
-        "play",
-        "berries",
-        "unwanted",
-        "a",
-        "I",
-        "ab" * 40,
-        "z" * 130,
-    ]
-    + ["\u4dc0\u4dff", "a\u4dc0b", "word " * 3, "x" * 300, "，" * 90, "中" * 60]
-)
-
-
-def nasty_texts(seed: int, number: int) -> pa.StringArray:
-    """Texts of fragments that stand beside each other in every order; some are empty."""
-    rng = random.Random(seed)
-    texts = [
-        "".join(rng.choices(NASTY, k=rng.choice((0, 1, 2, 3, 5, 8, 13)))) for _ in range(number)
-    ]
-    return pa.array(texts, pa.string())
-
 
 @cache
 def trained(name: str) -> Tokenizer:
@@ -152,41 +83,50 @@ def imported(folder: Path, name: str) -> Tokenizer:
     return read(TokenizerFileConfig(path=str(folder / "vocab" / name), lowercase=lowercase))
 
 
-def assert_same(found: Encoded, expected: Encoded, texts: pa.StringArray) -> None:
-    if len(found.ids) != len(expected.ids) or (found.ids != expected.ids).any():
+def assert_same(encoded: Encoded, expected: Encoded, texts: pa.StringArray) -> None:
+    if len(encoded.ids) != len(expected.ids) or (encoded.ids != expected.ids).any():
         first = (
-            int(np.flatnonzero(found.lengths != expected.lengths)[0])
-            if (found.lengths != expected.lengths).any()
+            int(np.flatnonzero(encoded.lengths != expected.lengths)[0])
+            if (encoded.lengths != expected.lengths).any()
             else "?"
         )
         shown = texts[first].as_py() if isinstance(first, int) else ""
         raise AssertionError(f"other ids, first in text {first}: {shown!r}")
-    np.testing.assert_array_equal(found.lengths, expected.lengths)
-    assert found.ids.dtype == expected.ids.dtype
+    np.testing.assert_array_equal(encoded.lengths, expected.lengths)
+    assert encoded.ids.dtype == expected.ids.dtype
     if expected.word_starts is None:
-        assert found.word_starts is None
+        assert encoded.word_starts is None
     else:
-        assert found.word_starts is not None
-        np.testing.assert_array_equal(found.word_starts, expected.word_starts)
+        assert encoded.word_starts is not None
+        np.testing.assert_array_equal(encoded.word_starts, expected.word_starts)
+
+
+def backends_of(tokenizer: Tokenizer) -> list[Backend]:
+    """The backends that serve `tokenizer`, besides the reference."""
+    package = package_for(tokenizer)
+    return ["memo"] if package is None else ["memo", package]
 
 
 def check_on_nasty_texts(tokenizer: Tokenizer) -> None:
-    rust, memo = encoder_of(tokenizer, "rust"), encoder_of(tokenizer)
-    assert isinstance(memo, MemoEncoder)
+    rust = encoder_of(tokenizer, "rust")
+    encoders = [encoder_of(tokenizer, backend) for backend in backends_of(tokenizer)]
+    assert isinstance(encoders[0], MemoEncoder)
     for seed in SEEDS:
         texts = nasty_texts(seed, TEXTS_A_SEED)
-        assert_same(memo.encode(texts, words=True), rust.encode(texts, words=True), texts)
-        # The second time every piece was seen before.
-        assert_same(memo.encode(texts), rust.encode(texts), texts)
+        expected, ids_alone = rust.encode(texts, words=True), rust.encode(texts)
+        for encoder in encoders:
+            assert_same(encoder.encode(texts, words=True), expected, texts)
+            # The second time every piece was seen before.
+            assert_same(encoder.encode(texts), ids_alone, texts)
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_memo_gives_the_ids_of_the_library_on_nasty_texts(name: str) -> None:
+def test_encoders_give_the_ids_of_the_library_on_nasty_texts(name: str) -> None:
     check_on_nasty_texts(trained(name))
 
 
 @pytest.mark.parametrize("name", IMPORTED)
-def test_memo_gives_the_ids_of_the_library_with_published_vocabularies(
+def test_encoders_give_the_ids_of_the_library_with_published_vocabularies(
     name: str, real_data: Path
 ) -> None:
     check_on_nasty_texts(imported(real_data, name))
@@ -197,11 +137,14 @@ def test_memo_gives_the_ids_of_the_library_with_published_vocabularies(
     texts=st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=20),
     name=st.sampled_from(list(TRAINED)),
 )
-def test_memo_gives_the_ids_of_the_library_on_any_text(texts: list[str], name: str) -> None:
+def test_encoders_give_the_ids_of_the_library_on_any_text(texts: list[str], name: str) -> None:
     tokenizer = trained(name)
     array = pa.array(texts, pa.string())
-    found = encoder_of(tokenizer).encode(array, words=True)
-    assert_same(found, encoder_of(tokenizer, "rust").encode(array, words=True), array)
+    expected = encoder_of(tokenizer, "rust").encode(array, words=True)
+    for backend in backends_of(tokenizer):
+        encoder = encoder_of(tokenizer, backend)
+        assert_same(encoder.encode(array, words=True), expected, array)
+        assert_same(encoder.encode(array), replace(expected, word_starts=None), array)
 
 
 @pytest.mark.parametrize("name", IMPORTED)
@@ -213,13 +156,12 @@ def test_every_encoder_gives_the_golden_ids(name: str, real_data: Path) -> None:
     assert len(lines) == 290
     tokenizer = imported(real_data, name)
     texts = pa.array([line["text"] for line in lines], pa.string())
-    backends: list[Backend] = ["rust", "memo"]
-    if name == "gpt2" and importlib.util.find_spec("gigatoken"):
-        backends.append("gigatoken")
-    for backend in backends:
-        found = encoder_of(tokenizer, backend).encode(texts)
-        assert found.lengths.tolist() == [len(line["ids"]) for line in lines]
-        assert found.ids.tolist() == [index for line in lines for index in line["ids"]]
+    backends = backends_of(tokenizer)
+    assert backends[1] == ("gigatoken" if name == "gpt2" else "nanotoken")
+    for backend in ("rust", *backends):
+        encoded = encoder_of(tokenizer, backend).encode(texts)
+        assert encoded.lengths.tolist() == [len(line["ids"]) for line in lines]
+        assert encoded.ids.tolist() == [index for line in lines for index in line["ids"]]
 
 
 def test_the_examples_of_the_bert_authors_hold(real_data: Path, tmp_path: Path) -> None:
@@ -229,22 +171,22 @@ def test_the_examples_of_the_bert_authors_hold(real_data: Path, tmp_path: Path) 
     full = facts["full_tokenizer"]
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join(full["vocab"]) + "\n", encoding="utf-8")
-    for backend in ("memo", "rust"):
+    for backend in ("memo", "nanotoken", "rust"):
         tokenizer = read(TokenizerFileConfig(path=str(path)))
         encoder = encoder_of(tokenizer, backend)
         assert encoder.encode(pa.array([full["text"]])).ids.tolist() == full["ids"]
         for case in facts["wordpiece"]["cases"]:
-            found = encoder.encode(pa.array([case["text"]])).ids.tolist()
-            assert [tokenizer.id_to_token(index) for index in found] == case["tokens"]
+            encoded = encoder.encode(pa.array([case["text"]])).ids.tolist()
+            assert [tokenizer.id_to_token(index) for index in encoded] == case["tokens"]
         # How the text falls into words shows with a vocabulary that has just these words.
         for case in facts["basic"]:
             words = ["[UNK]", *dict.fromkeys(case["tokens"])]
             path.write_text("\n".join(words) + "\n", encoding="utf-8")
             basic = read(TokenizerFileConfig(path=str(path), lowercase=case["lower"]))
-            found = encoder_of(basic, backend).encode(pa.array([case["text"]]), words=True)
-            assert [basic.id_to_token(index) for index in found.ids.tolist()] == case["tokens"]
-            assert found.word_starts is not None
-            assert found.word_starts.all()
+            encoded = encoder_of(basic, backend).encode(pa.array([case["text"]]), words=True)
+            assert [basic.id_to_token(index) for index in encoded.ids.tolist()] == case["tokens"]
+            assert encoded.word_starts is not None
+            assert encoded.word_starts.all()
         path.write_text("\n".join(full["vocab"]) + "\n", encoding="utf-8")
 
 
@@ -255,10 +197,10 @@ def test_a_chinese_line_gives_a_token_for_each_han_character(name: str, real_dat
         tokenizer = train(CharacterConfig(vocab_size=100), [line])
     else:
         tokenizer = imported(real_data, name)
-    found = encoder_of(tokenizer).encode(pa.array([line]), words=True)
-    assert [tokenizer.id_to_token(index) for index in found.ids.tolist()] == list(line)
-    assert found.word_starts is not None
-    assert found.word_starts.all()
+    encoded = encoder_of(tokenizer).encode(pa.array([line]), words=True)
+    assert [tokenizer.id_to_token(index) for index in encoded.ids.tolist()] == list(line)
+    assert encoded.word_starts is not None
+    assert encoded.word_starts.all()
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -267,8 +209,8 @@ def test_words_as_long_as_a_book_are_right_and_not_remembered(name: str) -> None
     long = "".join(random.Random(0).choices("abcdefghij", k=1_000_000))
     texts = pa.array(["before it", f"a {long} b", "after it"], pa.string())
     encoder = encoder_of(tokenizer)
-    found = encoder.encode(texts)
-    assert_same(found, encoder_of(tokenizer, "rust").encode(texts), texts)
+    encoded = encoder.encode(texts)
+    assert_same(encoded, encoder_of(tokenizer, "rust").encode(texts), texts)
     assert isinstance(encoder, MemoEncoder)
     assert encoder.tokens < 100
 
@@ -305,7 +247,7 @@ def test_a_batch_larger_than_is_encoded_at_once_is_whole(monkeypatch: pytest.Mon
         assert_same(encoder_of(tokenizer).encode(texts, words=True), expected, texts)
 
 
-@pytest.mark.parametrize("backend", ["memo", "rust"])
+@pytest.mark.parametrize("backend", ["memo", "nanotoken", "rust"])
 def test_a_slice_of_an_array_and_no_text_at_all(backend: Backend) -> None:
     tokenizer = trained("wordpiece")
     encoder = encoder_of(tokenizer, backend)
@@ -315,10 +257,10 @@ def test_a_slice_of_an_array_and_no_text_at_all(backend: Backend) -> None:
     assert_same(middle, alone, texts)
     assert middle.lengths[-1] == 0
     for none in (pa.array([], pa.string()), pa.array(["", ""], pa.string())):
-        found = encoder.encode(none, words=True)
-        assert len(found.ids) == 0
-        assert found.lengths.tolist() == [0] * len(none)
-        assert found.word_starts is not None
+        encoded = encoder.encode(none, words=True)
+        assert len(encoded.ids) == 0
+        assert encoded.lengths.tolist() == [0] * len(none)
+        assert encoded.word_starts is not None
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -326,9 +268,9 @@ def test_no_text_becomes_a_special_token(name: str) -> None:
     tokenizer = trained(name)
     specials = set(special_ids(tokenizer).ids) - {special_ids(tokenizer).unk}
     texts = pa.array(["a [MASK] b", "[SEP]", " [CLS][PAD]", "x[MASK]x [UNK]"], pa.string())
-    for backend in ("memo", "rust"):
-        found = encoder_of(tokenizer, backend).encode(texts)
-        assert not specials & set(found.ids.tolist())
+    for backend in ("rust", *backends_of(tokenizer)):
+        encoded = encoder_of(tokenizer, backend).encode(texts)
+        assert not specials & set(encoded.ids.tolist())
 
 
 def test_tokenizers_that_nobody_thought_through_are_not_cut() -> None:
@@ -363,7 +305,7 @@ def test_truncation_and_padding_of_a_file_do_not_touch_the_ids() -> None:
     tokenizer.enable_padding(length=50)
     texts = pa.array(SENTENCES, pa.string())
     plain = encoder_of(trained("wordpiece")).encode(texts)
-    for backend in ("memo", "rust"):
+    for backend in ("memo", "nanotoken", "rust"):
         assert_same(encoder_of(tokenizer, backend).encode(texts), plain, texts)
     assert tokenizer.truncation is not None
 
@@ -374,10 +316,10 @@ def test_ids_are_as_small_as_the_vocabulary_allows() -> None:
     pieces = {"[UNK]": 0, **{f"w{number}": number for number in range(1, 65_537)}}
     wide = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
     wide.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    for backend in ("memo", "rust"):
-        found = encoder_of(wide, backend).encode(pa.array(["w65536 w1"]))
-        assert found.ids.dtype == np.uint32
-        assert found.ids.tolist() == [65_536, 1]
+    for backend in ("memo", "nanotoken", "rust"):
+        encoded = encoder_of(wide, backend).encode(pa.array(["w65536 w1"]))
+        assert encoded.ids.dtype == np.uint32
+        assert encoded.ids.tolist() == [65_536, 1]
 
 
 def test_a_process_keeps_its_encoders_by_what_the_file_says(tmp_path: Path) -> None:
@@ -387,7 +329,7 @@ def test_a_process_keeps_its_encoders_by_what_the_file_says(tmp_path: Path) -> N
     a, copy, b = (cached_encoder(folder) for folder in folders)
     assert a is copy
     assert a is not b
-    assert cached_encoder(folders[0], "rust") is not a
+    assert cached_encoder(folders[0], EncoderChoice("rust")) is not a
     for number in range(8):
         other = Tokenizer.from_str(trained("wordpiece").to_str())
         other.add_special_tokens([f"[{number}]"])
@@ -396,24 +338,120 @@ def test_a_process_keeps_its_encoders_by_what_the_file_says(tmp_path: Path) -> N
     assert cached_encoder(folders[0]) is not a, "old encoders are dropped"
 
 
-def test_gigatoken_gives_the_same_ids(real_data: Path) -> None:
-    pytest.importorskip("gigatoken")
-    for tokenizer in (imported(real_data, "gpt2"), trained("byte_bpe cased")):
-        giga, rust = encoder_of(tokenizer, "gigatoken"), encoder_of(tokenizer, "rust")
-        texts = nasty_texts(0, 20)
-        assert_same(giga.encode(texts, True), rust.encode(texts, True), texts)
-        some = texts.slice(3, 5)
-        assert_same(giga.encode(some), rust.encode(some), some)
-        for seed in SEEDS:
-            texts = nasty_texts(seed, TEXTS_A_SEED)
-            assert_same(giga.encode(texts), rust.encode(texts), texts)
-
-
-def test_gigatoken_is_refused_where_it_cannot_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    if importlib.util.find_spec("gigatoken"):
-        for name in ("wordpiece", "byte_bpe", "unigram"):
-            with pytest.raises(ConfigError, match="choose 'memo'"):
-                encoder_of(trained(name), "gigatoken")
+def test_a_package_is_refused_where_it_cannot_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("byte_bpe", "unigram", "word"):
+        for package in ("nanotoken", "gigatoken"):
+            with pytest.raises(ConfigError, match="found another tokenizer; choose 'auto'"):
+                encoder_of(trained(name), package)
     monkeypatch.setitem(sys.modules, "gigatoken", None)
-    with pytest.raises(UserError, match=r"pip install 'rungwise\[fast\]'"):
-        encoder_of(trained("byte_bpe cased"), "gigatoken")
+    with pytest.raises(UserError, match=r"pip install 'rungwise\[fast\]', or choose 'memo'"):
+        choose(trained("byte_bpe cased"), "gigatoken", nasty_texts(1, 9))
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_auto_is_the_package_made_for_the_tokenizer_or_else_the_memo(name: str) -> None:
+    tokenizer, texts = trained(name), nasty_texts(1, 50)
+    choice = choose(tokenizer, "auto", texts)
+    packages = {
+        "wordpiece": "nanotoken",
+        "wordpiece cased": "nanotoken",
+        "byte_bpe cased": "gigatoken",
+    }
+    assert choice.backend == packages.get(name, "memo")
+    assert choice.version == (version(choice.backend) if name in packages else "")
+    assert choice.notice is None
+    for backend in ("rust", "memo"):
+        assert choose(tokenizer, backend, texts) == EncoderChoice(backend)
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("wordpiece", "nanotoken"), ("byte_bpe cased", "gigatoken")]
+)
+def test_without_the_package_the_memo_encodes_and_says_so(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert choose(trained(name), "auto", nasty_texts(1, 9)) == EncoderChoice(
+        notice=f"encoding with 'memo': {package}, which is several times faster, is not "
+        "installed; run pip install 'rungwise[fast]'"
+    )
+
+
+class _Errs:
+    """An encoder that is wrong about the text `bad`, in the way that is asked."""
+
+    def __init__(self, tokenizer: Tokenizer, bad: str, way: str) -> None:
+        self._reference = RustEncoder(tokenizer)
+        self._bad, self._way = bad, way
+
+    def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
+        encoded = self._reference.encode(texts, words)
+        if self._bad not in (known := texts.to_pylist()):
+            return encoded
+        text = known.index(self._bad)
+        last = int(encoded.lengths[: text + 1].sum()) - 1
+        if self._way == "id":
+            encoded.ids[last] ^= 1
+        elif self._way == "word" and encoded.word_starts is not None:
+            encoded.word_starts[last] ^= True
+        elif self._way == "length":
+            encoded.lengths[text] -= 1
+            return replace(encoded, ids=np.delete(encoded.ids, last))
+        return encoded
+
+
+@pytest.mark.parametrize("way", ["id", "word", "length"])
+@pytest.mark.parametrize("wanted", ["auto", "nanotoken"])
+def test_an_encoder_that_errs_on_one_text_is_not_used_and_the_text_is_said(
+    wanted: TokenizerBackend, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = trained("wordpiece")
+    sample = pa.array([*SENTENCES, "", "a strange berry", *SENTENCES], pa.string())
+    monkeypatch.setattr(
+        "rungwise.tokenizer.encoder.NanoEncoder",
+        lambda tokenizer: _Errs(tokenizer, "a strange berry", way),
+    )
+    choice = choose(tokenizer, wanted, sample)
+    assert choice == EncoderChoice(
+        notice=f"encoding with 'memo': nanotoken {version('nanotoken')} and the tokenizers library "
+        "disagree on the text 'a strange berry'"
+    )
+    # The sample is bounded: a text behind it is not tried.
+    monkeypatch.setattr("rungwise.tokenizer.proof.PROOF_BYTES", 100)
+    assert choose(tokenizer, wanted, sample).backend == "nanotoken"
+
+
+def test_a_package_that_fails_is_not_used_and_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(tokenizer: Tokenizer) -> None:
+        raise TypeError("another signature")
+
+    monkeypatch.setattr("rungwise.tokenizer.encoder.NanoEncoder", fail)
+    choice = choose(trained("wordpiece"), "auto", nasty_texts(1, 9))
+    assert choice.backend == "memo"
+    assert choice.notice == (
+        f"encoding with 'memo': nanotoken {version('nanotoken')} fails: another signature"
+    )
+
+
+def test_another_version_than_the_proved_one_is_not_used(tmp_path: Path) -> None:
+    folder = Folder.at(tmp_path)
+    folder.write_bytes("tokenizer.json", trained("wordpiece").to_str().encode())
+    choice = choose(trained("wordpiece"), "auto", nasty_texts(1, 9))
+    assert isinstance(cached_encoder(folder, choice), NanoEncoder)
+    assert isinstance(cached_encoder(folder, replace(choice, version="0.0.1")), MemoEncoder)
+
+
+def test_the_sample_of_a_proof_comes_from_all_over_the_corpus(tmp_path: Path) -> None:
+    folder = Folder.at(tmp_path)
+    names = [f"{number:02d}.parquet" for number in range(40)]
+    for number, name in enumerate(names):
+        row = {"id": name, "label": "", "sentences": [f"{number} " + "z" * 10_000] * 3}
+        row |= {"digest": name, "paragraph_starts": [0], "spans": []}
+        pq.write_table(pa.Table.from_pylist([row] * 2, SCHEMA), tmp_path / name)
+    sample = sample_of(folder, names).to_pylist()
+    assert PROOF_BYTES <= sum(map(len, sample)) <= 2 * PROOF_BYTES
+    files = sorted({int(text.split()[0]) for text in sample})
+    assert files[0] == 0
+    assert files[-1] >= 38
+    assert sample_of(folder, names[:1]).to_pylist() == [f"0 {'z' * 10_000}"] * 6
+    assert len(sample_of(folder, [])) == 0

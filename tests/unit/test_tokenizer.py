@@ -93,8 +93,8 @@ def test_every_process_learns_the_same_vocabulary() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_tokens_have_the_ids_the_rest_of_the_platform_uses(kind: str) -> None:
     tokenizer = train(config(kind, vocab_size=SIZES[kind]), TEXT)
-    found = special_ids(tokenizer)
-    assert found == SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, end=3, ids=(0, 1, 2, 3, 4))
+    special = special_ids(tokenizer)
+    assert special == SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, end=3, ids=(0, 1, 2, 3, 4))
     assert [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS] == [
         PAD_ID,
         UNK_ID,

@@ -16,6 +16,8 @@ from pydantic import Field
 
 from rungwise.core.config import Config
 
+TokenizerBackend = Literal["auto", "rust", "memo", "nanotoken", "gigatoken"]
+
 
 class ComputeConfig(Config):
     """Where things are computed. Changing a value here rebuilds nothing."""
@@ -38,7 +40,8 @@ class ComputeConfig(Config):
     max_concurrent_trials: int = Field(default=2, ge=1)  # of a sweep; fewer where fewer fit
     cpus_per_trial: float = Field(default=1.0, gt=0)
     gpus_per_trial: float = Field(default=0.0, ge=0)
-    tokenizer_backend: Literal["memo", "rust", "gigatoken"] = "memo"  # the ids are the same
+    # The ids are the same. auto: the fastest that is installed and proved on the text at hand.
+    tokenizer_backend: TokenizerBackend = "auto"
     shard_cache_megabytes: int = Field(default=8192, ge=1)  # of remote shards, a machine
     object_store_megabytes: int = Field(default=512, ge=80)  # of a Ray started by rungwise itself
 

@@ -66,7 +66,7 @@ def tokens_config(config: AnyInstancesConfig) -> TokensConfig:
     if not isinstance(config, MaskedConfig) or config.masking.unit == "token":
         return TokensConfig()
     spans = config.masking.unit == "phrase"
-    return TokensConfig(mask_units=config.mask_units, spans=spans)
+    return TokensConfig(units=True, mask_units=config.mask_units, spans=spans)
 
 
 def identity(config: AnyInstancesConfig) -> dict[str, Any]:

@@ -10,8 +10,15 @@ from rungwise.tokenizer.config import (
     WordPieceConfig,
     identity,
 )
-from rungwise.tokenizer.encoder import Encoded, TextEncoder, cached_encoder, encoder_of
+from rungwise.tokenizer.encoder import (
+    Encoded,
+    EncoderChoice,
+    TextEncoder,
+    cached_encoder,
+    encoder_of,
+)
 from rungwise.tokenizer.files import FILE, load, outside, read
+from rungwise.tokenizer.proof import choose
 from rungwise.tokenizer.special import (
     CLS,
     CLS_ID,
@@ -49,6 +56,7 @@ __all__ = [
     "ByteBpeConfig",
     "CharacterConfig",
     "Encoded",
+    "EncoderChoice",
     "SpecialIds",
     "TextEncoder",
     "TokenizerConfig",
@@ -58,6 +66,7 @@ __all__ = [
     "WordConfig",
     "WordPieceConfig",
     "cached_encoder",
+    "choose",
     "encoder_of",
     "identity",
     "load",

@@ -1,55 +1,84 @@
 """Encoders: Arrow strings in, the ids of all tokens out, as one flat array.
 
-Three backends give the same ids on every text. `rust` is the `tokenizers` library as it is and the
-reference; `memo` looks up the words it has seen (memo.py); `gigatoken` is an optional package for
-byte-level BPE. Text that contains `[MASK]` and the like is text, never a special token. An encoder
-uses one core; on a cluster each task has its own.
+All backends give the same ids on every text. `rust` is the `tokenizers` library as it is and the
+reference; `memo` looks up the words it has seen (memo.py); `nanotoken` and `gigatoken` are optional
+packages (fast.py), which proof.py chooses where they are right. Text that contains `[MASK]` and the
+like is text, never a special token. An encoder uses one core; on a cluster each task has its own.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from tokenizers import Tokenizer
 
 from rungwise.core.storage import Folder
 from rungwise.tokenizer.cutting import rules_of
+from rungwise.tokenizer.fast import GigaEncoder, NanoEncoder, Package
 from rungwise.tokenizer.files import FILE
 from rungwise.tokenizer.memo import MemoEncoder
 from rungwise.tokenizer.rust import Encoded, RustEncoder, TextEncoder
 
-__all__ = ["Backend", "Encoded", "TextEncoder", "cached_encoder", "encoder_of"]
+__all__ = ["Backend", "Encoded", "EncoderChoice", "TextEncoder", "cached_encoder", "encoder_of"]
 
-Backend = Literal["memo", "rust", "gigatoken"]
-_CACHED = 2  # older memos are dropped, since each may take 300 MB
-_cache: dict[tuple[str, Backend], TextEncoder] = {}
+Backend = Literal["rust", "memo"] | Package
+
+
+@dataclass(frozen=True)
+class EncoderChoice:
+    """A backend and, of a package, the version that was proved; `notice` says why it is not faster.
+
+    It travels to every worker, so that the proof is made once a stage.
+    """
+
+    backend: Backend = "memo"
+    version: str = ""
+    notice: str | None = None
+
+
+_CACHED = 2  # older encoders are dropped, since each may take 300 MB
+_cache: dict[tuple[str, EncoderChoice], TextEncoder] = {}
 
 
 def encoder_of(tokenizer: Tokenizer, backend: Backend = "memo") -> TextEncoder:
     """An encoder for `tokenizer`, which must not be trained again; all give the same ids.
 
     With "memo" a tokenizer whose texts cannot safely be cut gets the reference encoder. Raises
-    UserError if gigatoken is not installed or does not support this tokenizer.
+    UserError if a package is not installed, ConfigError if it does not support this tokenizer.
     """
+    if backend == "nanotoken":
+        return NanoEncoder(tokenizer)
     if backend == "gigatoken":
-        from rungwise.tokenizer.giga import GigaEncoder
-
         return GigaEncoder(tokenizer)
     if backend == "memo" and (rules := rules_of(tokenizer)) is not None:
         return MemoEncoder(tokenizer, rules)
     return RustEncoder(tokenizer)
 
 
-def cached_encoder(folder: Folder, backend: Backend = "memo") -> TextEncoder:
-    """The encoder of the artifact in `folder`, kept in this process with its memo.
+def cached_encoder(folder: Folder, choice: EncoderChoice = EncoderChoice()) -> TextEncoder:
+    """The encoder of the artifact in `folder`, kept in this process with what it has learnt.
 
     Ray gives a worker process one task after the other, and each would start with an empty memo.
+    Where another version of a package is installed than the one proved, the memo encodes.
     """
     data = folder.read_bytes(FILE)
-    key = (hashlib.sha256(data).hexdigest(), backend)
+    key = (hashlib.sha256(data).hexdigest(), choice)
     if key not in _cache:
         while len(_cache) >= _CACHED:
             del _cache[next(iter(_cache))]
-        _cache[key] = encoder_of(Tokenizer.from_str(data.decode("utf-8")), backend)
+        trusted = not choice.version or choice.version == installed_version(choice.backend)
+        _cache[key] = encoder_of(
+            Tokenizer.from_str(data.decode("utf-8")), choice.backend if trusted else "memo"
+        )
     return _cache[key]
+
+
+def installed_version(package: str) -> str:
+    """The version of an installed package, empty if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

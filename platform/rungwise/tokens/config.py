@@ -10,15 +10,17 @@ from rungwise.tokens.mask_units import MaskUnitsConfig
 
 
 class TokensConfig(Config):
-    """The mask units to find; with `spans` those of the corpus are units too."""
+    """Whether to mark where mask units begin, and which there are besides words; with `spans`
+    those of the corpus are units too."""
 
+    units: bool = False
     mask_units: MaskUnitsConfig = MaskUnitsConfig()
     spans: bool = False
 
 
 def identity(config: TokensConfig) -> dict[str, Any]:
     """The part of the config that decides the result: all but the paths of lists."""
-    return {"mask_units": mask_units.identity(config.mask_units), "spans": config.spans}
+    return config.model_dump(mode="json") | {"mask_units": mask_units.identity(config.mask_units)}
 
 
 def outside(config: TokensConfig) -> dict[str, Any]:

@@ -56,7 +56,10 @@ def encode_file(
             before = pc.if_else(pa.array(opens), "", blank)  # pyright: ignore[reportAttributeAccessIssue]
             texts = pc.binary_join_element_wise(before, texts, "")  # pyright: ignore[reportAttributeAccessIssue]
             spans = spans and _moved(spans, ~opens)
-        encoded = mask_units.encode(texts, encoder, tokenizer, config.mask_units, spans)
+        if config.units:
+            encoded = mask_units.encode(texts, encoder, tokenizer, config.mask_units, spans)
+        else:
+            encoded = encoder.encode(texts)
         names = [f"{source}\0{name}" for name in batch.column("id").to_pylist()]
         parts.append(_text(names, counts, encoded))
     return joined(parts)

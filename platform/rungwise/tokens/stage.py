@@ -17,8 +17,8 @@ from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.core.summary import PerSplit
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
-from rungwise.tokenizer import TokenizerSummary, cached_encoder, load
-from rungwise.tokenizer.encoder import Backend
+from rungwise.tokenizer import EncoderChoice, TokenizerSummary, cached_encoder, choose, load
+from rungwise.tokenizer.proof import sample_of
 from rungwise.tokens import text as texts
 from rungwise.tokens.config import TokensConfig, identity, outside
 from rungwise.tokens.encoding import encode_file
@@ -51,12 +51,12 @@ class EncodeTask:
     tokenizer: Folder
     output: Folder
     vocab_size: int
-    backend: Backend
+    encoder: EncoderChoice
 
     def __call__(self, order: FileOrder) -> Row:
         """Encode one file and return its row of the manifest."""
         read = order.read
-        encoder = cached_encoder(self.tokenizer, self.backend)
+        encoder = cached_encoder(self.tokenizer, self.encoder)
         text = encode_file(
             *(self.corpus, read.file, read.bytes, read.source),
             *(load(self.tokenizer), encoder, self.config),
@@ -98,12 +98,21 @@ def encode_corpus(
         inputs["tokenizer"].folder,
         output,
         tokenizer.vocab_size,
-        context.compute.tokenizer_backend,
+        _encoder(corpus, inputs, context),
     )
     orders = [FileOrder(row) for row in corpus.files if row.documents]
     rows = build_files(orders, task, output, context.report)
     output.remove(MARKERS)
     return summary_of(rows, tokenizer)
+
+
+def _encoder(corpus: CorpusSummary, inputs: dict[str, Artifact], context: Context) -> EncoderChoice:
+    sample = sample_of(inputs["corpus"].folder, corpus.files_of("train"))
+    tokenizer = load(inputs["tokenizer"].folder)
+    choice = choose(tokenizer, context.compute.tokenizer_backend, sample)
+    if choice.notice is not None:
+        context.report.note(choice.notice)
+    return choice
 
 
 def summary_of(rows: Sequence[Row], tokenizer: TokenizerSummary) -> TokensSummary:

@@ -1,7 +1,7 @@
 """Tokenised text: the ids of documents with the bounds of sentences, in memory and in a file.
 
 A file of a tokens artifact is one Arrow batch with a row a document: its hash, its sentences as
-lists of ids, and a bit a token where a mask unit begins. It is mapped into memory, so that reading
+lists of ids, and where asked for a bit a token where a mask unit begins. It is mapped into memory, so that reading
 a document costs what is touched of it.
 
 N tokens, S sentences, D documents
@@ -60,19 +60,18 @@ def document_hash(name: str) -> int:
 
 
 def write(text: TokenisedText, path: Path) -> None:
-    """Write the file of a text with units; equal texts give equal bytes."""
-    assert text.unit_starts is not None, "a file holds where units begin"
-    starts, first = (
-        arrow(offsets.astype(np.int32)) for offsets in (text.starts, text.first_sentence)
-    )
-    packed = np.packbits(text.unit_starts, bitorder="little")
-    units = pa.BooleanArray.from_buffers(pa.bool_(), len(text.ids), [None, pa.py_buffer(packed)])
+    """Write the file of a text; equal texts give equal bytes."""
+    starts, first = arrow(text.starts.astype(np.int32)), arrow(text.first_sentence.astype(np.int32))
 
     def nested(tokens: pa.Array) -> pa.Array:
         return pa.ListArray.from_arrays(first, pa.ListArray.from_arrays(starts, tokens))
 
-    columns = [arrow(text.documents), nested(arrow(text.ids)), nested(units)]
-    batch = pa.record_batch(columns, names=["document", "ids", "unit_starts"])
+    columns = {"document": arrow(text.documents), "ids": nested(arrow(text.ids))}
+    if text.unit_starts is not None:
+        packed = pa.py_buffer(np.packbits(text.unit_starts, bitorder="little"))
+        units = pa.BooleanArray.from_buffers(pa.bool_(), len(text.ids), [None, packed])
+        columns["unit_starts"] = nested(units)
+    batch = pa.record_batch(list(columns.values()), names=list(columns))
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
 
@@ -103,8 +102,10 @@ class TokensFile:
         self._first_sentence = ids.offsets.to_numpy()
         self._starts = ids.values.offsets.to_numpy()
         self._ids = ids.values.values.to_numpy()
-        units = batch.column("unit_starts").values.values
-        self._unit_bits = np.frombuffer(units.buffers()[1], dtype=np.uint8)
+        self._unit_bits = None
+        if "unit_starts" in batch.schema.names:
+            units = batch.column("unit_starts").values.values
+            self._unit_bits = np.frombuffer(units.buffers()[1], dtype=np.uint8)
 
     def __len__(self) -> int:
         return len(self.documents)
@@ -115,13 +116,15 @@ class TokensFile:
         return len(self._ids)
 
     def text(self, first: int = 0, end: int | None = None, units: bool = False) -> TokenisedText:
-        """The documents `first` to `end`; with `units`, also where mask units begin."""
+        """The documents `first` to `end`; with `units`, which the file must have, also where mask
+        units begin."""
         end = len(self) if end is None else end
         first_sentence = self._first_sentence[first : end + 1].astype(np.int64)
         starts = self._starts[first_sentence[0] : first_sentence[-1] + 1].astype(np.int64)
         low, high = int(starts[0]), int(starts[-1])
         unit_starts = None
         if units:
+            assert self._unit_bits is not None, "tokens without units (TokensConfig.units)"
             bits = self._unit_bits[low >> 3 : (high + 7) >> 3]
             unpacked = np.unpackbits(bits, count=(low & 7) + high - low, bitorder="little")
             unit_starts = unpacked[low & 7 :].view(np.bool_)

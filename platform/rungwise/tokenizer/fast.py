@@ -1,0 +1,128 @@
+"""Encoders from optional packages: nanotoken for WordPiece, gigatoken for byte-level BPE.
+
+Both are many times faster than the memo, and young: proof.py compares them with the reference
+before they are used. No special token is recognised in a text, for they are told of none.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, models
+
+from rungwise.core.errors import ConfigError, UserError
+from rungwise.tokenizer.cutting import Rules, rules_of
+from rungwise.tokenizer.memo import MemoEncoder, bytes_of
+from rungwise.tokenizer.rust import Encoded, id_type, own_copy
+
+Package = Literal["nanotoken", "gigatoken"]
+
+
+def package_for(tokenizer: Tokenizer) -> Package | None:
+    """The package made for `tokenizer`, whether it is installed or not."""
+    rules = rules_of(tokenizer)
+    if rules is None:
+        return None
+    if _is_bert(tokenizer, rules):
+        return "nanotoken"
+    if rules.punctuation == "classes" and tokenizer.normalizer is None:
+        return "gigatoken"
+    return None
+
+
+def _is_bert(tokenizer: Tokenizer, rules: Rules) -> bool:
+    """Whether `tokenizer` is BERT's kind of WordPiece, whose pieces show where words begin.
+
+    A mark is a word of its own there, so no word begins with "##".
+    """
+    model = tokenizer.model
+    return (
+        isinstance(model, models.WordPiece)
+        and rules.punctuation == "alone"
+        and not rules.blank_is_text
+        and model.continuing_subword_prefix == "##"
+    )
+
+
+def _installed(package: Package) -> ModuleType:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise UserError(
+            f"the encoder '{package}' needs a package that is not installed; run "
+            "pip install 'rungwise[fast]', or choose 'memo'"
+        ) from error
+
+
+class NanoEncoder:
+    """Encodes every text with nanotoken, in this thread."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Raise UserError if nanotoken is missing, ConfigError if `tokenizer` is unsupported."""
+        nanotoken = _installed("nanotoken")
+        if package_for(tokenizer) != "nanotoken":
+            raise ConfigError(
+                "the encoder 'nanotoken' does WordPiece as BERT's, found another tokenizer; choose "
+                "'auto', or train with tokenizer.kind=wordpiece"
+            )
+        self._encode = nanotoken.WordPieceTokenizer.from_json(
+            own_copy(tokenizer).to_str()
+        ).encode_batch
+        self._dtype = id_type(tokenizer)
+        self._begins_word = _first_pieces(tokenizer)
+
+    def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
+        """Encode texts; see TextEncoder."""
+        ids, ends = self._encode(texts.to_pylist(), add_special_tokens=False, parallel=False)
+        starts = np.take(self._begins_word, ids) if words else None
+        return Encoded(ids.astype(self._dtype, copy=False), np.diff(ends), starts)
+
+
+def _first_pieces(tokenizer: Tokenizer) -> NDArray[np.bool_]:
+    """[V]: whether the token of each id begins a word; `[UNK]` stands for a whole one."""
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    first = np.ones(max(vocabulary.values(), default=-1) + 1, np.bool_)
+    first[[index for piece, index in vocabulary.items() if piece.startswith("##")]] = False
+    unknown = tokenizer.token_to_id(tokenizer.model.unk_token)
+    if unknown is not None:
+        first[unknown] = True
+    return first
+
+
+class GigaEncoder:
+    """Encodes every text with gigatoken, in this thread; the memo tells where words begin."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Raise UserError if gigatoken is missing, ConfigError if `tokenizer` is unsupported."""
+        gigatoken = _installed("gigatoken")
+        rules = rules_of(tokenizer)
+        if rules is None or package_for(tokenizer) != "gigatoken":
+            raise ConfigError(
+                "the encoder 'gigatoken' does byte-level BPE as GPT-2's without a normalizer, "
+                "found another tokenizer; choose 'auto', or train with tokenizer.kind=byte_bpe "
+                "tokenizer.lowercase=false"
+            )
+        self._awkward = import_module("awkward")
+        self._encode = gigatoken.Tokenizer.from_json(own_copy(tokenizer).to_str()).encode_batch
+        self._memo = MemoEncoder(tokenizer, rules)
+        self._dtype = id_type(tokenizer)
+
+    def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
+        """Encode texts; see TextEncoder."""
+        if words:
+            return self._memo.encode(texts, words=True)
+        offsets, data = bytes_of(texts)
+        contents = self._awkward.contents
+        characters = contents.NumpyArray(data, parameters={"__array__": "char"})
+        strings = contents.ListOffsetArray(
+            self._awkward.index.Index64(offsets), characters, parameters={"__array__": "string"}
+        )
+        layout = self._encode(self._awkward.Array(strings), parallel=False).layout
+        ends = np.asarray(layout.offsets.data, np.int64)
+        ids = np.asarray(layout.content.data)[ends[0] : ends[-1]]
+        return Encoded(ids.astype(self._dtype, copy=False), np.diff(ends))

@@ -1,0 +1,105 @@
+"""Choose the fastest encoder of a tokenizer, and prove it on the text at hand.
+
+A package is used only after it gave the ids of the reference, and the same beginnings of words, on
+a megabyte of the text and on 2,000 nasty texts. Else the memo encodes, and the choice says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from tokenizers import Tokenizer
+
+from rungwise.core.context import TokenizerBackend
+from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder
+from rungwise.corpus.document import read_documents
+from rungwise.tokenizer.encoder import (
+    EncoderChoice,
+    TextEncoder,
+    encoder_of,
+    installed_version,
+)
+from rungwise.tokenizer.fast import package_for
+from rungwise.tokenizer.memo import bytes_of
+from rungwise.tokenizer.nasty import nasty_texts
+
+PROOF_BYTES = 1_000_000
+_NASTY_TEXTS = 2000
+_SAMPLED_FILES = 16
+_SHOWN_CHARACTERS = 80
+
+
+def choose(tokenizer: Tokenizer, wanted: TokenizerBackend, sample: pa.StringArray) -> EncoderChoice:
+    """The encoder that `wanted` stands for, proved on the first PROOF_BYTES of `sample`.
+
+    "auto" is the package made for this tokenizer, or the memo. Raises UserError if `wanted` names a
+    package that is not installed, and ConfigError if it does not support this tokenizer.
+    """
+    package = package_for(tokenizer) if wanted == "auto" else wanted
+    if package is None or package == "memo" or package == "rust":
+        return EncoderChoice(package or "memo")
+    proved = EncoderChoice(package, installed_version(package))
+    named = f"{package} {proved.version}"
+    try:
+        text = _first_difference(encoder_of(tokenizer, package), tokenizer, sample)
+    except UserError:
+        if wanted != "auto":
+            raise
+        problem = f"{package}, which is several times faster, is not installed; run pip install "
+        problem += "'rungwise[fast]'"
+    except Exception as error:  # another version of a package may raise anything
+        problem = f"{named} fails: {error}"
+    else:
+        if text is None:
+            return proved
+        shown = repr(text[:_SHOWN_CHARACTERS])
+        problem = f"{named} and the tokenizers library disagree on the text {shown}"
+    return EncoderChoice(notice=f"encoding with 'memo': {problem}")
+
+
+def sample_of(corpus: Folder, files: Sequence[str]) -> pa.StringArray:
+    """About PROOF_BYTES of the sentences of a corpus, from files spread evenly over it.
+
+    Raises DataError for an unreadable file.
+    """
+    step = max(1, len(files) // _SAMPLED_FILES)
+    chosen = files[::step]
+    sentences: list[str] = []
+    for file in chosen:
+        left = PROOF_BYTES // len(chosen)
+        for document in read_documents(corpus, file):
+            sentences += document.sentences
+            left -= sum(map(len, document.sentences))
+            if left <= 0:
+                break
+    return pa.array(sentences, pa.string())
+
+
+def _first(sample: pa.StringArray) -> pa.StringArray:
+    """The texts that end within the first PROOF_BYTES."""
+    offsets, _ = bytes_of(sample)
+    return sample.slice(0, int(np.searchsorted(offsets, PROOF_BYTES, side="right")) - 1)
+
+
+def _first_difference(
+    encoder: TextEncoder, tokenizer: Tokenizer, sample: pa.StringArray
+) -> str | None:
+    """A text that `encoder` does not encode as the library does, with and without words."""
+    reference = encoder_of(tokenizer, "rust")
+    for texts in (nasty_texts(0, _NASTY_TEXTS), _first(sample)):
+        right = reference.encode(texts, words=True)
+        for words in (False, True):
+            encoded = encoder.encode(texts, words)
+            wrong = np.flatnonzero(encoded.lengths != right.lengths)
+            if len(wrong) == 0:
+                differ = encoded.ids != right.ids
+                if encoded.word_starts is not None:
+                    differ |= encoded.word_starts != right.word_starts
+                ends = np.cumsum(right.lengths)
+                wrong = np.searchsorted(ends, np.flatnonzero(differ), side="right")
+            if len(wrong):
+                return texts[int(wrong[0])].as_py()
+    return None
