@@ -343,6 +343,6 @@ def test_prometheus_itself_accepts_its_configuration(tmp_path: Path) -> None:
 def test_nothing_is_said_to_answer_where_nothing_listens(unused_port: int, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret")
     nowhere = f"http://127.0.0.1:{unused_port}"
-    assert not services.answers(nowhere)
-    assert not services.takes_jobs(nowhere, tmp_path / "token")
-    assert services.nodes(nowhere, tmp_path / "token") == set()
+    assert not services.answered(lambda: services.ask(nowhere))
+    assert not services.answered(lambda: services.jobs(nowhere, tmp_path / "token") is not None)
+    assert not services.answered(lambda: services.nodes(nowhere, tmp_path / "token"))

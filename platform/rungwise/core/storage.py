@@ -289,7 +289,7 @@ class SourceFile:
         """A digest of the bytes: SHA-256 for a local file, the store's ETag and size on S3."""
         if self.tag:
             return f"{self.tag}-{self.size_bytes}"
-        with self.open() as stream:
+        with _open(self.uri) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -365,7 +365,7 @@ class _Ranges(io.RawIOBase):
         super().close()
 
 
-def _open(uri: str, tag: str = "") -> BinaryIO:
+def _open(uri: str, tag: str = "") -> io.BufferedReader:
     if not is_remote(uri):
         return open(uri.removeprefix("file://"), "rb")
     fs, path = _filesystem(uri)

@@ -28,12 +28,6 @@ _POLL_SECONDS = 2.0
 _CALL_SECONDS = 10.0
 
 
-class Entries(Protocol):
-    """The metadata service, as far as the watch reads it."""
-
-    def get(self, path: str) -> str | None: ...
-
-
 class Cluster(Protocol):
     """The Ray cluster, as far as the watch needs it."""
 
@@ -59,8 +53,8 @@ def parse(text: str) -> Notice:
 class Watch:
     """Looks for a notice and drains each node of this machine once."""
 
-    def __init__(self, entries: Entries, cluster: Cluster) -> None:
-        self._entries = entries
+    def __init__(self, metadata: InstanceMetadata, cluster: Cluster) -> None:
+        self._metadata = metadata
         self._cluster = cluster
         self._drained: set[str] = set()
         self._rebalance: str | None = None
@@ -70,13 +64,13 @@ class Watch:
 
         Raises OSError if AWS does not answer, RayError or RuntimeError if Ray does not or refuses.
         """
-        rebalance = self._entries.get(_REBALANCE)
+        rebalance = self._metadata.get(_REBALANCE)
         if rebalance is not None and rebalance != self._rebalance:
             _LOGGER.info(
                 "AWS sees a raised risk that it takes this machine back; nothing is drained yet"
             )
         self._rebalance = rebalance
-        text = self._entries.get(_INTERRUPTION)
+        text = self._metadata.get(_INTERRUPTION)
         if text is None:
             return
         notice = parse(text)

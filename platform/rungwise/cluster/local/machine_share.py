@@ -25,14 +25,15 @@ class Share:
         return {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": ",".join(self.devices)}
 
 
-def divide(nodes: int, cores: int, devices: list[str]) -> list[Share]:
-    """A share for each node: the cores divided, at least one each, and every GPU once."""
-    shares = []
-    for number in range(nodes):
-        cpus = max(1, cores // nodes + (number < cores % nodes))
-        own = tuple(devices[number::nodes]) if devices else None
-        shares.append(Share(cpus, own))
-    return shares
+def divide(nodes: int, cores: int, devices: list[str], cpus: int | None = None) -> list[Share]:
+    """A share for each node: `cpus`, or the cores divided, at least one each; every GPU once."""
+    return [
+        Share(
+            cpus or max(1, cores // nodes + (number < cores % nodes)),
+            tuple(devices[number::nodes]) if devices else None,
+        )
+        for number in range(nodes)
+    ]
 
 
 def cores() -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,46 +85,34 @@ def prometheus(folder: Path, dashboard: str, token: Path, port: int) -> list[str
     return [*command, f"--web.listen-address=127.0.0.1:{port}"]
 
 
-def answers(url: str) -> bool:
-    """True if a server answers 200 at `url`."""
+def answered(question: Callable[[], object]) -> bool:
+    """True if a question to a service, one of those below, has an answer that is not empty."""
     try:
-        _ask(url)
-    except (OSError, ValueError):
+        return bool(question())
+    except (OSError, ValueError, KeyError, TypeError):
         return False
-    return True
 
 
 def nodes(dashboard: str, token: Path) -> set[str]:
-    """Addresses of the nodes that Ray counts as alive; none while the dashboard is not up."""
-    try:
-        state = json.loads(_ask(f"{dashboard}/api/v0/nodes?limit=1000", token=token))
-        rows = state["data"]["result"]["result"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()
+    """The addresses of the nodes that Ray counts as alive."""
+    state = json.loads(ask(f"{dashboard}/api/v0/nodes?limit=1000", token=token))
+    rows = state["data"]["result"]["result"]
     return {row["node_ip"] for row in rows if row["state"] == "ALIVE"}
-
-
-def takes_jobs(dashboard: str, token: Path) -> bool:
-    """True if the job API answers."""
-    try:
-        jobs(dashboard, token)
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def jobs(dashboard: str, token: Path) -> list[dict[str, Any]]:
     """The submitted jobs that have not ended. Raises OSError or ValueError without an answer."""
-    rows = json.loads(_ask(f"{dashboard}/api/jobs/", token=token))
+    rows = json.loads(ask(f"{dashboard}/api/jobs/", token=token))
     return [row for row in rows if row["submission_id"] and row["status"] in ("PENDING", "RUNNING")]
 
 
 def stop_job(dashboard: str, token: Path, submission_id: str) -> None:
     """Stop a job, which closes its run as with Ctrl-C. Raises OSError if refused."""
-    _ask(f"{dashboard}/api/jobs/{submission_id}/stop", "POST", token)
+    ask(f"{dashboard}/api/jobs/{submission_id}/stop", "POST", token)
 
 
-def _ask(url: str, method: str = "GET", token: Path | None = None) -> bytes:
+def ask(url: str, method: str = "GET", token: Path | None = None) -> bytes:
+    """The body of an answer. Raises OSError unless a server answers 200."""
     request = urllib.request.Request(url, method=method)
     if token is not None:
         request.add_header("Authorization", f"Bearer {token.read_text().strip()}")

@@ -25,7 +25,6 @@ from rungwise.cluster.local.ports import Ports
 from rungwise.cluster.local.processes import end, family, marked, running, start
 from rungwise.cluster.registry import RegisteredCluster
 from rungwise.core.errors import UserError
-from rungwise.core.exit_codes import INTERRUPTED, OK
 
 _MLFLOW_PORT, _PROMETHEUS_PORT = 5000, 9090
 _START_SECONDS = 180.0
@@ -47,17 +46,6 @@ class Wanted:
     prometheus_port: int | None = None
 
 
-def up_command(wanted: Wanted) -> int:
-    """Start the cluster, or say that it runs already; return the exit status."""
-    console = Console()
-    try:
-        show(up(wanted, console), console)
-    except KeyboardInterrupt:
-        console.print("interrupted; what had been started has been ended")
-        return INTERRUPTED
-    return OK
-
-
 def up(wanted: Wanted, console: Console) -> RegisteredCluster:
     """The running cluster of that name, started if there is none.
 
@@ -65,25 +53,23 @@ def up(wanted: Wanted, console: Console) -> RegisteredCluster:
     """
     folder = ClusterFolder(wanted.name)
     with folder.locked():
-        running_cluster = _running_cluster(folder, console)
-        if running_cluster is not None:
-            console.print(f"the cluster {running_cluster.name} runs already")
-            return running_cluster
+        if (cluster := _running_cluster(folder, console)) is not None:
+            console.print(f"the cluster {cluster.name} runs already")
+            return cluster
         check_nodes(wanted.nodes, wanted.cpus)
         root = local_root(wanted.root)
         check_room(wanted.nodes, root)
-        shares = _shares(wanted)
+        shares = divide(wanted.nodes, cores(), devices(), wanted.cpus)
         ports = Ports()
         api_port = _port(ports, wanted.port, ray_start.DASHBOARD_PORT, "--port")
         mlflow_port = _port(ports, wanted.mlflow_port, _MLFLOW_PORT, "--mlflow-port")
         prometheus_port = _port(
             ports, wanted.prometheus_port, _PROMETHEUS_PORT, "--prometheus-port"
         )
-        ray_address = f"{services.address_of(0)}:{ports.near(ray_start.GCS_PORT)}"
         cluster = RegisteredCluster(
             name=wanted.name,
             job_address=f"http://127.0.0.1:{api_port}",
-            ray_address=ray_address,
+            ray_address=f"{services.address_of(0)}:{ports.near(ray_start.GCS_PORT)}",
             token_path=str(folder.token),
             tracking_uri=f"http://127.0.0.1:{mlflow_port}",
             prometheus_uri=None,
@@ -135,11 +121,10 @@ class _Starting:
         api, token = self.cluster.job_address, self._folder.token
         tracking = self.cluster.tracking_uri
         assert tracking is not None
-        self._start("mlflow", services.mlflow(root, int(tracking.rpartition(":")[2])))
+        self._start("mlflow", services.mlflow(root, _port_of(tracking)))
         self._start_node(0, shares[0])
         status.update("waiting for Ray's head")
-        first = {services.address_of(0)}
-        self._wait("head", lambda: services.nodes(api, token) >= first)
+        self._wait("head", lambda: services.address_of(0) in services.nodes(api, token))
         for number, share in enumerate(shares[1:], start=1):
             self._start_node(number, share)
         command = services.prometheus(self._folder.prometheus, api, token, prometheus_port)
@@ -148,21 +133,21 @@ class _Starting:
             self.cluster = replace(self.cluster, prometheus_uri=uri)
             self._start("prometheus", command)
             status.update("waiting for Prometheus")
-            self._wait("prometheus", lambda: services.answers(f"{uri}/-/ready"))
+            self._wait("prometheus", lambda: services.ask(f"{uri}/-/ready"))
         for number in range(1, len(shares)):
             name, address = services.name_of(number), services.address_of(number)
             status.update(f"waiting for {name}")
             self._wait(name, lambda address=address: address in services.nodes(api, token))
         status.update("waiting for MLflow")
-        self._wait("mlflow", lambda: services.answers(f"{tracking}/health"))
+        self._wait("mlflow", lambda: services.ask(f"{tracking}/health"))
         status.update("waiting for the job API")
-        self._wait("head", lambda: services.takes_jobs(api, token))
+        self._wait("head", lambda: services.jobs(api, token) is not None)
 
     def _start_node(self, number: int, share: Share) -> None:
         node = services.ray_node(
             number,
             self.cluster.ray_address,
-            int(self.cluster.job_address.rpartition(":")[2]),
+            _port_of(self.cluster.job_address),
             share.resources,
             self._scratch,
             self._ports,
@@ -170,15 +155,14 @@ class _Starting:
         self._start(services.name_of(number), ray_start.command(node), share.environment)
 
     def _start(self, what: str, command: list[str], more: dict[str, str] | None = None) -> None:
-        log = self._log(what)
-        process, entry = start(what, command, self._environment | (more or {}), log)
+        process, entry = start(what, command, self._environment | (more or {}), self._log(what))
         self._started[what] = process
         self.cluster = replace(self.cluster, processes=(*self.cluster.processes, entry))
         registry.save(self.cluster)
 
-    def _wait(self, what: str, ready: Callable[[], bool]) -> None:
+    def _wait(self, what: str, question: Callable[[], object]) -> None:
         deadline = time.monotonic() + _START_SECONDS
-        while not ready():
+        while not services.answered(question):
             for name, process in self._started.items():
                 if process.poll() is not None:
                     raise UserError(f"{name} has ended: {self._reason(name)}")
@@ -205,10 +189,9 @@ class _Starting:
 
 def _running_cluster(folder: ClusterFolder, console: Console) -> RegisteredCluster | None:
     """The cluster if it runs already; one that has ended by itself is cleared and gives None."""
-    recorded = [cluster for cluster in registry.all_clusters() if cluster.name == folder.name]
-    if not recorded:
+    named = {cluster.name: cluster for cluster in registry.all_clusters()}
+    if (cluster := named.get(folder.name)) is None:
         return None
-    cluster = recorded[0]
     if not family(cluster.processes, folder.scratch):
         folder.clear()
         console.print(f"the last cluster {cluster.name} had ended by itself; its record is gone")
@@ -223,15 +206,12 @@ def _running_cluster(folder: ClusterFolder, console: Console) -> RegisteredClust
     return cluster
 
 
-def _shares(wanted: Wanted) -> list[Share]:
-    shares = divide(wanted.nodes, cores(), devices())
-    if wanted.cpus is None:
-        return shares
-    return [replace(share, cpus=wanted.cpus) for share in shares]
-
-
 def _port(ports: Ports, wanted: int | None, usual: int, option: str) -> int:
     return ports.near(usual) if wanted is None else ports.wanted(wanted, option)
+
+
+def _port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
 
 
 def show(cluster: RegisteredCluster, console: Console) -> None:
