@@ -257,10 +257,12 @@ class Folder:
         """Bytes left on the disk of a local folder, None for a remote one."""
         if self.remote:
             return None
+        return shutil.disk_usage(self.existing()).free
+
+    def existing(self) -> Path:
+        """This local folder, or the nearest above it that exists."""
         path = Path(self.uri)
-        while not path.exists():
-            path = path.parent
-        return shutil.disk_usage(path).free
+        return next(place for place in (path, *path.parents) if place.exists())
 
     @contextlib.contextmanager
     def _store(self) -> Iterator[tuple[Any, str]]:
