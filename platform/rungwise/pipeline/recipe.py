@@ -85,27 +85,20 @@ class Recipe(Config):
     evaluate: EvaluateConfig | None = None
     registry: RegistryConfig | None = None
 
-    @field_validator("pretrain", mode="after")
+    @field_validator("pretrain", "continued_pretraining", mode="after")
     @classmethod
-    def _names_its_objective(
-        cls, pretrain: PretrainConfig | None, info: ValidationInfo
-    ) -> PretrainConfig | None:
+    def _name_objectives(cls, value: Any, info: ValidationInfo) -> Any:
+        """Give a pretraining that names no objective the first one of the model."""
         model = info.data.get("model")
-        if pretrain is None or model is None or pretrain.objective is not None:
-            return pretrain
-        return with_objective(pretrain, model)
-
-    @field_validator("continued_pretraining", mode="after")
-    @classmethod
-    def _name_their_objectives(
-        cls, steps: dict[str, ContinuedConfig], info: ValidationInfo
-    ) -> dict[str, ContinuedConfig]:
-        model = info.data.get("model")
+        if model is None or value is None:
+            return value
+        if info.field_name == "pretrain":
+            return value if value.objective is not None else with_objective(value, model)
         return {
-            name: step
-            if model is None or step.pretrain.objective is not None
-            else step.model_copy(update={"pretrain": with_objective(step.pretrain, model)})
-            for name, step in steps.items()
+            name: step.model_copy(update={"pretrain": with_objective(step.pretrain, model)})
+            if step.pretrain.objective is None
+            else step
+            for name, step in value.items()
         }
 
     @model_validator(mode="after")

@@ -50,18 +50,15 @@ class FineTuned(PythonModel):
                 rows = [next(iter(row.values())) for row in rows]
         else:
             rows = list(model_input)
-        records: list[Mapping[str, Any]] = []
-        for record in rows:
-            if isinstance(record, Mapping):
-                records.append(
-                    {
-                        str(key): value.tolist() if isinstance(value, np.ndarray) else value
-                        for key, value in record.items()
-                    }
-                )
-            else:
-                records.append({text_column(self._predictor.info): str(record)})
-        return records
+        return [
+            {
+                str(key): value.tolist() if isinstance(value, np.ndarray) else value
+                for key, value in record.items()
+            }
+            if isinstance(record, Mapping)
+            else {text_column(self._predictor.info): str(record)}
+            for record in rows
+        ]
 
 
 set_model(FineTuned())
