@@ -20,11 +20,17 @@ from rich.console import Console
 from rungwise.__main__ import main
 from rungwise.cluster import registry
 from rungwise.cluster.local import processes, services
-from rungwise.cluster.local.checks import check_nodes, check_room, local_root
 from rungwise.cluster.local.down import down
 from rungwise.cluster.local.folder import ClusterFolder
-from rungwise.cluster.local.machine_share import divide
-from rungwise.cluster.local.ports import Ports, can_bind, is_free
+from rungwise.cluster.local.machine import (
+    Ports,
+    can_bind,
+    check_nodes,
+    check_room,
+    divide,
+    is_free,
+    local_root,
+)
 from rungwise.cluster.local.up import Wanted, up
 from rungwise.cluster.registry import HOME_VARIABLE, Process, RegisteredCluster
 from rungwise.core.errors import UserError

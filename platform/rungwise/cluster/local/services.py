@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from rungwise.cluster.local.ports import Ports
+from rungwise.cluster.local.machine import Ports, address_of
 from rungwise.cluster.prometheus import configuration
 from rungwise.cluster.ray_start import Node
 from rungwise.core.storage import Folder
@@ -21,11 +21,6 @@ from rungwise.core.tracking import artifact_location, default_uri
 OBJECT_STORE_BYTES = 512 << 20
 _ANSWER_SECONDS = 5.0
 _SCRAPE = "10s"
-
-
-def address_of(number: int) -> str:
-    """The address of node 0 (the head), 1, 2 and so on; Ray would replace 127.0.0.1."""
-    return f"127.0.0.{number + 2}"
 
 
 def name_of(number: int) -> str:

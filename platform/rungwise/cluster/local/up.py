@@ -18,10 +18,18 @@ from rich.status import Status
 
 from rungwise.cluster import ray_start, registry
 from rungwise.cluster.local import services
-from rungwise.cluster.local.checks import check_nodes, check_room, local_root
 from rungwise.cluster.local.folder import ClusterFolder
-from rungwise.cluster.local.machine_share import Share, cores, devices, divide
-from rungwise.cluster.local.ports import Ports
+from rungwise.cluster.local.machine import (
+    Ports,
+    Share,
+    address_of,
+    check_nodes,
+    check_room,
+    cores,
+    devices,
+    divide,
+    local_root,
+)
 from rungwise.cluster.local.processes import end, family, marked, running, start
 from rungwise.cluster.registry import RegisteredCluster
 from rungwise.core.errors import UserError
@@ -69,7 +77,7 @@ def up(wanted: Wanted, console: Console) -> RegisteredCluster:
         cluster = RegisteredCluster(
             name=wanted.name,
             job_address=f"http://127.0.0.1:{api_port}",
-            ray_address=f"{services.address_of(0)}:{ports.near(ray_start.GCS_PORT)}",
+            ray_address=f"{address_of(0)}:{ports.near(ray_start.GCS_PORT)}",
             token_path=str(folder.token),
             tracking_uri=f"http://127.0.0.1:{mlflow_port}",
             prometheus_uri=None,
@@ -124,7 +132,7 @@ class _Starting:
         self._start("mlflow", services.mlflow(root, _port_of(tracking)))
         self._start_node(0, shares[0])
         status.update("waiting for Ray's head")
-        self._wait("head", lambda: services.address_of(0) in services.nodes(api, token))
+        self._wait("head", lambda: address_of(0) in services.nodes(api, token))
         for number, share in enumerate(shares[1:], start=1):
             self._start_node(number, share)
         command = services.prometheus(self._folder.prometheus, api, token, prometheus_port)
@@ -135,7 +143,7 @@ class _Starting:
             status.update("waiting for Prometheus")
             self._wait("prometheus", lambda: services.ask(f"{uri}/-/ready"))
         for number in range(1, len(shares)):
-            name, address = services.name_of(number), services.address_of(number)
+            name, address = services.name_of(number), address_of(number)
             status.update(f"waiting for {name}")
             self._wait(name, lambda address=address: address in services.nodes(api, token))
         status.update("waiting for MLflow")
