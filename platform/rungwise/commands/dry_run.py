@@ -26,17 +26,14 @@ def add(commands: Commands) -> None:
 def dry_run(options: argparse.Namespace) -> int:
     """Print the estimate. Instances that are built are measured; else rows count as full."""
     from rungwise.core import artifact as artifacts
-    from rungwise.pipeline.recipe import check_training, planned_vocab_size, pretrain_stages
+    from rungwise.pipeline.recipe import planned_vocab_size, pretrain_stages, training
     from rungwise.pipeline.workflow import load_recipe, root_folder
     from rungwise.pretraining import estimate
-    from rungwise.pretraining.config import PretrainStageConfig
     from rungwise.pretraining.estimate import Measures
     from rungwise.training.curriculum import READ_BY_NAME
 
     recipe = load_recipe(options.config, options.overrides)
-    check_training(recipe)
-    assert recipe.model
-    assert recipe.pretrain
+    settings = training(recipe)
     console = Console()
     try:
         stages = pretrain_stages(recipe)
@@ -55,7 +52,6 @@ def dry_run(options: argparse.Namespace) -> int:
             measures.append(Measures.of(built))
         elif config is not None:
             measures.append(Measures.planned(config, planned_vocab_size(recipe)))
-    settings = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
     estimated = estimate.dry_run(
         settings, measures, recipe.compute, tokens_per_second=options.tokens_per_second
     )

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 
 from rungwise.commands.arguments import Commands, add_recipe, add_verb, at_least_one
-from rungwise.core.errors import ConfigError
 from rungwise.core.exit_codes import FAILED, OK
 
 
@@ -37,14 +36,12 @@ def prove_resume(options: argparse.Namespace) -> int:
     """
     from rungwise.core.config import fingerprint
     from rungwise.pipeline import workflow
-    from rungwise.pipeline.recipe import instances_stages
-    from rungwise.pretraining.config import PretrainStageConfig, by_gradient
+    from rungwise.pipeline.recipe import instances_stages, training
+    from rungwise.pretraining.config import by_gradient
     from rungwise.pretraining.resume_proof import CERTIFICATE, prove_resume
 
     recipe = workflow.load_recipe(options.config, options.overrides)
-    if recipe.model is None or recipe.pretrain is None:
-        raise ConfigError("prove-resume needs the blocks model and pretrain in the config")
-    settings = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
+    settings = training(recipe)
     by_gradient(settings.pretrain, "steps")
     console = Console()
     built = workflow.run(lambda recipe: list(instances_stages(recipe).values()), recipe, console)

@@ -131,25 +131,27 @@ def instances_stages(recipe: Recipe) -> dict[str, Stage]:
 
 
 def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
-    """Corpus, tokenizer, instances, pretrain; inputs come first. Raises as `check_training`."""
-    check_training(recipe)
-    assert recipe.model
-    assert recipe.pretrain
+    """Corpus, tokenizer, instances, pretrain; inputs come first. Raises as `training` does."""
+    config = training(recipe)
     before = instances_stages(recipe)
-    config = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
     read = {name: stage for name, stage in before.items() if name in READ_BY_NAME}
     return before | {"pretrain": PRETRAIN.stage(config, read)}
 
 
-def check_training(recipe: Recipe) -> None:
-    """Raise ConfigError where blocks that training needs are missing or do not go together."""
+def training(recipe: Recipe) -> PretrainStageConfig:
+    """The blocks that training reads.
+
+    Raises ConfigError where one is missing or they do not go together.
+    """
     need(recipe, "trains", "model", "pretrain")
+    assert recipe.model
     assert recipe.pretrain
     if (recipe.longer_instances is not None) != recipe.pretrain.reads_longer:
         raise ConfigError(
             "longer_instances are what the last pretrain.longer_share of the steps read, but only "
             f"{'the first' if recipe.longer_instances else 'the second'} is set; set both or none"
         )
+    return PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
 
 
 def planned_vocab_size(recipe: Recipe) -> int:
