@@ -265,22 +265,16 @@ class _Sender:
         if self._uri.startswith("sqlite:///"):
             Path(self._uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
         client = MlflowClient(tracking_uri=self._uri)
-        experiment = client.get_experiment_by_name(self._experiment)
-        if experiment is not None:
+        try:
+            location = artifact_location(self._uri)
+            self._experiment_id = client.create_experiment(
+                self._experiment, artifact_location=location, tags=_EXPERIMENT_TAGS
+            )
+        except mlflow.MlflowException:
+            experiment = client.get_experiment_by_name(self._experiment)
+            if experiment is None:
+                raise
             self._experiment_id = experiment.experiment_id
-        else:
-            try:
-                self._experiment_id = client.create_experiment(
-                    self._experiment,
-                    artifact_location=artifact_location(self._uri),
-                    tags=_EXPERIMENT_TAGS,
-                )
-            except mlflow.MlflowException:
-                # Another process made it between the two calls.
-                experiment = client.get_experiment_by_name(self._experiment)
-                if experiment is None:
-                    raise
-                self._experiment_id = experiment.experiment_id
         return client
 
     def _run(self, key: str) -> str | None:

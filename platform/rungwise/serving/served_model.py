@@ -7,6 +7,7 @@ tokenizers, neither Ray nor a checkout of this project.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pandas as pd
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
+from rungwise.core.storage import Folder
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.unlabelled import example_of, text_column
 
@@ -22,11 +24,9 @@ class FineTuned(PythonModel):
     """A fine-tuned model with its tokenizer and the names of its labels."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        self._predictor = Predictor.load_files(
-            context.artifacts["description"],
-            context.artifacts["weights"],
-            context.artifacts["tokenizer"],
-        )
+        # MLflow puts the files into one folder and keeps their names.
+        folder = Path(context.artifacts["description"]).parent
+        self._predictor = Predictor.load(Folder.at(folder))
 
     def predict(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,

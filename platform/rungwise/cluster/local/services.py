@@ -12,46 +12,12 @@ from typing import Any
 
 import yaml
 
-from rungwise.cluster.local.machine import Ports, address_of
 from rungwise.cluster.prometheus import configuration
-from rungwise.cluster.ray_start import Node
 from rungwise.core.storage import Folder
 from rungwise.core.tracking import artifact_location, default_uri
 
-OBJECT_STORE_BYTES = 512 << 20
 _ANSWER_SECONDS = 5.0
 _SCRAPE = "10s"
-
-
-def name_of(number: int) -> str:
-    return f"node-{number + 1}" if number else "head"
-
-
-def ray_node(
-    number: int,
-    head: str,
-    dashboard_port: int,
-    resources: dict[str, float],
-    scratch: Path,
-    ports: Ports,
-) -> Node:
-    """Node `number` of the cluster whose GCS is at `head`."""
-    # Where Ray would take the same port on every node; of all others it asks the machine.
-    more = ["--dashboard-agent-listen-port", str(ports.any())]
-    more += ["--min-worker-port", "0", "--max-worker-port", "0"]
-    if number == 0:
-        more += ["--ray-client-server-port", str(ports.any())]
-    return Node(
-        address=address_of(number),
-        temp_dir=scratch / name_of(number),
-        head=head if number else None,
-        resources=resources,
-        gcs_port=int(head.rpartition(":")[2]),
-        dashboard_port=dashboard_port,
-        metrics_port=ports.any(),
-        object_store_bytes=OBJECT_STORE_BYTES,
-        more=tuple(more),
-    )
 
 
 def mlflow(root: Path, port: int) -> list[str]:

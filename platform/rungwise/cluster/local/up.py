@@ -35,6 +35,7 @@ from rungwise.cluster.registry import RegisteredCluster
 from rungwise.core.errors import UserError
 
 _MLFLOW_PORT, _PROMETHEUS_PORT = 5000, 9090
+_OBJECT_STORE_BYTES = 512 << 20
 _START_SECONDS = 180.0
 _POLL_SECONDS = 0.2
 _LOG_CHARACTERS = 400
@@ -143,7 +144,7 @@ class _Starting:
             status.update("waiting for Prometheus")
             self._wait("prometheus", lambda: services.ask(f"{uri}/-/ready"))
         for number in range(1, len(shares)):
-            name, address = services.name_of(number), address_of(number)
+            name, address = _name_of(number), address_of(number)
             status.update(f"waiting for {name}")
             self._wait(name, lambda address=address: address in services.nodes(api, token))
         status.update("waiting for MLflow")
@@ -152,15 +153,23 @@ class _Starting:
         self._wait("head", lambda: services.jobs(api, token) is not None)
 
     def _start_node(self, number: int, share: Share) -> None:
-        node = services.ray_node(
-            number,
-            self.cluster.ray_address,
-            _port_of(self.cluster.job_address),
-            share.resources,
-            self._scratch,
-            self._ports,
+        # Where Ray would take the same port on every node; of all others it asks the machine.
+        more = ["--dashboard-agent-listen-port", str(self._ports.any())]
+        more += ["--min-worker-port", "0", "--max-worker-port", "0"]
+        if number == 0:
+            more += ["--ray-client-server-port", str(self._ports.any())]
+        node = ray_start.Node(
+            address=address_of(number),
+            temp_dir=self._scratch / _name_of(number),
+            head=self.cluster.ray_address if number else None,
+            resources=share.resources,
+            gcs_port=_port_of(self.cluster.ray_address),
+            dashboard_port=_port_of(self.cluster.job_address),
+            metrics_port=self._ports.any(),
+            object_store_bytes=_OBJECT_STORE_BYTES,
+            more=tuple(more),
         )
-        self._start(services.name_of(number), ray_start.command(node), share.environment)
+        self._start(_name_of(number), ray_start.command(node), share.environment)
 
     def _start(self, what: str, command: list[str], more: dict[str, str] | None = None) -> None:
         process, entry = start(what, command, self._environment | (more or {}), self._log(what))
@@ -216,6 +225,10 @@ def _running_cluster(folder: ClusterFolder, console: Console) -> RegisteredClust
 
 def _port(ports: Ports, wanted: int | None, usual: int, option: str) -> int:
     return ports.near(usual) if wanted is None else ports.wanted(wanted, option)
+
+
+def _name_of(number: int) -> str:
+    return f"node-{number + 1}" if number else "head"
 
 
 def _port_of(address: str) -> int:
