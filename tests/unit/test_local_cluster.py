@@ -76,7 +76,7 @@ def cluster(name: str, *recorded: Process) -> RegisteredCluster:
         job_address="http://127.0.0.1:1",
         ray_address="127.0.0.2:6379",
         token_path=str(ClusterFolder(name).token),
-        tracking_uri=None,
+        tracking_uri="",
         prometheus_uri=None,
         root="/",
         processes=recorded,

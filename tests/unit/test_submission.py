@@ -290,7 +290,7 @@ def test_an_address_that_is_given_wins_and_a_known_cluster_brings_its_token(
     token.write_text("of-the-other")
     registry.save(
         registry.RegisteredCluster(
-            "local", "http://127.0.0.1:1", "127.0.0.2:6379", str(token), None, None, "/r", ()
+            "local", "http://127.0.0.1:1", "127.0.0.2:6379", str(token), "", None, "/r", ()
         )
     )
     assert server(None, None).address == cluster.address  # the environment's

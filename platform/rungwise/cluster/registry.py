@@ -36,7 +36,7 @@ class RegisteredCluster:
     job_address: str  # http://127.0.0.1:8265
     ray_address: str  # 127.0.0.2:6379
     token_path: str
-    tracking_uri: str | None
+    tracking_uri: str
     prometheus_uri: str | None
     root: str  # where a relative `root` of a recipe lies
     processes: tuple[Process, ...]

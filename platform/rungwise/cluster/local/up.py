@@ -112,7 +112,6 @@ class _Starting:
         self._scratch = scratch
         self._ports = ports
         self._started: dict[str, psutil.Popen] = {}
-        assert cluster.tracking_uri is not None
         variables = ray_start.environment(
             folder.token,
             **{ray_start.ROOT_VARIABLE: cluster.root},
@@ -129,7 +128,6 @@ class _Starting:
         """Start everything and wait for it. Raises UserError if something ends or stays silent."""
         api, token = self.cluster.job_address, self._folder.token
         tracking = self.cluster.tracking_uri
-        assert tracking is not None
         self._start("mlflow", services.mlflow(root, _port_of(tracking)))
         self._start_node(0, shares[0])
         status.update("waiting for Ray's head")
@@ -247,7 +245,7 @@ def show(cluster: RegisteredCluster, console: Console) -> None:
         (f"cluster {cluster.name}", f"{count} nodes, token required"),
         ("job address", cluster.job_address),
         ("Ray dashboard", f"{cluster.job_address}  (asks for the token)"),
-        ("MLflow", cluster.tracking_uri or ""),
+        ("MLflow", cluster.tracking_uri),
         ("Prometheus", cluster.prometheus_uri or "not installed"),
         ("token", cluster.token_path),
         ("artifacts", f"a recipe's `root: artifacts` is {root / 'artifacts'}"),
