@@ -73,9 +73,10 @@ def s3_bucket(name: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
+def bucket(request: pytest.FixtureRequest) -> Iterator[str]:
     """A bucket of a moto server on loopback, reached as any S3 is."""
-    with s3_bucket("rungwise-test") as uri:
+    # moto keeps the buckets of a server that has stopped, so each module has its own.
+    with s3_bucket(request.module.__name__.rpartition(".")[2].replace("_", "-")) as uri:
         yield uri
 
 
