@@ -255,4 +255,4 @@ def show(cluster: RegisteredCluster, console: Console) -> None:
         ("", f"rungwise down{name}"),
     ]
     for what, where in rows:
-        console.print(f"{what:<15}{where}".rstrip(), markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{what:<14} {where}".rstrip(), markup=False, highlight=False, soft_wrap=True)
