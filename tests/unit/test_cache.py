@@ -385,7 +385,7 @@ def test_a_download_is_one_get_and_a_cut_one_is_tried_again(
     assert store.stats == cache.CacheStats(1, remote.sizes[0], 0, 0)
     assert len(proxy.requests) == cuts + 1
     for request in proxy.requests:
-        assert request.startswith(b"GET /rungwise-cache/instances/train-00000.arrow ")
+        assert request.startswith(b"GET /test-cache/instances/train-00000.arrow ")
         assert b"\nrange:" not in request.lower()
 
 
