@@ -17,6 +17,7 @@ import yaml
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
 from rungwise.core.context import ComputeConfig
+from rungwise.core.storage import Folder
 from rungwise.instances.shards import Shard, write
 from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.tokenizer import SpecialIds
@@ -70,6 +71,23 @@ def s3_bucket(name: str) -> Iterator[str]:
         yield f"s3://{name}"
         s3fs.S3FileSystem.clear_instance_cache()
     server.stop()
+
+
+@pytest.fixture(scope="module")
+def bucket(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A bucket of a moto server on loopback, reached as any S3 is."""
+    # moto keeps the buckets of a server that has stopped, so each module has its own.
+    with s3_bucket(request.module.__name__.rpartition(".")[2].replace("_", "-")) as uri:
+        yield uri
+
+
+@pytest.fixture(params=["local", "s3"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+    """A folder that does not exist yet, on a disk and in a bucket."""
+    if request.param == "local":
+        return Folder.at(tmp_path / "root")
+    bucket = request.getfixturevalue("bucket")
+    return Folder.at(f"{bucket}/{request.node.name.replace('[', '-').rstrip(']')}")
 
 
 def made_up_sentences(seed: int, count: int) -> list[str]:

@@ -24,8 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for verb in VERBS:
         importlib.import_module(f"rungwise.commands.{verb}").add(commands)
     options = _parsed(parser, arguments)
+    from rungwise.cluster.environment import set_environment
     from rungwise.core.exit_codes import guarded
 
+    set_environment()
     return guarded(lambda: options.command(options))
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.summary import InstancesSummary
 from rungwise.tokenizer import WordPieceConfig, special_ids, train
 from rungwise.tokens.summary import TokensSummary
-from tests.conftest import REPOSITORY, SPECIAL_IDS, made_up_sentences, s3_bucket
+from tests.conftest import REPOSITORY, SPECIAL_IDS, made_up_sentences
 from tests.report_pages import tokenizer_summary
 from tests.summaries import tokens_of
 
@@ -163,13 +162,6 @@ def test_killed_with_four_workers_and_resumed_with_one_the_bytes_are_the_same(
         *one_process,
         stage.MANIFEST,
     }
-
-
-@pytest.fixture
-def bucket() -> Iterator[str]:
-    """A bucket on a server that speaks S3, and the environment that leads there."""
-    with s3_bucket("rungwise-instances") as uri:
-        yield uri
 
 
 def test_from_s3_to_s3_the_bytes_are_the_same_and_are_read_from_there(

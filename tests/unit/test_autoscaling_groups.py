@@ -112,8 +112,8 @@ class Aws:
         self.client.update_auto_scaling_group(AutoScalingGroupName=f"c-{name}", **sizes)
 
     def _group(self, name: str) -> dict[str, Any]:
-        found = self.client.describe_auto_scaling_groups(AutoScalingGroupNames=[f"c-{name}"])
-        return found["AutoScalingGroups"][0]
+        answer = self.client.describe_auto_scaling_groups(AutoScalingGroupNames=[f"c-{name}"])
+        return answer["AutoScalingGroups"][0]
 
     def desired(self, name: str) -> int:
         return self._group(name)["DesiredCapacity"]
@@ -596,9 +596,9 @@ def test_whatever_happens_no_maximum_is_passed_and_only_live_machines_stay(
                     with contextlib.suppress(RuntimeError):  # it does not fit
                         launch(provider, name, count, str(request))
                 case "end", number:
-                    found = workers(provider)
-                    if found:
-                        provider.terminate_nodes([found[number % len(found)]])
+                    alive = workers(provider)
+                    if alive:
+                        provider.terminate_nodes([alive[number % len(alive)]])
                 case ("list",):
                     provider.non_terminated_nodes({})
                 case "capacity", available:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,17 +26,10 @@ from rungwise.instances import cache, shards
 from rungwise.instances.cache import ShardStore
 from rungwise.instances.cache_folder import CacheFolder
 from rungwise.instances.shards import Shard
-from tests.conftest import mounted_disk, s3_bucket
+from tests.conftest import mounted_disk
 
 ROWS, LENGTH = 100, 60
 NUMBERS = range(8)
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    """A bucket of a moto server on loopback, reached as any S3 is."""
-    with s3_bucket("rungwise-cache") as uri:
-        yield uri
 
 
 class Artifact:
@@ -392,7 +385,7 @@ def test_a_download_is_one_get_and_a_cut_one_is_tried_again(
     assert store.stats == cache.CacheStats(1, remote.sizes[0], 0, 0)
     assert len(proxy.requests) == cuts + 1
     for request in proxy.requests:
-        assert request.startswith(b"GET /rungwise-cache/instances/train-00000.arrow ")
+        assert request.startswith(b"GET /test-cache/instances/train-00000.arrow ")
         assert b"\nrange:" not in request.lower()
 
 

@@ -52,11 +52,11 @@ def test_a_machine_counts_once_whether_it_is_there_or_still_to_come(
     for name, value in expected_nodes.variables().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(ray, "nodes", lambda: alive(*["gpu"] * running))
-    found = expected_nodes.nodes()
-    assert found == [{"CPU": 2.0}, *[GPU] * 3]
+    nodes = expected_nodes.nodes()
+    assert nodes == [{"CPU": 2.0}, *[GPU] * 3]
     # Three machines of four GPUs and eight CPUs: twelve trials of a GPU each.
     compute = ComputeConfig(max_concurrent_trials=100, cpus_per_trial=1, gpus_per_trial=1)
-    assert room(compute, found) == 12
+    assert room(compute, nodes) == 12
 
 
 def test_where_nothing_scales_only_living_nodes_count(

@@ -79,7 +79,10 @@ def test_systems_that_differ_in_fine_tuning_alone_share_what_is_before(
     assert inputs["pretrain/pretrained"] is inputs["pretrain/random"]
     config = stages["evaluate/files"].config
     assert isinstance(config, CompareConfig)
-    assert [found.initialisation for found in config.variants.values()] == ["pretrained", "random"]
+    assert [variant.initialisation for variant in config.variants.values()] == [
+        "pretrained",
+        "random",
+    ]
 
 
 def test_what_a_system_says_of_fine_tuning_stands_over_what_a_task_says(
@@ -95,9 +98,9 @@ def test_what_a_system_says_of_fine_tuning_stands_over_what_a_task_says(
     for task, expected in (("files", [(7, 4), (9, 4)]), ("paragraphs", [(3, 32), (9, 32)])):
         config = stages[f"evaluate/{task}"].config
         assert isinstance(config, CompareConfig)
-        found = config.variants
-        assert [(one.epochs, one.batch_size) for one in found.values()] == expected
-        assert [one.top.kind for one in found.values()] == ["linear", "bilstm"]
+        variants = config.variants.values()
+        assert [(one.epochs, one.batch_size) for one in variants] == expected
+        assert [one.top.kind for one in variants] == ["linear", "bilstm"]
 
 
 def test_budgets_are_tasks_of_their_own_with_the_same_variants(plain: dict[str, Any]) -> None:

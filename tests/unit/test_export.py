@@ -71,8 +71,8 @@ def test_an_exported_artifact_gives_the_same_ids_and_logits_on_text(
         ours = model(inputs["input_ids"], inputs["token_type_ids"], None, every).mlm
     else:
         ours = model.logits(inputs["input_ids"])
-    found = theirs(**inputs)
-    logits = found["prediction_logits" if "prediction_logits" in found else "logits"]
+    outputs = theirs(**inputs)
+    logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
     assert logits.std() > 0.1
     torch.testing.assert_close(logits, ours, **TOLERANCE)
 
@@ -151,12 +151,12 @@ def test_from_one_object_store_to_another_folder_of_it(tmp_path: Path) -> None:
     made = built("causal", tmp_path / "root")
     with s3_bucket("models") as bucket:
         store = Folder.at(bucket)
-        for stage, found in made.items():
+        for stage, artifact in made.items():
             if stage == "corpus":
                 continue
-            for name in found.folder.names():
-                there = store / "artifacts" / stage / found.folder.uri.rpartition("/")[2]
-                there.copy_in(Path(found.folder.path(name)), name)
+            for name in artifact.folder.names():
+                there = store / "artifacts" / stage / artifact.folder.uri.rpartition("/")[2]
+                there.copy_in(Path(artifact.folder.path(name)), name)
         assert main(["export", f"{bucket}/artifacts/pretrain", "--to", f"{bucket}/out"]) == 0
         assert (store / "out").names() == sorted(FILES)
         config = json.loads((store / "out").read_bytes("config.json"))

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,22 +19,6 @@ from rungwise.core import lease as leases
 from rungwise.core import storage
 from rungwise.core.lease import Lease
 from rungwise.core.storage import Folder
-from tests.conftest import s3_bucket
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with s3_bucket("rungwise-leases") as uri:
-        yield uri
-
-
-@pytest.fixture(params=["local", "s3"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
-    """Where a stage keeps its artifacts."""
-    if request.param == "local":
-        return Folder.at(tmp_path / "root" / "stage")
-    bucket = request.getfixturevalue("bucket")
-    return Folder.at(f"{bucket}/{request.node.name.replace('[', '-').rstrip(']')}/stage")
 
 
 @pytest.fixture

@@ -20,11 +20,17 @@ from rich.console import Console
 from rungwise.__main__ import main
 from rungwise.cluster import registry
 from rungwise.cluster.local import processes, services
-from rungwise.cluster.local.checks import check_nodes, check_room, local_root
 from rungwise.cluster.local.down import down
 from rungwise.cluster.local.folder import ClusterFolder
-from rungwise.cluster.local.machine_share import divide
-from rungwise.cluster.local.ports import Ports, can_bind, is_free
+from rungwise.cluster.local.machine import (
+    Ports,
+    can_bind,
+    check_nodes,
+    check_room,
+    divide,
+    is_free,
+    local_root,
+)
 from rungwise.cluster.local.up import Wanted, up
 from rungwise.cluster.registry import HOME_VARIABLE, Process, RegisteredCluster
 from rungwise.core.errors import UserError
@@ -70,7 +76,7 @@ def cluster(name: str, *recorded: Process) -> RegisteredCluster:
         job_address="http://127.0.0.1:1",
         ray_address="127.0.0.2:6379",
         token_path=str(ClusterFolder(name).token),
-        tracking_uri=None,
+        tracking_uri="",
         prometheus_uri=None,
         root="/",
         processes=recorded,
@@ -343,6 +349,6 @@ def test_prometheus_itself_accepts_its_configuration(tmp_path: Path) -> None:
 def test_nothing_is_said_to_answer_where_nothing_listens(unused_port: int, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret")
     nowhere = f"http://127.0.0.1:{unused_port}"
-    assert not services.answers(nowhere)
-    assert not services.takes_jobs(nowhere, tmp_path / "token")
-    assert services.nodes(nowhere, tmp_path / "token") == set()
+    assert not services.answered(lambda: services.ask(nowhere))
+    assert not services.answered(lambda: services.jobs(nowhere, tmp_path / "token") is not None)
+    assert not services.answered(lambda: services.nodes(nowhere, tmp_path / "token"))

@@ -329,8 +329,8 @@ ROOT = disk(
 def test_scratch_lies_on_the_instance_store_that_is_empty_or_ours(
     disks: list[dict[str, Any]], has_mdadm: bool, expected: list[str]
 ) -> None:
-    found = scratch.find_disks(json.dumps({"blockdevices": disks}))
-    commands = [" ".join(command) for command in scratch.plan(found, Path("/scratch"), has_mdadm)]
+    state = scratch.find_disks(json.dumps({"blockdevices": disks}))
+    commands = [" ".join(command) for command in scratch.plan(state, Path("/scratch"), has_mdadm)]
     assert len(commands) == len(expected), commands
     for command, pattern in zip(commands, expected, strict=True):
         assert re.match(pattern, command), command

@@ -80,8 +80,8 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
         if kind == "tagging":
             assert len(prediction["tags"]) == len(record["words"]), "no word without a tag"
         if kind == "span":
-            found = record["context"][prediction["start"] : prediction["end"]]
-            assert found == prediction["text"]
+            span = record["context"][prediction["start"] : prediction["end"]]
+            assert span == prediction["text"]
         if kind == "choice":
             assert sum(prediction["probabilities"]) == pytest.approx(1)
     for size in (1, 2):

@@ -115,14 +115,14 @@ def test_a_stage_that_resumes_says_so(tmp_path: Path) -> None:
 def test_a_changed_or_missing_file_is_found_by_verify(tmp_path: Path) -> None:
     root = Folder.at(tmp_path)
     build(chain(), root)
-    found = artifacts.all_of(root, "a")[0]
-    found.verify()
-    found.folder.write_bytes("data", b"other")
+    artifact = artifacts.all_of(root, "a")[0]
+    artifact.verify()
+    artifact.folder.write_bytes("data", b"other")
     with pytest.raises(DataError, match="data has changed since it was written"):
-        found.verify()
-    found.folder.remove("data")
+        artifact.verify()
+    artifact.folder.remove("data")
     with pytest.raises(DataError, match="is missing"):
-        found.verify()
+        artifact.verify()
 
 
 def test_a_torn_record_is_an_error_and_not_a_rebuild_in_silence(tmp_path: Path) -> None:

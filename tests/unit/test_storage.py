@@ -5,29 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder, explained, find_files
-from tests.conftest import s3_bucket
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    """A bucket of a moto server on loopback, reached as any S3 is."""
-    with s3_bucket("rungwise-test") as uri:
-        yield uri
-
-
-@pytest.fixture(params=["local", "s3"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
-    if request.param == "local":
-        return Folder.at(tmp_path / "root")
-    bucket = request.getfixturevalue("bucket")
-    return Folder.at(f"{bucket}/{request.node.name.replace('[', '-').rstrip(']')}")
 
 
 def test_what_is_written_is_read_listed_and_removed(folder: Folder) -> None:

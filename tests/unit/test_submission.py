@@ -22,6 +22,8 @@ from rungwise.cluster import registry
 from rungwise.cluster.description import Scaling
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import UserError
+from rungwise.core.stage import StageType
+from rungwise.core.summary import Summary
 from rungwise.submission import follow, jobs, resources
 from rungwise.submission.connection import Server, connect, server
 from rungwise.submission.packing import MOST_BYTES, package_bytes, package_uri, packed
@@ -77,9 +79,9 @@ def test_what_is_listed_is_what_ray_packs_to_the_byte(
         )
         with zipfile.ZipFile(package) as made:
             expected = {row.filename: row.file_size for row in made.infolist()}
-        found = packed(top)
-        assert {each.path: each.size_bytes for each in found} == expected
-        assert package_bytes(found) == package.stat().st_size
+        listed = packed(top)
+        assert {each.path: each.size_bytes for each in listed} == expected
+        assert package_bytes(listed) == package.stat().st_size
 
 
 def _try(make: Any, path: Path) -> None:
@@ -288,7 +290,7 @@ def test_an_address_that_is_given_wins_and_a_known_cluster_brings_its_token(
     token.write_text("of-the-other")
     registry.save(
         registry.RegisteredCluster(
-            "local", "http://127.0.0.1:1", "127.0.0.2:6379", str(token), None, None, "/r", ()
+            "local", "http://127.0.0.1:1", "127.0.0.2:6379", str(token), "", None, "/r", ()
         )
     )
     assert server(None, None).address == cluster.address  # the environment's
@@ -405,7 +407,7 @@ def test_room_is_counted_machine_by_machine(
     now: int,
     at_most: int,
 ) -> None:
-    (demand,) = resources.demands(ComputeConfig(**compute), ["corpus", "pretrain"])
+    (demand,) = resources.demands(ComputeConfig(**compute), {"corpus": 1, "pretrain": 1})
     there = resources.machines(nodes, _groups(**scaling) if scaling else None)
     assert resources.room(demand, there) == resources.Room(now, at_most)
 
@@ -414,7 +416,7 @@ def test_more_than_can_ever_be_there_names_what_to_lower() -> None:
     there = resources.machines([_node(CPU=2)], _groups(gpu=(2, 4)))
 
     def check(**compute: Any) -> resources.Room:
-        (demand,) = resources.demands(ComputeConfig(**compute), ["pretrain"])
+        (demand,) = resources.demands(ComputeConfig(**compute), {"pretrain": 1})
         return resources.check(demand, there)
 
     with pytest.raises(UserError, match=r"room for 8 once all that may come \(2\) are there"):
@@ -426,19 +428,39 @@ def test_more_than_can_ever_be_there_names_what_to_lower() -> None:
 
 def test_the_price_is_of_the_machines_that_a_group_needs() -> None:
     there = resources.machines([_node(CPU=2)], _groups(gpu=(3, 4)))
-    (demand,) = resources.demands(ComputeConfig(num_workers=5, gpus_per_worker=1), ["pretrain"])
+    (demand,) = resources.demands(ComputeConfig(num_workers=5, gpus_per_worker=1), {"pretrain": 1})
     assert resources.prices(demand, there) == [("gpu", 2, 20.0)]
-    (demand,) = resources.demands(ComputeConfig(num_workers=50, gpus_per_worker=1), ["pretrain"])
+    (demand,) = resources.demands(ComputeConfig(num_workers=50, gpus_per_worker=1), {"pretrain": 1})
     assert resources.prices(demand, there) == []
 
 
 def test_what_each_workflow_asks_for_follows_from_its_stages() -> None:
     compute = ComputeConfig(num_workers=3, gpus_per_trial=0.5, max_concurrent_trials=4)
-    training, trial = resources.demands(compute, ["corpus", "pretrain", "sweep", "evaluate"])
+    stages = {"corpus": 1, "pretrain": 1, "sweep": 1, "evaluate": 1}
+    training, trial = resources.demands(compute, stages)
     assert (training.wanted, dict(training.resources)) == (3, {"CPU": 1.0})
     assert (trial.wanted, trial.fewest, dict(trial.resources)) == (4, 1, {"CPU": 1.0, "GPU": 0.5})
-    (task,) = resources.demands(compute, ["corpus", "instances"])
+    (task,) = resources.demands(compute, {"corpus": 1, "instances": 1})
     assert (task.wanted, dict(task.resources)) == (1, {"CPU": 1.0})
+
+
+@pytest.mark.parametrize(("at_once", "workers", "trials"), [(1, 3, 4), (2, 6, 8), (9, 6, 12)])
+def test_stages_side_by_side_want_room_for_each(at_once: int, workers: int, trials: int) -> None:
+    compute = ComputeConfig(num_workers=3, max_concurrent_trials=4, max_concurrent_stages=at_once)
+    stages = {"pretrain": 2, "sweep": 3, "evaluate": 1}
+    training, trial = resources.demands(compute, stages)
+    assert (training.wanted, trial.wanted) == (workers, trials)
+    assert (training.fewest, trial.fewest) == (3, 1)  # with room for one, they take turns
+    (evaluation,) = resources.demands(compute, {"evaluate": 2})
+    assert evaluation.wanted == min(at_once, 2)
+
+
+def test_only_stages_that_do_not_need_each_other_are_counted_side_by_side() -> None:
+    pretrain = StageType("pretrain", 1, lambda *_: Summary(headline=""), Summary)
+    first, second = (pretrain.stage(ComputeConfig(num_workers=number)) for number in (1, 2))
+    continued = pretrain.stage(ComputeConfig(), {"initial": first})
+    assert resources.side_by_side([first, continued]) == {"pretrain": 1}
+    assert resources.side_by_side([first, second, continued]) == {"pretrain": 2}
 
 
 @given(cuts=st.lists(st.integers(0, 200), max_size=4), length=st.integers(0, 200))

@@ -22,10 +22,10 @@ def runs(uri: str) -> dict[str, object]:
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("test")
     assert experiment is not None
-    found = client.search_runs([experiment.experiment_id])
-    keys = [run.data.tags[KEY_TAG] for run in found]
+    stored = client.search_runs([experiment.experiment_id])
+    keys = [run.data.tags[KEY_TAG] for run in stored]
     assert len(keys) == len(set(keys)), "a run is doubled"
-    return dict(zip(keys, found, strict=True))
+    return dict(zip(keys, stored, strict=True))
 
 
 def points(uri: str, run: object, name: str) -> list[tuple[int, float]]:
@@ -43,8 +43,8 @@ def test_runs_are_nested_and_hold_what_was_reported(uri: str, tmp_path: Path) ->
     tracker.artifact("stage", str(tmp_path / "page.html"))
     tracker.close("stage", "FINISHED")
     assert tracker.finish(60) == 0
-    found = runs(uri)
-    child, parent = found["stage"], found["run"]
+    by_key = runs(uri)
+    child, parent = by_key["stage"], by_key["run"]
     assert child.data.tags[PARENT_TAG] == parent.info.run_id
     assert child.info.status == "FINISHED"
     assert parent.info.status == "RUNNING"
@@ -85,9 +85,9 @@ def test_a_server_that_is_away_costs_nothing_and_gets_everything_later(
     with pytest.raises(ConnectionError):
         sync(away, "test", tmp_path / "spool")
     assert sync(uri, "test", tmp_path / "spool") == (1, 0)
-    found = runs(uri)
-    assert points(uri, found["stage"], "loss") == [(step, float(step)) for step in range(10)]
-    assert found["stage"].info.status == "FINISHED"
+    stage = runs(uri)["stage"]
+    assert points(uri, stage, "loss") == [(step, float(step)) for step in range(10)]
+    assert stage.info.status == "FINISHED"
 
 
 def test_what_a_killed_process_left_is_sent_by_the_next_one(uri: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder
 
 _RECORD = "cluster.json"
 HOME_VARIABLE = "RUNGWISE_HOME"
@@ -35,7 +36,7 @@ class RegisteredCluster:
     job_address: str  # http://127.0.0.1:8265
     ray_address: str  # 127.0.0.2:6379
     token_path: str
-    tracking_uri: str | None
+    tracking_uri: str
     prometheus_uri: str | None
     root: str  # where a relative `root` of a recipe lies
     processes: tuple[Process, ...]
@@ -51,9 +52,8 @@ def save(cluster: RegisteredCluster) -> None:
     """Write the record, whole or not at all."""
     folder = clusters_folder() / cluster.name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = folder / f"{_RECORD}.part"
-    part.write_text(json.dumps(dataclasses.asdict(cluster), indent=2) + "\n", "utf-8")
-    part.replace(folder / _RECORD)
+    text = json.dumps(dataclasses.asdict(cluster), indent=2) + "\n"
+    Folder.at(folder).write_bytes(_RECORD, text.encode())
 
 
 def all_clusters() -> list[RegisteredCluster]:

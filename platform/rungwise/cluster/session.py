@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import ray
 
@@ -31,26 +32,24 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
     if ray.is_initialized():
         yield
         return
-    _quiet_loggers()
+    for name in ("ray", "ray.data", "ray.train", "ray.tune"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     variables = {name: os.environ[name] for name in ENVIRONMENT} | _source_path(address)
     variables |= expected_nodes.variables()
-    if address:
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env={"env_vars": variables},
-        )
-    else:
-        ray.init(
-            address="local",
-            num_cpus=num_cpus,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            object_store_memory=compute.object_store_megabytes << 20,
-            runtime_env={"env_vars": variables},
-        )
+    where: dict[str, Any] = {"address": address}
+    if not address:
+        where = {
+            "address": "local",
+            "num_cpus": num_cpus,
+            "include_dashboard": False,
+            "object_store_memory": compute.object_store_megabytes << 20,
+        }
+    ray.init(
+        **where,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        runtime_env={"env_vars": variables},
+    )
     try:
         with _terminated_as_interrupted():
             yield
@@ -97,11 +96,6 @@ def quiet_ray_data() -> None:
     context.execution_options.preserve_order = True
     # At ERROR it prints the traceback of an error that the driver reports in one line.
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-
-
-def _quiet_loggers() -> None:
-    for name in ("ray", "ray.data", "ray.train", "ray.tune"):
-        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 @contextlib.contextmanager

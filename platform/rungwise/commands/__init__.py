@@ -1,5 +1,5 @@
 """The verbs of the command line, one a file.
 
 Each has `add`, which declares its arguments, and the command itself. The help loads them all, so
-they import what they need inside the command.
+what is heavy is imported inside the command.
 """

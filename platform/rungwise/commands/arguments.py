@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from rungwise.submission.connection import Server
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Command: TypeAlias = Callable[[argparse.Namespace], int]
@@ -22,7 +25,12 @@ def add_verb(
 def add_workflow(parser: argparse.ArgumentParser) -> None:
     """Take a workflow, a recipe and its overrides."""
     parser.add_argument("workflow", metavar="WORKFLOW", help="workflows/finetune.py, or finetune")
-    parser.add_argument("config", metavar="CONFIG", help="workflows/configs/quickstart.yaml")
+    add_recipe(parser, help="workflows/configs/quickstart.yaml")
+
+
+def add_recipe(parser: argparse.ArgumentParser, **more: Any) -> None:
+    """Take a recipe, and keys of it with other values; `more` is for argparse."""
+    parser.add_argument("config", metavar="CONFIG", **more)
     add_overrides(parser)
 
 
@@ -31,11 +39,25 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="root=/data/artifacts")
 
 
+def add_job(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Take a job and the cluster that has it."""
+    parser.add_argument("job", metavar="ID", help="an id, or how it begins")
+    add_cluster(parser)
+    return parser
+
+
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Take the cluster that the verb speaks to."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--address", metavar="URL", help="else RAY_API_SERVER_ADDRESS")
     which.add_argument("--name", metavar="CLUSTER", help="one that `rungwise up` started")
+
+
+def chosen_server(options: argparse.Namespace) -> Server:
+    """The job server of that cluster. Raises UserError if none is named anywhere."""
+    from rungwise.submission.connection import server
+
+    return server(options.address, options.name)
 
 
 def add_submission(parser: argparse.ArgumentParser) -> None:

@@ -9,10 +9,14 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from rungwise.commands.arguments import Commands, add_overrides, add_verb
+from rich.console import Console
+from rich.table import Table
+
+from rungwise.commands.arguments import Commands, add_recipe, add_verb
+from rungwise.core.errors import UserError
+from rungwise.core.exit_codes import FAILED, OK
 
 if TYPE_CHECKING:
     from rungwise.core.storage import Folder
@@ -35,17 +39,11 @@ class Finding:
 
 def add(commands: Commands) -> None:
     parser = add_verb(commands, "doctor", doctor, "print versions, resources and what is wrong")
-    parser.add_argument("config", metavar="CONFIG", nargs="?", help="look at this recipe's root")
-    add_overrides(parser)
+    add_recipe(parser, nargs="?", help="look at this recipe's root")
 
 
 def doctor(options: argparse.Namespace) -> int:
     """Print the table; status 1 if something is wrong that a run would fail on."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from rungwise.core.exit_codes import FAILED, OK
-
     findings = list(examine(options.config, options.overrides))
     table = Table(box=None, pad_edge=False)
     for heading in ("", "what", "found", "what to do"):
@@ -62,32 +60,27 @@ def doctor(options: argparse.Namespace) -> int:
 
 def examine(config: str | None, overrides: Sequence[str]) -> Iterator[Finding]:
     """Yield every finding, in the order of the table."""
-    yield _python()
+    from rungwise.pipeline.workflow import places
+
+    fits, version = sys.version_info >= (3, 11), platform.python_version()
+    yield _checked(fits, "Python", version, "install Python 3.11 or newer, then remove .venv")
     yield from _packages()
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    yield Finding(
-        "CPUs",
-        str(cpus),
-        "ok" if cpus >= 2 else "look",
-        "" if cpus >= 2 else "set compute.num_workers=1",
-    )
+    yield _checked(cpus >= 2, "CPUs", str(cpus), "set compute.num_workers=1", "look")
     yield _memory()
     yield _gpu()
-    root, uri = _places(config, overrides)
+    root, uri = places(config, overrides)
     yield _disk(root)
     yield _tracking(uri)
-    yield _cluster()
+    address = os.environ.get("RAY_ADDRESS")
+    here = "starts on this machine, closed by a token"
+    yield Finding("Ray", f"joins {address} (RAY_ADDRESS)" if address else here)
 
 
-def _python() -> Finding:
-    version = platform.python_version()
-    fits = sys.version_info >= (3, 11)
-    return Finding(
-        "Python",
-        version,
-        "ok" if fits else "wrong",
-        "" if fits else "install Python 3.11 or newer, then remove .venv",
-    )
+def _checked(
+    fits: bool, what: str, value: str, remedy: str, state: Literal["look", "wrong"] = "wrong"
+) -> Finding:
+    return Finding(what, value) if fits else Finding(what, value, state, remedy)
 
 
 def _packages() -> Iterator[Finding]:
@@ -119,9 +112,8 @@ def _memory() -> Finding:
     memory = psutil.virtual_memory()
     available = memory.available / 2**30
     room = f"{available:.1f} GiB available of {memory.total / 2**30:.1f}"
-    if available >= _MEMORY_GIB:
-        return Finding("memory", room)
-    return Finding("memory", room, "look", f"the quickstart may take {_MEMORY_GIB:.0f} GiB")
+    remedy = f"the quickstart may take {_MEMORY_GIB:.0f} GiB"
+    return _checked(available >= _MEMORY_GIB, "memory", room, remedy, "look")
 
 
 def _gpu() -> Finding:
@@ -133,39 +125,20 @@ def _gpu() -> Finding:
     return Finding("GPU", ", ".join(names), remedy="set compute.gpus_per_worker=1 to use them")
 
 
-def _places(config: str | None, overrides: Sequence[str]) -> tuple[Folder, str]:
-    from rungwise.core.storage import Folder
-    from rungwise.core.tracking import default_uri
-
-    if config is None:
-        root = Folder.at("artifacts")
-        return root, default_uri(root, os.environ.get("MLFLOW_TRACKING_URI"))
-    from rungwise.pipeline.workflow import load_recipe, root_folder, tracking_uri
-
-    recipe = load_recipe(config, overrides)
-    root = root_folder(recipe.root)
-    return root, tracking_uri(recipe, root)
-
-
 def _disk(root: Folder) -> Finding:
-    from rungwise.core.errors import UserError
-
     if root.remote:
         try:
             root.check_writable("root")
         except UserError as error:
             return Finding("root", root.uri, "wrong", str(error))
         return Finding("root", root.uri)
-    place = Path(root.uri)
-    while not place.exists():
-        place = place.parent
+    place = root.existing()
     free = shutil.disk_usage(place).free / 2**30
     room = f"{root.uri}, {free:.1f} GiB free"
     if not os.access(place, os.W_OK):
         return Finding("root", room, "wrong", "not writable; set another root")
-    if free < _DISK_GIB:
-        return Finding("root", room, "look", f"less than {_DISK_GIB:.0f} GiB; free some space")
-    return Finding("root", room)
+    remedy = f"less than {_DISK_GIB:.0f} GiB; free some space"
+    return _checked(free >= _DISK_GIB, "root", room, remedy, "look")
 
 
 def _tracking(uri: str) -> Finding:
@@ -187,10 +160,3 @@ def _tracking(uri: str) -> Finding:
             "wrong",
             "start the server, or unset MLFLOW_TRACKING_URI to use SQLite",
         )
-
-
-def _cluster() -> Finding:
-    address = os.environ.get("RAY_ADDRESS")
-    if address:
-        return Finding("Ray", f"joins {address} (RAY_ADDRESS)")
-    return Finding("Ray", "starts on this machine, closed by a token")

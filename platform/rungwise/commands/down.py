@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from rich.console import Console
+
 from rungwise.commands.arguments import Commands, add_verb
+from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
@@ -13,6 +16,7 @@ def add(commands: Commands) -> None:
 
 
 def down(options: argparse.Namespace) -> int:
-    from rungwise.cluster.local.down import down_command
+    from rungwise.cluster.local import down
 
-    return down_command(options.name)
+    down.down(options.name, Console())
+    return OK

@@ -3,48 +3,37 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rungwise.commands.arguments import Commands, add_overrides, add_verb
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from rungwise.commands.arguments import Commands, add_recipe, add_verb
+from rungwise.core.errors import UserError
+from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(
-        commands,
-        "dry-run",
-        dry_run,
-        "print parameters, memory, time and cost, before anything is spent",
-    )
-    parser.add_argument("config", metavar="CONFIG")
+    help_text = "print parameters, memory, time and cost, before anything is spent"
+    parser = add_verb(commands, "dry-run", dry_run, help_text)
+    add_recipe(parser)
     parser.add_argument(
         "--tokens-per-second", type=float, help="of the whole run, where it is known"
     )
-    add_overrides(parser)
 
 
 def dry_run(options: argparse.Namespace) -> int:
     """Print the estimate. Instances that are built are measured; else rows count as full."""
-    from rich.console import Console
-    from rich.markup import escape
-
     from rungwise.core import artifact as artifacts
-    from rungwise.core.artifact import Artifact
-    from rungwise.core.errors import UserError
-    from rungwise.core.exit_codes import OK
-    from rungwise.pipeline.recipe import check_training, planned_vocab_size, pretrain_stages
+    from rungwise.pipeline.recipe import planned_vocab_size, pretrain_stages, training
     from rungwise.pipeline.workflow import load_recipe, root_folder
     from rungwise.pretraining import estimate
-    from rungwise.pretraining.config import PretrainStageConfig
     from rungwise.pretraining.estimate import Measures
     from rungwise.training.curriculum import READ_BY_NAME
 
     recipe = load_recipe(options.config, options.overrides)
-    check_training(recipe)
-    assert recipe.model
-    assert recipe.pretrain
+    settings = training(recipe)
     console = Console()
     try:
         stages = pretrain_stages(recipe)
@@ -53,21 +42,16 @@ def dry_run(options: argparse.Namespace) -> int:
         console.print(f"[yellow]the corpus cannot be read: {escape(str(error))}[/]")
         stages = {}
     root = root_folder(recipe.root)
-    built: dict[str, Artifact | None] = dict.fromkeys(READ_BY_NAME)
-    for name in stages.keys() & built.keys():
-        folder = artifacts.folder_of(root, name, recipe.name, stages[name].fingerprint)
-        built[name] = artifacts.load(folder)
-    measures = [
-        Measures.planned(settings, planned_vocab_size(recipe))
-        if artifact is None
-        else Measures.of(artifact)
-        for settings, artifact in (
-            (recipe.instances, built["instances"]),
-            (recipe.longer_instances, built["longer_instances"]),
-        )
-        if settings is not None
-    ]
-    settings = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
+    measures = []
+    for name, config in zip(READ_BY_NAME, (recipe.instances, recipe.longer_instances), strict=True):
+        built = None
+        if name in stages:
+            fingerprint = stages[name].fingerprint
+            built = artifacts.load(artifacts.folder_of(root, name, recipe.name, fingerprint))
+        if built is not None:
+            measures.append(Measures.of(built))
+        elif config is not None:
+            measures.append(Measures.planned(config, planned_vocab_size(recipe)))
     estimated = estimate.dry_run(
         settings, measures, recipe.compute, tokens_per_second=options.tokens_per_second
     )
@@ -76,8 +60,6 @@ def dry_run(options: argparse.Namespace) -> int:
 
 
 def _show(estimated: dict[str, Any], built: bool, console: Console) -> None:
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, show_header=False)
     accumulated = (
         f"{estimated['micro_batch_size']} x {estimated['accumulation']} x {estimated['workers']}"

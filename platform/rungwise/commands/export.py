@@ -12,7 +12,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from rungwise.commands.arguments import Commands, add_overrides, add_verb
+from rungwise.core.errors import UserError
+from rungwise.core.exit_codes import OK
 
 if TYPE_CHECKING:
     from rungwise.core.artifact import Artifact
@@ -20,12 +24,8 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(
-        commands,
-        "export",
-        export,
-        "write a pretrained model in the format of Hugging Face transformers",
-    )
+    help_text = "write a pretrained model in the format of Hugging Face transformers"
+    parser = add_verb(commands, "export", export, help_text)
     parser.add_argument(
         "model", metavar="MODEL", help="a recipe, or artifacts/pretrain, or one in it; s3:// too"
     )
@@ -35,9 +35,6 @@ def add(commands: Commands) -> None:
 
 def export(options: argparse.Namespace) -> int:
     """Write the four files to a folder or s3:// URL, and say how they are loaded."""
-    from rich.console import Console
-
-    from rungwise.core.exit_codes import OK
     from rungwise.core.storage import Folder
     from rungwise.pipeline.loading import find_pretrain
     from rungwise.serving.hugging_face.names import FILES
@@ -64,7 +61,6 @@ def write(pretrain: Artifact, to: Folder) -> str:
     """
     from rungwise import tokenizer as tokenizers
     from rungwise.core.artifact import find_input
-    from rungwise.core.errors import UserError
     from rungwise.pretraining.pretrained import config_of, load_module
     from rungwise.serving import hugging_face
     from rungwise.serving.hugging_face.names import AUTO_CLASSES, CONFIG, FILES

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from rich.console import Console
+
 from rungwise.commands.arguments import Commands, add_verb
+from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
@@ -17,17 +20,10 @@ def add(commands: Commands) -> None:
 
 
 def inspect(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    from rungwise.core.exit_codes import OK
     from rungwise.instances import inspection
 
+    instances = inspection.find(options.instances)
     inspection.inspect(
-        inspection.find(options.instances),
-        options.split,
-        options.index,
-        options.epoch,
-        options.seed,
-        Console(),
+        instances, options.split, options.index, options.epoch, options.seed, Console()
     )
     return OK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rungwise.commands.arguments import Commands, add_cluster, add_verb
+from rungwise.commands.arguments import Commands, add_cluster, add_verb, chosen_server
 
 
 def add(commands: Commands) -> None:
@@ -12,7 +12,6 @@ def add(commands: Commands) -> None:
 
 
 def jobs(options: argparse.Namespace) -> int:
-    from rungwise.submission.connection import server
     from rungwise.submission.jobs import jobs_command
 
-    return jobs_command(server(options.address, options.name))
+    return jobs_command(chosen_server(options))

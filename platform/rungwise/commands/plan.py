@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 
+from rich.console import Console
+from rich.table import Table
+
 from rungwise.commands.arguments import Commands, add_verb, add_workflow
+from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
@@ -19,13 +23,6 @@ def add(commands: Commands) -> None:
 
 def plan(options: argparse.Namespace) -> int:
     """Print it; nothing is run or written."""
-    from rungwise.cluster.environment import set_environment
-
-    set_environment()
-    from rich.console import Console
-    from rich.table import Table
-
-    from rungwise.core.exit_codes import OK
     from rungwise.pipeline import workflow
     from rungwise.pipeline.reference import resolved
 

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from rungwise.commands.arguments import Commands, add_verb, at_least_one
+from rungwise.core.errors import DataError, UserError
+from rungwise.core.exit_codes import OK
 
 if TYPE_CHECKING:
     from rungwise.serving.predictor import Predictor
@@ -39,7 +41,6 @@ def add(commands: Commands) -> None:
 
 def predict(options: argparse.Namespace) -> int:
     """Read the input line by line and write the answers ("-" is standard input and output)."""
-    from rungwise.core.exit_codes import OK
     from rungwise.pipeline.loading import find_predictor
     from rungwise.tasks.unlabelled import read_lines
 
@@ -68,7 +69,6 @@ def answers(predictor: Predictor, examples: Iterable[Example], batch_size: int) 
 
 
 def _format_of(source: str) -> Format:
-    from rungwise.core.errors import UserError
     from rungwise.tasks.unlabelled import SUFFIXES
 
     suffix = Path(source).suffix.lower()
@@ -81,8 +81,6 @@ def _format_of(source: str) -> Format:
 
 
 def _opened(source: str, stack: ExitStack) -> Iterable[str]:
-    from rungwise.core.errors import DataError
-
     if source == "-":
         return sys.stdin
     try:
@@ -94,8 +92,6 @@ def _opened(source: str, stack: ExitStack) -> Iterable[str]:
 @contextmanager
 def _whole_or_nothing(to: str) -> Iterator[TextIO]:
     """Open standard output, or a file that has its name only when everything is in it."""
-    from rungwise.core.errors import UserError
-
     if to == "-":
         yield sys.stdout
         return

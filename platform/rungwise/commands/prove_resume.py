@@ -8,30 +8,25 @@ from __future__ import annotations
 import argparse
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rungwise.commands.arguments import Commands, add_overrides, add_verb, at_least_one
+from rich.console import Console
+from rich.table import Table
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+from rungwise.commands.arguments import Commands, add_recipe, add_verb, at_least_one
+from rungwise.core.exit_codes import FAILED, OK
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(
-        commands,
-        "prove-resume",
-        prove_resume,
-        "kill a run, resume it elsewhere, print a certificate",
-    )
-    parser.add_argument("config", metavar="CONFIG")
+    help_text = "kill a run, resume it elsewhere, print a certificate"
+    parser = add_verb(commands, "prove-resume", prove_resume, help_text)
+    add_recipe(parser)
     parser.add_argument(
         "--workers-after",
         type=at_least_one,
         metavar="N",
         help="workers after the kill; by default one less than before, or two after one",
     )
-    add_overrides(parser)
 
 
 def prove_resume(options: argparse.Namespace) -> int:
@@ -39,23 +34,14 @@ def prove_resume(options: argparse.Namespace) -> int:
 
     It is written below the recipe's root, in `proof/`. Returns 0 if the runs agree, else 1.
     """
-    from rungwise.cluster.environment import set_environment
-
-    set_environment()
-    from rich.console import Console
-
     from rungwise.core.config import fingerprint
-    from rungwise.core.errors import ConfigError
-    from rungwise.core.exit_codes import FAILED, OK
     from rungwise.pipeline import workflow
-    from rungwise.pipeline.recipe import instances_stages
-    from rungwise.pretraining.config import PretrainStageConfig, by_gradient
+    from rungwise.pipeline.recipe import instances_stages, training
+    from rungwise.pretraining.config import by_gradient
     from rungwise.pretraining.resume_proof import CERTIFICATE, prove_resume
 
     recipe = workflow.load_recipe(options.config, options.overrides)
-    if recipe.model is None or recipe.pretrain is None:
-        raise ConfigError("prove-resume needs the blocks model and pretrain in the config")
-    settings = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
+    settings = training(recipe)
     by_gradient(settings.pretrain, "steps")
     console = Console()
     built = workflow.run(lambda recipe: list(instances_stages(recipe).values()), recipe, console)
@@ -75,8 +61,6 @@ def prove_resume(options: argparse.Namespace) -> int:
 
 
 def _show(certificate: dict[str, Any], console: Console) -> None:
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, show_header=False)
     workers = certificate["workers"]
     for name, value in (
@@ -112,8 +96,6 @@ def _show(certificate: dict[str, Any], console: Console) -> None:
 
 def _steps_that_matter(certificate: dict[str, Any]) -> Table:
     """Tabulate the first and last step, those around the kill, and where the runs differ most."""
-    from rich.table import Table
-
     from rungwise.pretraining.resume_proof import relative_difference
 
     hashes = {step: (one, other) for step, one, other in certificate["data_hash_by_step"]}

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import argparse
 
-from rungwise.commands.arguments import Commands, add_cluster, add_submission, add_verb
+from rungwise.commands.arguments import Commands, add_job, add_submission, add_verb, chosen_server
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(
-        commands, "resume", resume, "submit a job that ended again, from its checkpoints"
-    )
-    parser.add_argument("job", metavar="ID", help="an id, or how it begins")
-    add_submission(parser)
-    add_cluster(parser)
+    help_text = "submit a job that ended again, from its checkpoints"
+    add_submission(add_job(add_verb(commands, "resume", resume, help_text)))
 
 
 def resume(options: argparse.Namespace) -> int:
-    from rungwise.submission.connection import server
     from rungwise.submission.jobs import resume_command
 
-    return resume_command(
-        options.job,
-        server(options.address, options.name),
-        options.working_dir,
-        wait=not options.no_wait,
-    )
+    server = chosen_server(options)
+    return resume_command(options.job, server, options.working_dir, wait=not options.no_wait)

@@ -7,11 +7,14 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Table
+
+from rungwise.cluster.environment import set_environment
 from rungwise.commands.arguments import Commands, add_verb, add_workflow
+from rungwise.core.exit_codes import OK, USER_ERROR, guarded
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from rungwise.pipeline.runner import Outcome
 
 
@@ -21,13 +24,10 @@ def add(commands: Commands) -> None:
 
 def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
     """Run a workflow file with `CONFIG [key=value ...]`; the process's exit status."""
-    from rich.console import Console
-
-    from rungwise.core.exit_codes import OK, USER_ERROR, guarded
-
     if not arguments or arguments[0] in ("-h", "--help"):
         Console(stderr=True).print(f"usage: {workflow} CONFIG [key.path=value ...]", markup=False)
         return OK if arguments else USER_ERROR
+    set_environment()
     options = argparse.Namespace(
         workflow=workflow, config=arguments[0], overrides=list(arguments[1:])
     )
@@ -36,12 +36,6 @@ def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Build what is missing, then print what there is."""
-    from rungwise.cluster.environment import set_environment
-
-    set_environment()
-    from rich.console import Console
-
-    from rungwise.core.exit_codes import OK
     from rungwise.pipeline import workflow
 
     recipe = workflow.load_recipe(options.config, options.overrides)
@@ -53,8 +47,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print_outcome(outcome: Outcome, uri: str, recipe: str, console: Console) -> None:
-    from rich.table import Table
-
     from rungwise.core.tracking import without_password
     from rungwise.report.page import REPORT, ReportSummary
     from rungwise.serving.registry import REGISTER, RegisterSummary

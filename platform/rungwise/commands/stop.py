@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from rungwise.commands.arguments import Commands, add_cluster, add_verb
+from rungwise.commands.arguments import Commands, add_job, add_verb, chosen_server
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "stop", stop, "end a job as Ctrl-C ends a run")
-    parser.add_argument("job", metavar="ID", help="an id, or how it begins")
-    add_cluster(parser)
+    add_job(add_verb(commands, "stop", stop, "end a job as Ctrl-C ends a run"))
 
 
 def stop(options: argparse.Namespace) -> int:
-    from rungwise.submission.connection import server
     from rungwise.submission.jobs import stop_command
 
-    return stop_command(options.job, server(options.address, options.name))
+    return stop_command(options.job, chosen_server(options))

@@ -10,6 +10,7 @@ from rungwise.commands.arguments import (
     add_submission,
     add_verb,
     add_workflow,
+    chosen_server,
 )
 
 
@@ -26,14 +27,13 @@ def add(commands: Commands) -> None:
 
 
 def submit(options: argparse.Namespace) -> int:
-    from rungwise.submission.connection import server
     from rungwise.submission.jobs import submit_command
 
     return submit_command(
         options.workflow,
         options.config,
         options.overrides,
-        server(options.address, options.name),
+        chosen_server(options),
         options.working_dir,
         wait=not options.no_wait,
         any_version=options.ignore_versions,

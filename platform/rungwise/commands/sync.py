@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import argparse
 
-from rungwise.commands.arguments import Commands, add_overrides, add_verb
+from rich.console import Console
+
+from rungwise.commands.arguments import Commands, add_recipe, add_verb
+from rungwise.core.errors import UserError
+from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(
-        commands, "sync", sync, "send what a tracking server missed while it was away"
-    )
-    parser.add_argument("config", metavar="CONFIG")
-    add_overrides(parser)
+    help_text = "send what a tracking server missed while it was away"
+    add_recipe(add_verb(commands, "sync", sync, help_text))
 
 
 def sync(options: argparse.Namespace) -> int:
     """Send every spooled event of a recipe. Raises UserError if the server does not take them."""
-    from rich.console import Console
-
     from rungwise.core import tracking
-    from rungwise.core.errors import UserError
-    from rungwise.core.exit_codes import OK
     from rungwise.pipeline.workflow import load_recipe, root_folder, spool_folder, tracking_uri
 
     recipe = load_recipe(options.config, options.overrides)

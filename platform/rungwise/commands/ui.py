@@ -6,20 +6,19 @@ import argparse
 import os
 import socket
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from rungwise.commands.arguments import Commands, add_overrides, add_verb
+from rich.console import Console
 
-_DEFAULT_ROOT = "artifacts"
+from rungwise.commands.arguments import Commands, add_recipe, add_verb
+from rungwise.core.errors import UserError
 
 
 def add(commands: Commands) -> None:
     parser = add_verb(commands, "ui", ui, "serve the MLflow UI of a recipe's store on loopback")
-    parser.add_argument("config", metavar="CONFIG", nargs="?")
+    add_recipe(parser, nargs="?")
     parser.add_argument("--port", type=int, default=5000)
-    add_overrides(parser)
 
 
 def ui(options: argparse.Namespace) -> NoReturn:
@@ -27,12 +26,10 @@ def ui(options: argparse.Namespace) -> NoReturn:
 
     Raises UserError if there is no such store, or the port is taken.
     """
-    from rich.console import Console
-
-    from rungwise.core.errors import UserError
     from rungwise.core.tracking import artifact_location, without_password
+    from rungwise.pipeline.workflow import places
 
-    uri = _store(options.config, options.overrides)
+    _, uri = places(options.config, options.overrides)
     if not uri.startswith("sqlite:///"):
         raise UserError(
             f"the tracking store is a server: open {without_password(uri)} in a browser"
@@ -50,15 +47,3 @@ def ui(options: argparse.Namespace) -> NoReturn:
     command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     # The server takes this process's place, so that whatever ends the command ends the server.
     os.execve(sys.executable, command, {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"})
-
-
-def _store(config: str | None, overrides: Sequence[str]) -> str:
-    from rungwise.core.storage import Folder
-    from rungwise.core.tracking import default_uri
-
-    if config is None:
-        return default_uri(Folder.at(_DEFAULT_ROOT), os.environ.get("MLFLOW_TRACKING_URI"))
-    from rungwise.pipeline.workflow import load_recipe, root_folder, tracking_uri
-
-    recipe = load_recipe(config, overrides)
-    return tracking_uri(recipe, root_folder(recipe.root))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
+
+from rich.console import Console
 
 from rungwise.commands.arguments import Commands, add_verb
+from rungwise.core.exit_codes import INTERRUPTED, OK
 
 
 def add(commands: Commands) -> None:
@@ -19,16 +23,14 @@ def add(commands: Commands) -> None:
 
 
 def up(options: argparse.Namespace) -> int:
-    from rungwise.cluster.local.up import Wanted, up_command
+    """Start the cluster, or say that it runs already."""
+    from rungwise.cluster.local.up import Wanted, show, up
 
-    return up_command(
-        Wanted(
-            options.name,
-            options.nodes,
-            options.cpus,
-            options.root,
-            options.port,
-            options.mlflow_port,
-            options.prometheus_port,
-        )
-    )
+    wanted = Wanted(**{field.name: getattr(options, field.name) for field in fields(Wanted)})
+    console = Console()
+    try:
+        show(up(wanted, console), console)
+    except KeyboardInterrupt:
+        console.print("interrupted; what had been started has been ended")
+        return INTERRUPTED
+    return OK

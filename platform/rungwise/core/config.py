@@ -163,58 +163,56 @@ def plain(value: Any) -> Any:
 
 
 def _describe(model: type[Config], item: Any) -> str:
-    # Pydantic puts the tag of a union in the path; a reader looks for the key as it is in YAML.
-    location = _yaml_path(model, item["loc"])
+    # A reader looks for the key as it is in YAML; pydantic puts the tag of a union in the path.
+    location, nodes = _walk(model, item["loc"])
     key = ".".join(str(part) for part in location) or "the file"
     if item["type"] == "extra_forbidden":
-        nodes = _nodes_at(model, item["loc"][:-1])
-        for node in nodes:
-            if new := node.renamed.get(str(location[-1])):
-                return f"{key}: this key is called {new} now"
+        last = str(location[-1])
+        nodes = _walk(model, item["loc"][:-1])[1]
+        if new := _renamed(nodes, last):
+            return f"{key}: this key is called {new} now"
         known = sorted({name for node in nodes for name in node.model_fields})
-        near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
-        return f"{key}: unknown key; {hint}"
+        return f"{key}: unknown key; " + (
+            _nearest(last, known) or f"known here: {', '.join(known)}"
+        )
     if item["type"] == "missing":
         return f"{key}: this key is missing"
     if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        nodes = _nodes_at(model, item["loc"])
-        kinds = [str(tag_of(node)) for node in nodes]
         tag = item.get("ctx", {}).get("tag")
-        for node in nodes:
-            if new := node.renamed.get(str(tag)):
-                return f"{key}.kind: {tag} is called {new} now"
-        near = difflib.get_close_matches(str(tag), kinds, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        given = f"found {tag!r}{hint}" if tag is not None else "this key is missing"
-        return f"{key}.kind: expected one of {', '.join(kinds)}; {given}"
+        if new := _renamed(nodes, str(tag)):
+            return f"{key}.kind: {tag} is called {new} now"
+        kinds = [str(tag_of(node)) for node in nodes]
+        given = [f"found {tag!r}", _nearest(str(tag), kinds)] if tag else ["this key is missing"]
+        return f"{key}.kind: expected one of {', '.join(kinds)}; " + "; ".join(filter(None, given))
     message = item["msg"].removeprefix("Value error, ")
     given = "" if item["type"] == "value_error" else f", found {_shorten(item.get('input'))}"
     return f"{key}: {message[0].lower() + message[1:]}{given}"
 
 
-def _yaml_path(model: Any, location: tuple[int | str, ...]) -> list[int | str]:
+def _renamed(nodes: list[type[Config]], name: str) -> str | None:
+    """The name of today of a former key or kind of these blocks."""
+    return next((node.renamed[name] for node in nodes if name in node.renamed), None)
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
+def _walk(
+    model: type[Config], location: tuple[int | str, ...]
+) -> tuple[list[int | str], list[type[Config]]]:
+    """The keys of a location, without the tags of unions, and the blocks that stand there."""
     path: list[int | str] = []
     nodes: list[Any] = [model]
     for part in location:
-        if any(_is_model(node) for node in nodes) and all(
-            part not in node.model_fields for node in nodes if _is_model(node)
-        ):
-            tagged = [node for node in nodes if _is_model(node) and tag_of(node) == part]
-            if tagged:
-                nodes = tagged
-                continue
-        path.append(part)
-        nodes = _children(nodes, part)
-    return path
-
-
-def _nodes_at(model: type[Config], location: tuple[int | str, ...]) -> list[type[Config]]:
-    nodes: list[Any] = [model]
-    for part in location:
         tagged = [node for node in nodes if _is_model(node) and tag_of(node) == part]
-        nodes = tagged or _children(nodes, part)
-    return [node for node in nodes if _is_model(node)]
+        if tagged and len(nodes) > 1:
+            nodes = tagged
+        else:
+            path.append(part)
+            nodes = _children(nodes, part)
+    return path, [node for node in nodes if _is_model(node)]
 
 
 def _children(nodes: list[Any], part: int | str) -> list[Any]:

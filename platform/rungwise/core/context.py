@@ -51,37 +51,22 @@ class Reporter(Protocol):
 
     def progress(self, done: float, total: float, **shown: float | str) -> None:
         """`done` of `total` units; `shown` are a few values for the live line, such as loss."""
-        ...
 
     def metrics(self, values: dict[str, float], step: int, run: str | None = None) -> None:
         """Points of curves. `run` names a nested run (a trial, a seed), None the stage's own."""
-        ...
 
     def nested(self, run: str, params: dict[str, Any], status: str = "RUNNING") -> None:
         """Open (RUNNING) or close (FINISHED, FAILED, KILLED) a nested run with its parameters."""
-        ...
 
     def note(self, message: str) -> None:
         """One line the user should read, such as a loss that starts where it should not."""
-        ...
 
     def flush(self) -> None:
         """Return when all that this process has reported has arrived. Call as the last thing."""
-        ...
 
 
-class SilentReporter:
+class SilentReporter(Reporter):
     """Tells nobody: for tests and for calling a stage as a plain function."""
-
-    def progress(self, done: float, total: float, **shown: float | str) -> None: ...
-
-    def metrics(self, values: dict[str, float], step: int, run: str | None = None) -> None: ...
-
-    def nested(self, run: str, params: dict[str, Any], status: str = "RUNNING") -> None: ...
-
-    def note(self, message: str) -> None: ...
-
-    def flush(self) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,6 @@ import fsspec
 
 from rungwise.core.errors import DataError, UserError
 
-_CHUNK_BYTES = 1 << 20
 # The bytes of one request: enough that its latency does not count.
 _RANGE_BYTES = 8 << 20
 _RANGES_AT_ONCE = 8
@@ -74,14 +73,12 @@ class Folder:
         return f"{self.uri}/{name}"
 
     def exists(self, name: str = "") -> bool:
-        fs, root = self._filesystem()
-        with reached(self.uri):
+        with self._store() as (fs, root):
             return bool(fs.exists(f"{root}/{name}" if name else root))
 
     def size(self, name: str) -> int:
         """Bytes of one file."""
-        fs, root = self._filesystem()
-        with reached(self.uri):
+        with self._store() as (fs, root):
             return int(fs.size(f"{root}/{name}"))
 
     def names(self) -> list[str]:
@@ -90,8 +87,7 @@ class Folder:
 
     def sizes(self) -> dict[str, int]:
         """The bytes of every file below this folder, by relative name, sorted; one listing."""
-        fs, root = self._filesystem()
-        with reached(self.uri):
+        with self._store() as (fs, root):
             if not fs.exists(root):
                 return {}
             root = fs._strip_protocol(root)
@@ -110,8 +106,7 @@ class Folder:
         return self._directly_here("file")
 
     def _directly_here(self, kind: str) -> list[str]:
-        fs, root = self._filesystem()
-        with reached(self.uri):
+        with self._store() as (fs, root):
             if not fs.exists(root):
                 return []
             entries = fs.ls(root, detail=True)
@@ -148,37 +143,30 @@ class Folder:
         can succeed if one of them takes longer than that for its put.
         """
         if not self.remote:
-            return self._create_local(name, data)
-        fs, root = self._filesystem()
-        path = f"{root}/{name}"
-        with reached(self.uri):
-            if fs.exists(path):
+            path = Path(self.uri) / name
+            with explained(self.uri), contextlib.suppress(FileExistsError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("xb") as stream:
+                    stream.write(data)
+                return True
+            return False
+        with self._store() as (fs, root):
+            key = f"{root}/{name}"
+            if fs.exists(key):
                 return False
             try:
-                fs.pipe_file(path, data, mode="create")
+                fs.pipe_file(key, data, mode="create")
                 # The same again, which must be refused: or else the condition was not looked at.
-                fs.pipe_file(path, data, mode="create")
+                fs.pipe_file(key, data, mode="create")
             except OSError as error:
                 if _refused(error):
                     # By us, if the first answer was lost and botocore asked again.
                     return self._holds(name, data)
                 if error.errno != errno.ENOSYS:
                     raise
-                fs.pipe_file(path, data)
+                fs.pipe_file(key, data)
         time.sleep(_SETTLE_SECONDS)
         return self._holds(name, data)
-
-    def _create_local(self, name: str, data: bytes) -> bool:
-        path = Path(self.uri) / name
-        with explained(self.uri):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-            except FileExistsError:
-                return False
-            with open(descriptor, "wb") as stream:
-                stream.write(data)
-        return True
 
     def _holds(self, name: str, data: bytes) -> bool:
         try:
@@ -212,7 +200,7 @@ class Folder:
                 path.unlink(missing_ok=True)
 
     def _upload(self, path: Path, name: str) -> None:
-        fs, root = self._filesystem()
+        fs, root = _filesystem(self.uri)
         try:
             fs.put_file(str(path), f"{root}/{name}")
         except FileNotFoundError:
@@ -225,8 +213,7 @@ class Folder:
         if not self.remote:
             return Path(self.uri) / name
         cache = cache or Path(tempfile.gettempdir()) / f"rungwise-cache-{os.getuid()}"
-        fs, root = self._filesystem()
-        with reached(self.uri):
+        with self._store() as (fs, root):
             before = fs.info(f"{root}/{name}")
         tag = before.get("ETag") or before["size"]
         key = hashlib.sha256(f"{self.uri}/{name}#{tag}".encode()).hexdigest()[:32]
@@ -243,16 +230,15 @@ class Folder:
 
     def remove(self, name: str = "") -> None:
         """Delete one file, or the whole folder; one that does not exist is no error."""
-        fs, root = self._filesystem()
-        path = f"{root}/{name}" if name else root
-        with explained(self.uri):
+        with explained(self.uri), self._store() as (fs, root):
+            path = f"{root}/{name}" if name else root
             if fs.exists(path):
                 fs.rm(path, recursive=True)
 
     def sha256(self, name: str) -> str:
         """Hexadecimal SHA-256 of one file, read in pieces."""
         with reached(self.uri), _open(self.path(name)) as stream:
-            return _sha256_of(stream)
+            return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def check_writable(self, key: str) -> None:
         """Raise UserError, naming the config key `key`, unless a file can be written here."""
@@ -265,19 +251,24 @@ class Folder:
         except Exception as error:
             raise UserError(
                 f"{key}: cannot write to {self.uri} ({error}); choose another {key}"
-            ) from (error)
+            ) from error
 
     def free_bytes(self) -> int | None:
         """Bytes left on the disk of a local folder, None for a remote one."""
         if self.remote:
             return None
-        path = Path(self.uri)
-        while not path.exists():
-            path = path.parent
-        return shutil.disk_usage(path).free
+        return shutil.disk_usage(self.existing()).free
 
-    def _filesystem(self) -> tuple[Any, str]:
-        return _filesystem(self.uri)
+    def existing(self) -> Path:
+        """This local folder, or the nearest above it that exists."""
+        path = Path(self.uri)
+        return next(place for place in (path, *path.parents) if place.exists())
+
+    @contextlib.contextmanager
+    def _store(self) -> Iterator[tuple[Any, str]]:
+        """The file system and this folder's path on it; its silence becomes a UserError."""
+        with reached(self.uri):
+            yield _filesystem(self.uri)
 
 
 @dataclass(frozen=True)
@@ -300,8 +291,8 @@ class SourceFile:
         """A digest of the bytes: SHA-256 for a local file, the store's ETag and size on S3."""
         if self.tag:
             return f"{self.tag}-{self.size_bytes}"
-        with self.open() as stream:
-            return _sha256_of(stream)
+        with _open(self.uri) as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def find_files(pattern: str) -> list[SourceFile]:
@@ -339,7 +330,6 @@ class _Ranges(io.RawIOBase):
     def __init__(self, opened: Any, uri: str) -> None:
         self._opened = opened
         self._uri = uri
-        self._position = 0
 
     def readinto(self, buffer: Any) -> int:
         data = self._fetch(len(buffer))
@@ -351,23 +341,20 @@ class _Ranges(io.RawIOBase):
         return b"".join(iter(lambda: self._fetch(_RANGE_BYTES), b""))
 
     def _fetch(self, most: int) -> bytes:
-        wanted = max(0, min(most, self._opened.size - self._position))
-        data = b""
-        for _ in range(_SHORT_ANSWERS):
-            self._opened.seek(self._position)
-            data = self._opened.read(wanted)
-            if len(data) == wanted:
-                self._position += wanted
-                return data
-        raise _short(self._uri, wanted, len(data))
+        start = self._opened.tell()
+        wanted = max(0, min(most, self._opened.size - start))
+
+        def read() -> bytes:
+            self._opened.seek(start)
+            return self._opened.read(wanted)
+
+        return _whole(read, wanted, self._uri)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._opened.size}
-        self._position = start[whence] + offset
-        return self._position
+        return self._opened.seek(offset, whence)
 
     def tell(self) -> int:
-        return self._position
+        return self._opened.tell()
 
     def readable(self) -> bool:
         return True
@@ -380,7 +367,7 @@ class _Ranges(io.RawIOBase):
         super().close()
 
 
-def _open(uri: str, tag: str = "") -> BinaryIO:
+def _open(uri: str, tag: str = "") -> io.BufferedReader:
     if not is_remote(uri):
         return open(uri.removeprefix("file://"), "rb")
     fs, path = _filesystem(uri)
@@ -398,13 +385,7 @@ def _download(fs: Any, path: str, before: dict[str, Any], target: Path) -> None:
 
     def fetch(start: int) -> None:
         end = min(start + _RANGE_BYTES, size)
-        data = b""
-        for _ in range(_SHORT_ANSWERS):
-            data = fs.cat_file(path, start=start, end=end)
-            if len(data) == end - start:
-                break
-        else:
-            raise _short(path, end - start, len(data))
+        data = _whole(lambda: fs.cat_file(path, start=start, end=end), end - start, path)
         os.pwrite(descriptor, data, start)
 
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -417,9 +398,15 @@ def _download(fs: Any, path: str, before: dict[str, Any], target: Path) -> None:
         raise DataError(f"{path} was replaced while it was read; run again")
 
 
-def _short(uri: str, wanted: int, received: int) -> UserError:
-    return DataError(
-        f"{uri}: asked {_SHORT_ANSWERS} times for {wanted:,} bytes, the store sent {received:,}; "
+def _whole(read: Callable[[], bytes], wanted: int, uri: str) -> bytes:
+    """Read `wanted` bytes, again if fewer arrive. Raises DataError if they never do."""
+    data = b""
+    for _ in range(_SHORT_ANSWERS):
+        data = read()
+        if len(data) == wanted:
+            return data
+    raise DataError(
+        f"{uri}: asked {_SHORT_ANSWERS} times for {wanted:,} bytes, the store sent {len(data):,}; "
         "check the store and whatever stands before it"
     )
 
@@ -525,10 +512,3 @@ def flush_to_disk(path: Path | str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sha256_of(stream: Any) -> str:
-    digest = hashlib.sha256()
-    while chunk := stream.read(_CHUNK_BYTES):
-        digest.update(chunk)
-    return digest.hexdigest()

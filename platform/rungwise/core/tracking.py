@@ -37,6 +37,8 @@ _RETRY_SECONDS = 5.0
 _PARAM_CHARACTERS = 6000  # MLflow's own limit
 _TAG_CHARACTERS = 5000
 _BATCH_POINTS = 1000
+_BATCH_PARAMS = 100
+_NOTHING: Mapping[str, Any] = {}
 
 
 class TrackingConfig(Config):
@@ -91,13 +93,11 @@ class Tracker:
         key: str,
         name: str,
         parent: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        params: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] = _NOTHING,
+        params: Mapping[str, Any] = _NOTHING,
     ) -> None:
         """Start the run called `key`, or continue it if the server has it already."""
-        self._put(
-            op="open", key=key, name=name, parent=parent, tags=tags or {}, params=params or {}
-        )
+        self._put(op="open", key=key, name=name, parent=parent, tags={**tags}, params={**params})
 
     def metrics(self, key: str, values: Mapping[str, float], step: int) -> None:
         self._put(op="metrics", key=key, values=dict(values), step=step)
@@ -145,16 +145,13 @@ class Tracker:
         self._events.put(event)
 
     def _send_all(self) -> None:
-        waiting = _unsent(self._spool)
-        for path, lines in waiting:
-            for event in lines:
-                if not self._deliver(event):
-                    return
+        for path, events in _unsent(self._spool):
+            if not all(self._deliver(event) for event in events):
+                return
             path.unlink(missing_ok=True)
         while (event := self._events.get()) is not None:
-            for ready in self._merged(event):
-                if not self._deliver(ready):
-                    return
+            if not all(self._deliver(ready) for ready in self._merged(event)):
+                return
         self._sent.set()
 
     def _merged(self, event: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -183,9 +180,6 @@ class Tracker:
                 self._sender.send(event)
                 return True
             except Exception as error:
-                if _refused(error):
-                    logger.warning("MLflow refused %s: %s", event["op"], _first_line(error))
-                    return True
                 logger.info("MLflow is away, will try again: %s", _first_line(error))
                 if self._closing.wait(_RETRY_SECONDS):
                     return False
@@ -208,15 +202,13 @@ def sync(uri: str, experiment: str, spool: Path) -> tuple[int, int]:
     sender = _Sender(uri, experiment)
     waiting = _unsent(spool)
     for sent, (path, events) in enumerate(waiting):
-        for event in events:
-            try:
+        try:
+            for event in events:
                 sender.send(event)
-            except Exception as error:
-                if not _refused(error):
-                    raise ConnectionError(
-                        f"{sent} of {len(waiting)} spool files sent; then: {_first_line(error)}"
-                    ) from error
-                logger.warning("MLflow refused %s: %s", event["op"], _first_line(error))
+        except Exception as error:
+            raise ConnectionError(
+                f"{sent} of {len(waiting)} spool files sent; then: {_first_line(error)}"
+            ) from error
         path.unlink(missing_ok=True)
     return len(waiting), len(list(spool.glob("*.jsonl")))
 
@@ -234,20 +226,32 @@ class _Sender:
         self._found_again: set[str] = set()
 
     def send(self, event: dict[str, Any]) -> None:
-        if self._client is None:
-            self._client = self._connect()
+        """Send one event; what the server will never take is logged and left out."""
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            self._send(event)
+        except Exception as error:
+            if not _refused(error):
+                raise
+            logger.warning("MLflow refused %s: %s", event["op"], _first_line(error))
+
+    def _send(self, event: dict[str, Any]) -> None:
         key = event["key"]
         if event["op"] == "open":
             self._open(event)
             return
-        run_id = self.runs.get(key) or self._find(key)
+        run_id = self._run(key)
         if run_id is None:
             raise KeyError(f"no MLflow run has the tag {KEY_TAG}={key}")
         match event["op"]:
             case "metrics":
                 self._metrics(run_id, event)
             case "tags":
-                self._client.log_batch(run_id, tags=_mlflow_tags(event["tags"]))
+                from mlflow.entities import RunTag
+
+                tags = [RunTag(name, text) for name, text in _tag_texts(event["tags"]).items()]
+                self._client.log_batch(run_id, tags=tags)
             case "artifact":
                 self._client.log_artifact(run_id, event["path"], event["folder"] or None)
             case "close":
@@ -261,58 +265,47 @@ class _Sender:
         if self._uri.startswith("sqlite:///"):
             Path(self._uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
         client = MlflowClient(tracking_uri=self._uri)
-        experiment = client.get_experiment_by_name(self._experiment)
-        if experiment is not None:
+        try:
+            location = artifact_location(self._uri)
+            self._experiment_id = client.create_experiment(
+                self._experiment, artifact_location=location, tags=_EXPERIMENT_TAGS
+            )
+        except mlflow.MlflowException:
+            experiment = client.get_experiment_by_name(self._experiment)
+            if experiment is None:
+                raise
             self._experiment_id = experiment.experiment_id
-        else:
-            try:
-                self._experiment_id = client.create_experiment(
-                    self._experiment,
-                    artifact_location=artifact_location(self._uri),
-                    tags=_EXPERIMENT_TAGS,
-                )
-            except mlflow.MlflowException:
-                # Another process made it between the two calls.
-                experiment = client.get_experiment_by_name(self._experiment)
-                if experiment is None:
-                    raise
-                self._experiment_id = experiment.experiment_id
         return client
 
-    def _find(self, key: str) -> str | None:
-        runs = self._client.search_runs(
-            [self._experiment_id], f"tags.`{KEY_TAG}` = '{key}'", max_results=1
-        )
-        if not runs:
-            return None
-        self.runs[key] = runs[0].info.run_id
-        self._found_again.add(runs[0].info.run_id)
-        return runs[0].info.run_id
+    def _run(self, key: str) -> str | None:
+        """The id of a run that was opened here, or before by another process."""
+        if key not in self.runs:
+            query = f"tags.`{KEY_TAG}` = '{key}'"
+            for run in self._client.search_runs([self._experiment_id], query, max_results=1):
+                self.runs[key] = run.info.run_id
+                self._found_again.add(run.info.run_id)
+        return self.runs.get(key)
 
     def _open(self, event: dict[str, Any]) -> None:
         from mlflow.entities import Param
 
-        run_id = self._find(event["key"])
+        self.runs.pop(event["key"], None)  # another driver may have gone on with it since
+        run_id = self._run(event["key"])
         if run_id is None:
             tags = {KEY_TAG: event["key"], **event["tags"]}
             if event["parent"]:
-                parent = self.runs.get(event["parent"]) or self._find(event["parent"])
-                tags[PARENT_TAG] = parent or ""
+                tags[PARENT_TAG] = self._run(event["parent"]) or ""
             run = self._client.create_run(
-                self._experiment_id,
-                start_time=event["time"],
-                tags={name: str(value)[:_TAG_CHARACTERS] for name, value in tags.items()},
-                run_name=event["name"],
+                self._experiment_id, event["time"], _tag_texts(tags), event["name"]
             )
-            run_id = run.info.run_id
-            self.runs[event["key"]] = run_id
+            run_id = self.runs[event["key"]] = run.info.run_id
         else:
             self._client.update_run(run_id, status="RUNNING")
         params = [
             Param(name, _shortened(str(value))) for name, value in sorted(event["params"].items())
         ]
-        for first in range(0, len(params), 100):
-            self._client.log_batch(run_id, params=params[first : first + 100])
+        for first in range(0, len(params), _BATCH_PARAMS):
+            self._client.log_batch(run_id, params=params[first : first + _BATCH_PARAMS])
 
     def _metrics(self, run_id: str, event: dict[str, Any]) -> None:
         from mlflow.entities import Metric
@@ -340,10 +333,8 @@ def _points(event: dict[str, Any]) -> list[tuple[str, float, int, int]]:
     ]
 
 
-def _mlflow_tags(tags: Mapping[str, str]) -> list[Any]:
-    from mlflow.entities import RunTag
-
-    return [RunTag(name, str(value)[:_TAG_CHARACTERS]) for name, value in tags.items()]
+def _tag_texts(tags: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value)[:_TAG_CHARACTERS] for name, value in tags.items()}
 
 
 def _shortened(text: str) -> str:

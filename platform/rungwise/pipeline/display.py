@@ -62,16 +62,16 @@ class Display:
             self._live.stop()
 
     def show(self, name: str, state: str, text: str) -> None:
-        """Set the state of a stage that does not run: cached, waiting or not built."""
+        """Set the state of a stage; the time stops with one that ran."""
         line = self._lines[name]
         if (line.state, line.text) != (state, text):
+            line.seconds = self._seconds(line)
             line.state, line.text = state, text
             self._plain(line)
 
     def start(self, name: str, reason: str) -> None:
-        line = self._lines[name]
-        line.state, line.started, line.text = "running", time.monotonic(), reason
-        self._plain(line)
+        self._lines[name].started = time.monotonic()
+        self.show(name, "running", reason)
 
     def progress(self, name: str, done: float, total: float, shown: dict[str, float | str]) -> None:
         line = self._lines[name]
@@ -81,13 +81,6 @@ class Display:
             line.first_done, line.first_time = done, now
         if self._live is None and now - line.last_plain >= _PLAIN_EVERY_SECONDS:
             self._plain(line)
-
-    def finish(self, name: str, state: str, text: str) -> None:
-        line = self._lines[name]
-        if line.state == "running":
-            line.seconds = time.monotonic() - line.started
-        line.state, line.text = state, text
-        self._plain(line)
 
     def note(self, name: str, message: str) -> None:
         self._notes.append(f"{name}: {message}")
@@ -106,16 +99,12 @@ class Display:
             )
 
     def _seconds(self, line: _Line) -> float:
-        if line.state == "running":
-            return time.monotonic() - line.started
-        return line.seconds
+        return time.monotonic() - line.started if line.state == "running" else line.seconds
 
     def _table(self) -> Table:
         table = Table.grid(padding=(0, 1))
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True, justify="right")
-        table.add_column(no_wrap=True)
+        for justify in ("left", "left", "right", "left"):
+            table.add_column(no_wrap=True, justify=justify)
         table.add_column(overflow="ellipsis", no_wrap=True, ratio=1)
         for line in self._lines.values():
             bar = (

@@ -21,8 +21,15 @@ from rungwise.evaluation.compare import EVALUATE, CompareConfig, EvaluateConfig,
 from rungwise.evaluation.table import TABLE, TableConfig
 from rungwise.finetune import FinetuneConfig, check
 from rungwise.pipeline.continued import continued_stages
-from rungwise.pipeline.recipe import Recipe, TaskEntry, need, planned_vocab_size, pretrain_stages
-from rungwise.pretraining.config import PretrainStageConfig, by_gradient
+from rungwise.pipeline.recipe import (
+    Recipe,
+    TaskEntry,
+    need,
+    planned_vocab_size,
+    pretrain_stages,
+    training,
+)
+from rungwise.pretraining.config import by_gradient
 from rungwise.pretraining.estimate import Measures, dry_run
 from rungwise.serving.registry import REGISTER
 from rungwise.sweep import SWEEP, SweepStageConfig, check_space, upstream_values
@@ -289,8 +296,7 @@ def _matched(variants: dict[str, Recipe]) -> dict[str, Recipe]:
     target = _flops(first)
     matched: dict[str, Recipe] = {}
     for name, adapted in variants.items():
-        assert adapted.pretrain
-        settings = by_gradient(adapted.pretrain, "match_pretraining: flops")
+        settings = by_gradient(training(adapted).pretrain, "match_pretraining: flops")
         steps = max(1, round(settings.steps * target / _flops(adapted)))
         pretrain = settings.model_copy(update={"steps": steps})
         matched[name] = adapted.model_copy(update={"pretrain": pretrain})
@@ -298,15 +304,12 @@ def _matched(variants: dict[str, Recipe]) -> dict[str, Recipe]:
 
 
 def _flops(adapted: Recipe) -> float:
-    assert adapted.model
-    assert adapted.pretrain
-    settings = PretrainStageConfig(model=adapted.model, pretrain=adapted.pretrain)
     measures = [
         Measures.planned(config, planned_vocab_size(adapted))
         for config in (adapted.instances, adapted.longer_instances)
         if config is not None
     ]
-    return dry_run(settings, measures, adapted.compute)["total_flops"]
+    return dry_run(training(adapted), measures, adapted.compute)["total_flops"]
 
 
 def _upstream(recipe: Recipe, adapted: Recipe, variant: str) -> list[Recipe]:
@@ -333,13 +336,11 @@ def _upstream(recipe: Recipe, adapted: Recipe, variant: str) -> list[Recipe]:
 
 def _check_finetune(config: FinetuneConfig, adapted: Recipe, entry: TaskEntry) -> None:
     """Raise ConfigError where the model cannot be used so; what the labels decide comes later."""
-    assert adapted.model
-    assert adapted.pretrain
-    data = entry.data
+    data, trained = entry.data, training(adapted)
     paragraphs = isinstance(data, ParagraphTaskConfig)
     kind = "classification" if paragraphs else data.format.task_kind
     info = TaskInfo(kind, (), pair=True, metric="")
-    check(config, info, adapted.model, adapted.model.objective(adapted.pretrain.objective))
+    check(config, info, trained.model, trained.model.objective(trained.pretrain.objective))
 
 
 def _with_budget(config: TaskConfig, budget: int, task: str) -> TaskConfig:

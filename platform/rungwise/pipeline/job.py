@@ -128,7 +128,7 @@ class Job:
         with explained(self._folder.uri):
             artifact = self._record(summary, time.monotonic() - self._clock)
         self._build.tracker.close(self._key, "FINISHED")
-        self._build.display.finish(self.row.stage.shown, "done", summary.headline)
+        self._build.display.show(self.row.stage.shown, "done", summary.headline)
         return artifact
 
     def end(self, status: str) -> None:

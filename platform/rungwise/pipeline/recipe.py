@@ -87,27 +87,20 @@ class Recipe(Config):
     evaluate: EvaluateConfig | None = None
     registry: RegistryConfig | None = None
 
-    @field_validator("pretrain", mode="after")
+    @field_validator("pretrain", "continued_pretraining", mode="after")
     @classmethod
-    def _names_its_objective(
-        cls, pretrain: PretrainConfig | None, info: ValidationInfo
-    ) -> PretrainConfig | None:
+    def _name_objectives(cls, value: Any, info: ValidationInfo) -> Any:
+        """Give a pretraining that names no objective the first one of the model."""
         model = info.data.get("model")
-        if pretrain is None or model is None or pretrain.objective is not None:
-            return pretrain
-        return with_objective(pretrain, model)
-
-    @field_validator("continued_pretraining", mode="after")
-    @classmethod
-    def _name_their_objectives(
-        cls, steps: dict[str, ContinuedConfig], info: ValidationInfo
-    ) -> dict[str, ContinuedConfig]:
-        model = info.data.get("model")
+        if model is None or value is None:
+            return value
+        if info.field_name == "pretrain":
+            return value if value.objective is not None else with_objective(value, model)
         return {
-            name: step
-            if model is None or step.pretrain.objective is not None
-            else step.model_copy(update={"pretrain": with_objective(step.pretrain, model)})
-            for name, step in steps.items()
+            name: step.model_copy(update={"pretrain": with_objective(step.pretrain, model)})
+            if step.pretrain.objective is None
+            else step
+            for name, step in value.items()
         }
 
     @model_validator(mode="after")
@@ -149,12 +142,9 @@ def tokens_stages(recipe: Recipe, config: TokensConfig) -> dict[str, Stage]:
 
 
 def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
-    """Everything up to pretrain; inputs come first. Raises as `check_training`."""
-    check_training(recipe)
-    assert recipe.model
-    assert recipe.pretrain
-    config = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
-    if recipe.pretrain.reads_tokens:
+    """Everything up to pretrain; inputs come first. Raises as `training` does."""
+    config = training(recipe)
+    if config.pretrain.reads_tokens:
         before = tokens_stages(recipe, TokensConfig())
         read = {"tokens": before["tokens"]}
     else:
@@ -163,9 +153,13 @@ def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
     return before | {"pretrain": PRETRAIN.stage(config, read)}
 
 
-def check_training(recipe: Recipe) -> None:
-    """Raise ConfigError where blocks that training needs are missing or do not go together."""
+def training(recipe: Recipe) -> PretrainStageConfig:
+    """The blocks that training reads.
+
+    Raises ConfigError where one is missing or they do not go together.
+    """
     need(recipe, "trains", "model", "pretrain")
+    assert recipe.model
     assert recipe.pretrain
     both = [each for each in (recipe.instances, recipe.longer_instances) if each is not None]
     if any(tokens_config(each) != tokens_config(both[0]) for each in both):
@@ -178,6 +172,7 @@ def check_training(recipe: Recipe) -> None:
             "longer_instances are what the last pretrain.longer_share of the steps read, but only "
             f"{'the first' if recipe.longer_instances else 'the second'} is set; set both or none"
         )
+    return PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
 
 
 def planned_vocab_size(recipe: Recipe) -> int:

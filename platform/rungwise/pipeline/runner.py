@@ -266,9 +266,7 @@ class _Graph:
             if job := self._running.pop(name, None):
                 job.end("FAILED")
             self._leases.pop(name).release()
-            self._build.display.finish(
-                name, "failed", str(user_error_in(error) or _last_line(error))
-            )
+            self._build.display.show(name, "failed", str(user_error_in(error) or _last_line(error)))
 
 
 def _last_line(error: BaseException) -> str:

@@ -78,6 +78,16 @@ def root_folder(root: str) -> Folder:
     return Folder.at(Path.home() / "rungwise" / path)
 
 
+def places(config: str | None, overrides: Sequence[str]) -> tuple[Folder, str]:
+    """The root and the tracking URI of a recipe's file, or those of a recipe that names neither."""
+    if config is not None:
+        recipe = load_recipe(config, overrides)
+        root = root_folder(recipe.root)
+        return root, tracking_uri(recipe, root)
+    root = Folder.at("artifacts")
+    return root, default_uri(root, os.environ.get("MLFLOW_TRACKING_URI"))
+
+
 def tracking_uri(recipe: Recipe, root: Folder) -> str:
     """Return the recipe's own, else MLFLOW_TRACKING_URI, else SQLite below the root."""
     return recipe.tracking.uri or default_uri(root, os.environ.get("MLFLOW_TRACKING_URI"))

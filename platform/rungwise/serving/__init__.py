@@ -1,1 +1,1 @@
-"""Trained models in use: predictions, the MLflow registry, exchange with Hugging Face."""
+"""Trained models in use: predictions, the MLflow registry, models in Hugging Face's format."""

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
@@ -58,17 +56,6 @@ class Predictor:
             json.loads(folder.read_bytes(DESCRIPTION)),
             load_tensors(folder, WEIGHTS),
             load_tokenizer(folder),
-        )
-
-    @classmethod
-    def load_files(cls, description: str, weights: str, tokenizer: str) -> Predictor:
-        """The same from three paths of this machine, whatever the files are called."""
-        splitter = Tokenizer.from_file(tokenizer)
-        splitter.encode_special_tokens = True
-        return cls(
-            json.loads(Path(description).read_text("utf-8")),
-            safetensors.torch.load_file(weights),
-            splitter,
         )
 
     def __call__(self, examples: Sequence[Example]) -> list[dict[str, Any]]:

@@ -41,6 +41,10 @@ from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.training.checkpoint import MODEL
 
 _EXAMPLES = 2
+_REQUIREMENTS = (
+    *("mlflow", "torch", "tokenizers", "safetensors", "numpy", "pandas", "pydantic", "pyyaml"),
+    *("pyarrow", "fsspec", "scikit-learn"),
+)
 
 
 class RegistryConfig(Config):
@@ -102,20 +106,7 @@ def register_model(
             signature=infer_signature(shown, pd.DataFrame(predictor(examples))),
             input_example=shown,
             pip_requirements=[
-                f"{name}=={version(name).partition('+')[0]}"
-                for name in (
-                    "mlflow",
-                    "torch",
-                    "tokenizers",
-                    "safetensors",
-                    "numpy",
-                    "pandas",
-                    "pydantic",
-                    "pyyaml",
-                    "pyarrow",
-                    "fsspec",
-                    "scikit-learn",
-                )
+                f"{name}=={version(name).partition('+')[0]}" for name in _REQUIREMENTS
             ],
             registered_model_name=config.name,
         )
@@ -131,18 +122,16 @@ def register_model(
     }
     for key, value in tags.items():
         client.set_model_version_tag(config.name, number, key, value)
-    holder = _holder(client, config)
-    takes = True
-    alias = f"alias {config.alias}"
-    if holder is not None and _better(holder, task.fingerprint, score):
-        takes = False
-        alias = f"{config.alias} stays with {holder.version}"
-    if takes:
+    better = _better_holder(client, config, task.fingerprint, score)
+    if better is None:
         client.set_registered_model_alias(config.name, config.alias, number)
+        alias = f"alias {config.alias}"
+    else:
+        alias = f"{config.alias} stays with {better.version}"
     summary = RegisterSummary(
         name=config.name,
         version=number,
-        alias=config.alias if takes else None,
+        alias=None if better else config.alias,
         model_uri=f"models:/{config.name}/{number}",
         tags=tags,
         headline=f"models:/{config.name}/{number}  {alias}",
@@ -177,14 +166,12 @@ def _record(example: Example) -> dict[str, Any]:
             }
 
 
-def _holder(client: Any, config: RegistryConfig) -> Any:
-    """The version that has the alias, or None."""
-    model = client.get_registered_model(config.name)
-    number = model.aliases.get(config.alias)
-    return client.get_model_version(config.name, number) if number else None
-
-
-def _better(holder: Any, task: str, score: float) -> bool:
-    """True if `holder` was scored on the same task and scored higher."""
+def _better_holder(client: Any, config: RegistryConfig, task: str, score: float) -> Any:
+    """The version that has the alias, if it scored higher on the same task; else None."""
+    number = client.get_registered_model(config.name).aliases.get(config.alias)
+    if number is None:
+        return None
+    holder = client.get_model_version(config.name, number)
     same_task = holder.tags.get("rungwise.task") == task
-    return same_task and float(holder.tags.get("rungwise.validation_score", "-1")) > score
+    higher = float(holder.tags.get("rungwise.validation_score", "-1")) > score
+    return holder if same_task and higher else None

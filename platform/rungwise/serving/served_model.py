@@ -7,6 +7,7 @@ tokenizers, neither Ray nor a checkout of this project.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pandas as pd
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
+from rungwise.core.storage import Folder
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.unlabelled import example_of, text_column
 
@@ -22,11 +24,9 @@ class FineTuned(PythonModel):
     """A fine-tuned model with its tokenizer and the names of its labels."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        self._predictor = Predictor.load_files(
-            context.artifacts["description"],
-            context.artifacts["weights"],
-            context.artifacts["tokenizer"],
-        )
+        # MLflow puts the files into one folder and keeps their names.
+        folder = Path(context.artifacts["description"]).parent
+        self._predictor = Predictor.load(Folder.at(folder))
 
     def predict(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -50,18 +50,15 @@ class FineTuned(PythonModel):
                 rows = [next(iter(row.values())) for row in rows]
         else:
             rows = list(model_input)
-        records: list[Mapping[str, Any]] = []
-        for record in rows:
-            if isinstance(record, Mapping):
-                records.append(
-                    {
-                        str(key): value.tolist() if isinstance(value, np.ndarray) else value
-                        for key, value in record.items()
-                    }
-                )
-            else:
-                records.append({text_column(self._predictor.info): str(record)})
-        return records
+        return [
+            {
+                str(key): value.tolist() if isinstance(value, np.ndarray) else value
+                for key, value in record.items()
+            }
+            if isinstance(record, Mapping)
+            else {text_column(self._predictor.info): str(record)}
+            for record in rows
+        ]
 
 
 set_model(FineTuned())

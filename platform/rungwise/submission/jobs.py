@@ -68,8 +68,7 @@ def submit_command(
         "overrides": " ".join(job.overrides),
         "commit": commit(job.folder) or "",
     }
-    environment = {"working_dir": str(job.folder)}
-    job_id = _submit(client, job.recipe.name, job.entrypoint, environment, metadata)
+    job_id = _submit(client, job.entrypoint, {"working_dir": str(job.folder)}, metadata)
     return _after(client, job_id, console, wait)
 
 
@@ -116,16 +115,17 @@ def stop_command(job: str, at: Server) -> int:
     """Stop a job as Ctrl-C stops a run, and return when it has ended."""
     client, console = connect(at), Console()
     details = _find(client, job)
+    job_id = _id(details)
     if details.status.is_terminal():
-        _say(console, f"{_id(details)} has {_ended(details.status)} already")
+        _say(console, f"{job_id} has {_ended(details.status)} already")
         return OK
-    client.stop_job(_id(details))
-    with console.status(f"{escape(_id(details))} closes its runs (at most {_STOP_SECONDS} s)"):
-        while not (details := client.details(_id(details))).status.is_terminal():
+    client.stop_job(job_id)
+    with console.status(f"{escape(job_id)} closes its runs (at most {_STOP_SECONDS} s)"):
+        while not (details := client.details(job_id)).status.is_terminal():
             time.sleep(_POLL_SECONDS)
-    _say(console, f"{_id(details)} has {_ended(details.status)}")
+    _say(console, f"{job_id} has {_ended(details.status)}")
     if details.status is JobStatus.STOPPED:
-        _say(console, f"go on from its checkpoints: rungwise resume {_id(details)}{at.option}")
+        _say(console, f"go on from its checkpoints: rungwise resume {job_id}{at.option}")
     return OK
 
 
@@ -135,45 +135,40 @@ def resume_command(job: str, at: Server, folder: str, *, wait: bool) -> int:
     Raises UserError if it still runs or has succeeded, or if its package is gone from the cluster
     and the folder no longer holds the same files.
     """
-    client, console = connect(at), Console()
+    client = connect(at)
     details = _find(client, job)
+    before = _id(details)
     if not details.status.is_terminal():
         raise UserError(
-            f"{_id(details)} is {details.status.value.lower()}; follow it with: rungwise logs "
-            f"--follow {_id(details)}{at.option}, or end it first: rungwise stop "
-            f"{_id(details)}{at.option}"
+            f"{before} is {details.status.value.lower()}; follow it with: rungwise logs --follow "
+            f"{before}{at.option}, or end it first: rungwise stop {before}{at.option}"
         )
     if details.status is JobStatus.SUCCEEDED:
-        raise UserError(f"{_id(details)} has succeeded: there is nothing left to go on with")
-    metadata = {**(details.metadata or {}), "resumes": _id(details)}
+        raise UserError(f"{before} has succeeded: there is nothing left to go on with")
+    metadata = {**(details.metadata or {}), "resumes": before}
     environment = details.runtime_env or {}
     package = str(environment.get("working_dir", ""))
     if not package:
-        raise UserError(f"{_id(details)} brought no folder along, so it cannot be brought again")
+        raise UserError(f"{before} brought no folder along, so it cannot be brought again")
     if package.startswith("gcs://") and not client.has_package(package):
         top = Path(folder).expanduser().resolve()
         if package_uri(top) != package:
             raise UserError(
-                f"the cluster no longer has the package of {_id(details)}, and {top} holds other "
+                f"the cluster no longer has the package of {before}, and {top} holds other "
                 "files; submit what is there now: rungwise submit "
                 f"{metadata.get('workflow', 'WORKFLOW')} {metadata.get('config', 'CONFIG')} "
                 f"{metadata.get('overrides', '')}".rstrip()
             )
         environment = {**environment, "working_dir": str(top)}
-    job_id = _submit(
-        client, metadata.get("job_name", "job"), details.entrypoint, environment, metadata
-    )
-    return _after(client, job_id, console, wait)
+    job_id = _submit(client, details.entrypoint, environment, metadata)
+    return _after(client, job_id, Console(), wait)
 
 
 def _submit(
-    client: Client,
-    name: str,
-    entrypoint: str,
-    environment: dict[str, Any],
-    metadata: dict[str, str],
+    client: Client, entrypoint: str, environment: dict[str, Any], metadata: dict[str, str]
 ) -> str:
     variables = {**(environment.get("env_vars") or {}), **_VARIABLES}
+    name = metadata.get("job_name", "job")
     return client.submit_job(
         entrypoint=entrypoint,
         submission_id=f"{name[:_LONGEST_NAME]}-{secrets.token_hex(3)}",

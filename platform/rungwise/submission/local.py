@@ -16,6 +16,7 @@ from rungwise.core.storage import find_files, is_remote
 from rungwise.core.tracking import without_password
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.workflow import load_recipe, stages_of
+from rungwise.submission import resources
 from rungwise.submission.upload import Upload
 
 # Keys of a recipe whose values are files, folders and globs.
@@ -53,7 +54,8 @@ def read(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> J
         _inside(top, name, what) for name, what in ((workflow, "WORKFLOW"), (config, "CONFIG"))
     )
     for key, value in parse_overrides(overrides).items():
-        if any(without_password(text) != text for text in _texts(value)):
+        texts = [leaf for _, leaf in _leaves(value) if isinstance(leaf, str)]
+        if any(without_password(text) != text for text in texts):
             raise UserError(
                 f"{key} holds a password, and a job's command line is shown to all who look at the "
                 "cluster; write it in the environment of the cluster instead, such as "
@@ -63,29 +65,24 @@ def read(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> J
     return Job(top, script, recipe_file, tuple(overrides), recipe)
 
 
-def stages(job: Job, notes: list[str]) -> list[str]:
-    """The names of the workflow's stages, built here as the job will build them on the cluster.
+def stages(job: Job, notes: list[str]) -> dict[str, int]:
+    """The workflow's stages by name, and how many of a name can run side by side.
 
-    Building them reads the digests of input files. If one is missing here that the cluster may
-    have, the names are guessed from the recipe, and `notes` says what was not checked. Raises
-    UserError for any other fault.
+    They are built here as the job will build them on the cluster, which reads the digests of input
+    files. If one is missing here that the cluster may have, the names are guessed from the recipe,
+    and `notes` says what was not checked. Raises UserError for any other fault.
     """
     with contextlib.chdir(job.folder):
         elsewhere = [path for path in paths_of(job.recipe) if _elsewhere(path)]
         try:
-            built = stages_of(job.workflow, job.recipe)
+            return resources.side_by_side(stages_of(job.workflow, job.recipe))
         except UserError as error:
             if not any(path in str(error) for path in elsewhere):
                 raise
             notes.append(f"not looked at here, because only the cluster may have it: {error}")
-            blocks = {"pretrain": ("pretrain",), "finetune": ("sweep", "evaluate")}
-            return [
-                name
-                for block, names in blocks.items()
-                if getattr(job.recipe, block) is not None
-                for name in names
-            ]
-    return [stage.name for stage in built]
+    blocks = {"pretrain": ("pretrain",), "finetune": ("sweep", "evaluate")}
+    given = [names for block, names in blocks.items() if getattr(job.recipe, block) is not None]
+    return {name: 1 for names in given for name in names}
 
 
 def check_paths(job: Job, upload: Upload) -> list[str]:
@@ -119,20 +116,22 @@ def check_paths(job: Job, upload: Upload) -> list[str]:
     return apart
 
 
-def paths_of(recipe: Recipe) -> Iterator[str]:
+def paths_of(recipe: Recipe) -> list[str]:
     """Every file, folder and glob that a recipe names."""
-    yield from _paths(recipe.model_dump(mode="json"), key="")
+    leaves = _leaves(recipe.model_dump(mode="json"))
+    return [leaf for key, leaf in leaves if key in _PATH_KEYS and isinstance(leaf, str)]
 
 
-def _paths(value: Any, key: str) -> Iterator[str]:
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """What nested mappings and lists hold in the end, each with the last key above it."""
     if isinstance(value, dict):
         for name, item in value.items():
-            yield from _paths(item, str(name).rpartition(".")[2])
+            yield from _leaves(item, str(name).rpartition(".")[2])
     elif isinstance(value, list):
         for item in value:
-            yield from _paths(item, key)
-    elif isinstance(value, str) and key in _PATH_KEYS:
-        yield value
+            yield from _leaves(item, key)
+    else:
+        yield key, value
 
 
 def _elsewhere(path: str) -> bool:
@@ -152,14 +151,3 @@ def _inside(folder: Path, name: str, what: str) -> str:
             "uploaded; choose the folder that holds it with --working-dir"
         )
     return path.relative_to(folder).as_posix()
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _texts(item)

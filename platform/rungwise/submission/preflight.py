@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import ray
@@ -46,16 +48,7 @@ class Report:
             )
 
 
-class _Head:
-    """Asks the head for its description, once, and only when it is needed."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._answer: probe.Head | None = None
-
-    def __call__(self) -> probe.Head:
-        self._answer = self._answer or probe.ask(self._client)
-        return self._answer
+Ask = Callable[[], probe.Head]
 
 
 def examine(job: local.Job, at: Server, any_version: bool) -> tuple[Client, Report]:
@@ -64,7 +57,7 @@ def examine(job: local.Job, at: Server, any_version: bool) -> tuple[Client, Repo
     Raises UserError at the first fault, those on this machine first. Nothing is uploaded.
     """
     report = Report()
-    names = local.stages(job, report.notes)
+    stages = local.stages(job, report.notes)
     report.row("command", job.entrypoint)
     going = upload.examine(job.folder)
     apart = local.check_paths(job, going)
@@ -75,9 +68,9 @@ def examine(job: local.Job, at: Server, any_version: bool) -> tuple[Client, Repo
     )
     report.row("largest", "\n".join(going.largest))
     client = connect(at)
-    head = _Head(client)
+    head = cache(lambda: probe.ask(client))  # takes seconds, and is not always needed
     _versions(client, report, any_version)
-    machines = _resources(client, job.recipe, names, head, report)
+    machines = _resources(client, job.recipe, stages, head, report)
     several = sum(group.present + group.more for group in machines) > 1
     _root(job.recipe, at, several, head, report)
     if apart and at.known is None:
@@ -115,11 +108,11 @@ def _versions(client: Client, report: Report, any_version: bool) -> None:
 
 
 def _resources(
-    client: Client, recipe: Recipe, names: list[str], head: _Head, report: Report
+    client: Client, recipe: Recipe, stages: Mapping[str, int], head: Ask, report: Report
 ) -> list[resources.MachineGroup]:
     nodes = client.get("/api/v0/nodes?detail=1")["result"]["result"]
     machines = resources.machines(nodes, None)
-    demands = resources.demands(recipe.compute, names)
+    demands = resources.demands(recipe.compute, stages)
     if any(resources.room(demand, machines).now < demand.wanted for demand in demands):
         machines = resources.machines(nodes, head().scaling)
     for demand in demands:
@@ -157,7 +150,7 @@ def _price(
         )
 
 
-def _root(recipe: Recipe, at: Server, several: bool, head: _Head, report: Report) -> None:
+def _root(recipe: Recipe, at: Server, several: bool, head: Ask, report: Report) -> None:
     """Report where artifacts will be stored; UserError if not every machine reaches the place."""
     if is_remote(recipe.root):
         report.row("artifacts", recipe.root)

@@ -31,8 +31,8 @@ _CODE = f"""
 import json, os
 path = os.environ.get({MACHINE_VARIABLE!r}, {str(MACHINE_FILE)!r})
 machine = json.load(open(path)) if os.path.exists(path) else {{}}
-found = {{"scaling": machine.get("scaling"), "root": os.environ.get({ROOT_VARIABLE!r})}}
-print({_MARK!r} + json.dumps(found))
+head = {{"scaling": machine.get("scaling"), "root": os.environ.get({ROOT_VARIABLE!r})}}
+print({_MARK!r} + json.dumps(head))
 """
 
 

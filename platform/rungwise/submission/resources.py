@@ -2,23 +2,25 @@
 
 A worker runs on one machine, so what counts is how many workers fit on each machine, not the sums.
 The tasks of stages ask for a tenth of a CPU, which Ray lends back while they wait, and Train and
-Tune themselves for none; neither is counted. What other jobs use now is free again later.
+Tune themselves for none; neither is counted. What other jobs use now is free again later. Stages
+that run side by side (compute.max_concurrent_stages) want room for each, and wait for one another
+where there is none.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rungwise.cluster.description import Scaling
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import UserError
+from rungwise.core.stage import Stage
 
 _GROUP_LABEL = "ray.io/node-group"
-_TRAINING = ("pretrain",)
-_TRIALS = ("sweep", "evaluate")
 
 
 @dataclass(frozen=True)
@@ -52,25 +54,42 @@ class Room:
     at_most: int
 
 
-def demands(compute: ComputeConfig, stages: Collection[str]) -> list[Demand]:
-    """The resources that the stages of these names ask for."""
+def side_by_side(stages: Sequence[Stage]) -> dict[str, int]:
+    """How many stages of each name there are that do not need each other: as deep in the graph."""
+    depths: dict[str, int] = {}
+    for stage in stages:  # inputs come first
+        above = [depths[source.fingerprint] for source in stage.inputs.values()]
+        depths[stage.fingerprint] = 1 + max(above, default=0)
+    counts = Counter((stage.name, depths[stage.fingerprint]) for stage in stages)
+    return {
+        stage.name: max(count for (name, _), count in counts.items() if name == stage.name)
+        for stage in stages
+    }
+
+
+def demands(compute: ComputeConfig, stages: Mapping[str, int]) -> list[Demand]:
+    """What stages ask for; `stages` has how many of a name can run side by side."""
+
+    def together(name: str) -> int:
+        return min(compute.max_concurrent_stages, stages.get(name, 0))
+
     demands = []
-    if any(name in _TRAINING for name in stages):
+    if training := together("pretrain"):
         demands.append(
             Demand(
                 "a worker of the training",
-                compute.num_workers,
+                training * compute.num_workers,
                 compute.min_workers or compute.num_workers,
                 _of(compute.cpus_per_worker, compute.gpus_per_worker),
                 "compute.num_workers",
                 "compute.cpus_per_worker or compute.gpus_per_worker",
             )
         )
-    if any(name in _TRIALS for name in stages):
+    if trials := together("sweep") * compute.max_concurrent_trials or together("evaluate"):
         demands.append(
             Demand(
                 "a trial",
-                compute.max_concurrent_trials if "sweep" in stages else 1,
+                trials,
                 1,
                 _of(compute.cpus_per_trial, compute.gpus_per_trial),
                 "compute.max_concurrent_trials",
@@ -178,19 +197,17 @@ def _fit(machine: MachineGroup, demand: Demand) -> int:
 
 
 def _kinds(machines: Sequence[MachineGroup]) -> str:
-    rows = {}
+    rows: dict[tuple[str, str], tuple[int, int]] = {}
     for kind in machines:
         if kind.present or kind.more:
             usable = {name: kind.resources.get(name, 0.0) for name in ("GPU", "CPU")}
             now, more = rows.get((kind.group, shown(usable)), (0, 0))
             rows[kind.group, shown(usable)] = (now + kind.present, more + kind.more)
-    return (
-        "; ".join(
-            f"{group} has {now} of {usable}" + (f", {more} more may come" if more else "")
-            for (group, usable), (now, more) in rows.items()
-        )
-        or "it has no machine"
-    )
+    texts = [
+        f"{group} has {now} of {usable}" + (f", {more} more may come" if more else "")
+        for (group, usable), (now, more) in rows.items()
+    ]
+    return "; ".join(texts) or "it has no machine"
 
 
 def _count(value: float, name: str) -> str:

@@ -1,8 +1,8 @@
 """Tokenised text: the ids of documents with the bounds of sentences, in memory and in a file.
 
 A file of a tokens artifact is one Arrow batch with a row a document: its hash, its sentences as
-lists of ids, and where asked for a bit a token where a mask unit begins. It is mapped into memory, so that reading
-a document costs what is touched of it.
+lists of ids, and where asked for a bit a token where a mask unit begins. It is mapped into memory,
+so that reading a document costs what is touched of it.
 
 N tokens, S sentences, D documents
 """

@@ -13,6 +13,7 @@ import yaml
 
 from rungwise.cluster.description import Machine, Scaling
 from rungwise.core.errors import ConfigError
+from rungwise.core.storage import Folder
 
 PROVIDER = "rungwise.cluster.aws.autoscaling_groups.AutoScalingGroups"
 # Keys that Ray requires, though they only concern machines that Ray reaches by SSH.
@@ -38,9 +39,7 @@ def write(machine: Machine, head_instance_id: str, path: Path) -> None:
     assert machine.role == "head"
     assert machine.scaling is not None
     text = yaml.safe_dump(_config(machine, machine.scaling, head_instance_id), sort_keys=False)
-    partial = path.with_name(f"{path.name}.part")
-    partial.write_text(text, "utf-8")
-    partial.replace(path)
+    Folder.at(path.parent).write_bytes(path.name, text.encode())
 
 
 def _config(machine: Machine, scaling: Scaling, head_instance_id: str) -> dict[str, Any]:

@@ -2,13 +2,8 @@
 
 Ray 2.60's autoscaler v2 takes a node provider of its first version through NodeProviderAdapter
 (ray/autoscaler/v2/instance_manager/node_provider.py) and calls, from several threads: a listing in
-each round, a launch of so many machines of a type, and the end of machines by their ids. No machine
-is started from here. AWS starts it from the group's launch template, which Terraform made, so the
-right to start machines is with AWS, and `terraform destroy` finds every one of them.
-
-The head's role needs autoscaling:DescribeAutoScalingGroups (AWS knows no permission on single
-groups for it), and on the groups autoscaling:SetDesiredCapacity and
-autoscaling:TerminateInstanceInAutoScalingGroup. Nothing else.
+each round, a launch of so many machines of a type, and the end of machines by their ids. AWS starts
+the machines; docs/explanations/scaling.md says why, and which rights the head needs.
 
 Ray asks for machines; AWS is told a level. Each request leaves a want, and each machine that
 appears in a group takes one off its oldest want, as Ray matches machines to requests by type alone.

@@ -13,12 +13,16 @@ import socket
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Protocol
+
+from ray.exceptions import RayError
 
 from rungwise.cluster.aws.instance import InstanceMetadata
 from rungwise.cluster.description import Machine
 from rungwise.cluster.ray_start import GCS_PORT
 from rungwise.core.errors import UserError
+from rungwise.ray_private import DrainNodeReason, GcsClient, GcsNodeInfo
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -26,12 +30,6 @@ _INTERRUPTION = "spot/instance-action"
 _REBALANCE = "events/recommendations/rebalance"
 _POLL_SECONDS = 2.0
 _CALL_SECONDS = 10.0
-
-
-class Entries(Protocol):
-    """The metadata service, as far as the watch reads it."""
-
-    def get(self, path: str) -> str | None: ...
 
 
 class Cluster(Protocol):
@@ -59,8 +57,8 @@ def parse(text: str) -> Notice:
 class Watch:
     """Looks for a notice and drains each node of this machine once."""
 
-    def __init__(self, entries: Entries, cluster: Cluster) -> None:
-        self._entries = entries
+    def __init__(self, metadata: InstanceMetadata, cluster: Cluster) -> None:
+        self._metadata = metadata
         self._cluster = cluster
         self._drained: set[str] = set()
         self._rebalance: str | None = None
@@ -70,13 +68,13 @@ class Watch:
 
         Raises OSError if AWS does not answer, RayError or RuntimeError if Ray does not or refuses.
         """
-        rebalance = self._entries.get(_REBALANCE)
+        rebalance = self._metadata.get(_REBALANCE)
         if rebalance is not None and rebalance != self._rebalance:
             _LOGGER.info(
                 "AWS sees a raised risk that it takes this machine back; nothing is drained yet"
             )
         self._rebalance = rebalance
-        text = self._entries.get(_INTERRUPTION)
+        text = self._metadata.get(_INTERRUPTION)
         if text is None:
             return
         notice = parse(text)
@@ -93,8 +91,6 @@ class Watch:
 
 def watch(machine: Machine) -> None:
     """Look every two seconds, for ever. Ray's token is in the unit's environment variables."""
-    from ray.exceptions import RayError
-
     assert machine.head_address is not None
     address = InstanceMetadata().get("local-ipv4")
     if address is None:
@@ -117,13 +113,15 @@ class RayCluster:
     def __init__(self, head: str, address: str) -> None:
         self._head = head
         self._address = address
-        self._client: Any = None
+
+    @cached_property
+    def _client(self) -> GcsClient:
+        # Ray 2.60 does not find every name that the machine finds.
+        return GcsClient(address=f"{socket.gethostbyname(self._head)}:{GCS_PORT}")
 
     def nodes_here(self) -> list[str]:
         """The ids, in hexadecimal, of the living nodes with this machine's address."""
-        from rungwise.ray_private import GcsNodeInfo
-
-        nodes = self._connected().get_all_node_info(
+        nodes = self._client.get_all_node_info(
             timeout=_CALL_SECONDS, state_filter=GcsNodeInfo.GcsNodeState.ALIVE
         )
         return [
@@ -132,9 +130,7 @@ class RayCluster:
 
     def drain(self, node: str, notice: Notice) -> None:
         """Drain `node` until the deadline of `notice`. Raises RuntimeError if Ray refuses."""
-        from rungwise.ray_private import DrainNodeReason
-
-        accepted, why = self._connected().drain_node(
+        accepted, why = self._client.drain_node(
             node,
             DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION"),
             f"AWS announced to {notice.action} the spot instance",
@@ -143,11 +139,3 @@ class RayCluster:
         )
         if not accepted:
             raise RuntimeError(f"Ray refused to drain node {node}: {why}")
-
-    def _connected(self) -> Any:
-        from rungwise.ray_private import GcsClient
-
-        if self._client is None:
-            # Ray 2.60 does not find every name that the machine finds.
-            self._client = GcsClient(address=f"{socket.gethostbyname(self._head)}:{GCS_PORT}")
-        return self._client

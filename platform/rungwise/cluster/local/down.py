@@ -13,16 +13,9 @@ from rungwise.cluster.local import services
 from rungwise.cluster.local.folder import ClusterFolder
 from rungwise.cluster.local.processes import end, running
 from rungwise.cluster.registry import RegisteredCluster
-from rungwise.core.exit_codes import OK
 
 _JOBS_SECONDS = 15.0
 _POLL_SECONDS = 0.5
-
-
-def down_command(name: str | None) -> int:
-    """End the cluster of that name, or the only one; return the exit status."""
-    down(name, Console())
-    return OK
 
 
 def down(name: str | None, console: Console) -> None:
@@ -52,14 +45,13 @@ def down(name: str | None, console: Console) -> None:
 
 def _stop_jobs(cluster: RegisteredCluster) -> int:
     """Stop running jobs so that they close their runs; return how many there were."""
-    token = Path(cluster.token_path)
-    count = 0
+    dashboard, token = cluster.job_address, Path(cluster.token_path)
+    stopped = []
     with contextlib.suppress(OSError, ValueError):
-        left = services.jobs(cluster.job_address, token)
-        count = len(left)
-        for job in left:
-            services.stop_job(cluster.job_address, token, job["submission_id"])
+        stopped = services.jobs(dashboard, token)
+        for job in stopped:
+            services.stop_job(dashboard, token, job["submission_id"])
         deadline = time.monotonic() + _JOBS_SECONDS
-        while services.jobs(cluster.job_address, token) and time.monotonic() < deadline:
+        while services.jobs(dashboard, token) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-    return count
+    return len(stopped)

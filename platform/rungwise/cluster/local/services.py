@@ -5,58 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rungwise.cluster.local.ports import Ports
 from rungwise.cluster.prometheus import configuration
-from rungwise.cluster.ray_start import Node
 from rungwise.core.storage import Folder
 from rungwise.core.tracking import artifact_location, default_uri
 
-OBJECT_STORE_BYTES = 512 << 20
 _ANSWER_SECONDS = 5.0
 _SCRAPE = "10s"
-
-
-def address_of(number: int) -> str:
-    """The address of node 0 (the head), 1, 2 and so on; Ray would replace 127.0.0.1."""
-    return f"127.0.0.{number + 2}"
-
-
-def name_of(number: int) -> str:
-    return f"node-{number + 1}" if number else "head"
-
-
-def ray_node(
-    number: int,
-    head: str,
-    dashboard_port: int,
-    resources: dict[str, float],
-    scratch: Path,
-    ports: Ports,
-) -> Node:
-    """Node `number` of the cluster whose GCS is at `head`."""
-    # Where Ray would take the same port on every node; of all others it asks the machine.
-    more = ["--dashboard-agent-listen-port", str(ports.any())]
-    more += ["--min-worker-port", "0", "--max-worker-port", "0"]
-    if number == 0:
-        more += ["--ray-client-server-port", str(ports.any())]
-    return Node(
-        address=address_of(number),
-        temp_dir=scratch / name_of(number),
-        head=head if number else None,
-        resources=resources,
-        gcs_port=int(head.rpartition(":")[2]),
-        dashboard_port=dashboard_port,
-        metrics_port=ports.any(),
-        object_store_bytes=OBJECT_STORE_BYTES,
-        more=tuple(more),
-    )
 
 
 def mlflow(root: Path, port: int) -> list[str]:
@@ -85,46 +46,34 @@ def prometheus(folder: Path, dashboard: str, token: Path, port: int) -> list[str
     return [*command, f"--web.listen-address=127.0.0.1:{port}"]
 
 
-def answers(url: str) -> bool:
-    """True if a server answers 200 at `url`."""
+def answered(question: Callable[[], object]) -> bool:
+    """True if a question to a service, one of those below, has an answer that is not empty."""
     try:
-        _ask(url)
-    except (OSError, ValueError):
+        return bool(question())
+    except (OSError, ValueError, KeyError, TypeError):
         return False
-    return True
 
 
 def nodes(dashboard: str, token: Path) -> set[str]:
-    """Addresses of the nodes that Ray counts as alive; none while the dashboard is not up."""
-    try:
-        state = json.loads(_ask(f"{dashboard}/api/v0/nodes?limit=1000", token=token))
-        rows = state["data"]["result"]["result"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()
+    """The addresses of the nodes that Ray counts as alive."""
+    state = json.loads(ask(f"{dashboard}/api/v0/nodes?limit=1000", token=token))
+    rows = state["data"]["result"]["result"]
     return {row["node_ip"] for row in rows if row["state"] == "ALIVE"}
-
-
-def takes_jobs(dashboard: str, token: Path) -> bool:
-    """True if the job API answers."""
-    try:
-        jobs(dashboard, token)
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def jobs(dashboard: str, token: Path) -> list[dict[str, Any]]:
     """The submitted jobs that have not ended. Raises OSError or ValueError without an answer."""
-    rows = json.loads(_ask(f"{dashboard}/api/jobs/", token=token))
+    rows = json.loads(ask(f"{dashboard}/api/jobs/", token=token))
     return [row for row in rows if row["submission_id"] and row["status"] in ("PENDING", "RUNNING")]
 
 
 def stop_job(dashboard: str, token: Path, submission_id: str) -> None:
     """Stop a job, which closes its run as with Ctrl-C. Raises OSError if refused."""
-    _ask(f"{dashboard}/api/jobs/{submission_id}/stop", "POST", token)
+    ask(f"{dashboard}/api/jobs/{submission_id}/stop", "POST", token)
 
 
-def _ask(url: str, method: str = "GET", token: Path | None = None) -> bytes:
+def ask(url: str, method: str = "GET", token: Path | None = None) -> bytes:
+    """The body of an answer. Raises OSError unless a server answers 200."""
     request = urllib.request.Request(url, method=method)
     if token is not None:
         request.add_header("Authorization", f"Bearer {token.read_text().strip()}")

@@ -18,16 +18,24 @@ from rich.status import Status
 
 from rungwise.cluster import ray_start, registry
 from rungwise.cluster.local import services
-from rungwise.cluster.local.checks import check_nodes, check_room, local_root
 from rungwise.cluster.local.folder import ClusterFolder
-from rungwise.cluster.local.machine_share import Share, cores, devices, divide
-from rungwise.cluster.local.ports import Ports
+from rungwise.cluster.local.machine import (
+    Ports,
+    Share,
+    address_of,
+    check_nodes,
+    check_room,
+    cores,
+    devices,
+    divide,
+    local_root,
+)
 from rungwise.cluster.local.processes import end, family, marked, running, start
 from rungwise.cluster.registry import RegisteredCluster
 from rungwise.core.errors import UserError
-from rungwise.core.exit_codes import INTERRUPTED, OK
 
 _MLFLOW_PORT, _PROMETHEUS_PORT = 5000, 9090
+_OBJECT_STORE_BYTES = 512 << 20
 _START_SECONDS = 180.0
 _POLL_SECONDS = 0.2
 _LOG_CHARACTERS = 400
@@ -47,17 +55,6 @@ class Wanted:
     prometheus_port: int | None = None
 
 
-def up_command(wanted: Wanted) -> int:
-    """Start the cluster, or say that it runs already; return the exit status."""
-    console = Console()
-    try:
-        show(up(wanted, console), console)
-    except KeyboardInterrupt:
-        console.print("interrupted; what had been started has been ended")
-        return INTERRUPTED
-    return OK
-
-
 def up(wanted: Wanted, console: Console) -> RegisteredCluster:
     """The running cluster of that name, started if there is none.
 
@@ -65,25 +62,23 @@ def up(wanted: Wanted, console: Console) -> RegisteredCluster:
     """
     folder = ClusterFolder(wanted.name)
     with folder.locked():
-        running_cluster = _running_cluster(folder, console)
-        if running_cluster is not None:
-            console.print(f"the cluster {running_cluster.name} runs already")
-            return running_cluster
+        if (cluster := _running_cluster(folder, console)) is not None:
+            console.print(f"the cluster {cluster.name} runs already")
+            return cluster
         check_nodes(wanted.nodes, wanted.cpus)
         root = local_root(wanted.root)
         check_room(wanted.nodes, root)
-        shares = _shares(wanted)
+        shares = divide(wanted.nodes, cores(), devices(), wanted.cpus)
         ports = Ports()
         api_port = _port(ports, wanted.port, ray_start.DASHBOARD_PORT, "--port")
         mlflow_port = _port(ports, wanted.mlflow_port, _MLFLOW_PORT, "--mlflow-port")
         prometheus_port = _port(
             ports, wanted.prometheus_port, _PROMETHEUS_PORT, "--prometheus-port"
         )
-        ray_address = f"{services.address_of(0)}:{ports.near(ray_start.GCS_PORT)}"
         cluster = RegisteredCluster(
             name=wanted.name,
             job_address=f"http://127.0.0.1:{api_port}",
-            ray_address=ray_address,
+            ray_address=f"{address_of(0)}:{ports.near(ray_start.GCS_PORT)}",
             token_path=str(folder.token),
             tracking_uri=f"http://127.0.0.1:{mlflow_port}",
             prometheus_uri=None,
@@ -117,7 +112,6 @@ class _Starting:
         self._scratch = scratch
         self._ports = ports
         self._started: dict[str, psutil.Popen] = {}
-        assert cluster.tracking_uri is not None
         variables = ray_start.environment(
             folder.token,
             **{ray_start.ROOT_VARIABLE: cluster.root},
@@ -134,12 +128,10 @@ class _Starting:
         """Start everything and wait for it. Raises UserError if something ends or stays silent."""
         api, token = self.cluster.job_address, self._folder.token
         tracking = self.cluster.tracking_uri
-        assert tracking is not None
-        self._start("mlflow", services.mlflow(root, int(tracking.rpartition(":")[2])))
+        self._start("mlflow", services.mlflow(root, _port_of(tracking)))
         self._start_node(0, shares[0])
         status.update("waiting for Ray's head")
-        first = {services.address_of(0)}
-        self._wait("head", lambda: services.nodes(api, token) >= first)
+        self._wait("head", lambda: address_of(0) in services.nodes(api, token))
         for number, share in enumerate(shares[1:], start=1):
             self._start_node(number, share)
         command = services.prometheus(self._folder.prometheus, api, token, prometheus_port)
@@ -148,37 +140,44 @@ class _Starting:
             self.cluster = replace(self.cluster, prometheus_uri=uri)
             self._start("prometheus", command)
             status.update("waiting for Prometheus")
-            self._wait("prometheus", lambda: services.answers(f"{uri}/-/ready"))
+            self._wait("prometheus", lambda: services.ask(f"{uri}/-/ready"))
         for number in range(1, len(shares)):
-            name, address = services.name_of(number), services.address_of(number)
+            name, address = _name_of(number), address_of(number)
             status.update(f"waiting for {name}")
             self._wait(name, lambda address=address: address in services.nodes(api, token))
         status.update("waiting for MLflow")
-        self._wait("mlflow", lambda: services.answers(f"{tracking}/health"))
+        self._wait("mlflow", lambda: services.ask(f"{tracking}/health"))
         status.update("waiting for the job API")
-        self._wait("head", lambda: services.takes_jobs(api, token))
+        self._wait("head", lambda: services.jobs(api, token) is not None)
 
     def _start_node(self, number: int, share: Share) -> None:
-        node = services.ray_node(
-            number,
-            self.cluster.ray_address,
-            int(self.cluster.job_address.rpartition(":")[2]),
-            share.resources,
-            self._scratch,
-            self._ports,
+        # Where Ray would take the same port on every node; of all others it asks the machine.
+        more = ["--dashboard-agent-listen-port", str(self._ports.any())]
+        more += ["--min-worker-port", "0", "--max-worker-port", "0"]
+        if number == 0:
+            more += ["--ray-client-server-port", str(self._ports.any())]
+        node = ray_start.Node(
+            address=address_of(number),
+            temp_dir=self._scratch / _name_of(number),
+            head=self.cluster.ray_address if number else None,
+            resources=share.resources,
+            gcs_port=_port_of(self.cluster.ray_address),
+            dashboard_port=_port_of(self.cluster.job_address),
+            metrics_port=self._ports.any(),
+            object_store_bytes=_OBJECT_STORE_BYTES,
+            more=tuple(more),
         )
-        self._start(services.name_of(number), ray_start.command(node), share.environment)
+        self._start(_name_of(number), ray_start.command(node), share.environment)
 
     def _start(self, what: str, command: list[str], more: dict[str, str] | None = None) -> None:
-        log = self._log(what)
-        process, entry = start(what, command, self._environment | (more or {}), log)
+        process, entry = start(what, command, self._environment | (more or {}), self._log(what))
         self._started[what] = process
         self.cluster = replace(self.cluster, processes=(*self.cluster.processes, entry))
         registry.save(self.cluster)
 
-    def _wait(self, what: str, ready: Callable[[], bool]) -> None:
+    def _wait(self, what: str, question: Callable[[], object]) -> None:
         deadline = time.monotonic() + _START_SECONDS
-        while not ready():
+        while not services.answered(question):
             for name, process in self._started.items():
                 if process.poll() is not None:
                     raise UserError(f"{name} has ended: {self._reason(name)}")
@@ -205,10 +204,9 @@ class _Starting:
 
 def _running_cluster(folder: ClusterFolder, console: Console) -> RegisteredCluster | None:
     """The cluster if it runs already; one that has ended by itself is cleared and gives None."""
-    recorded = [cluster for cluster in registry.all_clusters() if cluster.name == folder.name]
-    if not recorded:
+    named = {cluster.name: cluster for cluster in registry.all_clusters()}
+    if (cluster := named.get(folder.name)) is None:
         return None
-    cluster = recorded[0]
     if not family(cluster.processes, folder.scratch):
         folder.clear()
         console.print(f"the last cluster {cluster.name} had ended by itself; its record is gone")
@@ -223,15 +221,16 @@ def _running_cluster(folder: ClusterFolder, console: Console) -> RegisteredClust
     return cluster
 
 
-def _shares(wanted: Wanted) -> list[Share]:
-    shares = divide(wanted.nodes, cores(), devices())
-    if wanted.cpus is None:
-        return shares
-    return [replace(share, cpus=wanted.cpus) for share in shares]
-
-
 def _port(ports: Ports, wanted: int | None, usual: int, option: str) -> int:
     return ports.near(usual) if wanted is None else ports.wanted(wanted, option)
+
+
+def _name_of(number: int) -> str:
+    return f"node-{number + 1}" if number else "head"
+
+
+def _port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
 
 
 def show(cluster: RegisteredCluster, console: Console) -> None:
@@ -246,7 +245,7 @@ def show(cluster: RegisteredCluster, console: Console) -> None:
         (f"cluster {cluster.name}", f"{count} nodes, token required"),
         ("job address", cluster.job_address),
         ("Ray dashboard", f"{cluster.job_address}  (asks for the token)"),
-        ("MLflow", cluster.tracking_uri or ""),
+        ("MLflow", cluster.tracking_uri),
         ("Prometheus", cluster.prometheus_uri or "not installed"),
         ("token", cluster.token_path),
         ("artifacts", f"a recipe's `root: artifacts` is {root / 'artifacts'}"),
@@ -256,4 +255,4 @@ def show(cluster: RegisteredCluster, console: Console) -> None:
         ("", f"rungwise down{name}"),
     ]
     for what, where in rows:
-        console.print(f"{what:<15}{where}".rstrip(), markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{what:<14} {where}".rstrip(), markup=False, highlight=False, soft_wrap=True)

@@ -60,27 +60,19 @@ class Entry:
 
     def to_theirs(self, tensor: Tensor) -> tuple[Tensor, ...]:
         """The tensors of `theirs`, in their order."""
-        match self.change:
-            case "none":
-                return (tensor,)
-            case "transposed":
-                return (tensor.T,)
-            case "reversed":
-                return (tensor.flip(0),)
-            case "split":
-                return tensor.chunk(len(self.theirs))
+        if self.change == "split":
+            return tensor.chunk(len(self.theirs))
+        return (self._turned(tensor),)
 
     def to_ours(self, tensors: list[Tensor]) -> Tensor:
         """The inverse of `to_theirs`."""
-        match self.change:
-            case "none":
-                return tensors[0]
-            case "transposed":
-                return tensors[0].T
-            case "reversed":
-                return tensors[0].flip(0)
-            case "split":
-                return torch.cat(tensors)
+        return torch.cat(tensors) if self.change == "split" else self._turned(tensors[0])
+
+    def _turned(self, tensor: Tensor) -> Tensor:
+        """Transposed or reversed, each of which undoes itself."""
+        if self.change == "transposed":
+            return tensor.T
+        return tensor.flip(0) if self.change == "reversed" else tensor
 
 
 @dataclass(frozen=True)
@@ -144,11 +136,8 @@ DROPOUTS: Mapping[ModelType, tuple[str, ...]] = {
     "openai-gpt": ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
 }
 # In front of every tensor of the encoder, unless only the encoder was saved.
-PREFIX: Mapping[ModelType, str] = {
-    "bert": "bert.",
-    "gpt2": "transformer.",
-    "openai-gpt": "transformer.",
-}
+PREFIX: Mapping[ModelType, str]
+PREFIX = {"bert": "bert.", "gpt2": "transformer.", "openai-gpt": "transformer."}
 # A second copy of what is tied: it must be the same, and is not kept.
 TIED: Mapping[ModelType, Mapping[str, str]] = {
     "bert": {

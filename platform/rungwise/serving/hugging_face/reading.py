@@ -47,12 +47,13 @@ def load(folder: Path) -> tuple[BertConfig | GptConfig, dict[str, Tensor]]:
     kind = _checked_type(data, path)
     config = _config(data, kind, path)
     theirs = _read_weights(folder / WEIGHTS, kind)
-    state: dict[str, Tensor] = {}
     table = entries(config)
     present = {entry.group for entry in table if any(name in theirs for name in entry.theirs)}
-    for entry in table:
-        if entry.group == ENCODER or entry.group in present:
-            state[entry.ours] = _take(entry, theirs, folder / WEIGHTS)
+    state = {
+        entry.ours: _take(entry, theirs, folder / WEIGHTS)
+        for entry in table
+        if entry.group in {ENCODER, *present}
+    }
     if theirs:
         raise DataError(
             f"{folder / WEIGHTS}: {min(theirs)} has no place in a {kind} of {CONFIG}; expected the "

@@ -1,0 +1,175 @@
+"""What this machine has for a local cluster: cores and GPUs, free ports, memory and disk.
+
+Ray listens on every interface, so a port has to be free on all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import socket
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from rungwise.cluster.registry import clusters_folder
+from rungwise.core.errors import UserError
+from rungwise.core.storage import is_remote
+
+MAX_NODES = 32
+# Memory of the processes before there is work: measured with 2 nodes, rounded up.
+_MEMORY_GIB, _MEMORY_GIB_PER_NODE = 1.0, 0.5
+_DISK_GIB = 1.0
+# Below the kernel's ephemeral ports (from 32768 on Linux), so that no process started meanwhile is
+# given one of them.
+_QUIET = range(20000, 32000)
+_NEIGHBOURS = 100
+
+
+@dataclass(frozen=True)
+class Share:
+    """CPUs and GPUs of one node. `devices` is None on a machine without GPUs."""
+
+    cpus: int
+    devices: tuple[str, ...] | None = None
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """The resources of the node, for `ray start`."""
+        gpus = {} if self.devices is None else {"GPU": float(len(self.devices))}
+        return {"CPU": float(self.cpus), **gpus}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variable that keeps a node from counting, and giving away, another node's GPUs."""
+        return {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": ",".join(self.devices)}
+
+
+def divide(nodes: int, cores: int, devices: list[str], cpus: int | None = None) -> list[Share]:
+    """A share for each node: `cpus`, or the cores divided, at least one each; every GPU once."""
+    return [
+        Share(
+            cpus or max(1, cores // nodes + (number < cores % nodes)),
+            tuple(devices[number::nodes]) if devices else None,
+        )
+        for number in range(nodes)
+    ]
+
+
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def devices() -> list[str]:
+    """The GPUs that this process sees, named as in CUDA_VISIBLE_DEVICES."""
+    import torch
+
+    count = torch.cuda.device_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",")[:count] if visible else [str(index) for index in range(count)]
+
+
+class Ports:
+    """Gives out ports that nothing listens on, each once."""
+
+    def __init__(self) -> None:
+        self._given: set[int] = set()
+
+    def wanted(self, port: int, option: str) -> int:
+        """Take exactly this port. Raises UserError if it is taken."""
+        if not 1024 <= port <= 65535:
+            raise UserError(f"{option} is {port}; expected a port from 1024 to 65535")
+        if port in self._given or not is_free(port):
+            raise UserError(f"port {port} is taken; choose another with {option}, or leave it out")
+        self._given.add(port)
+        return port
+
+    def near(self, port: int) -> int:
+        """Take this port, or the next free one above it."""
+        for candidate in range(port, min(port + _NEIGHBOURS, 65536)):
+            if candidate not in self._given and is_free(candidate):
+                self._given.add(candidate)
+                return candidate
+        raise UserError(f"no port is free from {port} to {port + _NEIGHBOURS - 1} on this machine")
+
+    def any(self) -> int:
+        """Take a free port in a range that no common server uses."""
+        return self.near(random.choice(_QUIET))
+
+
+def is_free(port: int) -> bool:
+    """True if nothing listens on `port` on any interface."""
+    return can_bind("0.0.0.0", port)
+
+
+def can_bind(address: str, port: int = 0) -> bool:
+    """True if a server can listen: the address is this machine's, and the port is free."""
+    with contextlib.suppress(OSError), socket.socket() as probe:
+        # As servers do: connections of one that has ended do not hold its port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((address, port))
+        return True
+    return False
+
+
+def address_of(number: int) -> str:
+    """The address of node 0 (the head), 1, 2 and so on; Ray would replace 127.0.0.1."""
+    return f"127.0.0.{number + 2}"
+
+
+def check_nodes(nodes: int, cpus: int | None) -> None:
+    """Raise UserError for impossible numbers, and if this machine lacks the loopback addresses."""
+    if not 1 <= nodes <= MAX_NODES:
+        raise UserError(f"--nodes is {nodes}; expected 1 to {MAX_NODES}")
+    if cpus is not None and cpus < 1:
+        raise UserError(f"--cpus is {cpus}; expected 1 or more, or leave it out")
+    for number in range(nodes):
+        address = address_of(number)
+        if not can_bind(address):
+            raise UserError(
+                f"{address} is no address of this machine, and each node needs one; add it to the "
+                f"loopback interface (macOS: sudo ifconfig lo0 alias {address}), or use fewer "
+                "--nodes"
+            )
+
+
+def local_root(root: str) -> Path:
+    """The folder `root`, made if it does not exist. Raises UserError if it cannot be used."""
+    if is_remote(root):
+        raise UserError(
+            f"--root is {root}; expected a folder of this machine, where MLflow's store lies too. "
+            "A recipe may name a bucket as its own root"
+        )
+    path = Path(root).expanduser().absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"--root {path} cannot be made ({error.strerror}); choose another"
+        ) from error
+    if not os.access(path, os.W_OK):
+        raise UserError(f"--root {path} is not writable; choose another")
+    return path
+
+
+def check_room(nodes: int, root: Path) -> None:
+    """Raise UserError if there is too little memory or disk to start at all."""
+    needed = _MEMORY_GIB + _MEMORY_GIB_PER_NODE * nodes
+    available = psutil.virtual_memory().available / 2**30
+    if available < needed:
+        raise UserError(
+            f"{nodes} nodes need about {needed:.1f} GiB of memory before any work, "
+            f"{available:.1f} are available; use fewer --nodes or end something"
+        )
+    for place in (clusters_folder(), root, Path(tempfile.gettempdir())):
+        free = shutil.disk_usage(place).free / 2**30
+        if free < _DISK_GIB:
+            raise UserError(
+                f"{place} has {free:.1f} GiB free; expected {_DISK_GIB:.0f} or "
+                "more; free some space"
+            )
