@@ -16,6 +16,7 @@ from rungwise.core.tables import csv_bytes
 from rungwise.finetune import FinetuneConfig
 from rungwise.report import sweep_plots, tables
 from rungwise.report.compared import Swept
+from rungwise.report.style import series
 from rungwise.report.sweep_axes import most_telling, rungs
 from rungwise.sweep.record import ScoredTrial, SweepSummary
 from tests.toy_sweeps import swept
@@ -39,8 +40,9 @@ LISTS: dict[str, Any] = {
 
 
 def of(task: str, variant: str, sweep: Artifact) -> Swept:
+    look = series(("first", "second", "third").index(variant))
     settings = sweep.record["config"]["sweep"]
-    return Swept(task, variant, SweepSummary.of(sweep), settings)
+    return Swept(task, variant, look, SweepSummary.of(sweep), settings)
 
 
 def several(folder: Path) -> list[Swept]:

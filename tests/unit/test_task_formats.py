@@ -14,7 +14,7 @@ from rungwise.core.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage import find_files
 from rungwise.tasks.examples import Answer, ChoiceExample, Question, Tagged, Text
-from rungwise.tasks.formats import TaggedFormat, read
+from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.columns import is_iob, to_iob2
 
 
@@ -39,7 +39,7 @@ def examples(
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     (file,) = find_files(str(path))
     block = validate(Block, {"format": form})
-    return list(read(file, block.format, split, Counter() if counts is None else counts))
+    return list(block.format.read(file, split, Counter() if counts is None else counts))
 
 
 def squad(*questions: dict[str, Any], context: str = "Gravity makes rain fall.") -> str:
