@@ -262,7 +262,7 @@ def test_tables_agree_with_the_records(
     stages = csv_rows(path / "stages.csv")
     assert [row["stage"] for row in stages] == list(inputs)
     assert [float(row["seconds"]) for row in stages] == [
-        found.record["seconds"] for found in inputs.values()
+        artifact.record["seconds"] for artifact in inputs.values()
     ]
     seeds = csv_rows(path / "seeds.csv")
     assert [float(row["test_accuracy"]) for row in seeds] == [
@@ -388,13 +388,13 @@ def test_guesses_are_the_models_own_and_sorted(inputs: dict[str, Artifact]) -> N
     model = load_model(inputs["pretrain"], inputs["instances"])
     assert isinstance(model, MaskedModel)
     together = fill_in.fill(model, tokenizer, blanks)
-    for blank, found in zip(blanks, together, strict=True):
+    for blank, filled in zip(blanks, together, strict=True):
         [alone] = fill_in.fill(model, tokenizer, [blank])
-        assert [guess.text for guess in alone.guesses] == [guess.text for guess in found.guesses]
-        assert alone.probability == pytest.approx(found.probability, rel=1e-5)
-        probabilities = [guess.probability for guess in found.guesses]
+        assert [guess.text for guess in alone.guesses] == [guess.text for guess in filled.guesses]
+        assert alone.probability == pytest.approx(filled.probability, rel=1e-5)
+        probabilities = [guess.probability for guess in filled.guesses]
         assert probabilities == sorted(probabilities, reverse=True)
-        assert any(guess.right for guess in found.guesses) == (found.rank <= fill_in.TOP)
+        assert any(guess.right for guess in filled.guesses) == (filled.rank <= fill_in.TOP)
 
 
 def test_byte_level_blanks_are_whole_words(tmp_path: Path, inputs: dict[str, Artifact]) -> None:

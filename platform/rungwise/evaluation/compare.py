@@ -261,7 +261,7 @@ def _score(
         seed=seed,
         curve=tuple(curve),
         **{split: {**each.metrics, "loss": each.loss} for split, each in scores.items()},
-        mix=None if model.mix is None else tuple(model.mix.read().shares),
+        mix=None if model.mix is None else model.mix.shares(),
         model=describe(model),
         files=done,
         seconds=round(time.monotonic() - began, 1),

@@ -21,6 +21,7 @@ from rungwise.finetune.data import Split, TaskData
 from rungwise.finetune.model import TaskModel
 from rungwise.tasks.examples import Kind
 from rungwise.tasks.items import Item
+from rungwise.tasks.kinds import calibrate, decode, score
 
 _ROWS_AT_A_TIME = 64
 Output = NDArray[np.float32]
@@ -50,8 +51,6 @@ def evaluate(model: TaskModel, data: TaskData, split: str) -> Scores:
 
 def calibrate_and_score(model: TaskModel, data: TaskData) -> Scores:
     """Calibrate the model on the validation split, and score it there."""
-    from rungwise.tasks.kinds import calibrate
-
     part = data.splits["validation"]
     outputs, loss = _answers(model, part.items)
     model.calibration = calibrate(outputs, part.items, part.examples, data.info)
@@ -59,8 +58,6 @@ def calibrate_and_score(model: TaskModel, data: TaskData) -> Scores:
 
 
 def _score(model: TaskModel, part: Split, outputs: list[Output], loss: float) -> Scores:
-    from rungwise.tasks.kinds import decode, score
-
     predictions = decode(
         outputs,
         part.items,
