@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
-from rungwise.core.storage import Folder
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.evaluation.table import TableSummary
 from rungwise.report import (
@@ -22,7 +20,7 @@ from rungwise.report import (
     tables,
 )
 from rungwise.report.compared import Compared, gather
-from rungwise.report.page import ReportConfig, ReportSummary, write_report
+from rungwise.report.page import ReportSummary
 from tests.report_experiments import (
     METRICS,
     Experiment,
@@ -31,7 +29,7 @@ from tests.report_experiments import (
     stub_sweep_plots,
     whole,
 )
-from tests.report_pages import Page, built, csv_rows
+from tests.report_pages import Page, built, csv_rows, written_page
 from tests.small_models import objective_of
 
 PNG = b"\x89PNG"
@@ -51,9 +49,7 @@ def written(
     made = whole(before)
     with pytest.MonkeyPatch.context() as monkeypatch:
         stub_sweep_plots(monkeypatch)
-        config = ReportConfig(fill_in_examples=0)
-        summary = write_report(config, made, Folder.at(path), Context())
-    return made, Page((path / "report.html").read_text("utf-8")), summary, path
+        return made, *written_page(made, path, fill_in_examples=0), path
 
 
 def _compared(made: dict[str, Artifact]) -> Compared:

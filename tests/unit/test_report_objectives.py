@@ -15,8 +15,6 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 
 from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
-from rungwise.core.storage import Folder
 from rungwise.evaluation import fill_in, held_out, surprise
 from rungwise.evaluation import generation as continuations
 from rungwise.evaluation.generation import Prompt
@@ -26,7 +24,6 @@ from rungwise.models.language_models import CausalModel, TwoDirectionModel
 from rungwise.pretraining.pretrained import load_model
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report import pretraining_plots, speed, speed_plots
-from rungwise.report.page import ReportConfig, write_report
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,
@@ -37,7 +34,7 @@ from rungwise.tokenizer import (
     train,
 )
 from tests.conftest import made_up_sentences
-from tests.report_pages import LENGTH, STEPS, Page, built, changed_run, csv_rows
+from tests.report_pages import LENGTH, STEPS, built, changed_run, csv_rows, written_page
 from tests.small_models import KINDS as OBJECTIVES
 from tests.small_models import objective_of, small_config
 
@@ -67,9 +64,7 @@ def opened(made: dict[str, Artifact]) -> tuple[Any, InstanceReader, Tokenizer]:
 def test_every_objective_has_a_page_with_its_own_numbers(objective: str, tmp_path: Path) -> None:
     made, trained_on = built(objective, tmp_path), objective_of(objective)
     terms, model = trained_on.tokens, small_config(objective)
-    out = Folder.at(tmp_path / "page")
-    summary = write_report(ReportConfig(fill_in_examples=3, continuations=2), made, out, Context())
-    page = Page((tmp_path / "page" / "report.html").read_text("utf-8"))
+    page, summary = written_page(made, tmp_path / "page", fill_in_examples=3, continuations=2)
     masks = trained_on.masks
     sections = {"result", "loss", "speed", "time", "origin"}
     sections |= {"reads"} if masks else {"passage"}
@@ -111,8 +106,7 @@ def test_the_speed_section_says_what_the_record_says(tmp_path: Path) -> None:
         bfloat16=True,
         throughput=run.throughput | costs,
     )
-    write_report(ReportConfig(), made, Folder.at(tmp_path / "page"), Context())
-    page = Page((tmp_path / "page" / "report.html").read_text("utf-8"))
+    page, _ = written_page(made, tmp_path / "page")
     for words in (
         "tokens a second 10,000",
         "(MFU) 40.0% of 25.0 GFLOP a second",
@@ -147,9 +141,7 @@ def test_a_change_of_sequence_length_is_drawn_and_listed(tmp_path: Path) -> None
         row | {"sequence_length": 512 if row["step"] > 17 else 128} for row in run.validation
     ]
     pretrain = changed_run(plain["pretrain"], lengths=lengths, validation=validation)
-    folder = Folder.at(tmp_path / "page")
-    write_report(ReportConfig(), {**plain, "pretrain": pretrain}, folder, Context())
-    page = Page((tmp_path / "page" / "report.html").read_text("utf-8"))
+    page, _ = written_page({**plain, "pretrain": pretrain}, tmp_path / "page")
     assert "sequences became longer" in page.words
     assert "202,0005125.478" in page.words.replace(" ", "")  # step, tokens, length, loss
     assert (tmp_path / "page" / "shares.png").read_bytes() != speed_plots.shares(run)
@@ -172,8 +164,7 @@ def test_a_model_that_was_fitted_without_steps_has_a_page_without_curves(tmp_pat
         update={"fitting": "counts", "gradient": None}
     )
     made["pretrain"] = counted.replacing_that_of(made["pretrain"])
-    summary = write_report(ReportConfig(), made, Folder.at(tmp_path / "page"), Context())
-    page = Page((tmp_path / "page" / "report.html").read_text("utf-8"))
+    page, summary = written_page(made, tmp_path / "page")
     assert page.ids == {"result", "passage", "continuations", "time", "origin"}
     assert all(link.removeprefix("#") in page.ids for link in page.links)
     assert not {"loss.png", "speed.png", "shares.png", "training.csv"} & set(summary.show)

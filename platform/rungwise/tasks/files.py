@@ -104,9 +104,7 @@ def _check_filled(split: str, examples: Sequence[Example], config: FilesTaskConf
 
 
 def _labels(
-    config: FilesTaskConfig,
-    splits: dict[str, list[Example]],
-    counts: dict[str, Counter[str]],
+    config: FilesTaskConfig, splits: dict[str, list[Example]], counts: dict[str, Counter[str]]
 ) -> tuple[str, ...]:
     """The names of the labels; examples with a label that training lacks are refused or left out.
 
