@@ -16,9 +16,9 @@ from rungwise.models.encoders import LayeredEncoder, new_tokens_of
 from rungwise.models.family import Family
 from rungwise.models.objectives import Objective
 from rungwise.pretraining.summary import PretrainSummary
+from rungwise.tasks import kinds
 from rungwise.tasks.examples import SPLITS, TaskInfo, TaskSummary, read
 from rungwise.tasks.items import Frame, Item
-from rungwise.tasks.kinds import encode
 from rungwise.tokenizer import load as load_tokenizer
 from rungwise.tokenizer import special_ids
 from rungwise.training.checkpoint import MODEL, load_tensors
@@ -67,7 +67,7 @@ def load_data(
     for name in SPLITS:
         examples = read(task, name)
         options: Any = {"both_orders": config.both_orders, "stride": config.stride}
-        splits[name] = Split(examples, encode(examples, info, splitter, frame, **options))
+        splits[name] = Split(examples, kinds.encode(examples, info, splitter, frame, **options))
     weights = load_tensors(pretrain.folder, MODEL)
     return TaskData(info, splits, model, objective, vocab_size, weights)
 
