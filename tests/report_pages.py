@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
 from rungwise.corpus.summary import CorpusSummary
@@ -24,6 +25,7 @@ from rungwise.instances.kinds import KINDS
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
+from rungwise.report.page import ReportConfig, ReportSummary, write_report
 from rungwise.tokenizer import ByteBpeConfig, TokenizerSummary, WordPieceConfig, train
 from rungwise.tokens.text import TokenisedText
 from rungwise.training.checkpoint import save_tensors
@@ -187,6 +189,14 @@ class Page(HTMLParser):
             self.styles += data
         else:
             self.words += data
+
+
+def written_page(
+    made: dict[str, Artifact], folder: Path, **config: Any
+) -> tuple[Page, ReportSummary]:
+    """The page that the stage writes of these artifacts below `folder`."""
+    summary = write_report(ReportConfig(**config), made, Folder.at(folder), Context())
+    return Page((folder / "report.html").read_text("utf-8")), summary
 
 
 def text_of(tokenizer: Tokenizer, seed: int) -> TokenisedText:

@@ -30,15 +30,15 @@ def questions(path: Path) -> list[Question]:
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8") as stream:
         articles = json.load(stream)["data"]
-    found = []
+    rows = []
     for paragraph in (p for article in articles for p in article["paragraphs"]):
         context = paragraph["context"]
         for asked in paragraph["qas"]:
             answers = tuple(Answer(a["text"], a["answer_start"]) for a in asked["answers"])
             if all(context[a.start : a.start + len(a.text)] == a.text for a in answers):
                 key = str(asked["id"])
-                found.append(Question(key, key, asked["question"], context, answers))
-    return found
+                rows.append(Question(key, key, asked["question"], context, answers))
+    return rows
 
 
 def perfect_logits(items: Sequence[Item]) -> list[NDArray[Any]]:

@@ -15,11 +15,11 @@ from typing import Any
 
 from rungwise.core.artifact import Artifact
 from rungwise.core.summary import Summary
-from rungwise.finetune import FinetuneConfig, Split, finetune
+from rungwise.finetune import FinetuneConfig, OnEpoch, Split, finetune
 from rungwise.sweep import SweepStageConfig
 from rungwise.sweep.draws import grid_epochs, points, settings_of
 from rungwise.sweep.record import ScoredTrial, SweepSummary, Trial, TrialRecord, name_of
-from rungwise.sweep.trial import OnEpoch, Train
+from rungwise.sweep.trial import Train
 from rungwise.tasks.examples import ExampleCounts, TaskInfo, TaskSummary, Text
 from tests.summaries import standing
 

@@ -87,8 +87,8 @@ def nested_runs(folder: Path) -> list[Any]:
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("toy")
     assert experiment is not None
-    found = client.search_runs([experiment.experiment_id], max_results=500)
-    return [run for run in found if run.info.run_name.startswith("trial-")]
+    runs = client.search_runs([experiment.experiment_id], max_results=500)
+    return [run for run in runs if run.info.run_name.startswith("trial-")]
 
 
 @pytest.mark.parametrize("search", ["random", "optuna"])

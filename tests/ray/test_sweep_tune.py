@@ -14,10 +14,10 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig, Context
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
-from rungwise.finetune import FinetuneConfig
+from rungwise.finetune import FinetuneConfig, OnEpoch
 from rungwise.sweep.record import ScoredTrial, SweepSummary
 from rungwise.sweep.stage import run_sweep
-from rungwise.sweep.trial import OnEpoch, Train
+from rungwise.sweep.trial import Train
 from tests.toy_sweeps import (
     BEST_RATE,
     Events,

@@ -71,7 +71,7 @@ def test_windows_are_those_of_transformers(name: str, real_data: Path) -> None:
     for number, example in enumerate(examples):
         mine = [item for item in items if item.example == number]
         asked = mine[0].rows[0].second - 2
-        found = tokenizer(
+        expected = tokenizer(
             example.question,
             example.context,
             truncation="only_second",
@@ -80,10 +80,10 @@ def test_windows_are_those_of_transformers(name: str, real_data: Path) -> None:
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
         )
-        assert [list(item.rows[0].ids) for item in mine] == found["input_ids"]
-        assert [list(item.rows[0].segments) for item in mine] == found["token_type_ids"]
+        assert [list(item.rows[0].ids) for item in mine] == expected["input_ids"]
+        assert [list(item.rows[0].segments) for item in mine] == expected["token_type_ids"]
         several += len(mine) > 1
-        for item, offsets in zip(mine, found["offset_mapping"], strict=True):
+        for item, offsets in zip(mine, expected["offset_mapping"], strict=True):
             second = item.rows[0].second
             for (start, end), place in zip(offsets[second:-1], item.places, strict=True):
                 # Ours may be longer by accents that stand after their letter.
@@ -99,9 +99,11 @@ def inside_a_token(name: str, examples: list[Question], data: Path, length: int)
     items = kinds.encode(examples, SPAN, tokenizer, frame_of(data, name, length), stride=128)
     outputs = perfect_logits(items)
     calibration = kinds.calibrate(outputs, items, examples, SPAN, max_answer_tokens=LONGEST)
-    found = kinds.decode(outputs, items, examples, SPAN, calibration, max_answer_tokens=LONGEST)
+    predictions = kinds.decode(
+        outputs, items, examples, SPAN, calibration, max_answer_tokens=LONGEST
+    )
     other = []
-    for prediction, example in zip(found, examples, strict=True):
+    for prediction, example in zip(predictions, examples, strict=True):
         text = prediction["text"]
         assert text == example.context[prediction["start"] : prediction["end"]]
         wanted = example.answers[0].text if example.answers else ""
@@ -113,7 +115,7 @@ def inside_a_token(name: str, examples: list[Question], data: Path, length: int)
             assert squad_rules.of_example(text, example) == (1, 1) or not squad_rules.normalised(
                 text
             )
-    scores = kinds.score(found, examples, SPAN)
+    scores = kinds.score(predictions, examples, SPAN)
     assert scores["f1"] > 0.999
     assert scores["exact_match"] >= 1 - len(other) / len(examples)
     return other

@@ -187,7 +187,7 @@ def test_the_states_of_every_layer_are_theirs(tmp_path):
         encoder.load(state)
         (ids_BT, segments_BT), inputs, real_BT = batch(segments=name == "BertModel")
         expected = model(**inputs, output_hidden_states=True).hidden_states
-        found = encoder.layers(ids_BT, segments_BT, LENGTHS)
-        assert len(found) == len(expected) == 3
-        for mine_BTD, theirs_BTD in itertools.zip_longest(found, expected):
+        layers = encoder.layers(ids_BT, segments_BT, LENGTHS)
+        assert len(layers) == len(expected) == 3
+        for mine_BTD, theirs_BTD in itertools.zip_longest(layers, expected):
             torch.testing.assert_close(mine_BTD[real_BT], theirs_BTD[real_BT], **TOLERANCE)

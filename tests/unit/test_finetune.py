@@ -120,10 +120,10 @@ def test_pretrained_starts_from_the_pretrained_weights_and_random_does_not(
         start = build(config_of(initialisation=initialisation, pooling=pooling), data).state_dict()
         same = torch.equal(start[f"encoder.{name}"], data.pretrained[name])
         assert same == (initialisation == "pretrained")
-        if (found := start.get("head.pool.dense.weight")) is not None:
+        if (drawn := start.get("head.pool.dense.weight")) is not None:
             trained = data.pretrained.get("bert.pooler.weight")
             assert (trained is not None) == (objective in ("mlm_nsp", "sentence_order"))
-            assert (trained is not None and torch.equal(found, trained)) == (
+            assert (trained is not None and torch.equal(drawn, trained)) == (
                 same and trained is not None
             )
 
@@ -205,12 +205,12 @@ def test_the_learned_mix_can_be_read() -> None:
     config = config_of(adaptation={"kind": "features"}, learning_rate=0.1, weight_decay=0, epochs=4)
     mix = finetune(config, data, 0, nothing).mix
     assert mix is not None
-    assert len(mix.read().shares) == 3, "the embeddings and two layers"
-    assert sum(mix.read().shares) == pytest.approx(1)
-    assert mix.read().shares[0] != pytest.approx(1 / 3, abs=1e-3)
+    assert len(mix.shares()) == 3, "the embeddings and two layers"
+    assert sum(mix.shares()) == pytest.approx(1)
+    assert mix.shares()[0] != pytest.approx(1 / 3, abs=1e-3)
     one = finetune(config_of(adaptation={"kind": "features", "layers": [1]}), data, 0, nothing)
     assert one.mix is not None
-    assert one.mix.read().shares == (1.0,), "a probe of one layer"
+    assert one.mix.shares() == (1.0,), "a probe of one layer"
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -340,18 +340,18 @@ def test_the_loss_of_a_split_is_the_mean_over_items_or_words(kind: Kind) -> None
     items = data.splits["test"].items
     losses: list[float] = []
     for item, logits in zip(items, outputs(model, items), strict=True):
-        found = torch.from_numpy(np.asarray(logits))
+        logits_T = torch.from_numpy(np.asarray(logits))
         match kind:
             case "regression":
-                losses.append((float(found) - item.target) ** 2)
+                losses.append((float(logits_T) - item.target) ** 2)
             case "tagging":
                 target = torch.tensor(item.target)
-                losses += functional.cross_entropy(found, target, reduction="none").tolist()
+                losses += functional.cross_entropy(logits_T, target, reduction="none").tolist()
             case "span":
-                pair = functional.cross_entropy(found.T, torch.tensor(item.target))
+                pair = functional.cross_entropy(logits_T.T, torch.tensor(item.target))
                 losses.append(pair.item())
             case _:
-                losses.append(functional.cross_entropy(found, torch.tensor(item.target)).item())
+                losses.append(functional.cross_entropy(logits_T, torch.tensor(item.target)).item())
     assert evaluate(model, data, "test").loss == pytest.approx(np.mean(losses), rel=1e-5)
 
 

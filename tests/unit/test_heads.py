@@ -76,14 +76,14 @@ def test_padding_does_not_change_an_answer(kind, top, name):
         )
         match name:
             case "token":
-                found = together[word_row == row]
+                own_part = together[word_row == row]
             case "span":
-                found = together[[row], :length]
+                own_part = together[[row], :length]
             case "choice":
-                found = together[:, [row]]
+                own_part = together[:, [row]]
             case _:
-                found = together[[row]]
-        torch.testing.assert_close(found, alone, atol=1e-5, rtol=1e-5)
+                own_part = together[[row]]
+        torch.testing.assert_close(own_part, alone, atol=1e-5, rtol=1e-5)
     if name == "span":
         assert (together[1, 4:] == -math.inf).all(), "no probability at padding"
 
@@ -159,8 +159,7 @@ def test_a_scalar_mix_by_hand():
         mix.scores.copy_(torch.tensor([0.0, math.log(3)]))
         mix.gamma.fill_(2.0)
     torch.testing.assert_close(mix(layers), torch.full((1, 1, 2), 14.0))
-    assert mix.read().shares == pytest.approx((0.25, 0.75))
-    assert mix.read().gamma == 2.0
+    assert mix.shares() == pytest.approx((0.25, 0.75))
 
 
 @torch.no_grad()

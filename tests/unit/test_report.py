@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tokenizers import Tokenizer
 
 from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
 from rungwise.core.storage import Folder
 from rungwise.evaluation import fill_in, held_out, spelling
 from rungwise.evaluation.summary import EvaluateSummary
@@ -23,7 +23,7 @@ from rungwise.models.bert import BertConfig, BertForPretraining
 from rungwise.models.language_models import MaskedModel
 from rungwise.pretraining.pretrained import load_model, load_module
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.report.page import ReportConfig, ReportSummary, write_report
+from rungwise.report.page import ReportSummary
 from rungwise.report.specimen import specimen
 from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, WordPieceConfig, load, train
 from rungwise.training.checkpoint import save_tensors
@@ -38,6 +38,7 @@ from tests.report_pages import (
     csv_rows,
     gradient_run,
     tokenizer_summary,
+    written_page,
 )
 
 SENTENCES = (
@@ -175,11 +176,6 @@ def _shard(tokenizer: Any, count: int) -> shards.Shard:
     )
 
 
-def _written(inputs: dict[str, Artifact], path: Path, **config: Any) -> tuple[Page, ReportSummary]:
-    summary = write_report(ReportConfig(**config), inputs, Folder.at(path), Context())
-    return Page((path / "report.html").read_text("utf-8")), summary
-
-
 @pytest.fixture(scope="module")
 def written(
     inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory
@@ -187,7 +183,13 @@ def written(
     path = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as monkeypatch:
         stub_sweep_plots(monkeypatch)
-        return *_written(inputs, path), path
+        return *written_page(inputs, path), path
+
+
+@pytest.fixture(scope="module")
+def opened(inputs: dict[str, Artifact]) -> tuple[MaskedReader, Tokenizer]:
+    """All held-out instances, and the tokenizer."""
+    return held_out.first_held_out(inputs["instances"], 60), load(inputs["tokenizer"].folder)
 
 
 def test_the_page_loads_nothing_from_anywhere(written: tuple[Page, ReportSummary, Path]) -> None:
@@ -224,7 +226,7 @@ def test_every_section_of_a_whole_workflow(written: tuple[Page, ReportSummary, P
 def test_sections_of_absent_stages_are_left_out(
     pretrained: dict[str, Artifact], tmp_path: Path
 ) -> None:
-    page, summary = _written(pretrained, tmp_path, fill_in_examples=0, title="only <this>")
+    page, summary = written_page(pretrained, tmp_path, fill_in_examples=0, title="only <this>")
     assert page.ids & set(SECTIONS) == {"result", "loss", "reads", "speed", "time", "origin"}
     assert not {"trials.csv", "seeds.csv", "sweep.png", "fill_in.png"} & set(summary.show)
     assert "only <this>" in page.words
@@ -262,7 +264,7 @@ def test_tables_agree_with_the_records(
     stages = csv_rows(path / "stages.csv")
     assert [row["stage"] for row in stages] == list(inputs)
     assert [float(row["seconds"]) for row in stages] == [
-        found.record["seconds"] for found in inputs.values()
+        artifact.record["seconds"] for artifact in inputs.values()
     ]
     seeds = csv_rows(path / "seeds.csv")
     assert [float(row["test_accuracy"]) for row in seeds] == [
@@ -297,7 +299,7 @@ def test_the_page_says_what_the_seeds_say(
     pretrained: dict[str, Artifact], tmp_path: Path, first: list[float], name: str
 ) -> None:
     changed = _compared(first, [0.60, 0.61, 0.60], pretrained)
-    _written(changed, tmp_path, fill_in_examples=0)
+    written_page(changed, tmp_path, fill_in_examples=0)
     text = (tmp_path / "report.html").read_text("utf-8")
     shown = {said for said in ("above", "unresolved", "below") if f'class="verdict {said}"' in text}
     assert shown == {name}
@@ -318,7 +320,7 @@ def test_one_system_and_no_next_sentence_still_make_a_page(
     made.variants(["alone"])
     made.task("rows", MadeTask("classification", {None: {"alone": [0.5, 0.6]}}), swept=False)
     made.table()
-    page, summary = _written(made.made, tmp_path)
+    page, summary = written_page(made.made, tmp_path)
     assert set(SECTIONS) - {"sweep"} <= page.ids
     assert "verdict" not in page.words.lower()
     assert "minus" not in page.words.lower()
@@ -347,14 +349,13 @@ def _without_pairs(pretrain: Artifact, folder: Path, rows: dict[str, Any]) -> Ar
 def test_the_same_inputs_give_the_same_bytes(
     written: tuple[Page, ReportSummary, Path], inputs: dict[str, Artifact], tmp_path: Path
 ) -> None:
-    _, summary = _written(inputs, tmp_path)
+    _, summary = written_page(inputs, tmp_path)
     for name in summary.show:
         assert (tmp_path / name).read_bytes() == (written[2] / name).read_bytes(), name
 
 
-def test_blanks_follow_a_rule_and_hide_the_answer(inputs: dict[str, Artifact]) -> None:
-    reader = MaskedReader(inputs["instances"], "validation")
-    tokenizer = load(inputs["tokenizer"].folder)
+def test_blanks_follow_a_rule_and_hide_the_answer(opened: tuple[MaskedReader, Tokenizer]) -> None:
+    reader, tokenizer = opened
     blanks = fill_in.choose(reader, tokenizer, 8, seed=0)
     assert blanks == fill_in.choose(reader, tokenizer, 8, seed=0)
     assert blanks != fill_in.choose(reader, tokenizer, 8, seed=1)
@@ -381,20 +382,21 @@ def _letters(text: str) -> str:
     return "".join(letter for letter in text if not letter.isspace())
 
 
-def test_guesses_are_the_models_own_and_sorted(inputs: dict[str, Artifact]) -> None:
-    reader = MaskedReader(inputs["instances"], "validation")
-    tokenizer = load(inputs["tokenizer"].folder)
-    blanks = fill_in.choose(reader, tokenizer, 4, seed=0)
+def test_guesses_are_the_models_own_and_sorted(
+    inputs: dict[str, Artifact], opened: tuple[MaskedReader, Tokenizer]
+) -> None:
+    tokenizer = opened[1]
+    blanks = fill_in.choose(*opened, 4, seed=0)
     model = load_model(inputs["pretrain"], inputs["instances"])
     assert isinstance(model, MaskedModel)
     together = fill_in.fill(model, tokenizer, blanks)
-    for blank, found in zip(blanks, together, strict=True):
+    for blank, filled in zip(blanks, together, strict=True):
         [alone] = fill_in.fill(model, tokenizer, [blank])
-        assert [guess.text for guess in alone.guesses] == [guess.text for guess in found.guesses]
-        assert alone.probability == pytest.approx(found.probability, rel=1e-5)
-        probabilities = [guess.probability for guess in found.guesses]
+        assert [guess.text for guess in alone.guesses] == [guess.text for guess in filled.guesses]
+        assert alone.probability == pytest.approx(filled.probability, rel=1e-5)
+        probabilities = [guess.probability for guess in filled.guesses]
         assert probabilities == sorted(probabilities, reverse=True)
-        assert any(guess.right for guess in found.guesses) == (found.rank <= fill_in.TOP)
+        assert any(guess.right for guess in filled.guesses) == (filled.rank <= fill_in.TOP)
 
 
 def test_byte_level_blanks_are_whole_words(tmp_path: Path, inputs: dict[str, Artifact]) -> None:
@@ -411,9 +413,8 @@ def test_byte_level_blanks_are_whole_words(tmp_path: Path, inputs: dict[str, Art
     assert {blank.answer for blank in blanks} <= words
 
 
-def test_the_specimen_tells_what_masking_did(inputs: dict[str, Artifact]) -> None:
-    reader = MaskedReader(inputs["instances"], "validation")
-    tokenizer = load(inputs["tokenizer"].folder)
+def test_the_specimen_tells_what_masking_did(opened: tuple[MaskedReader, Tokenizer]) -> None:
+    reader, tokenizer = opened
     shown = specimen(reader, tokenizer, 0)
     kinds = {kind: shown.count(kind) for kind in ("special", "masked", "random", "kept")}
     assert kinds["special"] == 3
@@ -430,8 +431,10 @@ def test_the_specimen_tells_what_masking_did(inputs: dict[str, Artifact]) -> Non
     assert a == ["[CLS]", *original, "[SEP]"]
 
 
-def test_the_share_of_the_most_frequent_token_by_hand(inputs: dict[str, Artifact]) -> None:
-    reader = MaskedReader(inputs["instances"], "validation")
+def test_the_share_of_the_most_frequent_token_by_hand(
+    opened: tuple[MaskedReader, Tokenizer],
+) -> None:
+    reader = opened[0]
     batch = held_out.rows(reader, np.arange(40) * 60 // 40, 0)
     targets = batch.masked.targets[batch.masked.weights > 0].tolist()
     token, share = held_out.most_frequent_share(reader, 40, 0)

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
-from rungwise.core.storage import Folder
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.evaluation.table import TableSummary
 from rungwise.report import (
@@ -22,7 +20,7 @@ from rungwise.report import (
     tables,
 )
 from rungwise.report.compared import Compared, gather
-from rungwise.report.page import ReportConfig, ReportSummary, write_report
+from rungwise.report.page import ReportSummary
 from tests.report_experiments import (
     METRICS,
     Experiment,
@@ -31,7 +29,7 @@ from tests.report_experiments import (
     stub_sweep_plots,
     whole,
 )
-from tests.report_pages import Page, built, csv_rows
+from tests.report_pages import Page, built, csv_rows, written_page
 from tests.small_models import objective_of
 
 PNG = b"\x89PNG"
@@ -51,15 +49,13 @@ def written(
     made = whole(before)
     with pytest.MonkeyPatch.context() as monkeypatch:
         stub_sweep_plots(monkeypatch)
-        config = ReportConfig(fill_in_examples=0)
-        summary = write_report(config, made, Folder.at(path), Context())
-    return made, Page((path / "report.html").read_text("utf-8")), summary, path
+        return made, *written_page(made, path, fill_in_examples=0), path
 
 
 def _compared(made: dict[str, Artifact]) -> Compared:
-    found = gather(made)
-    assert found is not None
-    return found
+    compared = gather(made)
+    assert compared is not None
+    return compared
 
 
 def _two(before: dict[str, Artifact], **scores: list[float]) -> Compared:
@@ -76,12 +72,12 @@ def test_many_systems_tasks_and_budgets_are_all_on_the_page(
     written: tuple[dict[str, Artifact], Page, ReportSummary, Path],
 ) -> None:
     made, page, summary, _ = written
-    found = _compared(made)
-    assert found.variants == ("base", "no_nsp", "ltr_no_nsp", "ltr_no_nsp_bilstm")
-    assert {f"task-{task.name}" for task in found.tasks} <= page.ids
+    compared = _compared(made)
+    assert compared.variants == ("base", "no_nsp", "ltr_no_nsp", "ltr_no_nsp_bilstm")
+    assert {f"task-{task.name}" for task in compared.tasks} <= page.ids
     assert {"comparison", "table", "budgets", "mix", "sweep"} <= page.ids
     assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
-    for task in found.tasks:
+    for task in compared.tasks:
         assert {f"scores-{task.name}.png", f"differences-{task.name}.png"} <= set(summary.show)
         assert f"models:/small-{task.name}/1" in page.words
     for words in (
@@ -132,9 +128,9 @@ def test_csv_files_hold_every_task_budget_system_seed_and_pair(
         row for row in EvaluateSummary.of(made["evaluate/squad/100"]).rows if row.seed == 1002
     )
     same = next(
-        found
-        for found in squad
-        if (found["variant"], found["train_examples"], found["seed"]) == ("base", "100", "1002")
+        each
+        for each in squad
+        if (each["variant"], each["train_examples"], each["seed"]) == ("base", "100", "1002")
     )
     for metric in METRICS["span"]:
         assert float(same[f"test_{metric}"]) == row.test[metric]
@@ -160,13 +156,13 @@ def test_no_name_of_a_system_means_anything(before: dict[str, Artifact]) -> None
         _two(before, **dict(zip(names, scores, strict=True)))
         for names in (("pretrained", "random"), ("random", "pretrained"), ("x", "y"))
     ]
-    assert [comparison.board(found).name for found in named] == ["above"] * 3
-    lines = [findings.headline({}, objective_of("mlm"), found) for found in named]
+    assert [comparison.board(compared).name for compared in named] == ["above"] * 3
+    lines = [findings.headline({}, objective_of("mlm"), compared) for compared in named]
     assert lines[1] == lines[0].replace("pretrained above random", "random above pretrained")
     looks = {
-        comparison_plots.differences(found.tasks[0])
+        comparison_plots.differences(compared.tasks[0])
         == comparison_plots.differences(named[2].tasks[0])
-        for found in named
+        for compared in named
     }
     assert looks == {True, False}  # only the names differ, and they are drawn
 
@@ -191,16 +187,16 @@ def test_two_tasks_may_share_their_data(before: dict[str, Artifact]) -> None:
     second = made.made["evaluate/two"]
     inputs = {**second.record["inputs"], "task": made.made["evaluate/one"].record["inputs"]["task"]}
     changed = dataclasses.replace(second, record={**second.record, "inputs": inputs})
-    stages = {title: found for title, found in made.made.items() if title != "task/two"}
+    stages = {title: stage for title, stage in made.made.items() if title != "task/two"}
     one, two = _compared({**stages, "evaluate/two": changed}).tasks
     assert two.task is one.task
     assert two.evaluated.task == "two"
 
 
 def test_selection_is_set_against_new_seeds_on_the_same_split(before: dict[str, Artifact]) -> None:
-    found = _compared(quickstart(before)).tasks[0]
-    for row, name in zip(comparison.selections(found), ("pretrained", "random"), strict=True):
-        scores = found.evaluated.scores_of(name, "validation")
+    task = _compared(quickstart(before)).tasks[0]
+    for row, name in zip(comparison.selections(task), ("pretrained", "random"), strict=True):
+        scores = task.evaluated.scores_of(name, "validation")
         validation = sum(scores) / len(scores)
         assert row["variant"] == name
         assert row["validation"] == pytest.approx(validation)
@@ -237,8 +233,8 @@ def test_costs_are_shares_of_the_first_and_one_row_where_tasks_agree(
 
 
 def test_settings_say_where_systems_differ(before: dict[str, Artifact]) -> None:
-    found = _compared(quickstart(before)).tasks[0]
-    differ = {row["key"]: row["values"] for row in comparison.settings(found) if row["differ"]}
+    task = _compared(quickstart(before)).tasks[0]
+    differ = {row["key"]: row["values"] for row in comparison.settings(task) if row["differ"]}
     assert differ == {"initialisation": ["pretrained", "random"]}
 
 
@@ -258,7 +254,7 @@ def test_many_stages_are_drawn_by_kind_and_none_is_lost(before: dict[str, Artifa
     few, all_ = tables.seconds(made, 20), tables.seconds(made, 1000)
     assert list(all_) == list(made)
     assert few["evaluate (20)"] == sum(
-        found.record["seconds"] for found in made.values() if found.stage == "evaluate"
+        artifact.record["seconds"] for artifact in made.values() if artifact.stage == "evaluate"
     )
     assert sum(few.values()) == pytest.approx(sum(all_.values()))
 

@@ -22,21 +22,21 @@ from rungwise.report import findings, formats
 def test_a_verdict_needs_an_interval_without_0(
     low: float, mean: float, high: float, name: str
 ) -> None:
-    found = findings.verdict(_difference(low, mean, high), "macro_f1")
-    assert found.name == name
-    assert formats.points(mean) in found.sentence
-    assert "points of test macro-F1" in found.sentence
-    assert name != "unresolved" or found.sentence.startswith("Unresolved: a minus b")
-    assert name == "unresolved" or found.sentence.startswith(f"a is {name} b")
-    assert not found.over_seeds_only
+    verdict = findings.verdict(_difference(low, mean, high), "macro_f1")
+    assert verdict.name == name
+    assert formats.points(mean) in verdict.sentence
+    assert "points of test macro-F1" in verdict.sentence
+    assert name != "unresolved" or verdict.sentence.startswith("Unresolved: a minus b")
+    assert name == "unresolved" or verdict.sentence.startswith(f"a is {name} b")
+    assert not verdict.over_seeds_only
 
 
 def test_a_verdict_says_where_other_test_examples_might_undo_it() -> None:
-    found = findings.verdict(_difference(0.01, 0.05, 0.09, drawn=(-0.01, 0.11)), "accuracy")
-    assert (found.name, found.over_seeds_only) == ("above", True)
-    assert f"[{formats.points(-0.01)}, +11.0] and holds 0" in found.sentence
+    above = findings.verdict(_difference(0.01, 0.05, 0.09, drawn=(-0.01, 0.11)), "accuracy")
+    assert (above.name, above.over_seeds_only) == ("above", True)
+    assert f"[{formats.points(-0.01)}, +11.0] and holds 0" in above.sentence
     below = findings.verdict(_difference(-0.09, -0.05, -0.01), "accuracy")
-    summed = findings.summed_up([found, found, below], "a", "b")
+    summed = findings.summed_up([above, above, below], "a", "b")
     assert summed.startswith("a is above b on 2 of 3 tasks; a is below b on 1 of 3 tasks.")
     assert "2 over seeds only" in summed
 

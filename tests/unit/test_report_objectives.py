@@ -15,8 +15,6 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 
 from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
-from rungwise.core.storage import Folder
 from rungwise.evaluation import fill_in, held_out, surprise
 from rungwise.evaluation import generation as continuations
 from rungwise.evaluation.generation import Prompt
@@ -26,7 +24,6 @@ from rungwise.models.language_models import CausalModel, TwoDirectionModel
 from rungwise.pretraining.pretrained import load_model
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report import pretraining_plots, speed, speed_plots
-from rungwise.report.page import ReportConfig, write_report
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,
@@ -37,7 +34,7 @@ from rungwise.tokenizer import (
     train,
 )
 from tests.conftest import made_up_sentences
-from tests.report_pages import LENGTH, STEPS, Page, built, changed_run, csv_rows
+from tests.report_pages import LENGTH, STEPS, built, changed_run, csv_rows, written_page
 from tests.small_models import KINDS as OBJECTIVES
 from tests.small_models import objective_of, small_config
 
@@ -67,9 +64,7 @@ def opened(made: dict[str, Artifact]) -> tuple[Any, InstanceReader, Tokenizer]:
 def test_every_objective_has_a_page_with_its_own_numbers(objective: str, tmp_path: Path) -> None:
     made, trained_on = built(objective, tmp_path), objective_of(objective)
     terms, model = trained_on.tokens, small_config(objective)
-    out = Folder.at(tmp_path / "page")
-    summary = write_report(ReportConfig(fill_in_examples=3, continuations=2), made, out, Context())
-    page = Page((tmp_path / "page" / "report.html").read_text("utf-8"))
+    page, summary = written_page(made, tmp_path / "page", fill_in_examples=3, continuations=2)
     masks = trained_on.masks
     sections = {"result", "loss", "speed", "time", "origin"}
     sections |= {"reads"} if masks else {"passage"}
@@ -111,8 +106,7 @@ def test_the_speed_section_says_what_the_record_says(tmp_path: Path) -> None:
         bfloat16=True,
         throughput=run.throughput | costs,
     )
-    write_report(ReportConfig(), made, Folder.at(tmp_path / "page"), Context())
-    page = Page((tmp_path / "page" / "report.html").read_text("utf-8"))
+    page, _ = written_page(made, tmp_path / "page")
     for words in (
         "tokens a second 10,000",
         "(MFU) 40.0% of 25.0 GFLOP a second",
@@ -153,9 +147,7 @@ def test_a_change_of_sequence_length_is_drawn_and_listed(tmp_path: Path) -> None
     pretrain = changed_run(
         plain["pretrain"], lengths=lengths, validation=validation, sources=sources
     )
-    folder = Folder.at(tmp_path / "page")
-    write_report(ReportConfig(), {**plain, "pretrain": pretrain}, folder, Context())
-    page = Page((tmp_path / "page" / "report.html").read_text("utf-8"))
+    page, _ = written_page({**plain, "pretrain": pretrain}, tmp_path / "page")
     assert "sequences became longer" in page.words
     assert "202,0005125.478" in page.words.replace(" ", "")  # step, tokens, length, loss
     # Of 2,000 tokens.
@@ -180,8 +172,7 @@ def test_a_model_that_was_fitted_without_steps_has_a_page_without_curves(tmp_pat
         update={"fitting": "counts", "gradient": None}
     )
     made["pretrain"] = counted.replacing_that_of(made["pretrain"])
-    summary = write_report(ReportConfig(), made, Folder.at(tmp_path / "page"), Context())
-    page = Page((tmp_path / "page" / "report.html").read_text("utf-8"))
+    page, summary = written_page(made, tmp_path / "page")
     assert page.ids == {"result", "passage", "continuations", "time", "origin"}
     assert all(link.removeprefix("#") in page.ids for link in page.links)
     assert not {"loss.png", "speed.png", "shares.png", "training.csv"} & set(summary.show)
@@ -246,17 +237,17 @@ def test_the_likeliest_continuation_is_that_of_a_plain_loop(objective: str, tmp_
     prompts = continuations.choose(reader, tokenizer, 4, seed=2)
     together = continuations.go_on(model, tokenizer, prompts, END, seed=2)
     assert len(together) == 4
-    for prompt, found in zip(prompts, together, strict=True):
+    for prompt, continued in zip(prompts, together, strict=True):
         ids = list(prompt.ids)
         for _ in range(prompt.room):
             ids.append(int(model.next_logits(torch.tensor([ids]))[0, -1].argmax()))
             if ids[-1] == END:
                 break
         whole = tokenizer.decode([t for t in ids if t != END], skip_special_tokens=False)
-        assert (prompt.text + found.greedy).strip() == whole.strip()
+        assert (prompt.text + continued.greedy).strip() == whole.strip()
         # Rows that are longer or shorter beside it change nothing, nor does a second time.
-        assert continuations.go_on(model, tokenizer, [prompt], END, seed=2) == [found]
-    drawn = [found.sampled for found in together]
+        assert continuations.go_on(model, tokenizer, [prompt], END, seed=2) == [continued]
+    drawn = [continued.sampled for continued in together]
     assert drawn != [f.sampled for f in continuations.go_on(model, tokenizer, prompts, END, 3)]
 
 
@@ -296,12 +287,12 @@ def test_drawn_tokens_have_the_probabilities_of_the_temperature() -> None:
     count = 6000
     prompts = [Prompt(number, (5,), 1, "a", "") for number in range(count)]
     model: Any = _Fixed(logits_V)
-    found = continuations.go_on(model, tokenizer, prompts, END, seed=0)
-    assert {row.greedy for row in found} == {"c"}
+    continued = continuations.go_on(model, tokenizer, prompts, END, seed=0)
+    assert {row.greedy for row in continued} == {"c"}
     expected = torch.softmax(logits_V[5:8].double() / continuations.TEMPERATURE, dim=0)
     for letter, share in zip("abc", expected.tolist(), strict=True):
         deviation = (share * (1 - share) / count) ** 0.5
-        assert sum(row.sampled == letter for row in found) / count == pytest.approx(
+        assert sum(row.sampled == letter for row in continued) / count == pytest.approx(
             share, abs=4 * deviation
         )
 
@@ -311,8 +302,8 @@ def test_a_continuation_ends_with_the_document() -> None:
     logits_V = torch.zeros(8)
     logits_V[END] = 50.0
     model: Any = _Fixed(logits_V)
-    [found] = continuations.go_on(model, tokenizer, [Prompt(0, (5, 6), 9, "ab", "")], END, 0)
-    assert (found.greedy, found.sampled) == ("", "")
+    [continued] = continuations.go_on(model, tokenizer, [Prompt(0, (5, 6), 9, "ab", "")], END, 0)
+    assert (continued.greedy, continued.sampled) == ("", "")
 
 
 # Blanks of a two-direction model, and words.
@@ -324,14 +315,14 @@ def test_a_bidirectional_model_guesses_without_seeing_the_answer(tmp_path: Path)
     assert isinstance(model, TwoDirectionModel)
     blanks = fill_in.choose(reader, tokenizer, 5, seed=0)
     assert len(blanks) == 5
-    found = fill_in.fill(model, tokenizer, blanks)
+    filled = fill_in.fill(model, tokenizer, blanks)
     changed = []
     for blank in blanks:
         ids = list(blank.ids)
         assert ids[blank.position] == blank.answer_id
         ids[blank.position] = 200 if blank.answer_id != 200 else 201
         changed.append(dataclasses.replace(blank, ids=tuple(ids)))
-    for one, other in zip(found, fill_in.fill(model, tokenizer, changed), strict=True):
+    for one, other in zip(filled, fill_in.fill(model, tokenizer, changed), strict=True):
         assert [g.text for g in one.guesses] == [g.text for g in other.guesses]
         assert one.probability == pytest.approx(other.probability, rel=1e-5)
         assert one.rank == other.rank
@@ -352,16 +343,16 @@ def test_words_are_found_in_every_spelling(config: Any, mark: str) -> None:
     spelling = Spelling.of(tokenizer := train(config(vocab_size=400), sentences))
     assert spelling.mark == mark
     written = {word for s in sentences for word in s.lower().strip(".").split()}
-    found = set()
+    words = set()
     for sentence in sentences[:20]:
         ids = tokenizer.encode(sentence.lower(), add_special_tokens=False).ids
         for place, token in enumerate(ids):
             ends = place + 1 == len(ids) or not spelling.continues(ids[place + 1])
             if ends and spelling.is_word(token):
-                found.add(tokenizer.decode([token]).strip())
+                words.add(tokenizer.decode([token]).strip())
         assert sum(not spelling.continues(token) for token in ids) >= len(sentence.split())
-    assert found <= written
-    assert bool(found) == (mark not in ("▁", "character"))  # so few pieces hold no whole word
+    assert words <= written
+    assert bool(words) == (mark not in ("▁", "character"))  # so few pieces hold no whole word
 
 
 def test_a_unigram_word_begins_with_its_blank() -> None:

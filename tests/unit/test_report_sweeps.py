@@ -16,6 +16,7 @@ from rungwise.core.tables import csv_bytes
 from rungwise.finetune import FinetuneConfig
 from rungwise.report import sweep_plots, tables
 from rungwise.report.compared import Swept
+from rungwise.report.style import series
 from rungwise.report.sweep_axes import most_telling, rungs
 from rungwise.sweep.record import ScoredTrial, SweepSummary
 from tests.toy_sweeps import swept
@@ -39,8 +40,9 @@ LISTS: dict[str, Any] = {
 
 
 def of(task: str, variant: str, sweep: Artifact) -> Swept:
+    look = series(("first", "second", "third").index(variant))
     settings = sweep.record["config"]["sweep"]
-    return Swept(task, variant, SweepSummary.of(sweep), settings)
+    return Swept(task, variant, look, SweepSummary.of(sweep), settings)
 
 
 def several(folder: Path) -> list[Swept]:
@@ -111,13 +113,13 @@ def test_the_most_telling_key_is_the_one_that_scores_hang_on() -> None:
         for number in range(60)
     ]
 
-    def found(score: Callable[[dict[str, Any]], float]) -> str:
+    def telling(score: Callable[[dict[str, Any]], float]) -> str:
         return most_telling([trial(score(values), values) for values in drawn], ["a", "b", "c"])
 
     # Best in the middle of b: no correlation would see it.
-    assert found(lambda values: -((values["b"] - 0.5) ** 2)) == "b"
-    assert found(lambda values: values["c"] + 0.1 * values["a"]) == "c"
-    assert found(lambda values: 1.0) == "a"
+    assert telling(lambda values: -((values["b"] - 0.5) ** 2)) == "b"
+    assert telling(lambda values: values["c"] + 0.1 * values["a"]) == "c"
+    assert telling(lambda values: 1.0) == "a"
 
 
 def test_the_table_has_every_trial_of_every_sweep_and_its_winners(tmp_path: Path) -> None:

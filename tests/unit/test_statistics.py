@@ -50,8 +50,8 @@ def true_difference(luck: float, better: float) -> float:
 @pytest.mark.parametrize("count", [3, 5, 20])
 def test_students_interval_covers_the_mean_in_95_of_100_samples(count: int) -> None:
     rng = np.random.default_rng(count)
-    found = [estimate(list(rng.normal(1.0, 2.0, size=count))) for _ in range(4000)]
-    covered = np.mean([one.low <= 1.0 <= one.high for one in found])
+    estimates = [estimate(list(rng.normal(1.0, 2.0, size=count))) for _ in range(4000)]
+    covered = np.mean([one.low <= 1.0 <= one.high for one in estimates])
     assert abs(covered - 0.95) < 0.012  # 3.5 standard errors of 4,000 trials
 
 
@@ -72,8 +72,8 @@ def test_the_bootstraps_interval_covers_the_true_difference(
     covered = []
     for seed in range(200):
         first, second = answers(rng, seeds, 100, luck, 0.2)
-        found = paired_bootstrap(first, second, share, seed, resamples=300)
-        covered.append(found.low <= truth <= found.high)
+        interval = paired_bootstrap(first, second, share, seed, resamples=300)
+        covered.append(interval.low <= truth <= interval.high)
     assert least <= np.mean(covered) <= most
 
 
@@ -82,23 +82,23 @@ def test_p_is_below_5_percent_exactly_where_the_interval_leaves_0_out() -> None:
     seen = set()
     for seed in range(60):
         first, second = answers(rng, 3, 120, 0.2, 0.25)
-        found = paired_bootstrap(first, second, share, seed, resamples=999)
-        outside = found.low > 0 or found.high < 0
-        if abs(found.p - 0.05) > 0.005:  # at the very edge quantiles are interpolated
-            assert outside == (found.p < 0.05)
+        difference = paired_bootstrap(first, second, share, seed, resamples=999)
+        outside = difference.low > 0 or difference.high < 0
+        if abs(difference.p - 0.05) > 0.005:  # at the very edge quantiles are interpolated
+            assert outside == (difference.p < 0.05)
         seen.add(outside)
-        assert 0 < found.p <= 1
+        assert 0 < difference.p <= 1
     assert seen == {True, False}
 
 
 def test_p_is_near_uniform_if_there_is_no_difference() -> None:
     rng = np.random.default_rng(1)
-    found = [
+    p_values = [
         paired_bootstrap(*answers(rng, 1, 150, 0.0, 0.0), share, seed, resamples=400).p
         for seed in range(300)
     ]
-    assert 0.02 <= np.mean(np.array(found) < 0.05) <= 0.09
-    assert 0.4 <= np.mean(np.array(found) < 0.5) <= 0.6
+    assert 0.02 <= np.mean(np.array(p_values) < 0.05) <= 0.09
+    assert 0.4 <= np.mean(np.array(p_values) < 0.5) <= 0.6
 
 
 def test_with_one_seed_it_is_scipys_paired_percentile_bootstrap() -> None:
@@ -156,11 +156,11 @@ def test_a_metric_that_is_no_mean_is_made_of_resampled_sums() -> None:
     for flips in (0.1, 0.3):
         guessed = true ^ (rng.random(300) < flips)
         counts.append(np.stack([true & guessed, guessed, true], axis=-1)[None].astype(float))
-    found = paired_bootstrap(counts[0], counts[1], f1, 0, resamples=2000)
+    difference = paired_bootstrap(counts[0], counts[1], f1, 0, resamples=2000)
     by_hand = f1(counts[0][0].sum(axis=0)) - f1(counts[1][0].sum(axis=0))
-    assert found.difference == pytest.approx(float(by_hand))
-    assert 0 < found.low < found.difference < found.high
-    assert found.p < 0.01
+    assert difference.difference == pytest.approx(float(by_hand))
+    assert 0 < difference.low < difference.difference < difference.high
+    assert difference.p < 0.01
 
 
 def test_chunks_of_resamples_are_no_part_of_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,11 +228,11 @@ def test_a_paired_difference_is_the_t_test_on_pairs() -> None:
 
 
 def test_an_interval_is_students_t_worked_by_hand() -> None:
-    found = estimate([1.0, 2.0, 3.0, 4.0])
+    interval = estimate([1.0, 2.0, 3.0, 4.0])
     # mean 2.5, standard deviation 1.29099, t(0.975, 3) = 3.18245
-    assert found.mean == 2.5
-    assert found.high - found.mean == pytest.approx(3.182446 * 1.290994 / 2, rel=1e-5)
-    assert found.mean - found.low == pytest.approx(found.high - found.mean)
+    assert interval.mean == 2.5
+    assert interval.high - interval.mean == pytest.approx(3.182446 * 1.290994 / 2, rel=1e-5)
+    assert interval.mean - interval.low == pytest.approx(interval.high - interval.mean)
 
 
 def test_a_single_value_has_no_interval_and_none_is_refused() -> None:

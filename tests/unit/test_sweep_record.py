@@ -66,19 +66,19 @@ def test_the_table_has_a_column_for_each_key_and_each_measured_value() -> None:
         RECORD, name="trial-004", history=[ROW], state="failed", error="it broke, twice"
     )
     rows = records.table([finished.trial(), failed.trial()])
-    found = list(csv.DictReader(io.StringIO(csv_bytes(rows).decode())))
-    assert [row["trial"] for row in found] == ["trial-003", "trial-004"]
-    assert found[0]["finetune.batch_size"] == "8"
-    assert found[0]["effective/batch_size"] == "8.0"
-    assert (found[0]["score"], found[0]["loss"], found[0]["epochs_run"]) == ("0.7", "", "1")
-    assert (found[1]["score"], found[1]["error"]) == ("", "it broke, twice")
+    written = list(csv.DictReader(io.StringIO(csv_bytes(rows).decode())))
+    assert [row["trial"] for row in written] == ["trial-003", "trial-004"]
+    assert written[0]["finetune.batch_size"] == "8"
+    assert written[0]["effective/batch_size"] == "8.0"
+    assert (written[0]["score"], written[0]["loss"], written[0]["epochs_run"]) == ("0.7", "", "1")
+    assert (written[1]["score"], written[1]["error"]) == ("", "it broke, twice")
 
 
 def test_a_trials_parameters_are_its_whole_block_and_the_other_keys_it_drew() -> None:
-    found = RECORD.parameters()
-    assert found["finetune.batch_size"] == 8
-    assert found["model.num_layers"] == 2
-    assert "finetune.epochs" in found
+    parameters = RECORD.parameters()
+    assert parameters["finetune.batch_size"] == 8
+    assert parameters["model.num_layers"] == 2
+    assert "finetune.epochs" in parameters
 
 
 def test_measured_settings_are_no_metrics() -> None:
@@ -107,11 +107,11 @@ def test_a_drawn_value_that_was_not_in_force_is_found(
         "finetune.head_learning_rate": None,
         "model.num_layers": 2,
     }
-    found = difference("trial-000", values, measured)
-    assert (found is not None) == wrong
+    error = difference("trial-000", values, measured)
+    assert (error is not None) == wrong
     if wrong:
-        assert "trial-000: finetune." in str(found)
-        assert "in force" in str(found)
+        assert "trial-000: finetune." in str(error)
+        assert "in force" in str(error)
 
 
 def test_a_variant_whose_artifacts_were_made_with_other_values_is_found(tmp_path: Path) -> None:

@@ -39,20 +39,22 @@ def grid(*values: Any) -> dict[str, Any]:
 
 def refusal(**sweep: Any) -> str:
     """What is said of a sweep block that does not fit."""
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as error:
         validate(SweepStageConfig, {"finetune": {}, "sweep": sweep}, "recipe.yaml")
-    return str(found.value)
+    return str(error.value)
 
 
 def test_the_papers_grid_has_its_18_points() -> None:
     config = SweepStageConfig(
         finetune=FinetuneConfig(), sweep=SweepConfig.model_validate(yaml.safe_load(PAPER_GRID))
     )
-    found = {
+    combinations = {
         (one.learning_rate, one.batch_size, one.epochs)
         for one in (settings_of(config, values) for values in points(config.sweep))
     }
-    assert found == {(r, b, e) for r in (5e-5, 3e-5, 2e-5) for b in (16, 32) for e in (2, 3, 4)}
+    assert combinations == {
+        (r, b, e) for r in (5e-5, 3e-5, 2e-5) for b in (16, 32) for e in (2, 3, 4)
+    }
     assert len(points(config.sweep)) == config.sweep.size() == 18
     assert grid_epochs(config, 0) == 6 * (2 + 3 + 4)
     assert most_epochs(config) == 4
@@ -179,8 +181,8 @@ def test_draws_depend_on_the_seed_and_the_number_alone() -> None:
 
 def test_no_settings_are_drawn_twice() -> None:
     space = {"finetune.epochs": choice(1, 2, 3), "finetune.batch_size": choice(8, 16)}
-    found = points(stage_config(space=space, trials=6).sweep)
-    assert len({tuple(values.values()) for values in found}) == 6
+    drawn = points(stage_config(space=space, trials=6).sweep)
+    assert len({tuple(values.values()) for values in drawn}) == 6
 
 
 def test_every_draw_goes_with_every_combination_of_the_grid() -> None:
@@ -189,11 +191,11 @@ def test_every_draw_goes_with_every_combination_of_the_grid() -> None:
         "finetune.epochs": grid(1, 2, 3),
         "finetune.batch_size": grid(8, 16),
     }
-    found = points(stage_config(space=space, trials=2).sweep)
-    assert len(found) == 12
-    combinations = {(v["finetune.epochs"], v["finetune.batch_size"]) for v in found}
+    drawn = points(stage_config(space=space, trials=2).sweep)
+    assert len(drawn) == 12
+    combinations = {(v["finetune.epochs"], v["finetune.batch_size"]) for v in drawn}
     assert len(combinations) == 6
-    assert len({v["finetune.learning_rate"] for v in found}) == 12
+    assert len({v["finetune.learning_rate"] for v in drawn}) == 12
 
 
 @pytest.mark.parametrize(
@@ -241,12 +243,12 @@ def test_only_variants_that_a_trial_needs_are_built() -> None:
         "pretrain.steps": choice(10, 20, 30),
     }
     sweep = stage_config(space=space, trials=4).sweep
-    found = upstream_values(sweep)
-    assert 1 <= len(found) <= 4
+    upstream = upstream_values(sweep)
+    assert 1 <= len(upstream) <= 4
     for values in points(sweep):
         place = upstream_of(sweep, values)
         assert place is not None
-        assert found[place] == {k: v for k, v in values.items() if not k.startswith("finetune")}
+        assert upstream[place] == {k: v for k, v in values.items() if not k.startswith("finetune")}
     whole = stage_config(space=space, trials=4, search={"kind": "optuna"}).sweep
     assert len(upstream_values(whole)) == 12
     assert (
@@ -265,5 +267,5 @@ def test_the_full_grid_counts_epochs_of_trials_that_were_not_drawn() -> None:
 def test_a_number_that_yaml_takes_for_a_text_is_a_number() -> None:
     space = yaml.safe_load("finetune.learning_rate: {kind: choice, values: [5e-5, 3.0e-5, 2E-5]}")
     assert isinstance(space["finetune.learning_rate"]["values"][0], str)
-    found = points(stage_config(space=space, trials=3).sweep)
-    assert math.isclose(sum(v["finetune.learning_rate"] for v in found), 1e-4)
+    drawn = points(stage_config(space=space, trials=3).sweep)
+    assert math.isclose(sum(v["finetune.learning_rate"] for v in drawn), 1e-4)

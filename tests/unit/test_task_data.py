@@ -137,7 +137,7 @@ def test_a_block_of_the_reference_reads_the_real_files_whole(
     summary = build_task(config, {}, output, Context())
     task = standing("task", output, summary)
     splits = {split: read(task, split) for split in ("train", "validation", "test")}
-    assert {split: len(found) for split, found in splits.items()} == summary.examples.model_dump()
+    assert {split: len(rows) for split, rows in splits.items()} == summary.examples.model_dump()
     counts: dict[str, int] = Counter()
     for split, number in summary.examples:
         counts[split if split in config.paths() else "train"] += number
@@ -216,10 +216,10 @@ def test_tables_are_read_as_pandas_reads_them(
     name: str, options: dict[str, Any], columns: tuple[Any, ...], real_data: Path
 ) -> None:
     config = block(name, real_data)
-    found = files.load(config).splits
+    splits = files.load(config).splits
     examples = [
-        e for split, rows in found.items() if split not in config.paths() for e in rows
-    ] + found["train"]
+        e for split, rows in splits.items() if split not in config.paths() for e in rows
+    ] + splits["train"]
     frame = pd.read_csv(config.train[0], dtype=str, keep_default_na=False, **options)
     rows = frame[list(columns)].itertuples(index=False, name=None)
     given = getattr(config.format, "labels", None) or getattr(

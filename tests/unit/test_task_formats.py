@@ -14,7 +14,7 @@ from rungwise.core.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage import find_files
 from rungwise.tasks.examples import Answer, ChoiceExample, Question, Tagged, Text
-from rungwise.tasks.formats import TaggedFormat, read
+from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.columns import is_iob, to_iob2
 
 
@@ -39,7 +39,7 @@ def examples(
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     (file,) = find_files(str(path))
     block = validate(Block, {"format": form})
-    return list(read(file, block.format, split, Counter() if counts is None else counts))
+    return list(block.format.read(file, split, Counter() if counts is None else counts))
 
 
 def squad(*questions: dict[str, Any], context: str = "Gravity makes rain fall.") -> str:
@@ -70,27 +70,27 @@ STS_ROW = "main-news\tMSRpar\t2012test\t0001\t3.800\tA man plays.\tA boy plays."
 
 def test_a_quoted_cell_may_span_lines_and_the_lines_are_the_editors(tmp_path: Path) -> None:
     content = 'text,label\r\n"one\r\ntwo ""three""",a\r\n\r\nfour,b\r\n'
-    found = examples(tmp_path, table(delimiter=",", quoting=True), content, "t.csv")
-    assert found == [
+    read = examples(tmp_path, table(delimiter=",", quoting=True), content, "t.csv")
+    assert read == [
         Text("t.csv:2", 'one\r\ntwo "three"', None, "a"),
         Text("t.csv:5", "four", None, "b"),
     ]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
-    found = examples(tmp_path, table(), b"\xef\xbb\xbftext\tlabel\nwords\ta\n")
-    assert found == [Text("data.txt:2", "words", None, "a")]
+    read = examples(tmp_path, table(), b"\xef\xbb\xbftext\tlabel\nwords\ta\n")
+    assert read == [Text("data.txt:2", "words", None, "a")]
 
 
 def test_without_quoting_a_quote_is_a_character(tmp_path: Path) -> None:
-    found = examples(tmp_path, table(), 'text\tlabel\n"one\ta\ntwo"\tb\n')
-    assert [example.text for example in found] == ['"one', 'two"']
+    read = examples(tmp_path, table(), 'text\tlabel\n"one\ta\ntwo"\tb\n')
+    assert [example.text for example in read] == ['"one', 'two"']
 
 
 def test_a_packed_file_is_read_as_what_is_in_it(tmp_path: Path) -> None:
     packed = gzip.compress(b"text\tlabel\nwords\ta\n")
-    (found,) = examples(tmp_path, table(), packed, "t.tsv.gz")
-    assert found == Text("t.tsv.gz:2", "words", None, "a")
+    (example,) = examples(tmp_path, table(), packed, "t.tsv.gz")
+    assert example == Text("t.tsv.gz:2", "words", None, "a")
     with pytest.raises(DataError, match=r"t\.tsv\.gz: a cut-off \.gz.*fetch the file again"):
         examples(tmp_path, table(), packed[:-12], "t.tsv.gz")
 
@@ -101,8 +101,8 @@ def test_labels_get_their_names_and_comments_and_skipped_labels_are_left_out(
     form = table(labels={0: "no way", 1: "yes"}, comment="%", skip_labels=["-"])
     counts: Counter[str] = Counter()
     content = "text\tlabel\n% a comment\nwords\t1\nmore\t-\nlast\t 0\n"
-    found = examples(tmp_path, form, content, counts=counts)
-    assert [(e.where, e.target) for e in found] == [("data.txt:3", "yes"), ("data.txt:5", "no way")]
+    read = examples(tmp_path, form, content, counts=counts)
+    assert [(e.where, e.target) for e in read] == [("data.txt:3", "yes"), ("data.txt:5", "no way")]
     assert counts == {"rows_dropped_for_their_label": 1}
 
 
@@ -114,14 +114,14 @@ def test_the_last_column_goes_on_to_the_end_of_the_line(tmp_path: Path) -> None:
         "header": False,
         "rest_of_line": True,
     }
-    (found,) = examples(tmp_path, form, '4 a  "stirring" , funny\n')
-    assert (found.text, found.target) == ('a  "stirring" , funny', "4")
+    (example,) = examples(tmp_path, form, '4 a  "stirring" , funny\n')
+    assert (example.text, example.target) == ('a  "stirring" , funny', "4")
 
 
 def test_json_lines_take_labels_as_text_numbers_or_truth_values(tmp_path: Path) -> None:
     content = '{"text": "a\\nb", "label": 1}\n\n{"text": "c", "label": "1"}\r\n'
-    found = examples(tmp_path, table(layout="json_lines"), content + '{"text":"d","label":true}')
-    assert [(e.where, e.text, e.target) for e in found] == [
+    read = examples(tmp_path, table(layout="json_lines"), content + '{"text":"d","label":true}')
+    assert [(e.where, e.text, e.target) for e in read] == [
         ("data.txt:1", "a\nb", "1"),
         ("data.txt:3", "c", "1"),
         ("data.txt:4", "d", "true"),
@@ -131,8 +131,8 @@ def test_json_lines_take_labels_as_text_numbers_or_truth_values(tmp_path: Path) 
 def test_rows_of_another_length_can_be_dropped_and_are_counted(tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
     content = "text\tlabel\nwords\ta\nbroken\nmore\tb\tc\n"
-    found = examples(tmp_path, table(bad_rows="drop"), content, counts=counts)
-    assert len(found) == 1
+    read = examples(tmp_path, table(bad_rows="drop"), content, counts=counts)
+    assert len(read) == 1
     assert counts == {"rows_dropped_for_their_number_of_columns": 2}
 
 
@@ -189,9 +189,9 @@ def test_each_task_of_glue_is_read_by_its_published_columns(
     tmp_path: Path, task: str, header: str | None, row: str, target: str | float
 ) -> None:
     content = f"{header}\n{row}\n" if header else f"{row}\n"
-    (found,) = examples(tmp_path, {"kind": "glue", "task": task}, content)
+    (example,) = examples(tmp_path, {"kind": "glue", "task": task}, content)
     second = None if task in ("CoLA", "SST-2") else "Two."
-    assert (found.text, found.second, found.target) == ("One.", second, target)
+    assert (example.text, example.second, example.target) == ("One.", second, target)
 
 
 def test_pairs_of_snli_without_a_gold_label_are_left_out(tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_pairs_of_snli_without_a_gold_label_are_left_out(tmp_path: Path) -> None
     counts: Counter[str] = Counter()
     form = {"kind": "glue", "task": "SNLI"}
     content = f"{header}\nOne.\tTwo.\t-\nOne.\tThree.\tneutral\n"
-    (found,) = examples(tmp_path, form, content, counts=counts)
-    assert found.second == "Three."
+    (example,) = examples(tmp_path, form, content, counts=counts)
+    assert example.second == "Three."
     assert counts == {"rows_dropped_for_their_label": 1}
 
 
@@ -218,22 +218,22 @@ def test_sick_gives_each_split_its_rows_and_either_target(tmp_path: Path) -> Non
     (validated,) = examples(tmp_path, {"kind": "sick"}, content, split="validation")
     assert validated == Text("data.txt:4", "One 2.", "Two.", 4.5)
     entailment = {"kind": "sick", "target": "entailment"}
-    found = examples(tmp_path, entailment, content)
-    assert [(e.text, e.target) for e in found] == [("One 0.", "neutral"), ("One 3.", "neutral")]
+    read = examples(tmp_path, entailment, content)
+    assert [(e.text, e.target) for e in read] == [("One 0.", "neutral"), ("One 3.", "neutral")]
     semeval = (
         "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
         "6\tOne.\tTwo.\t3.3\tCONTRADICTION\n"
     )
-    (found,) = examples(tmp_path, {**entailment, "release": "semeval"}, semeval)
-    assert found.target == "contradiction"
-    (found,) = examples(tmp_path, {"kind": "sick", "release": "semeval"}, semeval)
-    assert found.target == 3.3
+    (example,) = examples(tmp_path, {**entailment, "release": "semeval"}, semeval)
+    assert example.target == "contradiction"
+    (example,) = examples(tmp_path, {"kind": "sick", "release": "semeval"}, semeval)
+    assert example.target == 3.3
 
 
 def test_the_original_sts_rows_may_have_their_sources_after_them(tmp_path: Path) -> None:
     content = f"{STS_ROW}\n{STS_ROW}\thttp://a\thttp://b\n"
-    found = examples(tmp_path, {"kind": "sts"}, content)
-    assert [(e.text, e.second, e.target) for e in found] == [
+    read = examples(tmp_path, {"kind": "sts"}, content)
+    assert [(e.text, e.second, e.target) for e in read] == [
         ("A man plays.", "A boy plays.", 3.8)
     ] * 2
 
@@ -266,8 +266,8 @@ def test_to_iob2_leaves_iob2_and_other_tags_alone() -> None:
 
 def test_a_character_a_line_keeps_blanks_that_are_characters(tmp_path: Path) -> None:
     form = {"kind": "conll", "separator": "tab"}
-    (found,) = examples(tmp_path, form, "中\tB-LOC\r\n\u3000\tO\r\n \tO\r\n\r\n")
-    assert found == Tagged("data.txt:1", ("中", "\u3000", " "), ("B-LOC", "O", "O"))
+    (example,) = examples(tmp_path, form, "中\tB-LOC\r\n\u3000\tO\r\n \tO\r\n\r\n")
+    assert example == Tagged("data.txt:1", ("中", "\u3000", " "), ("B-LOC", "O", "O"))
 
 
 def test_conllu_skips_ranges_and_empty_nodes_and_comments(tmp_path: Path) -> None:
@@ -283,10 +283,10 @@ def test_conllu_skips_ranges_and_empty_nodes_and_comments(tmp_path: Path) -> Non
         row("3.1", "go", "VERB", "VB"),
         "",
     ]
-    (found,) = examples(tmp_path, {"kind": "conllu"}, "\n".join(lines))
-    assert found == Tagged("data.txt:2", ("#1", "do", "n't"), ("SYM", "AUX", "PART"))
-    (found,) = examples(tmp_path, {"kind": "conllu", "tags": "xpos"}, "\n".join(lines))
-    assert found.tags == ("NN", "VB", "RB")
+    (example,) = examples(tmp_path, {"kind": "conllu"}, "\n".join(lines))
+    assert example == Tagged("data.txt:2", ("#1", "do", "n't"), ("SYM", "AUX", "PART"))
+    (example,) = examples(tmp_path, {"kind": "conllu", "tags": "xpos"}, "\n".join(lines))
+    assert example.tags == ("NN", "VB", "RB")
 
 
 def test_squad_keeps_answers_and_impossible_questions(tmp_path: Path) -> None:
@@ -308,8 +308,8 @@ def test_squad_keeps_answers_and_impossible_questions(tmp_path: Path) -> None:
 
 def test_offsets_of_squad_count_characters_beyond_the_basic_plane(tmp_path: Path) -> None:
     content = squad(asked("雨", 3), context="\U0001f327 =雨")
-    (found,) = examples(tmp_path, {"kind": "squad"}, content)
-    assert found.answers == (Answer("雨", 3),)
+    (example,) = examples(tmp_path, {"kind": "squad"}, content)
+    assert example.answers == (Answer("雨", 3),)
 
 
 def test_bad_answers_can_be_dropped_and_are_counted(tmp_path: Path) -> None:
@@ -318,8 +318,8 @@ def test_bad_answers_can_be_dropped_and_are_counted(tmp_path: Path) -> None:
     mixed["answers"].append({"text": "rain", "answer_start": 13})
     content = squad(mixed, asked("rain", 99, id="q2"))
     form = {"kind": "squad", "bad_answers": "drop"}
-    (found,) = examples(tmp_path, form, content, counts=counts)
-    assert found.answers == (Answer("rain", 14),)
+    (example,) = examples(tmp_path, form, content, counts=counts)
+    assert example.answers == (Answer("rain", 14),)
     assert counts == {
         "answers_dropped_that_are_not_in_the_context": 2,
         "questions_dropped_without_an_answer": 1,
@@ -328,18 +328,18 @@ def test_bad_answers_can_be_dropped_and_are_counted(tmp_path: Path) -> None:
 
 def test_an_option_of_swag_is_the_second_sentence_with_an_ending(tmp_path: Path) -> None:
     content = f'{SWAG}\n0,v,1,s,"A guard, armed, runs.",Someone,gold,"opens, fire.",b,c,d,2\n'
-    (found,) = examples(tmp_path, {"kind": "swag"}, content)
+    (example,) = examples(tmp_path, {"kind": "swag"}, content)
     options = ("Someone opens, fire.", "Someone b", "Someone c", "Someone d")
-    assert found == ChoiceExample("data.txt:2", "A guard, armed, runs.", None, options, 2)
+    assert example == ChoiceExample("data.txt:2", "A guard, armed, runs.", None, options, 2)
 
 
 def test_codah_and_dream_are_read_as_published(tmp_path: Path) -> None:
-    (found,) = examples(tmp_path, {"kind": "codah"}, "o\tHe\tgoes.\tstays.\tsits.\truns.\t3\n")
-    assert found == ChoiceExample(
+    (example,) = examples(tmp_path, {"kind": "codah"}, "o\tHe\tgoes.\tstays.\tsits.\truns.\t3\n")
+    assert example == ChoiceExample(
         "data.txt:1", "He", None, ("goes.", "stays.", "sits.", "runs."), 3
     )
-    (found,) = examples(tmp_path, {"kind": "dream"}, dream().replace("[[[", "[\r\n[["))
-    assert found == ChoiceExample("data.txt:1-2:0", "M: Hi.\nW: Oh.", "Q?", ("a", "b", "c"), 1)
+    (example,) = examples(tmp_path, {"kind": "dream"}, dream().replace("[[[", "[\r\n[["))
+    assert example == ChoiceExample("data.txt:1-2:0", "M: Hi.\nW: Oh.", "Q?", ("a", "b", "c"), 1)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str | bytes, str]] = {

@@ -13,11 +13,11 @@ def test_the_majority_is_that_of_the_training_split() -> None:
     info = TaskInfo("classification", ("no", "yes"), False, "accuracy")
     train = [Text("a", "a", target=label) for label in ("yes", "no", "yes")]
     test = [Text("a", "a", target=label) for label in ("no", "no", "yes", "no")]
-    found = baselines(info, train, test)
-    assert found["majority"] == pytest.approx(
+    scores = baselines(info, train, test)
+    assert scores["majority"] == pytest.approx(
         {"accuracy": 1 / 4, "macro_f1": 0.4 / 2, "matthews": 0, "f1": 0.4}
     )
-    assert found["chance"] == {"accuracy": 1 / 2}
+    assert scores["chance"] == {"accuracy": 1 / 2}
 
 
 def test_the_mean_score_correlates_with_nothing() -> None:
@@ -36,9 +36,9 @@ def test_each_word_has_its_commonest_tag() -> None:
         Tagged("b", ("a",), ("O",)),
     ]
     test = [Tagged("c", ("a", "b", "new"), ("O", "B-X", "O"))]
-    found = baselines(info, train, test)
-    assert found["word_majority"] == {"accuracy": 1, "precision": 1, "recall": 1, "f1": 1}
-    assert found["majority"] == pytest.approx(
+    scores = baselines(info, train, test)
+    assert scores["word_majority"] == {"accuracy": 1, "precision": 1, "recall": 1, "f1": 1}
+    assert scores["majority"] == pytest.approx(
         {"accuracy": 2 / 3, "precision": 0, "recall": 0, "f1": 0}
     )
 
@@ -54,10 +54,10 @@ def test_answers_are_guessed_from_where_contexts_begin() -> None:
         asked("Big cats sleep. They do.", "Big cats sleep"),
         asked(" Red 1.5 it is?", "Red 1.5"),
     ]
-    found = baselines(info, train, test)
-    assert found["first_sentence"]["exact_match"] == 1 / 2
-    assert found["first_words"]["exact_match"] == 1 / 2
-    assert found["no_answer"] == {"exact_match": 0, "f1": 0}
+    scores = baselines(info, train, test)
+    assert scores["first_sentence"]["exact_match"] == 1 / 2
+    assert scores["first_words"]["exact_match"] == 1 / 2
+    assert scores["no_answer"] == {"exact_match": 0, "f1": 0}
     chinese = [asked("猫在睡觉。狗不睡。", "猫在")]
     assert baselines(info, train, chinese)["first_words"]["exact_match"] == 1
     with_none = baselines(info, train, [*test, asked("a"), asked("")])

@@ -20,7 +20,7 @@ Case = tuple[list[dict[str, Any]], list[Any]]
 def classification(rng: np.random.Generator, count: int, labels: tuple[str, ...]) -> Case:
     drawn = rng.choice(labels, size=(count, 2), p=rng.dirichlet(np.ones(len(labels))))
     return (
-        [{"label": str(found), "probability": 1.0} for found, _ in drawn],
+        [{"label": str(predicted), "probability": 1.0} for predicted, _ in drawn],
         [Text("a", "a", target=str(wanted)) for _, wanted in drawn],
     )
 
@@ -37,8 +37,8 @@ def tagging(rng: np.random.Generator, count: int) -> Case:
     predictions, examples = [], []
     for length in rng.integers(0, 12, count):
         wanted = rng.choice(TAGS, length)
-        found = np.where(rng.random(length) < 0.4, rng.choice(TAGS, length), wanted)
-        predictions.append({"tags": found.tolist()})
+        tags = np.where(rng.random(length) < 0.4, rng.choice(TAGS, length), wanted)
+        predictions.append({"tags": tags.tolist()})
         examples.append(Tagged("a", ("w",) * length, tuple(wanted.tolist())))
     return predictions, examples
 
@@ -125,10 +125,10 @@ def test_spearman_is_the_librarys_on_the_whole_set() -> None:
 def test_the_other_regression_metrics_are_as_by_hand() -> None:
     info = TaskInfo("regression", (), True, "pearson")
     examples = [Text("a", "a", "b", float(n)) for n in (1, 2, 3, 4)]
-    found = kinds.score([{"score": float(n)} for n in (1, 4, 9, 16)], examples, info)
-    assert found["spearman"] == pytest.approx(1)
-    assert found["mean_squared_error"] == pytest.approx((0 + 4 + 36 + 144) / 4)
-    assert found["pearson"] == pytest.approx(0.984374, abs=1e-6)
+    scores = kinds.score([{"score": float(n)} for n in (1, 4, 9, 16)], examples, info)
+    assert scores["spearman"] == pytest.approx(1)
+    assert scores["mean_squared_error"] == pytest.approx((0 + 4 + 36 + 144) / 4)
+    assert scores["pearson"] == pytest.approx(0.984374, abs=1e-6)
 
 
 @pytest.mark.parametrize("metric", ["pearson", "spearman"])
@@ -161,8 +161,8 @@ def test_a_single_class_scores_without_a_warning(metric: str) -> None:
     info = TaskInfo("classification", TWO, False, metric)
     for label in TWO:
         examples = [Text("a", "a", target=label)] * 4
-        for found in TWO:
-            predictions = [{"label": found}] * 4
+        for predicted in TWO:
+            predictions = [{"label": predicted}] * 4
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 scored = kinds.score(predictions, examples, info)[metric]
@@ -173,9 +173,9 @@ def test_a_single_class_scores_without_a_warning(metric: str) -> None:
 def test_the_f1_of_two_labels_is_that_of_the_second() -> None:
     info = TaskInfo("classification", TWO, False, "f1")
     wanted = ["yes", "yes", "yes", "no", "no"]
-    found = ["yes", "no", "no", "yes", "no"]
+    labels = ["yes", "no", "no", "yes", "no"]
     examples = [Text("a", "a", target=label) for label in wanted]
-    scored = kinds.score([{"label": label} for label in found], examples, info)
+    scored = kinds.score([{"label": label} for label in labels], examples, info)
     assert scored["f1"] == pytest.approx(2 * 1 / (2 + 3))
     assert scored["accuracy"] == pytest.approx(2 / 5)
     assert scored["macro_f1"] == pytest.approx((2 / 5 + 2 / 5) / 2)

@@ -108,8 +108,8 @@ def test_what_does_not_fit_the_task_is_refused_with_its_place(tokenizer: Tokeniz
 def test_logits_become_a_label_with_its_share_or_a_number(tokenizer: Tokenizer) -> None:
     items = kinds.encode([Text("a", "one"), Text("b", "two")], LABELS, tokenizer, FRAME)
     outputs = [np.array([0.0, np.log(3.0)]), np.array([1000.0, -1000.0])]
-    found = kinds.decode(outputs, items, [None, None], LABELS, {})
-    assert found == [
+    predictions = kinds.decode(outputs, items, [None, None], LABELS, {})
+    assert predictions == [
         {"label": "yes", "probability": pytest.approx(0.75)},
         {"label": "no", "probability": 1.0},
     ]
@@ -153,12 +153,12 @@ def test_examples_with_different_numbers_of_options_stay_apart(tokenizer: Tokeni
     ]
     items = kinds.encode(examples, OPTIONS, tokenizer, FRAME)
     assert rows(items[1])[0] == (101, 4, 102, 5, 103)
-    found = kinds.decode(
+    predictions = kinds.decode(
         [np.array([0.0, 1.0]), np.array([2.0, 0.0, 0.0])], items, examples, OPTIONS, {}
     )
-    assert [prediction["option"] for prediction in found] == [1, 0]
-    assert [len(prediction["probabilities"]) for prediction in found] == [2, 3]
-    assert sum(found[1]["probabilities"]) == pytest.approx(1)
+    assert [prediction["option"] for prediction in predictions] == [1, 0]
+    assert [len(prediction["probabilities"]) for prediction in predictions] == [2, 3]
+    assert sum(predictions[1]["probabilities"]) == pytest.approx(1)
 
 
 @settings(max_examples=50)

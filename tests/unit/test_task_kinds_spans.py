@@ -84,9 +84,13 @@ def test_an_answer_between_tokens_comes_back_exactly(
         assert covered is not None
         assert covered[1] - covered[0] + 1 > (length - 6) // 2
         return
-    [found] = kinds.decode(perfect_logits(items), items, [example], SPAN, {}, max_answer_tokens=99)
-    assert found["text"] == context[start:end] == context[found["start"] : found["end"]]
-    assert (found["start"], found["end"]) == (start, end)
+    [prediction] = kinds.decode(
+        perfect_logits(items), items, [example], SPAN, {}, max_answer_tokens=99
+    )
+    assert (
+        prediction["text"] == context[start:end] == context[prediction["start"] : prediction["end"]]
+    )
+    assert (prediction["start"], prediction["end"]) == (start, end)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -157,11 +161,11 @@ def test_a_question_takes_no_more_than_asked_for_or_half_of_the_row(
     tokenizers: dict[str, Tokenizer],
 ) -> None:
     example = asked("abc", question="a" * 50)
-    for length, allowed, found in ((43, 10, 10), (43, 64, 20), (80, 64, 38)):
+    for length, allowed, kept in ((43, 10, 10), (43, 64, 20), (80, 64, 38)):
         items = kinds.encode(
             [example], SPAN, tokenizers["character"], frame(length), max_question_tokens=allowed
         )
-        assert items[0].rows[0].second == found + 2
+        assert items[0].rows[0].second == kept + 2
 
 
 @pytest.mark.parametrize("context", ["", " \n\u3000", "\u200b"])
@@ -172,8 +176,8 @@ def test_a_context_without_tokens_has_no_answer(
     [item] = items
     assert (item.places, item.target) == ((), NO_ANSWER)
     logits = [np.ones((len(item.rows[0].ids), 2))]
-    [found] = kinds.decode(logits, items, [asked(context)], SPAN, {})
-    assert (found["text"], found["start"], found["end"]) == ("", 0, 0)
+    [prediction] = kinds.decode(logits, items, [asked(context)], SPAN, {})
+    assert (prediction["text"], prediction["start"], prediction["end"]) == ("", 0, 0)
 
 
 def window(example: int, places: list[tuple[int, int]]) -> Item:
@@ -209,12 +213,12 @@ def test_the_best_span_over_all_windows_is_the_one_a_search_finds() -> None:
         outputs = [rng.normal(size=(13, 2)) for _ in items]
         longest = int(rng.integers(1, 12))
         _, (start, end), difference = by_search(outputs, items, longest)
-        [found] = kinds.decode(
+        [prediction] = kinds.decode(
             outputs, items, [asked(context)], SPAN, {}, max_answer_tokens=longest
         )
-        assert (found["start"], found["end"]) == (start, end)
-        assert found["text"] == context[start:end]
-        assert found["no_answer_score"] == pytest.approx(difference)
+        assert (prediction["start"], prediction["end"]) == (start, end)
+        assert prediction["text"] == context[start:end]
+        assert prediction["no_answer_score"] == pytest.approx(difference)
 
 
 def test_no_answer_is_given_above_the_threshold_only() -> None:
@@ -223,9 +227,9 @@ def test_no_answer_is_given_above_the_threshold_only() -> None:
     outputs[1][2] = 0
     examples = [asked("ab")]
     for threshold, text in ((4.9, ""), (5.0, "ab")):  # (3 + 4) - (1 + 1)
-        [found] = kinds.decode(outputs, items, examples, SPAN, {"null_threshold": threshold})
-        assert found["text"] == text
-        assert found["no_answer_score"] == 5
+        [prediction] = kinds.decode(outputs, items, examples, SPAN, {"null_threshold": threshold})
+        assert prediction["text"] == text
+        assert prediction["no_answer_score"] == 5
 
 
 @pytest.mark.parametrize("metric", ["f1", "exact_match"])
@@ -242,15 +246,15 @@ def test_the_calibrated_threshold_is_the_best_there_is(metric: str) -> None:
         items = [window(number, places) for number in range(12)]
         # Few different logits, so that scores tie.
         outputs = [rng.integers(0, 3, (6, 2)).astype(float) for _ in items]
-        found = kinds.calibrate(outputs, items, examples, info)
+        calibration = kinds.calibrate(outputs, items, examples, info)
         if all(example.answers for example in examples):
-            assert found == {}
+            assert calibration == {}
             continue
 
         scores = []
-        for threshold in (found["null_threshold"], *np.arange(-9.5, 9.5)):
-            calibration = {"null_threshold": threshold}
-            predictions = kinds.decode(outputs, items, examples, info, calibration)
+        for threshold in (calibration["null_threshold"], *np.arange(-9.5, 9.5)):
+            tried = {"null_threshold": threshold}
+            predictions = kinds.decode(outputs, items, examples, info, tried)
             scores.append(kinds.score(predictions, examples, info)[metric])
         assert scores[0] == pytest.approx(max(scores)), trial
 

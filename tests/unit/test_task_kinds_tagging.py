@@ -74,8 +74,8 @@ def test_long_sentences_are_cut_between_words_and_too_long_words_inside(
 def test_a_sentence_without_words_has_an_item_and_no_tags(tokenizer: Tokenizer) -> None:
     examples = [Tagged("a", ()), Tagged("b", ("a",))]
     items = kinds.encode(examples, INFO, tokenizer, FRAME)
-    found = kinds.decode([np.zeros((0, 3)), np.array([[0, 1, 0]])], items, examples, INFO, {})
-    assert found == [{"tags": []}, {"tags": ["B-X"]}]
+    predictions = kinds.decode([np.zeros((0, 3)), np.array([[0, 1, 0]])], items, examples, INFO, {})
+    assert predictions == [{"tags": []}, {"tags": ["B-X"]}]
 
 
 @settings(max_examples=60)
@@ -97,8 +97,10 @@ def test_every_word_gets_its_tag_back_at_any_length_of_row(
         assert list(item.places) == sorted(set(item.places))
         assert all(0 < place < len(ids) - 1 for place in item.places)
     outputs = [np.eye(3)[list(item.target)].reshape(-1, 3) for item in items]
-    found = kinds.decode(outputs, items, examples, INFO, {})
-    assert [prediction["tags"] for prediction in found] == [list(e.tags or ()) for e in examples]
+    predictions = kinds.decode(outputs, items, examples, INFO, {})
+    assert [prediction["tags"] for prediction in predictions] == [
+        list(e.tags or ()) for e in examples
+    ]
 
 
 def test_words_of_byte_level_bpe_have_the_tokens_they_have_inside_a_text() -> None:

@@ -17,13 +17,13 @@ def texts(count: int, labels: str = "abc") -> list[Text]:
 
 def test_shares_are_about_the_fractions_and_a_partition() -> None:
     examples = texts(4000)
-    found = shares(examples, {"validation": 0.1, "test": 0.3}, seed=0)
-    assert sorted(e.where for split in found.values() for e in split) == sorted(
+    splits = shares(examples, {"validation": 0.1, "test": 0.3}, seed=0)
+    assert sorted(e.where for split in splits.values() for e in split) == sorted(
         e.where for e in examples
     )
     # Four standard deviations of a binomial: 76 of 400, 116 of 1200.
-    assert abs(len(found["validation"]) - 400) < 76
-    assert abs(len(found["test"]) - 1200) < 116
+    assert abs(len(splits["validation"]) - 400) < 76
+    assert abs(len(splits["test"]) - 1200) < 116
 
 
 def test_a_share_depends_neither_on_the_order_nor_on_the_other_examples() -> None:
@@ -39,8 +39,8 @@ def test_a_share_depends_neither_on_the_order_nor_on_the_other_examples() -> Non
 
 def test_questions_about_one_context_stay_together() -> None:
     examples = [Question(f"f:{n}", str(n), f"q{n}?", f"context {n // 5}", ()) for n in range(200)]
-    found = shares(examples, {"test": 0.5}, seed=0)
-    places = [{e.context for e in split} for split in found.values()]
+    splits = shares(examples, {"test": 0.5}, seed=0)
+    places = [{e.context for e in split} for split in splits.values()]
     assert all(places)
     assert not places[0] & places[1]
 
@@ -58,9 +58,9 @@ def test_a_budget_is_balanced_and_holds_the_smaller_ones() -> None:
 @pytest.mark.parametrize("balanced", [True, False])
 def test_what_is_drawn_keeps_its_order_and_is_no_more_than_there_is(balanced: bool) -> None:
     examples = texts(50)
-    found = drawn(examples, 20, 1, balanced=balanced)
-    assert len(found) == 20
-    assert [examples.index(e) for e in found] == sorted(examples.index(e) for e in found)
+    budget = drawn(examples, 20, 1, balanced=balanced)
+    assert len(budget) == 20
+    assert [examples.index(e) for e in budget] == sorted(examples.index(e) for e in budget)
     assert drawn(examples, 99, 1, balanced=balanced) == examples
 
 

@@ -17,8 +17,8 @@ def info(kind: Kind, *, pair: bool = False) -> TaskInfo:
 
 def test_a_line_of_text_is_an_example_and_an_empty_one_too() -> None:
     lines = ["One text.\n", "\n", "Tabs\tand \u3000blanks stay. \r\n"]
-    found = list(read_lines(lines, "text", info("classification"), "in.txt"))
-    assert found == [
+    examples = list(read_lines(lines, "text", info("classification"), "in.txt"))
+    assert examples == [
         Text("in.txt:1", "One text."),
         Text("in.txt:2", ""),
         Text("in.txt:3", "Tabs\tand \u3000blanks stay. "),
@@ -37,8 +37,8 @@ def test_words_are_cut_at_blanks_or_given_as_they_are() -> None:
 
 def test_tables_are_read_by_name_and_quotes_are_literal() -> None:
     lines = ["\ufeffsecond\ttext\n", 'B "quoted"\tA\n']
-    (found,) = read_lines(lines, "tsv", info("classification", pair=True), "p.tsv")
-    assert found == Text("p.tsv:2", "A", 'B "quoted"')
+    (example,) = read_lines(lines, "tsv", info("classification", pair=True), "p.tsv")
+    assert example == Text("p.tsv:2", "A", 'B "quoted"')
 
 
 def test_questions_and_choices_come_from_objects_and_columns() -> None:

@@ -19,7 +19,6 @@ import time
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rungwise.core.artifact import Artifact
@@ -102,23 +101,24 @@ def compare_variants(
     chosen = {name: _settings(config, inputs, name) for name in config.variants}
     task = TaskSummary.of(inputs["task"])
     info = task.info
-    rows = _rows(config, chosen, inputs, seeds, output / _SCRATCH, context)
-    sums = _sums(rows, info, inputs["task"], output / _SCRATCH)
+    scratch = output / _SCRATCH
+    rows = _rows(config, chosen, inputs, seeds, scratch, context)
+    rows_of = {name: [row for row in rows if row.variant == name] for name in config.variants}
     variants = {
         name: VariantResult(
             estimates={
-                metric: estimate([row.test[metric] for row in _of(rows, name)])
-                for metric in _of(rows, name)[0].test
+                metric: estimate([row.test[metric] for row in of_variant])
+                for metric in of_variant[0].test
             },
             finetune=chosen[name],
             selection=_selection(inputs, name),
             pretraining=_pretraining(source_of(inputs, "pretrain", name), chosen[name]),
         )
-        for name in config.variants
+        for name, of_variant in rows_of.items()
     }
     first = next(iter(config.variants))
     best = min(
-        _of(rows, first),
+        rows_of[first],
         key=lambda row: (-row.validation[info.metric], row.validation["loss"], row.seed),
     )
     _keep(rows, best, inputs, output)
@@ -136,7 +136,7 @@ def compare_variants(
         examples=task.examples,
         rows=tuple(SeedRow(**row.model_dump(exclude={"files", "model"})) for row in rows),
         variants=variants,
-        differences=_differences(rows, sums, info, settings),
+        differences=_differences(rows_of, read(inputs["task"], "test"), info, settings, scratch),
         baselines=task.baselines,
         beats_baselines=None if trivial is None else lowest > trivial,
         chosen=SeedRow(**best.model_dump(exclude={"files", "model"})),
@@ -261,7 +261,7 @@ def _score(
         seed=seed,
         curve=tuple(curve),
         **{split: {**each.metrics, "loss": each.loss} for split, each in scores.items()},
-        mix=None if model.mix is None else tuple(model.mix.read().shares),
+        mix=None if model.mix is None else model.mix.shares(),
         model=describe(model),
         files=done,
         seconds=round(time.monotonic() - began, 1),
@@ -272,47 +272,41 @@ def _score(
     return row
 
 
-def _sums(
-    rows: list[_ScoredSeed], info: TaskInfo, task: Artifact, scratch: Folder
-) -> dict[tuple[str, int], NDArray[np.float64]]:
-    """The sums (N, k) that each test example adds to the metric, for every variant and seed."""
-    examples = read(task, "test")
-    return {
-        (row.variant, row.seed): metrics.sums(_predictions(scratch, row.files), examples, info)
-        for row in rows
-    }
-
-
 def _differences(
-    rows: list[_ScoredSeed],
-    sums: dict[tuple[str, int], NDArray[np.float64]],
+    rows_of: dict[str, list[_ScoredSeed]],
+    examples: list[Any],
     info: TaskInfo,
     settings: EvaluateConfig,
+    scratch: Folder,
 ) -> tuple[PairedDifference, ...]:
     """Every pair of variants, first minus second: over seeds, and over test examples as well.
 
     The interval over seeds is Student's t and covers the luck of fine-tuning. The bootstrap draws
     test examples too, so that it covers which examples happen to be in the test split.
     """
-    names = list(dict.fromkeys(row.variant for row in rows))
+    scores = {name: [row.test[info.metric] for row in rows] for name, rows in rows_of.items()}
+    # (S, N, k): what each test example adds to the metric with each seed.
+    sums = {
+        name: np.stack(
+            [metrics.sums(_predictions(scratch, row.files), examples, info) for row in rows]
+        )
+        for name, rows in rows_of.items()
+    }
     differences = []
-    for first, second in itertools.combinations(names, 2):
-        scores = [[row.test[info.metric] for row in _of(rows, name)] for name in (first, second)]
-        stacked = [
-            np.stack([sums[name, row.seed] for row in _of(rows, name)]) for name in (first, second)
-        ]
+    for first, second in itertools.combinations(rows_of, 2):
         drawn = paired_bootstrap(
-            *stacked,
+            sums[first],
+            sums[second],
             value=lambda totals: metrics.value(totals.astype(np.float64, copy=False), info),
             seed=settings.first_seed,
             resamples=settings.bootstrap_resamples,
         )
-        old, new = float(np.mean(scores[1])), float(np.mean(scores[0]))
+        old, new = float(np.mean(scores[second])), float(np.mean(scores[first]))
         differences.append(
             PairedDifference(
                 first=first,
                 second=second,
-                seeds=paired_difference(*scores),
+                seeds=paired_difference(scores[first], scores[second]),
                 bootstrap=drawn,
                 error_reduction=error_reduction(old, new) if old < 1 else None,
             )
@@ -365,10 +359,6 @@ def _headline(variants: dict[str, VariantResult], metric: str, num_seeds: int) -
         f"{name} {result.estimates[metric].mean:.1%}" for name, result in variants.items()
     )
     return f"test {metric.replace('_', ' ')}: {scores} ({num_seeds} seeds)"
-
-
-def _of(rows: list[_ScoredSeed], name: str) -> list[_ScoredSeed]:
-    return [row for row in rows if row.variant == name]
 
 
 def _predictions(scratch: Folder, done: str) -> list[dict[str, Any]]:

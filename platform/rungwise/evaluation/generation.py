@@ -78,11 +78,7 @@ def choose(reader: InstanceReader, tokenizer: Tokenizer, number: int, seed: int)
 
 @torch.no_grad()
 def go_on(
-    model: NextTokenLogits,
-    tokenizer: Tokenizer,
-    prompts: Sequence[Prompt],
-    end: int,
-    seed: int,
+    model: NextTokenLogits, tokenizer: Tokenizer, prompts: Sequence[Prompt], end: int, seed: int
 ) -> list[Continued]:
     """Each prompt with its two continuations, which stop where the model ends the document."""
     if not prompts:
@@ -97,11 +93,7 @@ def go_on(
 
 
 def _generated(
-    model: NextTokenLogits,
-    prompts: Sequence[Prompt],
-    end: int,
-    seed: int,
-    temperature: float,
+    model: NextTokenLogits, prompts: Sequence[Prompt], end: int, seed: int, temperature: float
 ) -> list[list[int]]:
     """New tokens of each prompt, the end symbol included. Temperature 0 takes the likeliest."""
     rows = [list(prompt.ids) for prompt in prompts]
@@ -115,10 +107,7 @@ def _generated(
         if temperature:
             below_NV = torch.softmax(logits_NV / temperature, dim=-1).cumsum(dim=-1)
             draw_N = uniform(
-                seed,
-                _TOKEN,
-                np.array([prompts[row].instance for row in open_rows]),
-                last_N.numpy(),
+                seed, _TOKEN, np.array([prompts[row].instance for row in open_rows]), last_N.numpy()
             )
             # Scaled by the sum, which rounding leaves beside 1: a draw never falls past the end.
             drawn_N1 = torch.from_numpy(draw_N)[:, None] * below_NV[:, -1:]

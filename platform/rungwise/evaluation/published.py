@@ -97,13 +97,6 @@ TABLES: Mapping[TableName, Published] = {
 }
 
 
-def glue_average(row: str) -> float:
-    """The mean of the nine columns of T6, in which MNLI counts twice."""
-    values = TABLES["T6"].rows[row]
-    assert all(value is not None for value in values)
-    return sum(value for value in values if value is not None) / len(values)
-
-
 class PublishedConfig(Config):
     """Which published table stands beside ours, and which of its rows beside each variant.
 

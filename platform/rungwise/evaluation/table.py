@@ -22,12 +22,7 @@ from rungwise.core.storage import Folder
 from rungwise.core.summary import Part, Summary
 from rungwise.core.tables import csv_bytes
 from rungwise.evaluation.published import TABLES, PublishedConfig
-from rungwise.evaluation.statistics import (
-    Agreement,
-    Estimate,
-    paired_difference,
-    sign_agreement,
-)
+from rungwise.evaluation.statistics import Agreement, paired_difference, sign_agreement
 from rungwise.evaluation.summary import EvaluateSummary
 
 
@@ -111,14 +106,10 @@ def build_table(
     for name, rows in (("table", scores), ("differences", steps), ("budgets", budgets)):
         output.write_bytes(f"{name}.csv", csv_bytes([row.model_dump() for row in rows]))
     output.write_bytes("table.md", markdown(scores, steps, config).encode("utf-8"))
-    resolved = [step for step in steps if step.sign not in (None, "unresolved")]
-    signs = [step for step in steps if step.sign is not None]
-    agree = sum(step.sign == "agrees" for step in signs)
-    compared = (
-        f"; of {len(signs)} published differences {len(resolved)} resolved here, {agree} agree"
-        if signs
-        else ""
-    )
+    signs = [step.sign for step in steps if step.sign is not None]
+    agree = signs.count("agrees")
+    resolved = agree + signs.count("disagrees")
+    compared = f"; of {len(signs)} published differences {resolved} resolved here, {agree} agree"
     variants = {score.variant for score in scores}
     reference = None
     if config.published is not None:
@@ -130,7 +121,7 @@ def build_table(
         budgets=tuple(budgets),
         published=reference,
         show=("table.csv", "differences.csv", "budgets.csv", "table.md"),
-        headline=f"{len(variants)} variants, {len(whole)} tasks{compared}",
+        headline=f"{len(variants)} variants, {len(whole)} tasks{compared if signs else ''}",
     )
 
 
@@ -182,14 +173,10 @@ def _steps(config: TableConfig, evaluated: EvaluateSummary) -> list[Step]:
                 bootstrap_high=-both.low,
                 p=both.p,
                 published_points=published,
-                sign=None if published is None else _sign(published, ours),
+                sign=sign_agreement(published, ours) if published else None,
             )
         )
     return steps
-
-
-def _sign(published: float, ours: Estimate) -> Agreement | None:
-    return sign_agreement(published, ours) if published else None
 
 
 def _published(config: TableConfig, task: str, above: str, name: str) -> float | None:
@@ -206,44 +193,36 @@ def _published(config: TableConfig, task: str, above: str, name: str) -> float |
 
 def markdown(scores: Sequence[Score], steps: Sequence[Step], config: TableConfig) -> str:
     """The table as people write it: variants down, tasks across, and under it the differences."""
-    tasks = list(dict.fromkeys(row.task for row in scores))
-    variants = list(dict.fromkeys(row.variant for row in scores))
     cells = {(row.variant, row.task): row for row in scores}
-    metric = {row.task: row.metric for row in scores}
+    shown = {(step.variant, step.task): step for step in steps}
+    first, *others = dict.fromkeys(row.variant for row in scores)
+    tasks = {row.task: row for row in scores if row.variant == first}
+    trivial = [
+        f"{100 * row.baseline_score:.1f} ({row.baseline})" if row.baseline_score is not None else ""
+        for row in tasks.values()
+    ]
     lines = [
         "Ours: mean [95 % interval] over seeds, in percent.",
         "",
-        _line("variant", *(f"{task} ({metric[task].replace('_', ' ')})" for task in tasks)),
-        _line(*("---" for _ in range(len(tasks) + 1))),
+        _line("variant", *(f"{t} ({row.metric.replace('_', ' ')})" for t, row in tasks.items())),
+        _line(*["---"] * (len(tasks) + 1)),
+        *(
+            _line(name, *(_interval(cells[name, task]) for task in tasks))
+            for name in (first, *others)
+        ),
+        _line("best trivial baseline", *trivial),
     ]
-    for variant in variants:
-        lines.append(_line(variant, *(_interval(cells[variant, task]) for task in tasks)))
-    first = {task: cells[variants[0], task] for task in tasks}
-    lines.append(
-        _line(
-            "best trivial baseline",
-            *(
-                ""
-                if row.baseline is None or row.baseline_score is None
-                else f"{100 * row.baseline_score:.1f} ({row.baseline})"
-                for row in first.values()
-            ),
-        )
-    )
-    if not steps:
-        return "\n".join(lines) + "\n"
-    shown = {(step.variant, step.task): step for step in steps}
-    lines += [
-        "",
-        "Differences from the row above, in points, seed by seed"
-        + ("; published: seed reference." if config.published else "."),
-        "",
-        _line("variant", *tasks),
-        _line(*("---" for _ in range(len(tasks) + 1))),
-    ]
-    for variant in variants[1:]:
-        lines.append(_line(variant, *(_difference(shown[variant, task]) for task in tasks)))
-    if config.published:
+    if steps:
+        reference = "; published: seed reference." if config.published else "."
+        lines += [
+            "",
+            f"Differences from the row above, in points, seed by seed{reference}",
+            "",
+            _line("variant", *tasks),
+            _line(*["---"] * (len(tasks) + 1)),
+            *(_line(name, *(_difference(shown[name, task]) for task in tasks)) for name in others),
+        ]
+    if steps and config.published:
         lines += ["", f"Published: {TABLES[config.published.table].source}."]
     return "\n".join(lines) + "\n"
 

@@ -56,9 +56,8 @@ class FeaturesAdaptation(Config):
 
     @model_validator(mode="after")
     def _some_once(self) -> Self:
-        if not self.layers or len(set(self.layers)) != len(self.layers):
-            if self.layers == "all":
-                return self
+        once = self.layers == "all" or len(set(self.layers)) == len(self.layers) > 0
+        if not once:
             raise ValueError(f"layers must name at least one, each once, found {self.layers}")
         return self
 
@@ -121,17 +120,21 @@ class FinetuneConfig(Config):
                 f"loaded_layers is {self.loaded_layers}, but initialisation is random and loads "
                 "nothing; remove loaded_layers, or change initialisation to pretrained"
             )
-        if (
-            isinstance(self.adaptation, DiscriminativeAdaptation)
-            and self.adaptation.unfreeze_every_epochs is not None
-        ):
-            every = self.adaptation.unfreeze_every_epochs
-            if every >= self.epochs:
-                raise ValueError(
-                    f"adaptation.unfreeze_every_epochs is {every}, and in {self.epochs} epochs no "
-                    "layer would ever learn; it must be below epochs"
-                )
+        every = self.unfreeze_every_epochs
+        if every is not None and every >= self.epochs:
+            raise ValueError(
+                f"adaptation.unfreeze_every_epochs is {every}, and in {self.epochs} epochs no "
+                "layer would ever learn; it must be below epochs"
+            )
         return self
+
+    @property
+    def unfreeze_every_epochs(self) -> int | None:
+        """That of a discriminative adaptation; None if all layers learn from the start."""
+        adaptation = self.adaptation
+        if isinstance(adaptation, DiscriminativeAdaptation):
+            return adaptation.unfreeze_every_epochs
+        return None
 
     @property
     def fixes_encoder(self) -> bool:

@@ -16,6 +16,7 @@ from rungwise.models.encoders import LayeredEncoder, new_tokens_of
 from rungwise.models.family import Family
 from rungwise.models.objectives import Objective
 from rungwise.pretraining.summary import PretrainSummary
+from rungwise.tasks import kinds
 from rungwise.tasks.examples import SPLITS, TaskInfo, TaskSummary, read
 from rungwise.tasks.items import Frame, Item
 from rungwise.tokenizer import load as load_tokenizer
@@ -51,8 +52,6 @@ def load_data(
     Raises ConfigError where they and the config do not go together, DataError for a tokenizer of
     another size than the model's vocabulary.
     """
-    from rungwise.tasks.kinds import encode
-
     info, trained = TaskSummary.of(task).info, PretrainSummary.of(pretrain)
     model, objective = trained.model, trained.model.objective(trained.objective)
     vocab_size = trained.vocab_size
@@ -67,15 +66,8 @@ def load_data(
     splits: dict[str, Split] = {}
     for name in SPLITS:
         examples = read(task, name)
-        items = encode(
-            examples,
-            info,
-            splitter,
-            frame,
-            both_orders=config.both_orders,
-            stride=config.stride,
-        )
-        splits[name] = Split(examples, items)
+        options: Any = {"both_orders": config.both_orders, "stride": config.stride}
+        splits[name] = Split(examples, kinds.encode(examples, info, splitter, frame, **options))
     weights = load_tensors(pretrain.folder, MODEL)
     return TaskData(info, splits, model, objective, vocab_size, weights)
 

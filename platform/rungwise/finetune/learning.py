@@ -24,9 +24,8 @@ def learning_rate_shares(model: TaskModel, config: FinetuneConfig) -> dict[str, 
 
     Of L layers, layer l has decay^(L - l), and the embeddings are layer 0.
     """
-    decay = (
-        config.adaptation.decay if isinstance(config.adaptation, DiscriminativeAdaptation) else 1.0
-    )
+    adaptation = config.adaptation
+    decay = adaptation.decay if isinstance(adaptation, DiscriminativeAdaptation) else 1.0
     of_head = (config.head_learning_rate or config.learning_rate) / config.learning_rate
     levels = model.encoder.depth()
     shares = {
@@ -39,11 +38,7 @@ def learning_rate_shares(model: TaskModel, config: FinetuneConfig) -> dict[str, 
 
 def thaw(model: TaskModel, config: FinetuneConfig, epoch: int) -> None:
     """Let those layers learn whose turn it is in `epoch`, counted from 0, and no others."""
-    every = (
-        config.adaptation.unfreeze_every_epochs
-        if isinstance(config.adaptation, DiscriminativeAdaptation)
-        else None
-    )
+    every = config.unfreeze_every_epochs
     if every is None:
         return
     levels = model.encoder.depth()

@@ -45,19 +45,16 @@ _POOL_BATCHES = 32
 
 class OnEpoch(Protocol):
     """Called after each epoch, counted from 1, with what `finetune` says; `state()` makes the bytes
-    from which to go on, and costs nothing if it is not called."""
+    from which to go on, and costs nothing if it is not called. A training that has none leaves it
+    out."""
 
     def __call__(
-        self, epoch: int, metrics: dict[str, float], state: Callable[[], bytes], /
+        self, epoch: int, metrics: dict[str, float], state: Callable[[], bytes] | None = None, /
     ) -> None: ...
 
 
 def finetune(
-    config: FinetuneConfig,
-    data: TaskData,
-    seed: int,
-    on_epoch: OnEpoch,
-    start: bytes | None = None,
+    config: FinetuneConfig, data: TaskData, seed: int, on_epoch: OnEpoch, start: bytes | None = None
 ) -> TaskModel:
     """The model trained on the training split, calibrated on the validation split.
 

@@ -12,18 +12,9 @@ Shapes: B batch, T sequence, E width, K layers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-
-
-@dataclass(frozen=True)
-class Mix:
-    """The learned weights: the share of each layer, which sum to 1, and the factor of all."""
-
-    shares: tuple[float, ...]
-    gamma: float
 
 
 class ScalarMix(nn.Module):
@@ -42,6 +33,6 @@ class ScalarMix(nn.Module):
             mixed = mixed + share * layer
         return self.gamma * mixed
 
-    def read(self) -> Mix:
-        """The numbers as they are now."""
-        return Mix(tuple(self.scores.softmax(dim=0).tolist()), self.gamma.item())
+    def shares(self) -> tuple[float, ...]:
+        """The share of each layer as it is now; they sum to 1."""
+        return tuple(self.scores.softmax(dim=0).tolist())

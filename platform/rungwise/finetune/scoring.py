@@ -19,6 +19,7 @@ from torch.nn import functional
 from rungwise.finetune.batches import ItemBatch, collate
 from rungwise.finetune.data import Split, TaskData
 from rungwise.finetune.model import TaskModel
+from rungwise.tasks import kinds
 from rungwise.tasks.examples import Kind
 from rungwise.tasks.items import Item
 
@@ -50,18 +51,14 @@ def evaluate(model: TaskModel, data: TaskData, split: str) -> Scores:
 
 def calibrate_and_score(model: TaskModel, data: TaskData) -> Scores:
     """Calibrate the model on the validation split, and score it there."""
-    from rungwise.tasks.kinds import calibrate
-
     part = data.splits["validation"]
     outputs, loss = _answers(model, part.items)
-    model.calibration = calibrate(outputs, part.items, part.examples, data.info)
+    model.calibration = kinds.calibrate(outputs, part.items, part.examples, data.info)
     return _score(model, part, outputs, loss)
 
 
 def _score(model: TaskModel, part: Split, outputs: list[Output], loss: float) -> Scores:
-    from rungwise.tasks.kinds import decode, score
-
-    predictions = decode(
+    predictions = kinds.decode(
         outputs,
         part.items,
         part.examples,
@@ -69,7 +66,8 @@ def _score(model: TaskModel, part: Split, outputs: list[Output], loss: float) ->
         model.calibration,
         max_answer_tokens=model.config.max_answer_tokens,
     )
-    return Scores(loss, score(predictions, part.examples, model.info), predictions)
+    metrics = kinds.score(predictions, part.examples, model.info)
+    return Scores(loss, metrics, predictions)
 
 
 @torch.no_grad()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,6 +16,7 @@ from rungwise.report.formats import metric_axis
 _COLUMNS = 3
 _APART = 0.022  # of the axis, between the variants at one budget
 _TRIVIAL = "best trivial baseline"
+_ALIKE = "all layers alike"
 _LABEL = 0.13  # of the axis, the room of a tick's label
 _GROUP = 0.8  # of the room of a layer, for all its bars
 
@@ -24,16 +24,10 @@ _GROUP = 0.8  # of the room of a layer, for all its bars
 def budgets(compared: Compared) -> bytes:
     """Score against the number of labelled examples for every variant, one panel a task."""
     tasks = [task for task in compared.tasks if len(task.by_budget) > 1]
-    columns = min(_COLUMNS, len(tasks))
-    rows = -(-len(tasks) // columns)
-    width = style.WIDE[0] if columns > 1 else style.MIDDLE[0]
-    drawn = style.figure((width, 0.7 + 3.2 * rows))
-    grid = drawn.subplots(rows, columns, squeeze=False)
-    for axes, task in zip(grid.flat, tasks, strict=False):
+    drawn, panels = style.panels(len(tasks), _COLUMNS, 3.2, 0.7)
+    for axes, task in zip(panels, tasks, strict=True):
         _panel(axes, task)
-    for axes in list(grid.flat)[len(tasks) :]:
-        axes.set_axis_off()
-    style.legend_below(drawn, grid.flat[0], last=[_TRIVIAL])
+    style.legend_below(drawn, panels, last=[_TRIVIAL])
     return style.png(drawn)
 
 
@@ -44,12 +38,7 @@ def _panel(axes: Axes, task: TaskResult) -> None:
     for place, name in enumerate(names):
         look = style.series(place)
         estimates = [each.variants[name].estimates[task.metric] for each in task.by_budget]
-        mean, low, high = (
-            100 * np.array(values)
-            for values in zip(
-                *((each.mean, each.low, each.high) for each in estimates), strict=True
-            )
-        )
+        mean, low, high = 100 * np.array([(e.mean, e.low, e.high) for e in estimates]).T
         moved = span ** (_APART * (place - (len(names) - 1) / 2))
         axes.errorbar(
             np.array(counts) * moved,
@@ -65,13 +54,12 @@ def _panel(axes: Axes, task: TaskResult) -> None:
             label=name,
         )
     trivial = [each.best_trivial() for each in task.by_budget]
-    values = [None if best is None else 100 * best[1] for best in trivial]
-    if any(value is not None for value in values):
+    if any(trivial):
         axes.plot(
             counts,
-            [np.nan if value is None else value for value in values],
+            [100 * best[1] if best else np.nan for best in trivial],
             color=style.MUTED,
-            linestyle=(0, (4, 3)),
+            linestyle=style.DASHED,
             linewidth=1.3,
             label=_TRIVIAL,
         )
@@ -106,33 +94,24 @@ def mixed(compared: Compared) -> list[tuple[TaskResult, dict[str, np.ndarray]]]:
 def mix(compared: Compared) -> bytes:
     """The weight of every layer, mean over seeds with their standard deviation, a panel a task."""
     tasks = mixed(compared)
-    columns = min(2, len(tasks))
-    rows = -(-len(tasks) // columns)
-    width = style.WIDE[0] if columns > 1 else style.MIDDLE[0]
-    drawn = style.figure((width, 0.7 + 3.0 * rows))
-    grid = drawn.subplots(rows, columns, squeeze=False)
-    named: dict[str, Any] = {}
-    for axes, (task, variants) in zip(grid.flat, tasks, strict=False):
+    drawn, panels = style.panels(len(tasks), 2, 3.0, 0.7)
+    for axes, (task, variants) in zip(panels, tasks, strict=True):
         layers = max(weights.shape[1] for weights in variants.values())
         bar = _GROUP / len(variants)
         for place, (name, weights) in enumerate(variants.items()):
-            look = style.series(list(compared.variants).index(name))
-            count = weights.shape[1]
-            bars = axes.bar(
-                np.arange(count) + bar * (place - (len(variants) - 1) / 2),
+            axes.bar(
+                np.arange(weights.shape[1]) + bar * (place - (len(variants) - 1) / 2),
                 100 * weights.mean(axis=0),
                 yerr=100 * weights.std(axis=0, ddof=1) if len(weights) > 1 else None,
                 width=0.92 * bar,
-                color=look.colour,
+                color=style.series(compared.variants.index(name)).colour,
                 error_kw={"ecolor": style.INK, "elinewidth": 1.1, "capsize": 2},
+                label=name,
             )
-            named.setdefault(name, bars)
-        equal = axes.axhline(100 / layers, color=style.MUTED, linestyle=(0, (4, 3)), linewidth=1.2)
-        named.setdefault("all layers alike", equal)
+        axes.axhline(
+            100 / layers, color=style.MUTED, linestyle=style.DASHED, linewidth=1.2, label=_ALIKE
+        )
         axes.set_xticks(range(layers), ["emb.", *(str(layer) for layer in range(1, layers))])
         style.dress(axes, task.name, "layer", "weight (%)")
-    for axes in list(grid.flat)[len(tasks) :]:
-        axes.set_axis_off()
-    order = [name for name in (*compared.variants, "all layers alike") if name in named]
-    style.key_below(drawn, [named[name] for name in order], order)
+    style.legend_below(drawn, panels, last=[_ALIKE])
     return style.png(drawn)

@@ -13,6 +13,7 @@ from typing import Any
 from rungwise.core.artifact import Artifact
 from rungwise.evaluation.compare import input_name
 from rungwise.evaluation.summary import EvaluateSummary, PairedDifference
+from rungwise.report.style import Series, series
 from rungwise.sweep.record import SweepSummary
 from rungwise.tasks.examples import TaskSummary
 
@@ -71,10 +72,12 @@ def gather(inputs: Mapping[str, Artifact]) -> Compared | None:
 
 @dataclass(frozen=True)
 class Swept:
-    """The sweep of one variant on one task. `settings` are the sweep block."""
+    """The sweep of one variant on one task. `settings` are the sweep block, `look` is that of the
+    variant in every plot."""
 
     task: str
     variant: str
+    look: Series
     summary: SweepSummary
     settings: Mapping[str, Any]
 
@@ -84,11 +87,11 @@ def sweeps_of(inputs: Mapping[str, Artifact]) -> list[Swept]:
     sweeps = []
     for artifact in of_stage(inputs, "evaluate").values():
         evaluated = EvaluateSummary.of(artifact)
-        for variant in evaluated.variants:
+        for place, variant in enumerate(evaluated.variants):
             sweep = input_of(artifact, input_name("sweep", variant), inputs)
             if evaluated.budget is None and sweep is not None:
-                settings = sweep.record["config"]["sweep"]
-                sweeps.append(Swept(evaluated.task, variant, SweepSummary.of(sweep), settings))
+                summary, settings = SweepSummary.of(sweep), sweep.record["config"]["sweep"]
+                sweeps.append(Swept(evaluated.task, variant, series(place), summary, settings))
     return sweeps
 
 

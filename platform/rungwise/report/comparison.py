@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from rungwise.evaluation.summary import PretrainingCost
-from rungwise.evaluation.table import Score, Step, TableSummary
+from rungwise.evaluation.table import Score, Step
 from rungwise.report import findings
 from rungwise.report.compared import Compared, TaskResult
 from rungwise.report.findings import Verdict
+
+_RowT = TypeVar("_RowT", Score, Step)
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,8 @@ def selections(task: TaskResult) -> list[dict[str, Any]]:
     same split and the test split."""
     rows = []
     for name, variant in task.evaluated.variants.items():
-        chosen = variant.selection
-        if chosen is None:
+        selection = variant.selection
+        if selection is None:
             continue
         again = fmean(task.evaluated.scores_of(name, "validation"))
         rows.append(
@@ -66,13 +69,18 @@ def selections(task: TaskResult) -> list[dict[str, Any]]:
                 "task": task.name,
                 "metric": task.metric,
                 "variant": name,
-                **chosen.model_dump(),
+                **selection.model_dump(),
                 "validation": again,
                 "test": variant.estimates[task.metric].mean,
-                "lost": again - chosen.score,
+                "lost": again - selection.score,
             }
         )
     return rows
+
+
+def chosen(compared: Compared) -> list[dict[str, Any]]:
+    """`selections` of all tasks."""
+    return [row for task in compared.tasks for row in selections(task)]
 
 
 def costs(compared: Compared) -> list[dict[str, Any]]:
@@ -103,17 +111,9 @@ def _share(cost: PretrainingCost | None, compared: Compared, task: str) -> float
     return cost.flops / first.flops if cost and first and cost.flops and first.flops else None
 
 
-def steps(table: TableSummary) -> dict[str, dict[str, Step]]:
-    """The differences of the table, {variant: {task: difference from the row above}}."""
-    rows: dict[str, dict[str, Step]] = {}
-    for row in table.differences:
-        rows.setdefault(row.variant, {})[row.task] = row
-    return rows
-
-
-def cells(table: TableSummary) -> dict[str, dict[str, Score]]:
-    """The scores of the table, {variant: {task: score}}."""
-    rows: dict[str, dict[str, Score]] = {}
-    for row in table.scores:
-        rows.setdefault(row.variant, {})[row.task] = row
-    return rows
+def by_variant(rows: Iterable[_RowT]) -> dict[str, dict[str, _RowT]]:
+    """Scores or differences of the table: {variant: {task: row}}."""
+    cells: dict[str, dict[str, _RowT]] = {}
+    for row in rows:
+        cells.setdefault(row.variant, {})[row.task] = row
+    return cells

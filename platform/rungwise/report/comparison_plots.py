@@ -14,7 +14,7 @@ from rungwise.report.formats import metric_axis, metric_name, points_with_interv
 _SPREAD = 0.3  # over which the seeds of one variant lie, so that equal scores stay visible
 _BELOW = 0.22  # from the mean down to them
 _ROW_INCHES = 0.72
-_BASELINE_LINES = ((0, (4, 3)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
+_BASELINE_LINES = (style.DASHED, (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 
 
 def scores(task: TaskResult) -> bytes:
@@ -40,11 +40,10 @@ def scores(task: TaskResult) -> bytes:
             label=f"{name.replace('_', ' ')} {score(value, metric)}",
         )
     if baselines:
-        style.legend_below(drawn, axes, "trivial baselines")
-    _rows(axes, list(variants))
+        style.legend_below(drawn, [axes], "trivial baselines")
     axes.margins(x=0.1)
     style.dress(axes, _scores_title(task), metric_axis(metric), grid="x")
-    axes.tick_params(axis="y", labelsize=10, labelcolor=style.INK, length=0)
+    _rows(axes, list(variants))
     return style.png(drawn)
 
 
@@ -57,13 +56,8 @@ def differences(task: TaskResult) -> bytes:
     for place, row in enumerate(pairs):
         position = list(task.evaluated.variants).index(row.second)
         look = style.series(position)
-        gaps = [
-            100 * (ours - theirs)
-            for ours, theirs in zip(
-                *(task.evaluated.scores_of(name) for name in (row.first, row.second)),
-                strict=True,
-            )
-        ]
+        first, second = (task.evaluated.scores_of(name) for name in (row.first, row.second))
+        gaps = [100 * (ours - theirs) for ours, theirs in zip(first, second, strict=True)]
         _dots(axes, place, gaps, look, "one seed" if not place else None)
         mean = row.seeds
         _interval(axes, place, mean, style.INK, "mean, 95% over seeds" if not place else None)
@@ -79,16 +73,11 @@ def differences(task: TaskResult) -> bytes:
             label="95% over seeds and test examples" if not place else None,
         )
         _label(axes, 100 * mean.mean, place, points_with_interval(mean), style.INK)
-    style.legend_below(drawn, axes, last=["one seed"])
-    _rows(axes, [row.second for row in pairs])
+    style.legend_below(drawn, [axes], last=["one seed"])
     axes.margins(x=0.16)
-    style.dress(
-        axes,
-        _differences_title(task),
-        f"test {metric_name(task.metric)}, {pairs[0].first} minus the other (points)",
-        grid="x",
-    )
-    axes.tick_params(axis="y", labelsize=10, labelcolor=style.INK, length=0)
+    measured = f"test {metric_name(task.metric)}, {pairs[0].first} minus the other (points)"
+    style.dress(axes, _differences_title(task), measured, grid="x")
+    _rows(axes, [row.second for row in pairs])
     return style.png(drawn)
 
 
@@ -114,10 +103,11 @@ def _differences_title(task: TaskResult) -> str:
 def _dots(
     axes: Axes, place: int, values: Sequence[float], look: style.Series, label: str | None = None
 ) -> None:
-    """One mark a seed."""
+    """One mark a seed, below the mean."""
+    most = max(len(values) - 1, 1)
     axes.scatter(
         values,
-        _heights(place, len(values)),
+        [place + _BELOW + _SPREAD * (seed / most - 0.5) / 2 for seed in range(len(values))],
         s=26,
         color=look.colour,
         marker=look.marker,
@@ -128,16 +118,11 @@ def _dots(
     )
 
 
-def _heights(place: int, count: int) -> list[float]:
-    """Where the seeds of a row lie, below its mean."""
-    return [
-        place + _BELOW + _SPREAD * (number / max(count - 1, 1) - 0.5) / 2 for number in range(count)
-    ]
-
-
-def _rows(axes: Axes, names: list[str]) -> None:
+def _rows(axes: Axes, names: Sequence[str]) -> None:
+    """A row for each variant, named at the axis; to be called when the axis is dressed."""
     axes.set_yticks(range(len(names)), [style.wrapped(name) for name in names], parse_math=False)
     axes.set_ylim(len(names) - 0.45, -0.6)
+    axes.tick_params(axis="y", labelsize=10, labelcolor=style.INK, length=0)
 
 
 def _interval(
@@ -146,10 +131,7 @@ def _interval(
     axes.errorbar(
         [100 * estimate.mean],
         [place - 0.1],
-        xerr=[
-            [100 * (estimate.mean - estimate.low)],
-            [100 * (estimate.high - estimate.mean)],
-        ],
+        xerr=[[100 * (estimate.mean - estimate.low)], [100 * (estimate.high - estimate.mean)]],
         fmt="D",
         color=colour,
         markersize=6.5,

@@ -1,8 +1,15 @@
-"""Numbers as people read them, the same on the page and in the plots."""
+"""Numbers and names as people read them, the same on the page and in the plots.
+
+Every function here is a filter of the templates.
+"""
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Mapping
+
+from markupsafe import Markup, escape
 
 from rungwise.evaluation.statistics import Difference, Estimate
 from rungwise.evaluation.table import Score, Step
@@ -72,6 +79,11 @@ def duration(seconds: float, digits: int = 1) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def money(value: float) -> str:
+    """Below one with two significant digits. There is no currency, for the price had none."""
+    return f"{value:.2g}" if 0 < value < 0.995 else f"{value:,.2f}"
+
+
 def points_with_interval(estimate: Estimate) -> str:
     """`+7.4 [+5.1, +9.7]`."""
     return f"{points(estimate.mean)} {points_interval(estimate)}"
@@ -124,3 +136,13 @@ def setting(value: object) -> str:
     if isinstance(value, float) and 0 < abs(value) < 0.01:
         return f"{value:.1e}"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def breakable(name: str) -> Markup:
+    """A name that may go on in the next line after `_`, `-` and `.`."""
+    return Markup(re.sub(r"([_.-])", r"\1<wbr>", str(escape(name))))
+
+
+def data_uri(data: bytes) -> str:
+    """A PNG as it stands in a page."""
+    return f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}"

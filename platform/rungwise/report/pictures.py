@@ -107,10 +107,7 @@ def _boxes(title: str, key: Sequence[tuple[str, str]], boxes: Sequence[_Box]) ->
 
 def blanks(filled: Sequence[Filled]) -> bytes:
     """Each sentence with its blank, and small bars of the best guesses, the right word marked."""
-    columns = min(_COLUMNS, len(filled))
-    rows = -(-len(filled) // columns)
-    drawn = style.figure((9.6, 2.35 * rows + 0.4))
-    grid = drawn.subplots(rows, columns, squeeze=False)
+    drawn, panels = style.panels(len(filled), _COLUMNS, 2.35, 0.4)
     right = sum(blank.rank == 1 for blank in filled)
     within = sum(blank.rank <= TOP for blank in filled)
     drawn.suptitle(
@@ -123,7 +120,7 @@ def blanks(filled: Sequence[Filled]) -> bytes:
         color=style.INK,
     )
     most = max(100 * guess.probability for blank in filled for guess in blank.guesses)
-    for axes, blank in zip(grid.flat, filled, strict=False):
+    for axes, blank in zip(panels, filled, strict=True):
         colours = [style.GREEN if guess.right else style.SKY for guess in blank.guesses]
         places = range(len(blank.guesses))
         axes.barh(places, [100 * g.probability for g in blank.guesses], color=colours, height=0.7)
@@ -139,8 +136,6 @@ def blanks(filled: Sequence[Filled]) -> bytes:
             color=style.INK,
             parse_math=False,
         )
-    for axes in list(grid.flat)[len(filled) :]:
-        axes.set_axis_off()
     return style.png(drawn)
 
 
@@ -172,15 +167,9 @@ def _cut(text: str) -> str:
 
 
 def _box(axes, x: float, y: float, width: float, height: float, colour: str) -> None:
+    rounded = "round,pad=0,rounding_size=0.04"
     axes.add_patch(
-        FancyBboxPatch(
-            (x, y),
-            width,
-            height,
-            boxstyle="round,pad=0,rounding_size=0.04",
-            facecolor=colour,
-            linewidth=0,
-        )
+        FancyBboxPatch((x, y), width, height, boxstyle=rounded, facecolor=colour, linewidth=0)
     )
 
 

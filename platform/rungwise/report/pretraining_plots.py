@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from rungwise.evaluation.surprise import Reach
 from rungwise.instances.summary import InstancesSummary
@@ -29,17 +31,8 @@ def loss(pretrain: PretrainSummary, run: GradientRun, tokens: Part) -> bytes:
         linewidth=1.5,
         label=f"ln V = {uniform:.2f}: every token equally likely, where training starts",
     )
-    axes.axhline(
-        unigram_entropy,
-        color=style.GREEN,
-        linestyle=(0, (1.5, 1.5)),
-        linewidth=2,
-        label=f"unigram entropy = {unigram_entropy:.2f}: the best guess without context",
-    )
-    x, y = _curve(run.history, key)
-    axes.plot(x, y, color=style.SKY, linewidth=1.4, label="training (mean since the point before)")
-    x, y = _curve(run.validation, key)
-    axes.plot(x, y, color=style.BLUE, linewidth=1.8, marker="o", markersize=5, label="validation")
+    _unigram(axes, unigram_entropy, ": the best guess without context")
+    _curves(axes, run, key, "training (mean since the point before)")
     first, last = run.validation[0][key], pretrain.final[key]
     style.dress(
         axes,
@@ -52,9 +45,9 @@ def loss(pretrain: PretrainSummary, run: GradientRun, tokens: Part) -> bytes:
     lowest, highest = axes.get_ylim()
     below_uniform = (uniform - lowest) / (highest - lowest) - 0.02
     style.legend(axes, "upper right", bbox_to_anchor=(1, below_uniform))
-    x, y = _curve(run.history, "learning_rate")
-    rates.plot(x, y, color=style.ORANGE, linewidth=1.6)
-    rates.set_ylim(0, 1.15 * max(y))
+    learning_rates = [row["learning_rate"] for row in run.history]
+    rates.plot(_millions(run.history), learning_rates, color=style.ORANGE, linewidth=1.6)
+    rates.set_ylim(0, 1.15 * max(learning_rates))
     style.dress(rates, x="tokens read (millions)", y="learning rate")
     for each in (axes, rates):
         for change in run.length_changes:
@@ -71,22 +64,10 @@ def pair(run: GradientRun, task: Part) -> bytes:
         (upper, task.loss_key, 1.0, math.log(2), (0.55, 0.75), "chance"),
         (lower, task.accuracy_key, 100.0, 50.0, (40.0, 100.0), "chance (ln 2, 50%)"),
     ):
-        x, y = _curve(run.history, key)
-        axes.plot(x, y * scale, color=style.SKY, linewidth=1.1, label="training")
-        seen = [*bounds, *(y * scale)]
-        x, y = _curve(run.validation, key)
-        axes.plot(
-            x,
-            y * scale,
-            color=style.BLUE,
-            marker="o",
-            markersize=4,
-            linewidth=1.6,
-            label="validation",
-        )
+        drawn_values = _curves(axes, run, key, "training", scale)
         axes.axhline(chance, color=style.PURPLE, linestyle=(0, (5, 3)), linewidth=1.3, label=label)
         # A range that always holds the same bounds: noise about chance must not look like news.
-        axes.set_ylim(min(*seen, *(y * scale)), max(*seen, *(y * scale)))
+        axes.set_ylim(min(*bounds, *drawn_values), max(*bounds, *drawn_values))
     accuracy = percent(run.validation[-1][task.accuracy_key])
     style.dress(upper, f"{task.name} accuracy ends at {accuracy}; chance is 50%", y="loss (nats)")
     style.dress(lower, x="tokens read (millions)", y="accuracy (%)")
@@ -98,13 +79,7 @@ def context(reach: Sequence[Reach], unigram_entropy: float) -> bytes:
     """Mean surprise of held-out tokens by how many tokens of their document were read before."""
     drawn = style.figure(style.HALF)
     axes = drawn.subplots()
-    axes.axhline(
-        unigram_entropy,
-        color=style.GREEN,
-        linestyle=(0, (1.5, 1.5)),
-        linewidth=2,
-        label=f"unigram entropy = {unigram_entropy:.2f}",
-    )
+    _unigram(axes, unigram_entropy)
     places = range(len(reach))
     axes.plot(places, [row.nats for row in reach], color=style.BLUE, marker="o", linewidth=1.8)
     names = [f"{row.low}" if row.low == row.high else f"{row.low} to {row.high}" for row in reach]
@@ -141,10 +116,9 @@ def lengths(instances: InstancesSummary) -> bytes:
 
 def stages(seconds: Mapping[str, float]) -> bytes:
     """Seconds of each stage, in the order in which they ran."""
-    names = list(seconds)
-    values = [seconds[name] for name in names]
+    names, values = list(seconds), list(seconds.values())
     total = sum(values)
-    longest = max(names, key=lambda name: seconds[name])
+    longest = max(names, key=seconds.__getitem__)
     drawn = style.figure((9.6, 0.8 + 0.36 * len(names)))
     axes = drawn.subplots()
     colours = [style.BLUE if name == longest else style.SKY for name in names]
@@ -175,12 +149,31 @@ def stages(seconds: Mapping[str, float]) -> bytes:
 def _tokens_at(run: GradientRun, step: int) -> float:
     """Millions of tokens that were read when a step was done, between rows in proportion."""
     rows = sorted([*run.history, *run.validation], key=lambda row: row["step"])
-    return float(np.interp(step, [row["step"] for row in rows], [r["tokens"] for r in rows])) / 1e6
+    return float(np.interp(step, [row["step"] for row in rows], _millions(rows)))
 
 
-def _curve(rows: Sequence[Row], key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Millions of tokens and values."""
-    return (
-        np.array([row["tokens"] for row in rows]) / 1e6,
-        np.array([row[key] for row in rows]),
+def _unigram(axes: Axes, entropy: float, meaning: str = "") -> None:
+    axes.axhline(
+        entropy,
+        color=style.GREEN,
+        linestyle=(0, (1.5, 1.5)),
+        linewidth=2,
+        label=f"unigram entropy = {entropy:.2f}{meaning}",
     )
+
+
+def _curves(
+    axes: Axes, run: GradientRun, key: str, training: str, scale: float = 1.0
+) -> list[float]:
+    """Draw training, under the name `training`, and validation; the values that were drawn."""
+    history = [scale * row[key] for row in run.history]
+    axes.plot(_millions(run.history), history, color=style.SKY, linewidth=1.4, label=training)
+    validation = [scale * row[key] for row in run.validation]
+    look: Any = {"color": style.BLUE, "linewidth": 1.8, "marker": "o", "markersize": 5}
+    axes.plot(_millions(run.validation), validation, label="validation", **look)
+    return history + validation
+
+
+def _millions(rows: Sequence[Row]) -> list[float]:
+    """Millions of tokens that were read by each row."""
+    return [row["tokens"] / 1e6 for row in rows]

@@ -1,4 +1,4 @@
-"""The speed section: a run's rates, cost and attempts, in words and as rows.
+"""The speed section: how a run went, in words, and its attempts.
 
 All of it is in the summary of the pretrain stage; nothing is measured here.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rungwise.pretraining.summary import GradientRun
-from rungwise.report.formats import compact, duration, number, percent
+from rungwise.report.formats import number
 
 _STEPS_NAMED = 12
 
@@ -31,64 +31,6 @@ def attempts(run: GradientRun) -> list[Attempt]:
         Attempt(place + 1, row.step, row.workers, begins[place + 1] - row.step)
         for place, row in enumerate(run.attempts)
     ]
-
-
-def facts(run: GradientRun, tokens: int) -> list[tuple[str, str, str]]:
-    """Rows of the table: what, how much, and how it is meant. `tokens` are those of the run."""
-    total = run.throughput
-    rows = [
-        (
-            "tokens a second",
-            number(total["tokens_per_second"]),
-            "real tokens, padding left out; without start-up and validation",
-        ),
-        ("time of a step", duration(total["step_seconds"], 3), "the mean, likewise"),
-        ("waiting for data", percent(total["data_wait_share"], 2), "of training time"),
-        (
-            "standing still for checkpoints",
-            percent(total["checkpoint_stall_share"], 2),
-            "of training time",
-        ),
-    ]
-    if "mfu" in total:
-        rows.insert(
-            2,
-            (
-                "model FLOPs utilisation (MFU)",
-                percent(total["mfu"]),
-                f"of {compact(total['matmul_flops_per_second'])}FLOP a second, which the workers "
-                "reached together in large matrix products, measured at each start",
-            ),
-        )
-    if "checkpoint_save_seconds" in total:
-        rows.append(
-            (
-                "saving a checkpoint",
-                duration(total["checkpoint_save_seconds"], 3),
-                "the mean, in the background; training stood still for "
-                f"{duration(total['checkpoint_stall_seconds'], 3)} of it",
-            )
-        )
-    if total["checkpoints_failed"]:
-        rows.append(
-            (
-                "checkpoints not written",
-                number(total["checkpoints_failed"]),
-                "the one before stayed in use",
-            )
-        )
-    if "cost" in total:
-        a_million = total["cost"] / tokens * 1e6
-        rows += [
-            (
-                "cost",
-                money(total["cost"]),
-                f"{duration(total['seconds'])} in the loop, validation included, at "
-                f"{money(total['price_per_hour'])} an hour for all machines",
-            ),
-            ("cost of a million tokens", money(a_million), "that cost over all tokens"),
-        ]
-    return rows
 
 
 def how(run: GradientRun) -> str:
@@ -117,11 +59,6 @@ def mishaps(run: GradientRun) -> list[str]:
             "schedule: a budget was spent, or the validation loss no longer fell."
         )
     return sentences
-
-
-def money(value: float) -> str:
-    """Below one with two significant digits. There is no currency, for the price had none."""
-    return f"{value:.2g}" if 0 < value < 0.995 else f"{value:,.2f}"
 
 
 def _named(steps: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,6 +28,9 @@ INK, MUTED, FAINT = "#1f2430", "#5b6472", "#d9dde3"
 _COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, "#7b8494")
 _MARKERS = ("o", "^", "s", "v", "P", "X", "p", "*")
 _LINES = ("-", "--", "-.", ":")
+
+DASHED = (0, (4, 3))
+DOTTED = (0, (2, 2))
 
 WIDE = (9.6, 4.2)  # inches: the width of the page, or half of it
 MIDDLE = (6.8, 4.0)
@@ -69,6 +72,21 @@ def figure(size: tuple[float, float]) -> Figure:
     return made
 
 
+def panels(
+    count: int, most_columns: int, row_inches: float, rest_inches: float
+) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` panels in rows of at most `most_columns`; `rest_inches` is the height
+    of what is above and below them."""
+    columns = min(count, most_columns)
+    rows = -(-count // columns)
+    width = WIDE[0] if columns > 1 else MIDDLE[0]
+    drawn = figure((width, rest_inches + row_inches * rows))
+    grid = list(drawn.subplots(rows, columns, squeeze=False).flat)
+    for empty in grid[count:]:
+        empty.set_visible(False)
+    return drawn, grid[:count]
+
+
 def dress(
     axes: Axes, title: str = "", x: str = "", y: str = "", grid: Literal["x", "y"] = "y"
 ) -> None:
@@ -105,25 +123,27 @@ def legend(axes: Axes, place: Place = "best", **options: Any) -> None:
 
 
 def legend_below(
-    drawn: Figure, axes: Axes, title: str | None = None, last: Sequence[str] = ()
+    drawn: Figure, panels: Sequence[Axes], title: str = "", last: Sequence[str] = ()
 ) -> None:
-    """A legend of `axes`, below all axes of the figure, where nothing is covered; those
-    named in `last` behind the others."""
-    handles, names = axes.get_legend_handles_labels()
-    order = sorted(range(len(names)), key=lambda place: names[place] in last)
-    key_below(drawn, [handles[place] for place in order], [names[place] for place in order], title)
+    """One legend for all panels, below them, where nothing is covered: each name once, and those
+    of `last` behind the others, in that order."""
+    named: dict[str, Any] = {}
+    for axes in panels:
+        handles, names = axes.get_legend_handles_labels()
+        named = dict(zip(names, handles, strict=True)) | named
+    order = sorted(named, key=lambda name: last.index(name) + 1 if name in last else 0)
+    key_below(drawn, {name: named[name] for name in order}, title)
 
 
-def key_below(
-    drawn: Figure, handles: Sequence[Any], names: Sequence[str], title: str | None = None
-) -> None:
-    """The same for things that are given, in as many columns as the figure is wide."""
+def key_below(drawn: Figure, named: Mapping[str, Any], title: str = "") -> None:
+    """A legend of things by name below all panels, in as many columns as the figure is wide."""
+    names = list(named)
     if title:
-        names = [f"{title}: {names[0]}", *names[1:]]
+        names[0] = f"{title}: {names[0]}"
     room = int(drawn.get_size_inches()[0] * _LETTERS_PER_INCH)
     columns = max(1, min(len(names), room // (max(map(len, names)) + 7)))
-    shown = drawn.legend(
-        handles,
+    legend = drawn.legend(
+        named.values(),
         names,
         loc="outside lower left",
         ncols=columns,
@@ -131,7 +151,7 @@ def key_below(
         frameon=False,
         labelcolor=INK,
     )
-    for text in shown.get_texts():
+    for text in legend.get_texts():
         text.set_parse_math(False)
 
 

@@ -14,35 +14,21 @@ from matplotlib.axes import Axes
 from rungwise.report import style
 from rungwise.report.compared import Swept
 from rungwise.report.formats import setting
-from rungwise.sweep.record import ScoredTrial, SweepSummary, Trial
+from rungwise.sweep.record import ScoredTrial, Trial
 
-DOTTED = (0, (2, 2))
 _WIDE_RANGE = 0.5  # powers of ten from which an axis is logarithmic
 _GROUPS = 4  # that the values of a range are cut into, to see how much they tell
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """The sweep of one variant on one task."""
-
-    variant: str
-    look: style.Series
-    summary: SweepSummary
-    settings: Mapping[str, Any]  # the sweep block
-
-
-def by_task(sweeps: Sequence[Swept]) -> dict[str, list[Sweep]]:
-    """The sweeps of each task, each variant with the look of its position."""
-    variants = list(dict.fromkeys(sweep.variant for sweep in sweeps))
-    of_tasks: dict[str, list[Sweep]] = {}
+def by_task(sweeps: Sequence[Swept]) -> dict[str, list[Swept]]:
+    """The sweeps of each task."""
+    of_tasks: dict[str, list[Swept]] = {}
     for swept in sweeps:
-        look = style.series(variants.index(swept.variant))
-        sweep = Sweep(swept.variant, look, swept.summary, swept.settings)
-        of_tasks.setdefault(swept.task, []).append(sweep)
+        of_tasks.setdefault(swept.task, []).append(swept)
     return of_tasks
 
 
-def keys_of(sweeps: Sequence[Sweep]) -> list[str]:
+def keys_of(sweeps: Sequence[Swept]) -> list[str]:
     """The keys that any of these sweeps varied, that of the learning rate first."""
     keys = dict.fromkeys(key for sweep in sweeps for key in sorted(sweep.settings["space"]))
     return sorted(keys, key=lambda key: not key.endswith("learning_rate"))
@@ -122,13 +108,13 @@ class Axis:
             axes.minorticks_off()
             return
         for bound in self.values:
-            axes.axvline(bound, color=style.FAINT, linestyle=DOTTED, linewidth=1.4, zorder=0)
+            axes.axvline(bound, color=style.FAINT, linestyle=style.DOTTED, linewidth=1.4, zorder=0)
 
     def _position(self, value: Any) -> int:
         return [text_of(one) for one in self.values].index(text_of(value))
 
 
-def axis_of(key: str, sweeps: Sequence[Sweep]) -> Axis:
+def axis_of(key: str, sweeps: Sequence[Swept]) -> Axis:
     """The axis of a key over the sweeps of a task: its space, and what populations made of it."""
     spaces = [s.settings["space"][key] for s in sweeps if key in s.settings["space"]]
     used = [t.values[key] for s in sweeps for t in s.summary.scored if key in t.values]
@@ -158,19 +144,17 @@ def _explained(trials: Sequence[ScoredTrial], key: str) -> float:
     values = [trial.values[key] for trial in here]
     distinct = list(dict.fromkeys(map(text_of, values)))
     if _numbers(values) and len(distinct) > _GROUPS:
-        cuts = np.quantile(np.array(values, dtype=float), np.linspace(0, 1, _GROUPS + 1)[1:-1])
-        groups = np.searchsorted(cuts, np.array(values, dtype=float))
+        numbers = np.array(values, dtype=float)
+        cuts = np.quantile(numbers, np.linspace(0, 1, _GROUPS + 1)[1:-1])
+        places = np.searchsorted(cuts, numbers)
     else:
-        groups = np.array([distinct.index(text_of(value)) for value in values])
-    count = len(np.unique(groups))
-    total = float(((scores - scores.mean()) ** 2).sum())
-    if total == 0 or count < 2 or len(scores) <= count:
+        places = np.array([distinct.index(text_of(value)) for value in values])
+    groups = [scores[places == place] for place in np.unique(places)]
+    total = len(scores) * scores.var() if len(scores) else 0.0
+    if total == 0 or len(groups) < 2 or len(scores) <= len(groups):
         return -math.inf
-    within = sum(
-        float(((scores[groups == one] - scores[groups == one].mean()) ** 2).sum())
-        for one in np.unique(groups)
-    )
-    return 1 - within / (len(scores) - count) / (total / (len(scores) - 1))
+    within = sum(len(group) * group.var() for group in groups)
+    return 1 - within / (len(scores) - len(groups)) / (total / (len(scores) - 1))
 
 
 def _ends(space: Mapping[str, Any]) -> list[float]:

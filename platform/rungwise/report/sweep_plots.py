@@ -7,7 +7,7 @@ marker and line.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib import colormaps
@@ -22,9 +22,7 @@ from rungwise.report import style
 from rungwise.report.compared import Swept
 from rungwise.report.formats import metric_axis, score, setting
 from rungwise.report.sweep_axes import (
-    DOTTED,
     Axis,
-    Sweep,
     axis_of,
     by_task,
     is_wide,
@@ -35,9 +33,10 @@ from rungwise.report.sweep_axes import (
     text_of,
 )
 
-_PANEL_INCHES = (4.8, 3.7)
+_PANEL_INCHES = 3.7
 _ROW_INCHES = 3.4  # of a panel over the whole width
 _MOST_COLUMNS = 2
+_LAST = ("took over a better one", "stopped early", "other trials", "winner")  # in a legend
 _SHIFT = 0.012  # between lines through the same value
 
 
@@ -51,39 +50,30 @@ def scatter(sweeps: Sequence[Swept]) -> bytes:
         key = most_telling([trial for s in of_task for trial in s.summary.scored], shared or keys)
         axis = axis_of(key, of_task)
         for sweep in of_task:
-            best = sweep.summary.best.name
-            shown = [trial for trial in sweep.summary.scored if key in trial.values]
-            for early in (False, True):
-                here = [t for t in shown if t.stopped_early == early]
-                if not here:
+            look, best = sweep.look, sweep.summary.best.name
+            for trial in sweep.summary.scored:
+                if key not in trial.values:
                     continue
+                point = axis.place(trial.values[key]), 100 * trial.score
+                early = trial.stopped_early
                 axes.scatter(
-                    [axis.place(trial.values[key]) for trial in here],
-                    [100 * trial.score for trial in here],
+                    *point,
                     s=46,
-                    marker=sweep.look.marker,
-                    facecolor="white" if early else sweep.look.colour,
-                    edgecolor=sweep.look.colour,
+                    marker=look.marker,
+                    facecolor="white" if early else look.colour,
+                    edgecolor=look.colour,
                     linewidth=1.5,
                     zorder=3,
                     label=sweep.variant + (", stopped early" if early else ""),
                 )
-            winner = [trial for trial in shown if trial.name == best]
-            axes.scatter(
-                [axis.place(trial.values[key]) for trial in winner],
-                [100 * trial.score for trial in winner],
-                s=180,
-                facecolor="none",
-                edgecolor=style.INK,
-                linewidth=1.2,
-                zorder=4,
-                label="winner",
-            )
+                if trial.name == best:
+                    ring: Any = {"facecolor": "none", "edgecolor": style.INK, "linewidth": 1.2}
+                    axes.scatter(*point, s=180, zorder=4, label="winner", **ring)
         axis.dress(axes)
         metric = of_task[0].summary.metric
         title = _title(task, "best " + _best(of_task))
         style.dress(axes, title, readable(key), metric_axis(metric, "validation"))
-    _legend(drawn, panels)
+    style.legend_below(drawn, panels, last=_LAST)
     return style.png(drawn)
 
 
@@ -95,15 +85,13 @@ def parallel(sweeps: Sequence[Swept]) -> bytes:
     colours = colormaps["viridis"]
     for axes, (task, of_task) in zip(panels, tasks.items(), strict=True):
         keys = keys_of(of_task)
+        lines = [(trial, sweep) for sweep in of_task for trial in sweep.summary.scored]
+        lines.sort(key=lambda pair: pair[0].score)
+        lowest, highest = lines[0][0].score, lines[-1][0].score
         ladders = [axis_of(key, of_task) for key in keys]
-        scores = [trial.score for sweep in of_task for trial in sweep.summary.scored]
-        ladders.append(Axis("score", [min(scores), max(scores)], None))
-        shades = Normalize(100 * min(scores), 100 * max(scores))
+        ladders.append(Axis("score", [lowest, highest], None))
+        shades = Normalize(100 * lowest, 100 * highest)
         metric = of_task[0].summary.metric
-        lines = sorted(
-            ((trial, sweep) for sweep in of_task for trial in sweep.summary.scored),
-            key=lambda pair: pair[0].score,
-        )
         for number, (trial, sweep) in enumerate(lines):
             values = trial.values | {"score": trial.score}
             shift = _SHIFT * (number % 5 - 2)
@@ -161,12 +149,12 @@ def parallel(sweeps: Sequence[Swept]) -> bytes:
         bar.set_label(metric_axis(metric, "validation"), fontsize=9, color=style.MUTED)
         bar.ax.tick_params(labelsize=8, colors=style.MUTED)
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-    handles = [
-        Line2D([], [], color=s.look.colour, marker=s.look.marker, linestyle="none", label=s.variant)
-        for s in _one_each(tasks)
-    ]
-    handles.append(Line2D([], [], color=style.MUTED, linestyle=":", label="stopped early"))
-    style.key_below(drawn, handles, [str(handle.get_label()) for handle in handles])
+    named = {
+        s.variant: Line2D([], [], color=s.look.colour, marker=s.look.marker, linestyle="none")
+        for s in sweeps
+    }
+    early = Line2D([], [], color=style.MUTED, linestyle=":")
+    style.key_below(drawn, named | {"stopped early": early})
     return style.png(drawn)
 
 
@@ -178,7 +166,9 @@ def curves(sweeps: Sequence[Swept]) -> bytes:
     for axes, (task, of_task) in zip(panels, tasks.items(), strict=True):
         for sweep in of_task:
             for epoch in rungs(sweep.settings, sweep.summary.trials):
-                axes.axvline(epoch, color=style.FAINT, linestyle=DOTTED, linewidth=1.4, zorder=0)
+                axes.axvline(
+                    epoch, color=style.FAINT, linestyle=style.DOTTED, linewidth=1.4, zorder=0
+                )
             for trial in sweep.summary.scored:
                 winner = trial.name == sweep.summary.best.name
                 epochs = [row.epoch for row in trial.history]
@@ -195,28 +185,14 @@ def curves(sweeps: Sequence[Swept]) -> bytes:
                 )
                 if len(epochs) == 1:
                     axes.scatter(epochs, values, s=12, color=sweep.look.colour, zorder=2)
-                taken = [one["rows"] for one in trial.taken_over if one["rows"] < len(epochs)]
-                if taken:
-                    axes.scatter(
-                        [epochs[row] for row in taken],
-                        [values[row] for row in taken],
-                        marker="D",
-                        s=22,
-                        color=sweep.look.colour,
-                        zorder=4,
-                        label="took over a better one",
-                    )
+                point: Any = {"color": sweep.look.colour, "zorder": 4}
+                for row in (taken["rows"] for taken in trial.taken_over):
+                    if row < len(epochs):
+                        label = "took over a better one"
+                        axes.scatter(epochs[row], values[row], 22, marker="D", label=label, **point)
                 if trial.stopped_early:
-                    axes.scatter(
-                        epochs[-1:],
-                        values[-1:],
-                        marker="x",
-                        s=46,
-                        color=sweep.look.colour,
-                        linewidth=1.8,
-                        zorder=4,
-                        label="stopped early",
-                    )
+                    point |= {"marker": "x", "linewidth": 1.8, "label": "stopped early"}
+                    axes.scatter(epochs[-1], values[-1], 46, **point)
         ran = sum(s.summary.epochs_run for s in of_task)
         whole = sum(s.summary.grid_epochs for s in of_task)
         title = _title(task, f"{ran} of {whole} epochs run")
@@ -224,7 +200,7 @@ def curves(sweeps: Sequence[Swept]) -> bytes:
         x = "epoch (dotted: where trials are compared)" if marked else "epoch"
         style.dress(axes, title, x, metric_axis(of_task[0].summary.metric, "validation"))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _legend(drawn, panels)
+    style.legend_below(drawn, panels, last=_LAST)
     return style.png(drawn)
 
 
@@ -259,44 +235,22 @@ def schedules(sweeps: Sequence[Swept]) -> bytes | None:
         title = _title(task, f"{sweep.variant}: {readable(key)} of a population")
         style.dress(axes, title, "epoch", readable(key))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _legend(drawn, panels)
+    style.legend_below(drawn, panels, last=_LAST)
     return style.png(drawn)
 
 
-def _one_each(tasks: Mapping[str, Sequence[Sweep]]) -> list[Sweep]:
-    return list({s.variant: s for of_task in tasks.values() for s in of_task}.values())
-
-
 def _panels(count: int) -> tuple[Figure, list[Axes]]:
-    columns = min(count, _MOST_COLUMNS)
-    rows = -(-count // columns)
-    width = style.WIDE[0] if columns > 1 else style.MIDDLE[0]
-    drawn = style.figure((width, 0.5 + _PANEL_INCHES[1] * rows))
-    panels = list(drawn.subplots(rows, columns, squeeze=False).flat)
-    for empty in panels[count:]:
-        empty.set_visible(False)
-    return drawn, panels[:count]
+    return style.panels(count, _MOST_COLUMNS, _PANEL_INCHES, 0.5)
 
 
-def _legend(drawn: Figure, panels: Sequence[Axes]) -> None:
-    """One for all panels, each name once, what is not a variant last."""
-    named: dict[str, Any] = {}
-    for axes in panels:
-        handles, names = axes.get_legend_handles_labels()
-        named = dict(zip(names, handles, strict=True)) | named
-    last = ("took over a better one", "stopped early", "other trials", "winner")
-    order = sorted(named, key=lambda name: last.index(name) + 1 if name in last else 0)
-    style.key_below(drawn, [named[name] for name in order], order)
-
-
-def _best(sweeps: Sequence[Sweep]) -> str:
+def _best(sweeps: Sequence[Swept]) -> str:
     shown = [(s.variant, score(s.summary.best.score, s.summary.metric)) for s in sweeps]
     if len(shown) == 1:
         return shown[0][1]
     return ", ".join(f"{value} {variant}" for variant, value in shown)
 
 
-def _winners(sweeps: Sequence[Sweep], keys: Sequence[str]) -> str:
+def _winners(sweeps: Sequence[Swept], keys: Sequence[str]) -> str:
     """The settings that the winners have in common."""
     values = [sweep.summary.best.values for sweep in sweeps]
     same = [key for key in keys if len({text_of(one.get(key)) for one in values}) == 1]

@@ -14,6 +14,10 @@ from rungwise.report.compared import Compared, Swept
 from rungwise.sweep.record import table
 
 Row = dict[str, Any]
+_OF_A_TRIAL = (
+    *("trial", "task", "variant", "state", "error", "winner", "stopped_early"),
+    *("epochs_run", "epochs_asked", "score", "loss", "seconds"),
+)
 
 
 def stages(inputs: Mapping[str, Artifact]) -> list[Row]:
@@ -60,6 +64,12 @@ def trials(sweeps: Sequence[Swept]) -> list[Row]:
         for sweep in sweeps
         for trial, row in zip(sweep.summary.trials, table(sweep.summary.trials), strict=True)
     ]
+
+
+def swept_columns(trials: Sequence[Row]) -> list[str]:
+    """The columns of the trials that are settings and stand under their own names."""
+    names = dict.fromkeys(key for trial in trials for key in trial)
+    return [name for name in names if name not in _OF_A_TRIAL and "/" not in name]
 
 
 def seeds(compared: Compared) -> list[Row]:

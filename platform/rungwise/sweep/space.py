@@ -139,10 +139,7 @@ class Integer(Config):
         return value
 
 
-Space = Annotated[
-    Choice | Grid | Uniform | LogUniform | Integer,
-    Field(discriminator="kind"),
-]
+Space = Annotated[Choice | Grid | Uniform | LogUniform | Integer, Field(discriminator="kind")]
 
 
 def check_space(model: type[ConfigT], data: dict[str, Any], space: Mapping[str, Space]) -> None:

@@ -5,7 +5,6 @@ other.
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import tempfile
@@ -19,7 +18,7 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import Reporter
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
-from rungwise.finetune import FinetuneConfig, finetune, load_data
+from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data
 from rungwise.sweep import record as records
 from rungwise.sweep.config import PbtScheduler, SweepStageConfig
 from rungwise.sweep.draws import Values, settings_of, upstream_of
@@ -28,17 +27,6 @@ from rungwise.sweep.record import Saved, TrialRecord
 
 STATES = ".states"  # of population based training, below the artifact until the sweep has ended
 _POINTER = "saved.json"
-
-# A state of training as bytes, made when it is called.
-GiveState = Callable[[], bytes]
-
-
-class OnEpoch(Protocol):
-    """`on_epoch(epoch, metrics, state)`: epochs from 1, metrics of the validation split."""
-
-    def __call__(
-        self, epoch: int, metrics: dict[str, float], state: GiveState | None = None
-    ) -> None: ...
 
 
 class Train(Protocol):
@@ -104,7 +92,9 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
         job.report.nested(name, trial.parameters())
     before, began = trial.seconds, time.monotonic()
 
-    def on_epoch(epoch: int, metrics: dict[str, float], state: GiveState | None = None) -> None:
+    def on_epoch(
+        epoch: int, metrics: dict[str, float], state: Callable[[], bytes] | None = None
+    ) -> None:
         shown, measured = split_metrics(metrics)
         score = shown[job.metric]
         if not math.isfinite(score):
@@ -206,13 +196,9 @@ def _handed_over() -> Saved | None:
         return Saved(**json.loads((Path(folder) / _POINTER).read_text()))
 
 
-def _save(name: str, epoch: int, rows: int, state: GiveState, output: Folder) -> Saved:
+def _save(name: str, epoch: int, rows: int, state: Callable[[], bytes], output: Folder) -> Saved:
     # The file goes to the artifact and only its name to Tune, so that a sweep whose driver was
     # killed goes on from it without any state of Tune's.
     saved = Saved(name, epoch, f"{name}-{rows:04d}", rows)
     output.write_bytes(f"{STATES}/{saved.file}", state())
     return saved
-
-
-def trainable(job: Job) -> Callable[[dict[str, Any]], None]:
-    return functools.partial(run_trial, job=job)

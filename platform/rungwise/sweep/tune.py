@@ -11,6 +11,7 @@ population based training from its last saved state.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -41,7 +42,7 @@ from rungwise.sweep.config import (
 from rungwise.sweep.draws import Values, points, settings_of
 from rungwise.sweep.effective import difference
 from rungwise.sweep.record import TrialRecord, name_of
-from rungwise.sweep.trial import Job, trainable
+from rungwise.sweep.trial import Job, run_trial
 
 _SCORE, _MODE, _TIME = "score", "max", "epoch"
 
@@ -97,7 +98,8 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
     watch = _Watch(job, len(ended), total)
     tune.Tuner(
         tune.with_resources(
-            trainable(job), {"cpu": compute.cpus_per_trial, "gpu": compute.gpus_per_trial}
+            functools.partial(run_trial, job=job),
+            {"cpu": compute.cpus_per_trial, "gpu": compute.gpus_per_trial},
         ),
         param_space=space,
         tune_config=tune.TuneConfig(
@@ -157,11 +159,7 @@ def _optuna(
 
 
 def _distribution(allowed: Any) -> Any:
-    from optuna.distributions import (
-        CategoricalDistribution,
-        FloatDistribution,
-        IntDistribution,
-    )
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     match allowed.kind:
         case "integer":

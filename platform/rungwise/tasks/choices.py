@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.tasks.examples import ChoiceExample
 from rungwise.tasks.items import Frame, Item
 from rungwise.tasks.pieces import ids_of
-from rungwise.tasks.sentences import softmax
 
 
 def encode(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
@@ -55,7 +56,7 @@ def decode(
     """Predict {"option", "probabilities"} for each of `count` examples."""
     predictions: list[dict[str, Any]] = [{} for _ in range(count)]
     for output, item in zip(outputs, items, strict=True):
-        shares = softmax(output)
+        shares = softmax(np.asarray(output, np.float64))
         predictions[item.example] = {
             "option": int(shares.argmax()),
             "probabilities": shares.tolist(),

@@ -11,7 +11,6 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage import reached
 from rungwise.tasks.config import METRICS, FilesTaskConfig, files_of, key_of
 from rungwise.tasks.examples import SPLITS, Example, Tagged, TaskInfo, Text
-from rungwise.tasks.formats import read
 from rungwise.tasks.formats.base import listed, nearest, shown
 from rungwise.tasks.formats.columns import is_iob
 from rungwise.tasks.splits import drawn, overlap, shares
@@ -56,7 +55,7 @@ def load(config: FilesTaskConfig) -> Task:
     info = TaskInfo(
         kind=config.format.task_kind,
         labels=labels,
-        pair=_are_pairs(splits["train"]),
+        pair=any(isinstance(e, Text) and e.second is not None for e in splits["train"]),
         metric=_metric(config, labels),
     )
     shared = {split: overlap(splits["train"], splits[split]) for split in SPLITS[1:]}
@@ -82,7 +81,7 @@ def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Exa
     for file in files_of(config, split):
         try:
             with reached(file.uri, key_of(split)):
-                examples.extend(read(file, config.format, split, counts))
+                examples.extend(config.format.read(file, split, counts))
         except OSError as error:
             raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
     return examples
@@ -105,9 +104,7 @@ def _check_filled(split: str, examples: Sequence[Example], config: FilesTaskConf
 
 
 def _labels(
-    config: FilesTaskConfig,
-    splits: dict[str, list[Example]],
-    counts: dict[str, Counter[str]],
+    config: FilesTaskConfig, splits: dict[str, list[Example]], counts: dict[str, Counter[str]]
 ) -> tuple[str, ...]:
     """The names of the labels; examples with a label that training lacks are refused or left out.
 
@@ -198,7 +195,3 @@ def _metric(config: FilesTaskConfig, labels: tuple[str, ...]) -> str:
             f"{listed(labels)}; use accuracy"
         )
     return metric
-
-
-def _are_pairs(examples: Sequence[Example]) -> bool:
-    return any(isinstance(example, Text) and example.second is not None for example in examples)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks import squad_rules
+from rungwise.tasks.config import METRICS
 from rungwise.tasks.examples import ChoiceExample, Example, Kind, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.tagging import marks_spans
 
@@ -27,33 +28,26 @@ Predictions = Sequence[Mapping[str, Any]]
 _ROUNDING = 1e-12  # of a variance beside the squares it is made of
 
 
-def names(info: TaskInfo) -> tuple[str, ...]:
-    """The metrics that can select: all of the task's kind for which higher is better."""
-    if info.kind == "classification":
-        every = ("accuracy", "macro_f1", "matthews")
-        return (*every, "f1") if len(info.labels) == 2 else every
-    if info.kind == "tagging":
-        return ("accuracy", "precision", "recall", "f1") if marks_spans(info.labels) else _ACCURACY
-    return _NAMES[info.kind]
-
-
 def sums(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> Numbers:
     """The sums of each example (N, k). `value` of their total over examples is `info.metric`.
 
     Raises DataError for an example without a target, ConfigError for a metric of another kind.
     """
     check(predictions, examples, info)
-    if info.metric not in names(info):
+    selecting = _selecting(info)
+    if info.metric not in selecting:
         raise ConfigError(
             f"data.metric is {info.metric!r}, which does not select for a task of the kind "
-            f"{info.kind}; choose one of {', '.join(names(info))}"
+            f"{info.kind}; choose one of {', '.join(selecting)}"
         )
-    return _SUMS[info.kind](predictions, examples, info)
+    of_examples, _ = _OF_KIND[info.kind]
+    return of_examples(predictions, examples, info)
 
 
 def value(totals: Numbers, info: TaskInfo) -> Numbers:
     """The metric `info.metric` (...) of each of the summed rows (..., k)."""
-    return _VALUES[info.kind](np.asarray(totals, np.float64), info)
+    _, of_totals = _OF_KIND[info.kind]
+    return of_totals(np.asarray(totals, np.float64), info)
 
 
 def check(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> None:
@@ -81,6 +75,16 @@ def target_of(example: Example) -> Any:
     if isinstance(example, Question):
         return example.answers
     return example.target
+
+
+def _selecting(info: TaskInfo) -> tuple[str, ...]:
+    """The metrics of a task for which higher is better."""
+    known = METRICS[info.kind]
+    if info.kind == "classification" and len(info.labels) != 2:
+        return tuple(name for name in known if name != "f1")
+    if info.kind == "tagging" and not marks_spans(info.labels):
+        return ("accuracy",)
+    return (*known, "answerable_f1", "unanswerable_accuracy") if info.kind == "span" else known
 
 
 def _classification_sums(
@@ -187,23 +191,14 @@ def _ratio(above: Numbers, below: Numbers) -> Numbers:
     return np.divide(above, below, out=np.zeros(np.shape(above)), where=np.asarray(below) != 0)
 
 
-_ACCURACY = ("accuracy",)
-_NAMES: Mapping[Kind, tuple[str, ...]] = {
-    "regression": ("pearson", "spearman"),
-    "span": ("f1", "exact_match", "answerable_f1", "unanswerable_accuracy"),
-    "choice": _ACCURACY,
-}
-_SUMS: Mapping[Kind, Callable[[Predictions, Any, TaskInfo], Numbers]] = {
-    "classification": _classification_sums,
-    "regression": _regression_sums,
-    "tagging": _tagging_sums,
-    "span": _span_sums,
-    "choice": _choice_sums,
-}
-_VALUES: Mapping[Kind, Callable[[Numbers, TaskInfo], Numbers]] = {
-    "classification": _classification_value,
-    "regression": _regression_value,
-    "tagging": _tagging_value,
-    "span": _mean_value,
-    "choice": _mean_value,
+# The sums of each example, and the metric of their totals.
+_OF_KIND: Mapping[
+    Kind,
+    tuple[Callable[[Predictions, Any, TaskInfo], Numbers], Callable[[Numbers, TaskInfo], Numbers]],
+] = {
+    "classification": (_classification_sums, _classification_value),
+    "regression": (_regression_sums, _regression_value),
+    "tagging": (_tagging_sums, _tagging_value),
+    "span": (_span_sums, _mean_value),
+    "choice": (_choice_sums, _mean_value),
 }

@@ -33,13 +33,7 @@ def load(config: ParagraphTaskConfig, corpus: Artifact) -> Task:
     Raises DataError if fewer labels than asked have enough paragraphs.
     """
     pools = _pools(config, corpus)
-    wanted = dict(
-        zip(
-            SPLITS,
-            (config.train_per_label, config.validation_per_label, config.test_per_label),
-            strict=True,
-        )
-    )
+    wanted: dict[str, int] = {split: getattr(config, f"{split}_per_label") for split in SPLITS}
     enough = [
         label
         for label in sorted(pools)
@@ -111,9 +105,8 @@ def _drawn(pool: list[tuple[str, str]], number: int, seed: int) -> list[tuple[st
     """
     taken: Counter[str] = Counter()
     ranked = []
-    for text, document in sorted(
-        pool, key=lambda item: float(uniform(seed, document_hash(item[0])))
-    ):
+    pool = sorted(pool, key=lambda item: float(uniform(seed, document_hash(item[0]))))
+    for text, document in pool:
         ranked.append((taken[document], text, document))
         taken[document] += 1
     ranked.sort(key=lambda item: item[0])

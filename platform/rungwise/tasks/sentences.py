@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import ConfigError, DataError
@@ -50,7 +51,7 @@ def decode(
         if info.kind == "regression":
             predictions[item.example] = {"score": float(np.asarray(output).reshape(()))}
         else:
-            shares = softmax(output)
+            shares = softmax(np.asarray(output, np.float64))
             best = int(shares.argmax())
             predictions[item.example] = {
                 "label": info.labels[best],
@@ -59,21 +60,14 @@ def decode(
     return predictions
 
 
-def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
-    """(C,) logits as shares that sum to 1."""
-    powers = np.exp(np.asarray(logits, np.float64) - np.max(logits))
-    return powers / powers.sum()
-
-
 def _rows(
     first: Sequence[int], second: Sequence[int], pair: bool, frame: Frame, both_orders: bool
 ) -> tuple[Row, ...]:
     if not pair:
         return (frame.one(first[: frame.sequence_length - 2]),)
     first, second = longest_first(first, second, frame.sequence_length - 3)
-    if both_orders:
-        return frame.two(first, second), frame.two(second, first)
-    return (frame.two(first, second),)
+    orders = [(first, second), (second, first)] if both_orders else [(first, second)]
+    return tuple(frame.two(*order) for order in orders)
 
 
 def _check_pair(example: Text, info: TaskInfo) -> None:

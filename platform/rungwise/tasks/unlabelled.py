@@ -14,8 +14,9 @@ Lines are read one by one, so that an endless stream is answered as it comes.
 from __future__ import annotations
 
 import csv
+import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from rungwise.core.errors import DataError
@@ -45,10 +46,9 @@ def read_lines(
                 yield example_of({name: line.rstrip("\r\n")}, info, f"{source}:{number}")
         case "jsonl":
             for number, line in enumerate(lines, start=1):
+                where = f"{source}:{number}"
                 if line.strip():
-                    yield example_of(
-                        _object(line, f"{source}:{number}"), info, f"{source}:{number}"
-                    )
+                    yield example_of(_object(line, where), info, where)
         case "tsv":
             yield from _table(lines, info, source)
 
@@ -80,49 +80,37 @@ def columns(info: TaskInfo) -> tuple[str, ...]:
 
 def example_of(record: Mapping[str, Any], info: TaskInfo, where: str) -> Example:
     """Make an example from named values; a DataError names `where` and what is missing."""
-    get = _getter(record, info, where)
+
+    def get(name: str) -> str:
+        value = record.get(name)
+        if not isinstance(value, str):
+            kind = "missing" if value is None else f"a {type(value).__name__} and not a text"
+            raise DataError(
+                f"{where}: {name} is {kind}; this model needs {', '.join(columns(info))}, "
+                f"found {', '.join(map(str, record)) or 'nothing'}"
+            )
+        return value
+
     match info.kind:
         case "classification" | "regression":
             return Text(where, get("text"), get("second") if info.pair else None)
         case "tagging":
-            return Tagged(where, _words(record, get))
+            given = record.get("words")
+            if not isinstance(given, list | tuple):
+                given = get("words" if "words" in record else "text").split()
+            return Tagged(where, tuple(map(str, given)))
         case "span":
             return Question(where, str(record.get("id") or where), get("question"), get("context"))
         case "choice":
-            question = record.get("question")
-            return ChoiceExample(
-                where, get("context"), str(question) if question else None, _options(record, where)
-            )
-
-
-def _getter(record: Mapping[str, Any], info: TaskInfo, where: str) -> Callable[[str], str]:
-    def get(name: str) -> str:
-        value = record.get(name)
-        if not isinstance(value, str):
-            names = ", ".join(str(key) for key in record) or "nothing"
-            kind = "missing" if value is None else f"a {type(value).__name__} and not a text"
-            raise DataError(
-                f"{where}: {name} is {kind}; this model needs {', '.join(columns(info))}, "
-                f"found {names}"
-            )
-        return value
-
-    return get
-
-
-def _words(record: Mapping[str, Any], get: Callable[[str], str]) -> tuple[str, ...]:
-    given = record.get("words")
-    if isinstance(given, list | tuple):
-        return tuple(str(word) for word in given)
-    return tuple(get("words" if "words" in record else "text").split())
+            question = str(record.get("question") or "") or None
+            return ChoiceExample(where, get("context"), question, _options(record, where))
 
 
 def _options(record: Mapping[str, Any], where: str) -> tuple[str, ...]:
     given = record.get("options")
     if given is None:
-        given = []
-        while record.get(f"{_OPTION}{len(given)}") is not None:
-            given.append(record[f"{_OPTION}{len(given)}"])
+        numbered = (record.get(f"{_OPTION}{number}") for number in itertools.count())
+        given = list(itertools.takewhile(lambda option: option is not None, numbered))
     if isinstance(given, str) or len(given) < 2:
         raise DataError(
             f"{where}: expected options, a list of 2 or more, or {_OPTION}0, {_OPTION}1 and so on, "

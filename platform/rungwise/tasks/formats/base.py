@@ -1,14 +1,11 @@
-"""The base of all formats of task data, and helpers for their readers and messages.
-
-A reader turns one file into examples, in their order, and raises a DataError that names the file
-and the line of data it cannot use. Examples that it is told to leave out are counted by reason.
-"""
+"""The base of all formats of task data, and helpers for what they read and say."""
 
 from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
@@ -17,7 +14,7 @@ from rungwise.core.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.storage import SourceFile
 from rungwise.corpus.streams import Content, UnsoundGzipError
-from rungwise.tasks.examples import Kind
+from rungwise.tasks.examples import Example, Kind
 
 _SHOWN = 60
 _NAMES_SHOWN = 20
@@ -30,6 +27,13 @@ class FormatConfig(Config, ABC):
     @abstractmethod
     def task_kind(self) -> Kind:
         """The kind of task that files of this format hold."""
+
+    @abstractmethod
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Example]:
+        """The examples of a file, in their order; `counts` counts those left out, by reason.
+
+        Raises DataError, naming file and line, for data that cannot be used.
+        """
 
     @property
     def default_metric(self) -> str | None:
@@ -46,15 +50,13 @@ def _as_names(value: Any) -> Any:
     """Turn numbers into text: YAML reads `0` as a number, but the label in the file is text."""
     if value == [] or value == {}:
         raise ValueError("expected labels, found none; leave the key out to take the file's")
+
+    def as_text(item: Any) -> Any:
+        return str(item) if isinstance(item, int) and not isinstance(item, bool) else item
+
     if isinstance(value, Mapping):
-        return {_as_text(key): item for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return tuple(_as_text(item) for item in value)
-    return value
-
-
-def _as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        return {as_text(key): item for key, item in value.items()}
+    return tuple(map(as_text, value)) if isinstance(value, list | tuple) else value
 
 
 # The values in a file and the name of each, or only the names.

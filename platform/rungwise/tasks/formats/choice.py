@@ -8,6 +8,7 @@ arXiv:1902.00164) asks questions about dialogues.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -15,8 +16,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage import SourceFile
 from rungwise.tasks.examples import ChoiceExample, Kind
 from rungwise.tasks.formats.base import FormatConfig, listed, nearest, shown, words
-from rungwise.tasks.formats.rows import delimited, index_of
-from rungwise.tasks.formats.squad import json_of
+from rungwise.tasks.formats.rows import delimited, index_of, json_of
 
 _SWAG = ("sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label")
 _CODAH_WIDTH = 7
@@ -33,11 +33,30 @@ class SwagFormat(_Choice):
 
     kind: Literal["swag"] = "swag"
 
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
+        rows = delimited(file, ",", quoting=True)
+        for line, header in rows:
+            names, where = [cell.strip() for cell in header], f"{file.uri}:{line}"
+            indexes = [index_of(name, names, where, "the file") for name in _SWAG]
+            break
+        else:
+            return
+        for line, cells in rows:
+            _check_width(cells, len(header), f"{file.uri}:{line}")
+            context, begins, *endings, label = (cells[index] for index in indexes)
+            yield _of_row(file, line, context, begins, endings, label)
+
 
 class CodahFormat(_Choice):
     """Tab-separated without a header: category, prompt, four endings, label."""
 
     kind: Literal["codah"] = "codah"
+
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
+        for line, cells in delimited(file, "\t", quoting=False):
+            _check_width(cells, _CODAH_WIDTH, f"{file.uri}:{line}")
+            _, prompt, *endings, label = cells
+            yield _of_row(file, line, prompt, "", endings, label)
 
 
 class DreamFormat(_Choice):
@@ -45,76 +64,46 @@ class DreamFormat(_Choice):
 
     kind: Literal["dream"] = "dream"
 
-
-def read(file: SourceFile, form: SwagFormat | CodahFormat | DreamFormat) -> Iterator[ChoiceExample]:
-    """Read the questions of one file."""
-    match form:
-        case SwagFormat():
-            yield from _swag(file)
-        case CodahFormat():
-            yield from _codah(file)
-        case DreamFormat():
-            yield from _dream(file)
-
-
-def _swag(file: SourceFile) -> Iterator[ChoiceExample]:
-    header: list[str] | None = None
-    indexes: list[int] = []
-    for line, cells in delimited(file, ",", quoting=True):
-        where = f"{file.uri}:{line}"
-        if header is None:
-            header = [cell.strip() for cell in cells]
-            indexes = [index_of(name, header, where, "the file") for name in _SWAG]
-            continue
-        _check_width(cells, len(header), where)
-        context, begins, *endings, label = (cells[index] for index in indexes)
-        texts = [words(ending, where, f"ending{n}") for n, ending in enumerate(endings)]
-        yield ChoiceExample(
-            f"{file.name}:{line}",
-            words(context, where, "sent1"),
-            None,
-            tuple(f"{begins} {text}" if begins.strip() else text for text in texts),
-            _option(label, len(texts), where),
-        )
-
-
-def _codah(file: SourceFile) -> Iterator[ChoiceExample]:
-    for line, cells in delimited(file, "\t", quoting=False):
-        where = f"{file.uri}:{line}"
-        _check_width(cells, _CODAH_WIDTH, where)
-        _, prompt, *endings, label = cells
-        texts = tuple(words(ending, where, f"ending {n}") for n, ending in enumerate(endings))
-        option = _option(label, len(texts), where)
-        yield ChoiceExample(
-            f"{file.name}:{line}", words(prompt, where, "the prompt"), None, texts, option
-        )
-
-
-def _dream(file: SourceFile) -> Iterator[ChoiceExample]:
-    data = json_of(file)
-    if not isinstance(data, list):
-        raise _not_dream(file.uri, data)
-    for number, dialogue in enumerate(data):
-        match dialogue:
-            case [[*turns], [*questions], str(id_)] if turns and questions:
-                pass
-            case _:
-                raise _not_dream(f"{file.uri}, item {number}", dialogue)
-        context = "\n".join(words(turn, f"{file.uri}, {id_}", "a turn") for turn in turns)
-        for place, question in enumerate(questions):
-            where = f"{file.uri}, {id_}, question {place}"
-            match question:
-                case {"question": str(asked), "choice": [*options], "answer": str(answer)}:
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
+        data = json_of(file)
+        if not isinstance(data, list):
+            raise _not_dream(file.uri, data)
+        for number, dialogue in enumerate(data):
+            match dialogue:
+                case [[*turns], [*questions], str(id_)] if turns and questions:
                     pass
                 case _:
-                    raise _not_dream(where, question)
-            yield ChoiceExample(
-                f"{file.name}:{id_}:{place}",
-                context,
-                words(asked, where, "the question"),
-                _options(options, where),
-                _place_of(answer, options, where),
-            )
+                    raise _not_dream(f"{file.uri}, item {number}", dialogue)
+            context = "\n".join(words(turn, f"{file.uri}, {id_}", "a turn") for turn in turns)
+            for place, question in enumerate(questions):
+                where = f"{file.uri}, {id_}, question {place}"
+                match question:
+                    case {"question": str(asked), "choice": [*options], "answer": str(answer)}:
+                        pass
+                    case _:
+                        raise _not_dream(where, question)
+                yield ChoiceExample(
+                    f"{file.name}:{id_}:{place}",
+                    context,
+                    words(asked, where, "the question"),
+                    _options(options, where),
+                    _place_of(answer, options, where),
+                )
+
+
+def _of_row(
+    file: SourceFile, line: int, context: str, begins: str, endings: Sequence[str], label: str
+) -> ChoiceExample:
+    """An example of a row; an option is an ending, after what it `begins` with if anything."""
+    where = f"{file.uri}:{line}"
+    texts = [words(ending, where, f"ending {n}") for n, ending in enumerate(endings)]
+    return ChoiceExample(
+        f"{file.name}:{line}",
+        words(context, where, "the context"),
+        None,
+        tuple(f"{begins} {text}" if begins.strip() else text for text in texts),
+        _option(label, len(texts), where),
+    )
 
 
 def _options(options: Sequence[Any], where: str) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ equal tags mean the same in all data sets. CoNLL-U follows universaldependencies
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -43,6 +45,45 @@ class _Tagging(FormatConfig):
     def stated_labels(self) -> tuple[str, ...]:
         return self.labels or ()
 
+    @property
+    @abstractmethod
+    def layout(self) -> _Layout:
+        """Where words and tags stand."""
+
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
+        """The sentences of a file; a DataError for a line with the wrong number of columns."""
+        sentence: list[tuple[int, str, str]] = []
+        for line, word, tag in _words(file, self.layout):
+            if word:
+                sentence.append((line, word, tag))
+            elif sentence:
+                yield self._tagged(file, sentence)
+                sentence = []
+        if sentence:
+            yield self._tagged(file, sentence)
+
+    def _tagged(self, file: SourceFile, sentence: Sequence[tuple[int, str, str]]) -> Tagged:
+        lines, words, tags = zip(*sentence, strict=True)
+        if self.layout.to_iob2:
+            tags = tuple(to_iob2(tags))
+        for line, tag in zip(lines, tags, strict=True):
+            name_of(tag, self.labels, f"{file.uri}:{line}", "data.format.labels")
+        return Tagged(f"{file.name}:{lines[0]}", words, tags)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The columns of the word and the tag; a `width` of 0 is taken from the first line."""
+
+    word: int
+    tag: int
+    width: int
+    least: int
+    tabs: bool
+    comment: str | None
+    numbered: bool
+    to_iob2: bool
+
 
 class ConllFormat(_Tagging):
     """Columns by index from 0; -1 is the last one."""
@@ -54,6 +95,12 @@ class ConllFormat(_Tagging):
     comment: str | None = Field(default=None, min_length=1)  # a line that begins so is left out
     scheme: Literal["iob2", "as_is"] = "iob2"
 
+    @property
+    def layout(self) -> _Layout:
+        least = max(2, *(at + 1 if at >= 0 else -at for at in (self.word, self.tag)))
+        tabs, to_iob2 = self.separator == "tab", self.scheme == "iob2"
+        return _Layout(self.word, self.tag, 0, least, tabs, self.comment, False, to_iob2)
+
 
 class ConlluFormat(_Tagging):
     """CoNLL-U; multiword ranges and empty nodes are skipped."""
@@ -61,22 +108,10 @@ class ConlluFormat(_Tagging):
     kind: Literal["conllu"] = "conllu"
     tags: Literal["upos", "xpos"] = "upos"
 
-
-def read(file: SourceFile, form: ConllFormat | ConlluFormat) -> Iterator[Tagged]:
-    """Read the sentences of one file; a DataError for a line with the wrong number of columns."""
-    lines: list[int] = []
-    words: list[str] = []
-    tags: list[str] = []
-    for line, word_and_tag in _words(file, form):
-        if word_and_tag is not None:
-            lines.append(line)
-            words.append(word_and_tag[0])
-            tags.append(word_and_tag[1])
-        elif words:
-            yield _sentence(file, lines, words, tags, form)
-            lines, words, tags = [], [], []
-    if words:
-        yield _sentence(file, lines, words, tags, form)
+    @property
+    def layout(self) -> _Layout:
+        tag = _CONLLU_COLUMNS[self.tags]
+        return _Layout(1, tag, _CONLLU_WIDTH, _CONLLU_WIDTH, True, "#", True, False)
 
 
 def is_iob(tags: Sequence[str]) -> bool:
@@ -94,75 +129,35 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
     return iob2
 
 
-def _words(
-    file: SourceFile, form: ConllFormat | ConlluFormat
-) -> Iterator[tuple[int, tuple[str, str] | None]]:
-    """(line, (word, tag)), or (line, None) where a sentence ends."""
-    columns = _Columns.of(form)
-    width = columns.width
+def _words(file: SourceFile, layout: _Layout) -> Iterator[tuple[int, str, str]]:
+    """(line, word, tag), both empty where a sentence ends."""
+    width = layout.width
     for line, text in enumerate(lines_of(text_of(file)), start=1):
-        cells = text.split("\t") if columns.tabs else _BLANKS.split(text.strip(" \t"))
+        cells = text.split("\t") if layout.tabs else _BLANKS.split(text.strip(" \t"))
         if (len(cells) == 1 and not text.strip(" \t")) or cells[0] == _DOCUMENT:
-            yield line, None
+            yield line, "", ""
             continue
-        if columns.comment and text.startswith(columns.comment):
+        if layout.comment and text.startswith(layout.comment):
             continue
         # All lines have as many columns as the first one: one with fewer lacks its word or its tag.
         width = width or len(cells)
-        if len(cells) != width or width < columns.least:
+        if len(cells) != width or width < layout.least:
             raise DataError(
-                f"{file.uri}:{line}: expected {max(width, columns.least)} columns, a word and its "
+                f"{file.uri}:{line}: expected {max(width, layout.least)} columns, a word and its "
                 f"tag among them, found {len(cells)}: {shown(text)}; words and tags must be as "
                 "many, so mend the line, or change data.format.separator, word or tag"
             )
-        if columns.numbered and not _CONLLU_ID.fullmatch(cells[0]):
+        if layout.numbered and not _CONLLU_ID.fullmatch(cells[0]):
             if _CONLLU_NO_WORD.fullmatch(cells[0]):
                 continue
             raise DataError(
                 f"{file.uri}:{line}: expected a word's number in the first column of CoNLL-U, "
                 f"found {shown(cells[0])}; mend the line, or use data.format.kind: conll"
             )
-        word, tag = cells[columns.word], cells[columns.tag]
+        word, tag = cells[layout.word], cells[layout.tag]
         if not word or not tag:
             raise DataError(
                 f"{file.uri}:{line}: expected a word and its tag, found {shown(text)}; mend the "
                 "line, or change data.format.word or tag"
             )
-        yield line, (word, tag)
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """The columns of the word and the tag; a `width` of 0 is taken from the first line."""
-
-    word: int
-    tag: int
-    width: int
-    least: int
-    tabs: bool
-    comment: str | None
-    numbered: bool
-
-    @classmethod
-    def of(cls, form: ConllFormat | ConlluFormat) -> _Columns:
-        if isinstance(form, ConlluFormat):
-            tag = _CONLLU_COLUMNS[form.tags]
-            return cls(1, tag, _CONLLU_WIDTH, _CONLLU_WIDTH, True, "#", True)
-        reach = max(at + 1 if at >= 0 else -at for at in (form.word, form.tag))
-        tabs = form.separator == "tab"
-        return cls(form.word, form.tag, 0, max(reach, 2), tabs, form.comment, False)
-
-
-def _sentence(
-    file: SourceFile,
-    lines: list[int],
-    words: list[str],
-    tags: list[str],
-    form: ConllFormat | ConlluFormat,
-) -> Tagged:
-    if isinstance(form, ConllFormat) and form.scheme == "iob2":
-        tags = to_iob2(tags)
-    if form.labels is not None:
-        for line, tag in zip(lines, tags, strict=True):
-            name_of(tag, form.labels, f"{file.uri}:{line}", "data.format.labels")
-    return Tagged(f"{file.name}:{lines[0]}", tuple(words), tuple(tags))
+        yield line, word, tag

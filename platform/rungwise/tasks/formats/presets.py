@@ -10,9 +10,12 @@ where it has two.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator
 from typing import Literal
 
-from rungwise.tasks.examples import Kind
+from rungwise.core.storage import SourceFile
+from rungwise.tasks.examples import Kind, Text
 from rungwise.tasks.formats.base import FormatConfig
 from rungwise.tasks.formats.table import ColumnsConfig, SplitColumn, TableFormat
 
@@ -84,6 +87,9 @@ class _Preset(FormatConfig):
     @property
     def stated_labels(self) -> tuple[str, ...]:
         return self.table.stated_labels
+
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
+        return self.table.read(file, split, counts)
 
 
 class GlueFormat(_Preset):

@@ -1,4 +1,4 @@
-"""Read the rows of delimited text and JSON Lines, with the line each begins on.
+"""Read the rows of delimited text and JSON Lines, with the line each begins on, and JSON.
 
 The standard library's `csv` splits the rows. A quoted field may hold line breaks, so the number of
 a row is not that of its line, which is what an editor shows.
@@ -54,21 +54,33 @@ def json_lines(file: SourceFile) -> Iterator[tuple[int, dict[str, Any]]]:
     for line, text in enumerate(lines_of(text_of(file)), start=1):
         if not text.strip():
             continue
-        where = f"{file.uri}:{line}"
-        try:
-            record = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{where}: expected a JSON object on each line, found no JSON ({error.msg} at "
-                f"column {error.colno}); mend the line, or change data.format.layout"
-            ) from None
-        except (RecursionError, ValueError) as error:
-            raise DataError(f"{where}: not JSON that can be read: {error}") from None
+        problem = "expected a JSON object on each line, found no JSON"
+        record = _parsed(text, file, line, problem, "mend the line, or change data.format.layout")
         if not isinstance(record, dict):
             raise DataError(
-                f"{where}: expected a JSON object, found a {type(record).__name__}; mend the line"
+                f"{file.uri}:{line}: expected a JSON object, found a {type(record).__name__}; mend "
+                "the line"
             )
         yield line, record
+
+
+def json_of(file: SourceFile) -> Any:
+    """Parse a file of JSON; a DataError with the line if it is not JSON."""
+    remedy = "fetch the file again, or change data.format.kind"
+    return _parsed(text_of(file), file, 1, "expected JSON, found none", remedy)
+
+
+def _parsed(text: str, file: SourceFile, line: int, problem: str, remedy: str) -> Any:
+    """Parse JSON that begins on `line` of a file."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{file.uri}:{line + error.lineno - 1}: {problem} ({error.msg} at column "
+            f"{error.colno}); {remedy}"
+        ) from None
+    except (RecursionError, ValueError) as error:
+        raise DataError(f"{file.uri}:{line}: not JSON that can be read: {error}") from None
 
 
 def index_of(column: Column, header: Sequence[str] | None, where: str, key: str) -> int:

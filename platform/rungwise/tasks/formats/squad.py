@@ -7,7 +7,6 @@ answers. Some data sets have answers with wrong offsets, from which a model woul
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -15,7 +14,8 @@ from typing import Any, Literal
 from rungwise.core.errors import DataError
 from rungwise.core.storage import SourceFile
 from rungwise.tasks.examples import Answer, Kind, Question
-from rungwise.tasks.formats.base import FormatConfig, shown, text_of, words
+from rungwise.tasks.formats.base import FormatConfig, shown, words
+from rungwise.tasks.formats.rows import json_of
 
 
 class SquadFormat(FormatConfig):
@@ -32,86 +32,65 @@ class SquadFormat(FormatConfig):
     def task_kind(self) -> Kind:
         return "span"
 
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Question]:
+        data = json_of(file)
+        if not isinstance(data, dict):
+            raise _unexpected(file.uri, 'an object with "data"', data)
+        for place, article in _objects(data, "data", f"{file.uri}, "):
+            for where, paragraph in _objects(article, "paragraphs", f"{place}."):
+                context = words(_value(paragraph, "context", where, str), where, "the context")
+                for asked, entry in _objects(paragraph, "qas", f"{where}."):
+                    id_ = str(_value(entry, "id", asked, str | int))
+                    yield from self._question(entry, id_, context, file, counts)
 
-def read(file: SourceFile, form: SquadFormat, counts: Counter[str]) -> Iterator[Question]:
-    """Read the questions of one file; `where` is the file and the question's id."""
-    for where, paragraph in _paragraphs(file):
-        context = words(_of(paragraph, "context", where, str), where, "the context")
-        for number, entry in enumerate(_of(paragraph, "qas", where, list)):
-            if not isinstance(entry, dict):
-                raise _unexpected(f"{where}.qas[{number}]", "an object", entry)
-            id_ = str(_of(entry, "id", f"{where}.qas[{number}]", str | int))
-            place = f"{file.uri}, question {id_}"
-            question = words(_of(entry, "question", place, str), place, "the question")
-            answers = tuple(_answers(entry, context, place, form, counts))
-            impossible = entry.get("is_impossible", False)
-            if impossible and form.unanswerable == "drop":
-                counts["unanswerable_questions_left_out"] += 1
-                continue
-            if not impossible and not answers:
-                if form.bad_answers == "drop" and entry.get("answers"):
-                    counts["questions_dropped_without_an_answer"] += 1
-                    continue
-                raise DataError(
-                    f"{place}: expected an answer, or is_impossible: true, found neither; mend the "
-                    "question, or use a file with answers"
-                )
+    def _question(
+        self, entry: dict[str, Any], id_: str, context: str, file: SourceFile, counts: Counter[str]
+    ) -> Iterator[Question]:
+        where = f"{file.uri}, question {id_}"
+        question = words(_value(entry, "question", where, str), where, "the question")
+        impossible = entry.get("is_impossible", False)
+        answers = () if impossible else tuple(self._answers(entry, context, where, counts))
+        if impossible and self.unanswerable == "drop":
+            counts["unanswerable_questions_left_out"] += 1
+        elif impossible or answers:
             yield Question(f"{file.name}:{id_}", id_, question, context, answers)
-
-
-def _paragraphs(file: SourceFile) -> Iterator[tuple[str, dict[str, Any]]]:
-    data = json_of(file)
-    if not isinstance(data, dict):
-        raise _unexpected(file.uri, 'an object with "data"', data)
-    for a, article in enumerate(_of(data, "data", file.uri, list)):
-        where = f"{file.uri}, data[{a}]"
-        if not isinstance(article, dict):
-            raise _unexpected(where, "an object", article)
-        for p, paragraph in enumerate(_of(article, "paragraphs", where, list)):
-            place = f"{where}.paragraphs[{p}]"
-            if not isinstance(paragraph, dict):
-                raise _unexpected(place, "an object", paragraph)
-            yield place, paragraph
-
-
-def _answers(
-    entry: dict[str, Any], context: str, where: str, form: SquadFormat, counts: Counter[str]
-) -> Iterator[Answer]:
-    if entry.get("is_impossible", False):
-        return
-    for number, answer in enumerate(_of(entry, "answers", where, list)):
-        place = f"{where}, answers[{number}]"
-        if not isinstance(answer, dict):
-            raise _unexpected(place, "an object", answer)
-        text = words(_of(answer, "text", place, str), place, "the answer")
-        start = _of(answer, "answer_start", place, int)
-        stands = context[start : start + len(text)] if start >= 0 else ""
-        if stands == text:
-            yield Answer(text, start)
-        elif form.bad_answers == "drop":
-            counts["answers_dropped_that_are_not_in_the_context"] += 1
+        elif self.bad_answers == "drop" and entry.get("answers"):
+            counts["questions_dropped_without_an_answer"] += 1
         else:
             raise DataError(
-                f"{place}: expected {shown(text)} in the context from character {start} on, found "
-                f"{shown(stands)}; mend the answer, or leave such answers out with "
-                "data.format.bad_answers: drop"
+                f"{where}: expected an answer, or is_impossible: true, found neither; mend the "
+                "question, or use a file with answers"
             )
 
+    def _answers(
+        self, entry: dict[str, Any], context: str, where: str, counts: Counter[str]
+    ) -> Iterator[Answer]:
+        for place, answer in _objects(entry, "answers", f"{where}, "):
+            text = words(_value(answer, "text", place, str), place, "the answer")
+            start = _value(answer, "answer_start", place, int)
+            stands = context[start : start + len(text)] if start >= 0 else ""
+            if stands == text:
+                yield Answer(text, start)
+            elif self.bad_answers == "drop":
+                counts["answers_dropped_that_are_not_in_the_context"] += 1
+            else:
+                raise DataError(
+                    f"{place}: expected {shown(text)} in the context from character {start} on, "
+                    f"found {shown(stands)}; mend the answer, or leave such answers out with "
+                    "data.format.bad_answers: drop"
+                )
 
-def json_of(file: SourceFile) -> Any:
-    """Parse a file of JSON; a DataError with the line if it is not JSON."""
-    try:
-        return json.loads(text_of(file))
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{file.uri}:{error.lineno}: expected JSON, found none ({error.msg} at column "
-            f"{error.colno}); fetch the file again, or change data.format.kind"
-        ) from None
-    except (RecursionError, ValueError) as error:
-        raise DataError(f"{file.uri}: not JSON that can be read: {error}") from None
+
+def _objects(record: dict[str, Any], key: str, before: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a list, each with its place, which begins with `before`."""
+    for number, entry in enumerate(_value(record, key, before.rstrip(" ,."), list)):
+        place = f"{before}{key}[{number}]"
+        if not isinstance(entry, dict):
+            raise _unexpected(place, "an object", entry)
+        yield place, entry
 
 
-def _of(record: dict[str, Any], key: str, where: str, kind: Any) -> Any:
+def _value(record: dict[str, Any], key: str, where: str, kind: Any) -> Any:
     value = record.get(key)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise _unexpected(where, f"{key!r}, as in SQuAD's JSON,", value)

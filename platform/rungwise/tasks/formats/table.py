@@ -90,77 +90,69 @@ class TableFormat(FormatConfig):
     def stated_labels(self) -> tuple[str, ...]:
         return names_of(self.labels)
 
-
-def read(file: SourceFile, form: TableFormat, split: str, counts: Counter[str]) -> Iterator[Text]:
-    """Read the examples of one file. Without a target column their target is None."""
-    rows = _from_json(file, form) if form.layout == "json_lines" else _cells(file, form, counts)
-    for line, row in rows:
-        where = f"{file.uri}:{line}"
-        if form.split is not None and row["split.column"] != getattr(form.split, split):
-            continue
-        target = None
-        if "columns.label" in row:
-            value = _label_text(row["columns.label"], where)
-            if value in form.skip_labels:
-                counts["rows_dropped_for_their_label"] += 1
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
+        """The examples of a file. Without a target column their target is None."""
+        json = self.layout == "json_lines"
+        for line, row in self._from_json(file) if json else self._from_cells(file, counts):
+            where = f"{file.uri}:{line}"
+            if self.split is not None and row["split.column"] != getattr(self.split, split):
                 continue
-            target = name_of(value, form.labels, where, "data.format.labels")
-        elif "columns.score" in row:
-            target = _score(row["columns.score"], form.score_range, where)
-        text = words(row["columns.text"], where, "the text")
-        second = row.get("columns.second")
-        if "columns.second" in row:
-            second = words(second, where, "the second text")
-        yield Text(f"{file.name}:{line}", text, second, target)
+            target = None
+            if "columns.label" in row:
+                value = _label_text(row["columns.label"], where)
+                if value in self.skip_labels:
+                    counts["rows_dropped_for_their_label"] += 1
+                    continue
+                target = name_of(value, self.labels, where, "data.format.labels")
+            elif "columns.score" in row:
+                target = _score(row["columns.score"], self.score_range, where)
+            text, second = words(row["columns.text"], where, "the text"), None
+            if "columns.second" in row:
+                second = words(row["columns.second"], where, "the second text")
+            yield Text(f"{file.name}:{line}", text, second, target)
 
+    def _from_cells(
+        self, file: SourceFile, counts: Counter[str]
+    ) -> Iterator[tuple[int, dict[str, str]]]:
+        """(line, cell by key) of each row of delimited text."""
+        indexes: dict[str, int] = {}
+        width = 0
+        rows = delimited(file, self.delimiter, quoting=self.quoting, comment=self.comment)
+        for line, cells in rows:
+            where = f"{file.uri}:{line}"
+            if not indexes:
+                header = [cell.strip() for cell in cells] if self.header else None
+                for key, column in self.asked().items():
+                    indexes[key] = index_of(column, header, where, f"data.format.{key}")
+                width = max(indexes.values()) + 1
+                if not (self.rest_of_line or self.extra_columns):
+                    width = max(len(cells), width)
+                if self.header:
+                    continue
+            if self.rest_of_line and len(cells) > width:
+                cells = [*cells[: width - 1], self.delimiter.join(cells[width - 1 :])]
+            if len(cells) < width or (len(cells) > width and not self.extra_columns):
+                if self.bad_rows == "drop":
+                    counts["rows_dropped_for_their_number_of_columns"] += 1
+                    continue
+                raise DataError(
+                    f"{where}: expected {width} columns separated by {self.delimiter!r}, found "
+                    f"{len(cells)}: {shown(self.delimiter.join(cells))}; mend the row, or change "
+                    "data.format.delimiter, quoting or columns, or leave such rows out with "
+                    "data.format.bad_rows: drop"
+                )
+            yield line, {key: cells[index] for key, index in indexes.items()}
 
-def _cells(
-    file: SourceFile, form: TableFormat, counts: Counter[str]
-) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield (line, cell by key) of each row of delimited text."""
-    indexes: dict[str, int] | None = None
-    width = 0
-    rows = delimited(file, form.delimiter, quoting=form.quoting, comment=form.comment)
-    for line, cells in rows:
-        where = f"{file.uri}:{line}"
-        if indexes is None:
-            header = [cell.strip() for cell in cells] if form.header else None
-            indexes = {
-                key: index_of(column, header, where, f"data.format.{key}")
-                for key, column in form.asked().items()
-            }
-            last = max(indexes.values())
-            flexible = form.rest_of_line or form.extra_columns
-            width = last + 1 if flexible else max(len(cells), last + 1)
-            if form.header:
-                continue
-        if form.rest_of_line and len(cells) > width:
-            cells = [*cells[: width - 1], form.delimiter.join(cells[width - 1 :])]
-        if len(cells) < width or (len(cells) > width and not form.extra_columns):
-            if form.bad_rows == "drop":
-                counts["rows_dropped_for_their_number_of_columns"] += 1
-                continue
-            raise _uneven(where, width, cells, form)
-        yield line, {key: cells[index] for key, index in indexes.items()}
-
-
-def _uneven(where: str, width: int, cells: list[str], form: TableFormat) -> DataError:
-    return DataError(
-        f"{where}: expected {width} columns separated by {form.delimiter!r}, found {len(cells)}: "
-        f"{shown(form.delimiter.join(cells))}; mend the row, or change data.format.delimiter, "
-        "quoting or columns, or leave such rows out with data.format.bad_rows: drop"
-    )
-
-
-def _from_json(file: SourceFile, form: TableFormat) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line, record in json_lines(file):
-        row = {}
-        for key, column in form.asked().items():
-            assert isinstance(column, str), "the config refuses an index"
-            if column not in record:
-                raise missing(column, record, f"{file.uri}:{line}", f"data.format.{key}")
-            row[key] = record[column]
-        yield line, row
+    def _from_json(self, file: SourceFile) -> Iterator[tuple[int, dict[str, Any]]]:
+        """(line, value by key) of each object."""
+        for line, record in json_lines(file):
+            row = {}
+            for key, column in self.asked().items():
+                assert isinstance(column, str), "the config refuses an index"
+                if column not in record:
+                    raise missing(column, record, f"{file.uri}:{line}", f"data.format.{key}")
+                row[key] = record[column]
+            yield line, row
 
 
 def _label_text(value: Any, where: str) -> str:
