@@ -51,7 +51,7 @@ VARIANTS = [
 def test_the_gradient_is_that_of_finite_differences(kind, changes):
     """In float64, along a random direction of every parameter on its own."""
     sizes = {"num_layers": 1, "hidden_size": 8, "intermediate_size": 12}
-    model = small_model(kind, 11, pad_vocab_to_multiple_of=8, **sizes, **changes).double()
+    model = small_model(kind, 11, vocab_multiple=8, **sizes, **changes).double()
     shaken(model)
     batch = random_batch(kind, 3, 7, 3, vocab_size=11, dtype=torch.float64)
     objective = objective_of(kind)
@@ -99,7 +99,7 @@ def test_any_split_gives_the_same_loss_and_gradient(kind, cuts, seed):
 @pytest.mark.parametrize("kind", KINDS)
 def test_model_and_objective_compile_to_one_graph(kind):
     """No branch on data and no wait for the device, with chunks and recomputation as well."""
-    model = shaken(small_model(kind, pad_vocab_to_multiple_of=64, num_layers=1), 0.1)
+    model = shaken(small_model(kind, vocab_multiple=64, num_layers=1), 0.1)
     batch, objective = random_batch(kind, 3, 12), objective_of(kind)
     expected_loss, expected = loss_and_gradient(kind, model, batch)
     if kind in CAUSAL_KINDS:
@@ -156,7 +156,7 @@ def test_recomputing_keeps_the_input_of_a_block_and_nothing_else():
 @pytest.mark.parametrize("kind", CAUSAL_KINDS)
 @pytest.mark.parametrize("most_logits", [1, 7 * VOCAB_SIZE, 35 * VOCAB_SIZE])
 def test_chunks_of_logits_change_nothing(kind, most_logits):
-    model = shaken(small_model(kind, pad_vocab_to_multiple_of=64)).double()
+    model = shaken(small_model(kind, vocab_multiple=64)).double()
     batch = random_causal_batch(3, 12, dtype=torch.float64)
     expected = objective_of(kind)(model, batch)
     expected_loss, expected_gradient = loss_and_gradient(kind, model, batch)
@@ -197,7 +197,7 @@ def test_no_more_logits_than_asked_for_are_held_at_a_time(monkeypatch, compiling
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_gradients_made_on_the_way_forward_are_those_of_autograd(monkeypatch, kind, dtype):
     """The fused loss of a CPU beside the plain one: a padded vocabulary, a short last chunk."""
-    model = shaken(small_model(kind, pad_vocab_to_multiple_of=64))
+    model = shaken(small_model(kind, vocab_multiple=64))
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     model, batch = model.to(wide), random_batch(kind, 3, 12, dtype=wide)
     if kind in CAUSAL_KINDS:
@@ -237,7 +237,7 @@ def test_a_tie_is_right_only_for_the_first_class():
 def test_a_padded_vocabulary_changes_no_loss_and_no_gradient(kind):
     batch, found = random_batch(kind, 3, 12), {}
     for multiple in (1, 64):
-        model = small_model(kind, pad_vocab_to_multiple_of=multiple)
+        model = small_model(kind, vocab_multiple=multiple)
         state = model.state_dict()
         torch.manual_seed(6)
         for name, tensor in state.items():
