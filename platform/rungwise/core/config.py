@@ -193,38 +193,47 @@ def _describe(model: type[Config], item: Any) -> str:
     return f"{key}: {message[0].lower() + message[1:]}{given}"
 
 
-def _yaml_path(model: Any, location: tuple[int | str, ...]) -> list[int | str]:
+def _yaml_path(model: type[Config], location: tuple[int | str, ...]) -> list[int | str]:
     path: list[int | str] = []
-    nodes: list[Any] = [model]
+    types_here: list[Any] = [model]
     for part in location:
-        if any(_is_model(node) for node in nodes) and all(
-            part not in node.model_fields for node in nodes if _is_model(node)
-        ):
-            tagged = [node for node in nodes if _is_model(node) and tag_of(node) == part]
-            if tagged:
-                nodes = tagged
-                continue
-        path.append(part)
-        nodes = _children(nodes, part)
+        types_here, is_key = _below(types_here, part)
+        if is_key:
+            path.append(part)
     return path
 
 
 def _nodes_at(model: type[Config], location: tuple[int | str, ...]) -> list[type[Config]]:
-    nodes: list[Any] = [model]
+    types_here: list[Any] = [model]
     for part in location:
-        tagged = [node for node in nodes if _is_model(node) and tag_of(node) == part]
-        nodes = tagged or _children(nodes, part)
-    return [node for node in nodes if _is_model(node)]
+        types_here, _ = _below(types_here, part)
+    return [each for each in types_here if _is_model(each)]
 
 
-def _children(nodes: list[Any], part: int | str) -> list[Any]:
-    children: list[Any] = []
-    for node in nodes:
-        if _is_model(node) and part in node.model_fields:
-            children.extend(models_in(node.model_fields[part].annotation))
-        elif not _is_model(node) or isinstance(part, int):
-            children.append(node)
-    return children
+def _below(types_here: list[Any], part: int | str) -> tuple[list[Any], bool]:
+    """Follow one part of pydantic's path: the types that it leads to, and whether it is a key of
+    the file. A tag is none: pydantic puts it in front of the keys of a member of a union."""
+    tagged = [each for each in types_here if _is_model(each) and tag_of(each) == part]
+    is_union = sum(_is_model(each) for each in types_here) > 1
+    if tagged and is_union:
+        return tagged, False
+    below: list[Any] = []
+    for each in types_here:
+        if _is_model(each) and part in each.model_fields:
+            below += _members(each.model_fields[part].annotation)
+        elif typing.get_origin(each) in (dict, list, tuple):
+            below += [member for inner in typing.get_args(each) for member in _members(inner)]
+    return (below, part != "[key]") if below or not tagged else (tagged, False)
+
+
+def _members(annotation: Any) -> list[Any]:
+    """The members of a union, without what Annotated adds; of any other type, the type alone."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _members(typing.get_args(annotation)[0])
+    if origin is typing.Union or isinstance(annotation, types.UnionType):
+        return [each for part in typing.get_args(annotation) for each in _members(part)]
+    return [annotation]
 
 
 def models_in(annotation: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from torch import nn
 
 from rungwise.core.config import Config
+from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import ConfigError
 from rungwise.models.body import Body
 from rungwise.models.encoders import LayeredEncoder
@@ -120,7 +121,7 @@ class Family(Config):
 
 
 class TransformerFamily(Family):
-    """The sizes of a Transformer (transformer.py); the defaults are those of BERT base and GPT-2."""
+    """The sizes of a Transformer (transformer.py), by default those of BERT base and GPT-2."""
 
     layer_norm_epsilon: ClassVar[float] = 1e-5
     gelu: ClassVar[Gelu] = "tanh"
@@ -188,6 +189,9 @@ class Fitting(Config):
     def reads_longer(self) -> bool:
         """Whether it reads `longer_instances` too."""
         return False
+
+    def check(self, model: Family, compute: ComputeConfig) -> None:
+        """Raise ConfigError where `model` cannot be fitted so on these machines."""
 
     @field_validator("objective", mode="before")
     @classmethod

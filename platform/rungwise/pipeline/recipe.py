@@ -25,8 +25,15 @@ from rungwise.finetune import FinetuneConfig
 from rungwise.instances.kinds import InstancesConfig
 from rungwise.instances.stage import INSTANCES, LONGER_INSTANCES
 from rungwise.models.config import ModelConfig
+from rungwise.models.family import Family
 from rungwise.pipeline.continued import ContinuedConfig
-from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig, with_objective
+from rungwise.pretraining.config import (
+    PretrainConfig,
+    PretrainStageConfig,
+    check_rows,
+    refuse_other_kind,
+    with_objective,
+)
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.report.page import REPORT, ReportConfig
 from rungwise.serving.registry import RegistryConfig
@@ -85,15 +92,17 @@ class Recipe(Config):
     evaluate: EvaluateConfig | None = None
     registry: RegistryConfig | None = None
 
+    @field_validator("pretrain", mode="before")
+    @classmethod
+    def _of_the_kind_it_takes(cls, pretrain: Any, info: ValidationInfo) -> Any:
+        return refuse_other_kind(pretrain, info.data.get("model"))
+
     @field_validator("pretrain", mode="after")
     @classmethod
     def _names_its_objective(
         cls, pretrain: PretrainConfig | None, info: ValidationInfo
     ) -> PretrainConfig | None:
-        model = info.data.get("model")
-        if pretrain is None or model is None or pretrain.objective is not None:
-            return pretrain
-        return with_objective(pretrain, model)
+        return pretrain and _named(pretrain, info.data.get("model"))
 
     @field_validator("continued_pretraining", mode="after")
     @classmethod
@@ -102,9 +111,7 @@ class Recipe(Config):
     ) -> dict[str, ContinuedConfig]:
         model = info.data.get("model")
         return {
-            name: step
-            if model is None or step.pretrain.objective is not None
-            else step.model_copy(update={"pretrain": with_objective(step.pretrain, model)})
+            name: step.model_copy(update={"pretrain": _named(step.pretrain, model)})
             for name, step in steps.items()
         }
 
@@ -124,6 +131,13 @@ class Recipe(Config):
         if self.tracking.uri is not None:
             data["tracking"]["uri"] = without_password(self.tracking.uri)
         return data
+
+
+def _named(pretrain: PretrainConfig, model: Family | None) -> PretrainConfig:
+    """`pretrain` with its objective named. One that is named is looked at when it is taken."""
+    if model is None or pretrain.objective is not None:
+        return pretrain
+    return with_objective(pretrain, model)
 
 
 def instances_stages(recipe: Recipe) -> dict[str, Stage]:
@@ -157,6 +171,30 @@ def check_training(recipe: Recipe) -> None:
             "longer_instances are what the last pretrain.longer_share of the steps read, but only "
             f"{'the first' if recipe.longer_instances else 'the second'} is set; set both or none"
         )
+    assert recipe.model
+    read = {"instances": recipe.instances, "longer_instances": recipe.longer_instances}
+    _check_together(recipe.model, recipe.pretrain, read, recipe.compute)
+    for name in recipe.continue_with:
+        step = recipe.continued_pretraining[name]
+        try:
+            read = {"instances": step.instances}
+            _check_together(recipe.model, step.pretrain, read, recipe.compute)
+        except ConfigError as error:
+            raise ConfigError(f"continued_pretraining.{name}: {error}") from error
+
+
+def _check_together(
+    model: ModelConfig,
+    pretrain: PretrainConfig,
+    read: Mapping[str, InstancesConfig | None],
+    compute: ComputeConfig,
+) -> None:
+    """Raise ConfigError where the stage would, so that nothing is built before it."""
+    pretrain.check(model, compute)
+    config = PretrainStageConfig(model=model, pretrain=pretrain)
+    for block, instances in read.items():
+        if instances is not None:
+            check_rows(config, instances.kind, getattr(instances, "sequence_length", None), block)
 
 
 def planned_vocab_size(recipe: Recipe) -> int:

@@ -30,7 +30,7 @@ from rungwise.instances import shards
 from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.models.capabilities import LanguageModel
 from rungwise.models.perplexity import perplexity
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import PretrainStageConfig, check_rows
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokenizer import SpecialIds
 from rungwise.training.checkpoint import MODEL
@@ -84,12 +84,7 @@ def pretrain_by_counts(
     began = time.monotonic()
     artifact, objective = inputs["instances"], config.objective
     instances = InstancesSummary.of(artifact)
-    if instances.kind not in objective.reads:
-        raise UserError(
-            f"model.kind is {config.model.kind}, which reads instances.kind "
-            f"{' or '.join(objective.reads)}, but the instances are {instances.kind}; change one "
-            "of them"
-        )
+    check_rows(config, instances.kind, instances.sequence_length)
     family = cast(CountedFamily, config.model)
     table = _counted(family, artifact, instances, context)
     model = family.estimate(table, instances.vocab_size, instances.special)

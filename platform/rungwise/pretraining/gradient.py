@@ -26,9 +26,8 @@ from rungwise.core.config import fingerprint
 from rungwise.core.context import ComputeConfig, Context, Reporter
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
-from rungwise.instances.order import OrderConfig
 from rungwise.instances.summary import InstancesSummary
-from rungwise.pretraining.config import PretrainStageConfig, by_gradient
+from rungwise.pretraining.config import PretrainStageConfig, by_gradient, check_rows
 from rungwise.pretraining.initial import INITIAL, began_with, check_initial, load_initial
 from rungwise.pretraining.summary import Attempt, GradientRun, PretrainSummary, ReadLength
 from rungwise.training import checkpoint
@@ -132,98 +131,28 @@ def check_fit(
     """Raise UserError where the instances cannot train this model, or not on so many workers, or
     where the weights it is to begin with are not of this model and tokenizer."""
     settings = _settings(config)
+    settings.check(config.model, compute)
     for first_step, instances in read_in_turn(inputs, settings):
         block = "longer_instances" if first_step else "instances"
-        _check_instances(config, instances, block, compute)
+        summary = InstancesSummary.of(instances)
+        check_rows(config, summary.kind, summary.sequence_length, block)
+        count = summary.instances.train
+        if settings.global_batch_size > count:
+            longer = "longer " if first_step else ""
+            raise UserError(
+                f"pretrain.global_batch_size is {settings.global_batch_size}, but there are "
+                f"{count} {longer}training instances; lower it, or add text"
+            )
+        held_out = min(settings.validation_instances, summary.instances.validation)
+        if compute.parallel != "ddp" and held_out < compute.num_workers:
+            raise UserError(
+                f"{block} have {held_out} rows for validation, too few for compute.num_workers "
+                f"{compute.num_workers} with compute.parallel={compute.parallel}, where all must "
+                "take part; raise pretrain.validation_instances or corpus.held_out_fraction, or "
+                "lower the workers"
+            )
         if INITIAL in inputs:
             check_initial(config.model, config.objective, inputs[INITIAL], instances)
-    _check_workers(settings, compute)
-    if config.model.carries_state:
-        _check_lanes(config, compute)
-
-
-def _check_instances(
-    config: PretrainStageConfig, instances: Artifact, block: str, compute: ComputeConfig
-) -> None:
-    settings, summary = _settings(config), InstancesSummary.of(instances)
-    kind, objective = summary.kind, config.objective
-    if kind not in objective.reads:
-        raise UserError(
-            f"pretrain.objective is {objective.name}, which reads {block}.kind "
-            f"{' or '.join(objective.reads)}, but the instances are {kind}; change one of them"
-        )
-    length, longest = length_of(instances), config.model.max_length
-    if longest is not None and length > longest:
-        raise UserError(
-            f"model.max_position_embeddings is {longest}, but {block}.sequence_length is "
-            f"{length}; raise the first or lower the second"
-        )
-    count = summary.instances.train
-    if settings.global_batch_size > count:
-        longer = "longer " if block == "longer_instances" else ""
-        raise UserError(
-            f"pretrain.global_batch_size is {settings.global_batch_size}, but there are {count} "
-            f"{longer}training instances; lower it, or add text"
-        )
-    workers = compute.num_workers
-    held_out = min(settings.validation_instances, summary.instances.validation)
-    if compute.parallel != "ddp" and held_out < workers:
-        raise UserError(
-            f"{block} have {held_out} rows for validation, too few for "
-            f"compute.num_workers {workers} with compute.parallel={compute.parallel}, where all "
-            "must take part; raise pretrain.validation_instances or corpus.held_out_fraction, or "
-            "lower the workers"
-        )
-
-
-def _check_workers(settings: GradientConfig, compute: ComputeConfig) -> None:
-    workers = compute.num_workers
-    if settings.global_batch_size < workers:
-        raise UserError(
-            f"pretrain.global_batch_size is {settings.global_batch_size}, too few for "
-            f"compute.num_workers {workers}; lower the second"
-        )
-    if compute.parallel == "hybrid" and workers > 1 and workers % compute.shard_workers:
-        raise UserError(
-            f"compute.shard_workers is {compute.shard_workers}, which does not divide "
-            f"compute.num_workers {workers}; change one of them"
-        )
-    if compute.min_workers is not None and compute.min_workers > workers:
-        raise UserError(
-            f"compute.min_workers is {compute.min_workers}, more than compute.num_workers "
-            f"{workers}; lower the first"
-        )
-
-
-def _check_lanes(config: PretrainStageConfig, compute: ComputeConfig) -> None:
-    order, default = _settings(config).order, OrderConfig()
-    for key, value, only, why in (
-        (
-            "pretrain.order.window_instances",
-            order.window_instances,
-            default.window_instances,
-            "it reads contiguous text, which no window permutes",
-        ),
-        (
-            "pretrain.order.lanes",
-            order.lanes,
-            default.lanes,
-            "it has as many lanes as pretrain.global_batch_size",
-        ),
-        ("compute.parallel", compute.parallel, "ddp", "it has no Transformer blocks to share out"),
-        ("compute.compile", compute.compile, False, "torch.compile leaves recurrent layers out"),
-        (
-            "compute.recompute_activations",
-            compute.recompute_activations,
-            False,
-            "it has no Transformer blocks to recompute",
-        ),
-    ):
-        if value != only:
-            raise UserError(
-                f"{key} is {value}, but model.kind {config.model.kind} carries a state from block "
-                f"to block: {why}; leave it at {only}"
-            )
 
 
 def _fit(
