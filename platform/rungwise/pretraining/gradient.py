@@ -13,7 +13,7 @@ The optional input `initial` is a finished pretrain stage, whose weights take th
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -30,7 +30,6 @@ from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient, check_rows
 from rungwise.pretraining.initial import INITIAL, began_with, check_initial, load_initial
 from rungwise.pretraining.summary import Attempt, GradientRun, PretrainSummary, ReadLength
-from rungwise.training import checkpoint
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import (
@@ -40,12 +39,11 @@ from rungwise.training.curriculum import (
     read_in_turn,
     rows_per_epoch,
 )
-from rungwise.training.loop import Execution, train, uses_bfloat16
+from rungwise.training.loop import train, uses_bfloat16
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
 from rungwise.training.throughput import COUNTING_RULE, Costs, device_name, totals
 
-MODEL_FILE = checkpoint.MODEL
 _USER_ERROR = "user-error.txt"
 # Between two looks whether there is room for more workers: as often as Ray counts its nodes.
 _GROWTH_SECONDS = 20.0
@@ -172,34 +170,37 @@ def _fit(
     compute = context.compute
     workers = compute.num_workers
     fewest = compute.min_workers or workers
-    with shared_scratch(output, "ray-train") as scratch:
-        worker = {
+    resources = {"CPU": compute.cpus_per_worker}
+    if compute.gpus_per_worker:
+        resources["GPU"] = compute.gpus_per_worker
+    with shared_scratch(output, "ray-train") as path:
+        scratch = Folder.at(path)
+        scratch.remove(_USER_ERROR)
+        run = {
             "config": config,
             "inputs": dict(inputs),
             "output": output,
-            "scratch": Folder.at(scratch),
             "identity": identity,
             "compute": compute,
             "report": context.report,
         }
-        Folder.at(scratch).remove(_USER_ERROR)
         result = TorchTrainer(
             _work,
-            train_loop_config=worker,
+            train_loop_config={"run": run, "scratch": scratch},
             torch_config=NodeAddressTorchConfig(),
             scaling_config=ScalingConfig(
                 num_workers=workers if fewest == workers else (fewest, workers),
                 elastic_resize_monitor_interval_s=_GROWTH_SECONDS,
                 use_gpu=compute.gpus_per_worker > 0,
-                resources_per_worker=_resources(compute),
+                resources_per_worker=resources,
             ),
             run_config=RunConfig(
                 # Ray Train would take up a run of the same name from its own snapshot.
                 name=f"attempt-{time.time_ns()}",
-                storage_path=scratch,
+                storage_path=path,
                 failure_config=FailureConfig(max_failures=compute.max_failures),
                 # Its type leaves out callbacks of the controller, which Ray takes here as well.
-                callbacks=[SaveBeforeResize(Folder.at(scratch))],  # pyright: ignore[reportArgumentType]
+                callbacks=[SaveBeforeResize(scratch)],  # pyright: ignore[reportArgumentType]
             ),
         ).fit()
     value = result.return_value
@@ -209,45 +210,32 @@ def _fit(
     return value
 
 
-def _resources(compute: ComputeConfig) -> dict[str, float]:
-    resources = {"CPU": compute.cpus_per_worker}
-    return resources | {"GPU": compute.gpus_per_worker} if compute.gpus_per_worker else resources
-
-
-def _work(worker: dict[str, Any]) -> dict[str, Any]:
-    """The work of each worker."""
+def _work(work: dict[str, Any]) -> dict[str, Any]:
+    """The work of each worker: `run` holds arguments of `pretrain`."""
     import ray.train.torch
 
     from rungwise.pretraining.preemption import PreemptionWatch
 
-    report: Reporter = worker["report"]
-    scratch: Folder = worker["scratch"]
+    run: dict[str, Any] = work["run"]
+    scratch: Folder = work["scratch"]
     if scratch.exists(_USER_ERROR):
         return {"user_error": scratch.read_bytes(_USER_ERROR).decode()}
     group = Group.current(ray.train.torch.get_device())
     try:
-        progress, costs = pretrain(
-            worker["config"],
-            worker["inputs"],
-            worker["output"],
-            worker["identity"],
-            worker["compute"],
-            group,
-            report,
-            PreemptionWatch(scratch, group.leads),
-        )
+        notice = PreemptionWatch(scratch, group.leads)
+        progress, costs = pretrain(**run, group=group, notice=notice)
     except UserError as error:
         # Other workers may wait for this one, so it must be seen to fail; and when it is started
         # again it must not try again what only the user can mend.
         scratch.write_bytes(_USER_ERROR, str(error).encode())
         raise
     finally:
-        report.flush()
+        run["report"].flush()
     return {
         "progress": asdict(progress),
         "costs": asdict(costs),
         "device": device_name(group.device),
-        "bfloat16": uses_bfloat16(_settings(worker["config"]).precision, group.device),
+        "bfloat16": uses_bfloat16(_settings(run["config"]).precision, group.device),
     }
 
 
@@ -259,13 +247,13 @@ def pretrain(
     compute: ComputeConfig,
     group: Group,
     report: Reporter,
-    notice: Any = lambda: False,
+    notice: Callable[[], bool] = lambda: False,
 ) -> tuple[Progress, Costs]:
     """The loop on this worker; the leader writes `model.safetensors` at the end."""
     settings = _settings(config)
-    vocab_size = InstancesSummary.of(inputs["instances"]).vocab_size
+    summary = InstancesSummary.of(inputs["instances"])
     initial = inputs.get(INITIAL)
-    model = build(config, vocab_size)
+    model = build(config, summary.vocab_size)
     # The others are given the leader's weights, and a checkpoint of this run replaces them.
     carried = load_initial(model, initial) if initial and group.leads else {}
     checkpoints = Checkpoints(
@@ -275,7 +263,7 @@ def pretrain(
         compute.keep_checkpoint_every_steps,
         group,
     )
-    count = InstancesSummary.of(inputs["instances"]).instances.train
+    count = summary.instances.train
     left_out = count - rows_per_epoch(config.model, count, settings.global_batch_size)
     if left_out and group.leads:
         report.note(
@@ -287,20 +275,13 @@ def pretrain(
         model,
         config.objective,
         phases_of(config.model, settings, inputs, compute, group),
-        vocab_size,
+        summary.vocab_size,
         checkpoints,
-        Execution(
-            checkpoint_every_steps=compute.checkpoint_every_steps,
-            parallel=compute.parallel,
-            shard_workers=compute.shard_workers,
-            compile=compute.compile,
-            recompute_activations=compute.recompute_activations,
-            price_per_hour=compute.price_per_hour,
-            notice=notice,
-        ),
+        compute,
         group,
         report,
         drawn=initial is None,
+        notice=notice,
     )
     if group.leads:
         checkpoints.export_model(progress.step, output, carried)

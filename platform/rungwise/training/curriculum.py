@@ -128,7 +128,7 @@ def _phase(
         for split in ("train", "validation")
     )
     objective = model.objective(settings.objective)
-    rows, lanes = train_source.rows_per_shard, None
+    rows, lanes = train_source.reader.rows_per_shard, None
     order: ReadOrder | LaneOrder
     if model.carries_state:
         order = LaneOrder(rows, settings.seed, settings.global_batch_size)
