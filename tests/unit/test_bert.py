@@ -249,10 +249,10 @@ def test_a_padded_vocabulary_changes_no_prediction():
     padded.load_state_dict(state)
 
     inputs = (torch.randint(VOCAB_SIZE, (3, 8)), None, None, torch.tensor([[1, 2]] * 3))
-    expected, found = plain(*inputs).mlm, padded(*inputs).mlm
-    torch.testing.assert_close(found[..., :VOCAB_SIZE], expected)
-    torch.testing.assert_close(found.log_softmax(-1)[..., :VOCAB_SIZE], expected.log_softmax(-1))
-    found.log_softmax(-1)[..., 0].sum().backward()
+    expected, logits = plain(*inputs).mlm, padded(*inputs).mlm
+    torch.testing.assert_close(logits[..., :VOCAB_SIZE], expected)
+    torch.testing.assert_close(logits.log_softmax(-1)[..., :VOCAB_SIZE], expected.log_softmax(-1))
+    logits.log_softmax(-1)[..., 0].sum().backward()
     gradient = padded.bert.token_embedding.weight.grad
     assert not gradient[VOCAB_SIZE:].any()
     assert all(bool(p.grad.isfinite().all()) for p in padded.parameters() if p.grad is not None)
@@ -393,8 +393,8 @@ def test_dropout_is_off_unless_asked_for_and_off_in_evaluation():
 
 def test_gather_takes_each_row_its_own():
     hidden_BTD = torch.arange(2 * 4 * 3).view(2, 4, 3)
-    found = gather_positions(hidden_BTD, torch.tensor([[3, 0], [1, 1]]))
-    assert found.tolist() == [[[9, 10, 11], [0, 1, 2]], [[15, 16, 17], [15, 16, 17]]]
+    gathered = gather_positions(hidden_BTD, torch.tensor([[3, 0], [1, 1]]))
+    assert gathered.tolist() == [[[9, 10, 11], [0, 1, 2]], [[15, 16, 17], [15, 16, 17]]]
 
 
 def test_the_model_compiles_to_one_graph():

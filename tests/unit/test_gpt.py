@@ -81,14 +81,14 @@ def test_flops_are_what_pytorch_counts_but_for_the_future(kind):
     stacks = 2 if kind == "bidirectional" else 1
     future = stacks * 6 * config.num_layers * config.hidden_size * T
     counted = counter.get_total_flops() / (B * T) - future
-    found = config.flops_per_token(V, T, objective_of(kind))
-    assert found == pytest.approx(counted, rel=1e-12)
+    flops = config.flops_per_token(V, T, objective_of(kind))
+    assert flops == pytest.approx(counted, rel=1e-12)
 
 
 def test_flops_of_masked_objectives_are_those_of_bert():
     for kind, megaflops in (("mlm_nsp", 545.4), ("sentence_order", 545.4), ("mlm", 545.4)):
-        found = BertConfig.base().flops_per_token(30_522, 128, objective_of(kind), 0.15 * 128)
-        assert found / 1e6 == pytest.approx(megaflops, abs=0.05)
+        flops = BertConfig.base().flops_per_token(30_522, 128, objective_of(kind), 0.15 * 128)
+        assert flops / 1e6 == pytest.approx(megaflops, abs=0.05)
 
 
 # Configuration.
@@ -306,8 +306,8 @@ def test_attention_by_block_mask_gives_the_same_logits(monkeypatch):
         monkeypatch.setattr(attention, "_has_fused_block_mask", lambda *_: True)
         torch._dynamo.reset()
         compiled = torch.compile(model.logits, fullgraph=True, dynamic=False, backend="eager")
-        found = compiled(batch.ids, batch.document, batch.positions)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        by_block_mask = compiled(batch.ids, batch.document, batch.positions)
+    torch.testing.assert_close(by_block_mask, expected, atol=1e-5, rtol=1e-5)
 
 
 # BERT from left to right, downstream.
