@@ -72,7 +72,11 @@ LSTM = {"model": {"kind": "lstm"}, "instances": {"kind": "causal", "sequence_len
             r"shard_workers is 4, which does not divide compute\.num_workers 2",
         ),
         ({}, {"instances.sequence_length": 33}, r"is 32, but instances\.sequence_length is 33"),
-        ({}, {"instances.kind": "causal"}, r"objective is mlm_nsp, which reads .* are causal"),
+        (
+            {},
+            {"instances.kind": "causal"},
+            r"objective is mlm_nsp and .* bert, which reads .* are causal",
+        ),
         (
             {},
             {

@@ -91,9 +91,9 @@ def check_rows(
     objective, longest = config.objective, config.model.max_length
     if kind not in objective.reads:
         raise ConfigError(
-            f"pretrain.objective is {objective.name}, which reads {block}.kind "
-            f"{' or '.join(objective.reads)} for model.kind {config.model.kind}, but the instances "
-            f"are {kind}; change one of them"
+            f"pretrain.objective is {objective.name} and model.kind {config.model.kind}, which "
+            f"reads {block}.kind {' or '.join(objective.reads)}, but the instances are {kind}; "
+            "change one of them"
         )
     if longest is not None and length is not None and length > longest:
         raise ConfigError(
