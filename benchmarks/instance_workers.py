@@ -93,7 +93,7 @@ def ours(setup: Setup) -> dict[str, Any]:
     `kind`, `backend`; `split` to build; with `warm` the other split is built before; with `masks`
     every row is then read and masked once.
     """
-    from rungwise.instances.masked_reader import MaskedReader
+    from rungwise.instances.reader import MaskedReader
     from rungwise.instances.stage import specs_of
 
     arguments = setup.arguments

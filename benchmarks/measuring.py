@@ -74,7 +74,10 @@ def instances_summary(
 ) -> InstancesSummary:
     """The summary of shards with these rows of a manifest."""
     files = [
-        ShardFile(**{name: row.get(name, 0) for name in ShardFile.model_fields}) for row in rows
+        ShardFile(
+            **{name: {"source": "all", **row}.get(name, 0) for name in ShardFile.model_fields}
+        )
+        for row in rows
     ]
     counts = {
         split: sum(file.instances for file in files if file.split == split)
@@ -115,7 +118,7 @@ def shard_task(
 ) -> Any:
     """The task of the stage for masked pairs of 128 tokens or causal blocks of 1,024."""
     from rungwise.instances.causal import CausalConfig
-    from rungwise.instances.masked_pairs import MaskedPairsConfig
+    from rungwise.instances.pairs import MaskedPairsConfig
     from rungwise.instances.shard_task import ShardTask
     from rungwise.tokenizer import load, special_ids
 

@@ -44,11 +44,11 @@ from rungwise.instances import causal, shards
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.stage import entropy
 from rungwise.instances.summary import InstancesSummary
-from rungwise.instances.text import TokenisedText
 from rungwise.models.gpt import GptConfig
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import build, pretrain
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.text import TokenisedText, file_digest
 from rungwise.training.checkpoint import MODEL, load_tensors
 from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import phases_of
@@ -244,7 +244,7 @@ def write_instances(folder: Path, train: list[int], held_out: list[int], length:
             ids=np.array(ids, dtype=np.uint16),
             starts=np.array([0, len(ids)]),
             first_sentence=np.array([0, 1]),
-            documents=[split],
+            documents=np.zeros(1, np.uint64),
         )
         shard = causal.build(text, config, special, np.random.default_rng(0)).shard
         name = f"{split}-00000.arrow"
@@ -253,7 +253,7 @@ def write_instances(folder: Path, train: list[int], held_out: list[int], length:
             {
                 "file": name,
                 "split": split,
-                "sha256": shards.digest(folder / name),
+                "sha256": file_digest(folder / name),
                 "bytes": (folder / name).stat().st_size,
                 "instances": len(shard),
                 "tokens": len(shard.ids),

@@ -59,7 +59,7 @@ def _full_rows(setup: Setup) -> tuple[list[list[int]], list[list[tuple[int, int]
 
 
 def _our_masks(setup: Setup, whole_words: bool) -> Callable[[int], Any]:
-    from rungwise.instances.masked import vocabulary_of
+    from rungwise.instances.masked_batch import vocabulary_of
     from rungwise.instances.masking import MaskingConfig, mask
     from rungwise.tokenizer import load, special_ids
 
@@ -109,8 +109,8 @@ def _peer_masks(setup: Setup, system: str, whole_words: bool) -> Callable[[int],
 
 def reader(setup: Setup) -> dict[str, Any]:
     """Rows in training order, 256 at a time, for a few seconds: `unit`, and `masked` or plain."""
-    from rungwise.instances.masked_reader import MaskedReader
     from rungwise.instances.order import ReadOrder
+    from rungwise.instances.reader import MaskedReader
 
     whole_words = setup.arguments["unit"] == "whole_word"
     instances = artifact_at(setup.instances_whole_word if whole_words else setup.instances)

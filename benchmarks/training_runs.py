@@ -36,14 +36,14 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.config import validate
 from rungwise.core.context import ComputeConfig, Context, SilentReporter
 from rungwise.core.storage import Folder
-from rungwise.instances import masked_pairs
-from rungwise.instances.masked_pairs import MaskedPairsConfig
-from rungwise.instances.shards import digest, write
-from rungwise.instances.text import TokenisedText
+from rungwise.instances import pairs
+from rungwise.instances.pairs import MaskedPairsConfig
+from rungwise.instances.shards import write
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import pretrain
 from rungwise.pretraining.stage import pretrain_model
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.text import TokenisedText, file_digest
 from rungwise.training.parallel import Group
 from rungwise.training.throughput import totals
 
@@ -62,14 +62,14 @@ def make_instances(folder: Path) -> None:
     files = []
     for number, (split, documents) in enumerate((("train", 1300), ("validation", 100))):
         generator = np.random.Generator(np.random.Philox(number))
-        shard = masked_pairs.build(_text(number, documents), settings, _SPECIAL, generator).shard
+        shard = pairs.build(_text(number, documents), settings, _SPECIAL, generator).shard
         path = folder / f"{split}-00000.arrow"
         write(shard, path)
         files.append(
             {
                 "file": path.name,
                 "split": split,
-                "sha256": digest(path),
+                "sha256": file_digest(path),
                 "bytes": path.stat().st_size,
                 "instances": len(shard),
                 "tokens": len(shard.ids),
@@ -93,7 +93,7 @@ def _text(seed: int, documents: int) -> TokenisedText:
         ids=rng.integers(5, _VOCAB_SIZE, int(lengths.sum())).astype(np.uint16),
         starts=np.concatenate([[0], np.cumsum(lengths.ravel())]),
         first_sentence=np.arange(0, documents * 16 + 1, 16),
-        documents=[f"{seed}-{number}" for number in range(documents)],
+        documents=np.arange(documents, dtype=np.uint64),
     )
 
 

@@ -7,7 +7,7 @@ import os
 import random
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ import yaml
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
 from rungwise.core.context import ComputeConfig
-from rungwise.instances.shards import Shard, digest, write
+from rungwise.instances.shards import Shard, write
 from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.text import file_digest
 
 set_environment()
 # Of tokenizers trained here: [PAD] [UNK] [CLS] [SEP] [MASK], and what ends a document.
@@ -133,9 +134,16 @@ def small_recipe(root: Path, corpus: Path, **changes: Any) -> dict[str, Any]:
 
 
 def write_shards(
-    folder: Path, shards: dict[str, Shard], vocab_size: int, **fields: Any
+    folder: Path,
+    shards: dict[str, Shard],
+    vocab_size: int,
+    sources: Mapping[str, str] | None = None,
+    **fields: Any,
 ) -> InstancesSummary:
-    """Write these shards, by file name; the summary of instances of them, with these `fields`."""
+    """Write these shards, by file name; the summary of instances of them, with these `fields`.
+
+    `sources` names the source of a file where it is not "all".
+    """
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for name, shard in shards.items():
@@ -144,7 +152,8 @@ def write_shards(
             ShardFile(
                 file=name,
                 split=name.split("-")[0],
-                sha256=digest(folder / name),
+                source=(sources or {}).get(name, "all"),
+                sha256=file_digest(folder / name),
                 bytes=(folder / name).stat().st_size,
                 documents=1,
                 instances=len(shard),
@@ -157,7 +166,7 @@ def write_shards(
     }
     known: dict[str, Any] = {
         "kind": "masked_pairs",
-        "sequence_length": None,
+        "sequence_length": 128,
         "files": files,
         "vocab_size": vocab_size,
         "special": SPECIAL_IDS,

@@ -18,14 +18,14 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
 from rungwise.corpus.summary import CorpusSummary
+from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.kinds import KINDS
-from rungwise.instances.masked_blocks import MaskedBlocksConfig
-from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
-from rungwise.instances.text import TokenisedText
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tokenizer import ByteBpeConfig, TokenizerSummary, WordPieceConfig, train
+from rungwise.tokens.text import TokenisedText
 from rungwise.training.checkpoint import save_tensors
 from rungwise.training.config import GradientConfig
 from rungwise.training.throughput import COUNTING_RULE
@@ -71,6 +71,7 @@ def gradient_run(rows: list[dict[str, Any]], **changes: Any) -> GradientRun:
         "bfloat16": False,
         "parallel": "ddp",
         "lengths": (),
+        "sources": (),
         "flops_per_token": 1e6,
         "flops_rule": COUNTING_RULE,
         "throughput": {
@@ -199,7 +200,7 @@ def text_of(tokenizer: Tokenizer, seed: int) -> TokenisedText:
         ids=np.array([token for ids in encoded for token in ids], np.uint16),
         starts=np.cumsum([0, *map(len, encoded)]),
         first_sentence=np.arange(0, len(encoded) + 1, 4),
-        documents=[f"{seed}-{number}" for number in range(10)],
+        documents=np.arange(10, dtype=np.uint64),
     )
 
 
@@ -229,7 +230,7 @@ def built(
         f"{split}-00000.arrow": kind.build(text_of(tokenizer, seed), read, SPECIAL_IDS, rng).shard
         for seed, split in enumerate(("train", "validation"))
     }
-    shares = ("selected", "mask", "random", "kept", "is_next", "in_order", "truncated")
+    shares = ("selected", "mask", "random", "kept", "is_next", "in_order", "unused")
     summary = write_shards(
         root / "instances" / f"small-{len(recorder.made):012x}",
         shards,

@@ -12,6 +12,9 @@ from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.models.family import Family
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tasks.examples import TaskInfo, TaskSummary
+from rungwise.tokenizer import TokenizerSummary
+from rungwise.tokens import stage as tokens_stage
+from rungwise.tokens.config import TokensConfig
 
 
 def standing(
@@ -33,6 +36,29 @@ def corpus_of(folder: Folder | Path, files: list[dict[str, Any]], **fields: Any)
     """A corpus of these files."""
     rows = tuple(CorpusFile.model_construct(**row) for row in files)
     return standing("corpus", folder, CorpusSummary.model_construct(files=rows, **fields))
+
+
+def tokens_of(
+    folder: Folder | Path, corpus: Artifact, tokenizer: Artifact, config: TokensConfig | None = None
+) -> Artifact:
+    """The tokens of a corpus, encoded in this process."""
+    place, pieces = Folder.at(folder), TokenizerSummary.of(tokenizer)
+    task = tokens_stage.EncodeTask(
+        *(config or TokensConfig(), corpus.folder, tokenizer.folder, place),
+        *(pieces.vocab_size, "memo"),
+    )
+    files = CorpusSummary.of(corpus).files
+    rows = [task(tokens_stage.FileOrder(row)) for row in files if row.documents]
+    inputs = made_of(corpus=corpus, tokenizer=tokenizer)
+    return standing("tokens", place, tokens_stage.summary_of(rows, pieces), inputs=inputs)
+
+
+def made_of(**inputs: Artifact) -> dict[str, dict[str, str]]:
+    """The inputs of an artifact as its record names them."""
+    return {
+        name: {"stage": made.stage, "fingerprint": made.fingerprint}
+        for name, made in inputs.items()
+    }
 
 
 def task_of(folder: Folder | Path, info: TaskInfo, **record: Any) -> Artifact:

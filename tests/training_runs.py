@@ -23,12 +23,12 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.config import validate, with_overrides
 from rungwise.core.context import ComputeConfig, SilentReporter
 from rungwise.core.storage import Folder
-from rungwise.instances import causal, masked_pairs
+from rungwise.instances import causal, pairs
 from rungwise.instances.causal import CausalConfig
-from rungwise.instances.masked_pairs import MaskedPairsConfig
-from rungwise.instances.text import TokenisedText
+from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import pretrain
+from rungwise.tokens.text import TokenisedText
 from rungwise.training.checkpoint import MODEL, load_tensors
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
@@ -49,7 +49,7 @@ def made_up_text(seed: int, documents: int = 60) -> TokenisedText:
         ids=(5 + np.cumsum(steps) % (VOCAB - 5)).astype(np.uint16),
         starts=np.concatenate([[0], np.cumsum(lengths.ravel())]),
         first_sentence=np.arange(0, documents * 8 + 1, 8),
-        documents=[f"{seed}-{n}" for n in range(documents)],
+        documents=np.arange(documents, dtype=np.uint64),
     )
 
 
@@ -58,17 +58,18 @@ def make_instances(
     kind: str = "masked_pairs",
     length: int = LENGTH,
     documents: Sequence[int] = (60,),
+    sources: Sequence[str] = (),
 ) -> Artifact:
     """An instances artifact of the made-up language, built without Ray.
 
-    `documents` are those of each training shard.
+    `documents` are those of each training shard, `sources` the names of their sources.
     """
     settings: Any = (
         CausalConfig(sequence_length=length)
         if kind == "causal"
         else MaskedPairsConfig(sequence_length=length)
     )
-    build = causal.build if kind == "causal" else masked_pairs.build
+    build = causal.build if kind == "causal" else pairs.build
     shards = {}
     texts = [("train", 0), ("validation", 0), *(("train", n) for n in range(1, len(documents)))]
     for seed, (split, number) in enumerate(texts):
@@ -76,7 +77,8 @@ def make_instances(
         generator = np.random.Generator(np.random.Philox(seed))
         built = build(text, settings, SPECIAL_IDS, generator)
         shards[f"{split}-{number:05d}.arrow"] = built.shard
-    summary = write_shards(folder, shards, VOCAB, kind=kind, sequence_length=length)
+    named = {f"train-{number:05d}.arrow": source for number, source in enumerate(sources)}
+    summary = write_shards(folder, shards, VOCAB, named, kind=kind, sequence_length=length)
     return standing(
         "instances", folder, summary, settings.model_dump(mode="json"), fingerprint="f" * 12
     )

@@ -11,14 +11,15 @@ import pytest
 
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
-from rungwise.core.errors import ConfigError, DataError, UserError
+from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage import Folder
-from rungwise.instances.contexts import ContextsConfig
-from rungwise.instances.shards import Shard
+from rungwise.core.summary import PerSplit
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.counts import load_counted, pretrain_by_counts
+from rungwise.tokens import text as texts
+from rungwise.tokens.summary import TokensRow, TokensSummary
 from rungwise.training.checkpoint import MODEL
-from tests.conftest import write_shards
+from tests.conftest import SPECIAL_IDS
 from tests.summaries import standing
 
 V, END = 40, 3
@@ -34,21 +35,47 @@ def sentences(seed: int, count: int = 300) -> list[list[int]]:
     return made
 
 
-def instances(folder: Path, pieces: int, kind: str = "contexts") -> Artifact:
-    """The same text in one training shard or in several."""
-
-    def shard(rows: list[list[int]]) -> Shard:
-        lengths = [len(row) for row in rows]
-        ids = np.array([token for row in rows for token in row], dtype=np.uint16)
-        return Shard(ids, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
-
-    text = sentences(0)
-    shards = {
-        f"train-{number:05d}.arrow": shard(text[number::pieces]) for number in range(pieces)
-    } | {"validation-00000.arrow": shard(sentences(1, 60))}
-    summary = write_shards(folder, shards, V, kind=kind, sequence_length=None)
-    config = ContextsConfig().model_dump(mode="json")
-    return standing("instances", folder, summary, config, fingerprint="f" * 12)
+def tokens(folder: Path, pieces: int) -> Artifact:
+    """The same text in one training file or in several."""
+    folder.mkdir(parents=True)
+    text, rows = sentences(0), []
+    files = {f"train-{number:05d}.arrow": text[number::pieces] for number in range(pieces)}
+    for name, rows_of_file in (files | {"validation-00000.arrow": sentences(1, 60)}).items():
+        open_ended = [row[:-1] for row in rows_of_file]
+        lengths = [len(row) for row in open_ended]
+        ids = np.array([token for row in open_ended for token in row], dtype=np.uint16)
+        texts.write(
+            texts.TokenisedText(
+                ids,
+                np.cumsum([0, *lengths]),
+                np.array([0, len(lengths)]),
+                np.zeros(1, np.uint64),
+                np.ones(len(ids), bool),
+            ),
+            folder / name,
+        )
+        rows.append(
+            TokensRow(
+                file=name,
+                split=name.split("-")[0],
+                source="made up",
+                sha256="",
+                documents=1,
+                sentences=len(lengths),
+                tokens=len(ids),
+                text_bytes=1000,
+            )
+        )
+    summary = TokensSummary.model_construct(
+        files=tuple(rows),
+        vocab_size=V,
+        special=SPECIAL_IDS,
+        tokens=PerSplit(train=sum(row.tokens for row in rows[:-1]), validation=rows[-1].tokens),
+        text_bytes=PerSplit(train=1000, validation=1000),
+        unigram_entropy=4.0,
+        headline="tokens",
+    )
+    return standing("tokens", folder, summary, fingerprint="f" * 12)
 
 
 def settings(**model: Any) -> PretrainStageConfig:
@@ -64,7 +91,7 @@ def settings(**model: Any) -> PretrainStageConfig:
 def test_any_number_of_shards_gives_the_same_model(tmp_path: Path, ray_session: None) -> None:
     written = []
     for pieces in (1, 4):
-        inputs = {"instances": instances(tmp_path / f"in{pieces}", pieces)}
+        inputs = {"tokens": tokens(tmp_path / f"in{pieces}", pieces)}
         output = Folder.at(tmp_path / f"out{pieces}")
         summary = pretrain_by_counts(settings(), inputs, output, Context())
         written.append(output.read_bytes(MODEL))
@@ -82,10 +109,7 @@ def test_what_cannot_be_counted_is_said(tmp_path: Path, ray_session: None) -> No
     with pytest.raises(ConfigError, match=r"pretrain\.kind is gradient, but model\.kind is ngram"):
         PretrainStageConfig.model_validate({"model": {"kind": "ngram"}, "pretrain": {"steps": 3}})
     output = Folder.at(tmp_path / "out")
-    blocks = {"instances": instances(tmp_path / "blocks", 1, kind="causal")}
-    with pytest.raises(UserError, match=r"reads instances\.kind contexts, but .* are causal"):
-        pretrain_by_counts(settings(), blocks, output, Context())
-    small = {"instances": instances(tmp_path / "small", 1)}
+    small = {"tokens": tokens(tmp_path / "small", 1)}
     with pytest.raises(DataError, match=r"model\.fallback_discounts"):
         pretrain_by_counts(settings(order=9, fallback_discounts=None), small, output, Context())
     assert not output.exists(MODEL)

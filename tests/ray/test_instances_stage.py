@@ -25,15 +25,17 @@ from rungwise.core.summary import Summary
 from rungwise.corpus import shards as corpus_shards
 from rungwise.corpus.build import tables
 from rungwise.corpus.document import RawDocument, read_documents
-from rungwise.corpus.summary import CorpusSummary, summary_of
-from rungwise.instances import masked_pairs, stage
-from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.corpus.summary import summary_of
+from rungwise.instances import pairs, stage
+from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.summary import InstancesSummary
-from rungwise.tokenizer import TokenizerSummary, WordPieceConfig, special_ids, train
+from rungwise.tokenizer import WordPieceConfig, special_ids, train
+from rungwise.tokens.summary import TokensSummary
 from tests.conftest import REPOSITORY, SPECIAL_IDS, made_up_sentences, s3_bucket
 from tests.report_pages import tokenizer_summary
+from tests.summaries import tokens_of
 
 SHARDS = 12
 CONFIG = MaskedPairsConfig(sequence_length=32, dupe_factor=2)
@@ -41,7 +43,7 @@ CONFIG = MaskedPairsConfig(sequence_length=32, dupe_factor=2)
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
-    """A corpus of twelve shards and a tokenizer, made without Ray."""
+    """The tokens of a corpus of twelve shards, made without Ray."""
     root = tmp_path_factory.mktemp("inputs")
     corpus = Folder.at(root / "corpus")
     drafts = (
@@ -70,7 +72,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
         tokenizer.save(str(path))
     assert special_ids(tokenizer) == SPECIAL_IDS
     summary = tokenizer_summary(tokenizer, "wordpiece")
-    return found | {"tokenizer": artifact.finish(folder, record_of("tokenizer", summary), {})}
+    found["tokenizer"] = artifact.finish(folder, record_of("tokenizer", summary), {})
+    return {"tokens": tokens_of(root / "tokens", found["corpus"], found["tokenizer"])}
 
 
 def record_of(name: str, summary: Summary) -> dict[str, Any]:
@@ -82,18 +85,10 @@ def record_of(name: str, summary: Summary) -> dict[str, Any]:
 def one_process(inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> dict:
     """The digests of all shards, built one after the other in this process, without Ray."""
     output = Folder.at(tmp_path_factory.mktemp("one"))
-    task = ShardTask(
-        CONFIG,
-        inputs["corpus"].folder,
-        inputs["tokenizer"].folder,
-        output,
-        300,
-        SPECIAL_IDS,
-        "rust",
-    )
-    specs = stage.specs_of(CONFIG, CorpusSummary.of(inputs["corpus"]).files)
-    assert len(specs) == 2 * 2 * SHARDS
-    return {spec.name: task.build(spec)["sha256"] for spec in specs}
+    task = ShardTask(CONFIG, inputs["tokens"].folder, output, 300, SPECIAL_IDS)
+    orders = stage.orders_of(CONFIG, TokensSummary.of(inputs["tokens"]).files)
+    assert len(orders) == 2 * 2 * SHARDS
+    return {order.file: task(order)["sha256"] for order in orders}
 
 
 def start(tmp_path: Path, inputs: dict[str, str], output: str, cpus: int) -> subprocess.Popen[str]:
@@ -131,7 +126,7 @@ def test_two_workers_make_the_bytes_of_one_process_and_say_what_is_in_them(
     output = Folder.at(tmp_path)
     summary = stage.build_instances(CONFIG, inputs, output, Context())
     assert summary.sha256 == one_process
-    assert sorted(output.names()) == sorted([*one_process, stage.MANIFEST, stage.TOKEN_COUNTS])
+    assert sorted(output.names()) == sorted([*one_process, stage.MANIFEST])
     assert summary.statistics["selected_share"] == pytest.approx(0.15, abs=0.003)
     assert summary.statistics["most_predictions"] <= 20
     record = record_of("instances", summary) | {"config": CONFIG.model_dump(mode="json")}
@@ -141,26 +136,8 @@ def test_two_workers_make_the_bytes_of_one_process_and_say_what_is_in_them(
         assert len(reader) == getattr(summary.instances, split)
         rows = reader.rows(np.arange(0, len(reader), 97))
         assert (rows.ids[:, 0] == 2).all()
-    # What every token of the training text is, counted again from the corpus.
-    counts = np.load(output.local(stage.TOKEN_COUNTS))
-    files = [row.file for row in CorpusSummary.of(inputs["corpus"]).files if row.split == "train"]
-    tokenizer = train_again(inputs)
-    total = 0
-    for file in files:
-        for document in read_documents(inputs["corpus"].folder, file):
-            for encoding in tokenizer.encode_batch(
-                list(document.sentences), add_special_tokens=False
-            ):
-                total += len(encoding.ids)
-    assert counts.sum() == total
     # A finished manifest is taken as it is.
     assert stage.build_instances(CONFIG, inputs, output, Context()) == summary
-
-
-def train_again(inputs: dict[str, Artifact]) -> Any:
-    from rungwise.tokenizer import load
-
-    return load(inputs["tokenizer"].folder)
 
 
 def test_killed_with_four_workers_and_resumed_with_one_the_bytes_are_the_same(
@@ -185,7 +162,6 @@ def test_killed_with_four_workers_and_resumed_with_one_the_bytes_are_the_same(
     assert {name for name in names if not name.startswith(".")} == {
         *one_process,
         stage.MANIFEST,
-        stage.TOKEN_COUNTS,
     }
 
 
@@ -199,15 +175,13 @@ def bucket() -> Iterator[str]:
 def test_from_s3_to_s3_the_bytes_are_the_same_and_are_read_from_there(
     inputs: dict[str, Artifact], one_process: dict[str, str], tmp_path: Path, bucket: str
 ) -> None:
-    remote = {}
-    for name, found in inputs.items():
-        folder = Folder.at(f"{bucket}/{name}")
-        for file in found.folder.names():
-            folder.copy_in(found.folder.local(file), file)
-        remote[name] = folder.uri
+    tokens, folder = inputs["tokens"].folder, Folder.at(f"{bucket}/tokens")
+    for file in tokens.names():
+        folder.copy_in(tokens.local(file), file)
+    remote = {"tokens": folder.uri}
     output = Folder.at(f"{bucket}/out")
     assert finished(start(tmp_path, remote, output.uri, cpus=2)) == one_process
-    assert set(output.names()) == {*one_process, stage.MANIFEST, stage.TOKEN_COUNTS}
+    assert set(output.names()) == {*one_process, stage.MANIFEST}
     for name, expected in one_process.items():
         assert output.sha256(name) == expected
     summary = InstancesSummary.model_validate_json(output.read_bytes(stage.MANIFEST))
@@ -230,24 +204,16 @@ def test_a_builder_that_breaks_the_contract_stops_the_stage_and_says_where(
     from rungwise.instances.kinds import KINDS
 
     def always_next(*arguments: Any) -> Any:
-        built = masked_pairs.build(*arguments)
+        built = pairs.build(*arguments)
         columns = built.shard.columns
         wrong = {**columns, "is_next": np.ones_like(columns["is_next"])}
         return replace(built, shard=replace(built.shard, columns=wrong))
 
     broken = {**KINDS, "masked_pairs": replace(KINDS["masked_pairs"], build=always_next)}
     monkeypatch.setattr(shard_task, "KINDS", broken)
-    task = ShardTask(
-        CONFIG,
-        inputs["corpus"].folder,
-        inputs["tokenizer"].folder,
-        Folder.at(tmp_path),
-        300,
-        SPECIAL_IDS,
-        "memo",
-    )
+    task = ShardTask(CONFIG, inputs["tokens"].folder, Folder.at(tmp_path), 300, SPECIAL_IDS)
     with pytest.raises(DataError, match=r"^train-.*IsNext pairs with B from another document must"):
-        task.build(stage.specs_of(CONFIG, CorpusSummary.of(inputs["corpus"]).files)[0])
+        task(stage.orders_of(CONFIG, TokensSummary.of(inputs["tokens"]).files)[0])
     assert Folder.at(tmp_path).names() == []
 
 
@@ -255,12 +221,9 @@ def test_what_stops_a_task_reaches_the_user_as_one_error(
     inputs: dict[str, Artifact], tmp_path: Path, ray_session: None
 ) -> None:
     """A tokenizer without [MASK] cannot make masked instances: found in a task, said in a line."""
-    folder = Folder.at(tmp_path / "tokenizer")
-    folder.write_bytes("tokenizer.json", inputs["tokenizer"].folder.read_bytes("tokenizer.json"))
-    without = {"special": replace(SPECIAL_IDS, mask=None)}
-    summary = TokenizerSummary.of(inputs["tokenizer"]).model_copy(update=without)
-    record = record_of("tokenizer", summary)
-    changed = inputs | {"tokenizer": artifact.finish(folder, record, {})}
+    summary = TokensSummary.of(inputs["tokens"])
+    without = summary.model_copy(update={"special": replace(SPECIAL_IDS, mask=None)})
+    changed = {"tokens": without.replacing_that_of(inputs["tokens"])}
     output = Folder.at(tmp_path / "out")
     with pytest.raises(DataError, match="no special token for 'mask'"):
         stage.build_instances(CONFIG, changed, output, Context())

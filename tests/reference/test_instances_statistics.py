@@ -27,12 +27,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from rungwise.corpus.segment import segment
-from rungwise.instances import masked_pairs, sentence_order, windows
+from rungwise.instances import pairs, sentence_order
 from rungwise.instances.masking import MaskingConfig, Vocabulary, mask
-from rungwise.instances.rows import PaddedRows
 from rungwise.instances.shards import Shard
-from rungwise.instances.text import TokenisedText
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.text import TokenisedText
 from tests.reference import slow_instances as slow
 from tests.reference.slow_instances import Masked, Pair, Wrong
 
@@ -67,15 +66,15 @@ class Fixture:
             first_sentence=np.concatenate([[0], np.cumsum([len(d) for d in self.lengths])]).astype(
                 np.int64
             ),
-            documents=[f"d{number}" for number in range(len(self.lengths))],
+            documents=np.arange(10, 10 + len(self.lengths), dtype=np.uint64),
         )
 
 
 def synthetic() -> Fixture:
-    """Twelve documents of 1 to 14 sentences, some of a single one, some sentences very long."""
+    """Twelve documents of 1 to 14 sentences, some of a single one, some sentences too long."""
     rng = Random(7)
     lengths = [
-        tuple(rng.choice((2, 5, 8, 11, 35)) for _ in range(count))
+        tuple(rng.choice((2, 5, 8, 11, 20, 35)) for _ in range(count))
         for count in (1, 14, 6, 3, 9, 1, 12, 2, 7, 4, 10, 5)
     ]
     return Fixture(tuple(lengths), sequence_length=32)
@@ -94,10 +93,8 @@ def english(real_data: Path) -> Fixture:
 
 
 def our_pairs(fixture: Fixture, seed: int) -> list[Pair]:
-    config = masked_pairs.MaskedPairsConfig(
-        sequence_length=fixture.sequence_length, short_rate=SHORT_RATE
-    )
-    return _pairs_of(masked_pairs.build(fixture.text, config, SPECIAL, _rng(seed)).shard, "is_next")
+    config = pairs.MaskedPairsConfig(sequence_length=fixture.sequence_length, short_rate=SHORT_RATE)
+    return _pairs_of(pairs.build(fixture.text, config, SPECIAL, _rng(seed)).shard, "is_next")
 
 
 def our_ordered_pairs(fixture: Fixture, seed: int) -> list[Pair]:
@@ -276,7 +273,8 @@ def test_pairs_of_real_english_are_distributed_as_the_slow_ones(
         (joint, Wrong(random_share=0.45)),
         (joint, Wrong(cut_in_the_middle=True)),
         (joint, Wrong(short_rate=0.16)),
-        (cuts, Wrong(cut_only_behind=True)),
+        (cuts, Wrong(even_pieces=True)),
+        (joint, Wrong(b_fills_the_row=True)),
         (origins, Wrong(b_from_its_first_sentence=True)),
     ],
 )
@@ -319,9 +317,10 @@ def test_ordered_pairs_are_distributed_as_the_slow_ones() -> None:
 def test_no_difference_of_lengths_occurs_with_one_label_only() -> None:
     features = _features(synthetic(), "ours in order", balance)
     seen: Counter[Any] = Counter(feature for run in features for feature in run)
-    # The room is odd, so a truncated pair is never even; and the tie always falls to one side.
-    for difference in {difference for _, truncated, difference in seen if truncated}:
-        assert min(seen[label, True, difference] for label in (0, 1)) > 200
+    for truncated, difference in {key[1:] for key in seen}:
+        swapped, in_order = (seen[label, truncated, difference] for label in (0, 1))
+        if swapped + in_order > 400:
+            assert min(swapped, in_order) > 0.25 * (swapped + in_order)
 
 
 def test_swapping_too_rarely_is_seen() -> None:
@@ -552,50 +551,3 @@ def test_spans_are_distributed_as_the_slow_ones(count: Count) -> None:
 )
 def test_each_mistake_in_spans_is_seen(count: Count, changes: dict[str, bool]) -> None:
     assert homogeneous(count(our_masks("span")), count(slow_spans(**changes))) < LEVEL
-
-
-# Skip-gram
-
-WINDOW, THRESHOLD = 3, 0.05
-
-
-@cache
-def _sentences() -> list[list[int]]:
-    rng = Random(5)
-    return [
-        rng.choices(range(8), weights=[1 / (rank + 1) for rank in range(8)], k=rng.randint(2, 14))
-        for _ in range(20)
-    ]
-
-
-def _our_skip_grams(seed: int) -> list[object]:
-    sentences = _sentences()
-    lengths = np.array([len(sentence) for sentence in sentences])
-    ids = np.array([sentence + [0] * (14 - len(sentence)) for sentence in sentences])
-    counts = np.bincount([word for sentence in sentences for word in sentence])
-    instances = np.arange(len(sentences))
-    found = windows.skip_gram(
-        PaddedRows(instances, ids, lengths, {}, None),
-        np.full(len(sentences), seed),
-        17,
-        WINDOW,
-        windows.keep_probability(counts, THRESHOLD),
-    )
-    return list(zip(found.centres.tolist(), found.contexts.tolist(), strict=True))
-
-
-def _slow_skip_grams(seed: int, threshold: float = THRESHOLD, least: int = 1) -> list[object]:
-    counts = Counter(word for sentence in _sentences() for word in sentence)
-    frequency = {word: count / counts.total() for word, count in counts.items()}
-    return list(
-        slow.skip_gram_pairs(_sentences(), frequency, WINDOW, threshold, Random(seed), least)
-    )
-
-
-def test_skip_gram_pairs_are_distributed_as_the_slow_ones_and_mistakes_are_seen() -> None:
-    ours = [_our_skip_grams(seed) for seed in range(SHARDS)]
-    assert same_counts(ours, [_slow_skip_grams(seed) for seed in range(SHARDS)]) > LEVEL
-    whole = [_slow_skip_grams(seed, least=WINDOW) for seed in range(SHARDS)]
-    assert same_counts(ours, whole) < LEVEL
-    rarer = [_slow_skip_grams(seed, threshold=0.9 * THRESHOLD) for seed in range(SHARDS)]
-    assert same_counts(ours, rarer) < LEVEL

@@ -17,7 +17,6 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.instances import causal
 from rungwise.instances.causal import CausalConfig
-from rungwise.instances.text import TokenisedText
 from rungwise.models.capabilities import (
     BlankLogits,
     Encoder,
@@ -31,6 +30,7 @@ from rungwise.models.objectives import CAUSAL, CausalBatch
 from rungwise.models.perplexity import perplexity
 from rungwise.pretraining import pretrained
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.text import TokenisedText
 from tests.report_pages import built
 from tests.small_models import (
     KINDS,
@@ -154,7 +154,8 @@ def test_perplexity_is_the_validation_loss_of_rows_of_one_document() -> None:
     nats, tokens = 0.0, 0.0
     for document in documents:
         ids = np.array(document, np.uint16)
-        text = TokenisedText(ids, np.array([0, len(ids)]), np.array([0, 1]), ["one"])
+        starts, first = np.array([0, len(ids)]), np.array([0, 1])
+        text = TokenisedText(ids, starts, first, np.zeros(1, np.uint64))
         rng = np.random.default_rng(0)
         shard = causal.build(text, CausalConfig(sequence_length=LENGTH), SPECIAL, rng).shard
         row_BT = torch.from_numpy(shard.ids.astype(np.int64))[None]

@@ -20,13 +20,13 @@ from rungwise.core.storage import Folder
 from rungwise.instances import causal, shards
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.summary import InstancesSummary
-from rungwise.instances.text import TokenisedText
 from rungwise.models.objectives import CAUSAL, CausalBatch
 from rungwise.models.recurrent import LstmConfig, LstmForPretraining
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.pretraining.estimate import Measures, dry_run
 from rungwise.pretraining.gradient import check_fit
 from rungwise.pretraining.resume_proof import second_epoch
+from rungwise.tokens.text import TokenisedText
 from rungwise.training.checkpoint import load_tensors
 from rungwise.training.curriculum import epochs_read
 from rungwise.training.lanes import LaneStates
@@ -152,11 +152,10 @@ def test_losses_are_those_of_a_plain_loop_over_the_same_lanes(
     assert [row["loss"] for row in progress.history] == pytest.approx(losses, rel=1e-6)
     assert progress.tokens == tokens
 
-    # Thirty held-out blocks in ten lanes: three each, and every one is read.
+    # Thirty held-out blocks in ten lanes: three each, and lanes begin evenly over the split.
     (held_out,) = blocks_of(instances, "validation")
-    lanes = [
-        [(number == 0, held_out[3 * lane + number]) for number in range(3)] for lane in range(LANES)
-    ]
+    begins = [3 * lane + (len(held_out) - 30) * lane // LANES for lane in range(LANES)]
+    lanes = [[(number == 0, held_out[begin + number]) for number in range(3)] for begin in begins]
     reading = PlainLanes(model, lanes)
     with torch.no_grad():
         means = [reading.loss(block) for block in range(3)]
@@ -233,7 +232,7 @@ def penn_treebank(real_data: Path, folder: Path) -> Artifact:
             ids=np.concatenate(sentences).astype(np.uint16),
             starts=np.cumsum([0] + [len(sentence) for sentence in sentences]),
             first_sentence=np.array([0, len(sentences)]),
-            documents=[name],
+            documents=np.array([begin], np.uint64),
         )
         generator = np.random.Generator(np.random.Philox(begin))
         built[f"{name}.arrow"] = causal.build(tokens, settings, SPECIAL_IDS, generator).shard

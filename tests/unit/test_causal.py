@@ -14,8 +14,8 @@ from rungwise.instances import causal
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.contract import Facts
 from rungwise.instances.rows import padded
-from rungwise.instances.text import TokenisedText
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.text import TokenisedText
 
 END = 9
 SPECIAL = SpecialIds(end=END, ids=(END,))
@@ -30,7 +30,7 @@ def text_of(lengths: list[int]) -> TokenisedText:
         ids=np.arange(10, 10 + total, dtype=np.uint16),
         starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         first_sentence=np.arange(len(lengths) + 1),
-        documents=[f"d{number}" for number in range(len(lengths))],
+        documents=np.arange(len(lengths), dtype=np.uint64),
     )
 
 

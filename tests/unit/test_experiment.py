@@ -247,7 +247,7 @@ def test_without_tasks_every_variant_is_pretrained_and_has_a_page(plain: dict[st
     stages = experiment_stages(only)
     assert titles(stages, "pretrain") == ["pretrain", "pretrain/b", "pretrain/more/c"]
     assert {stage.name for stage in stages.values()} == {
-        *("corpus", "tokenizer", "instances", "pretrain"),
+        *("corpus", "tokenizer", "tokens", "instances", "pretrain"),
     }
     assert list(report_stage(only, stages).inputs) == list(stages)
 

@@ -15,30 +15,30 @@ from rungwise.__main__ import main
 from rungwise.core import artifact
 from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
+from rungwise.core.summary import Summary
 from rungwise.corpus import shards as corpus_shards
 from rungwise.corpus.build import tables
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.summary import CorpusFile
+from rungwise.corpus.summary import summary_of
 from rungwise.instances import stage
 from rungwise.instances.causal import CausalConfig
-from rungwise.instances.contexts import ContextsConfig
 from rungwise.instances.inspection import find, inspect
 from rungwise.instances.kinds import KINDS
-from rungwise.instances.masked_pairs import MaskedPairsConfig
-from rungwise.instances.masked_reader import MaskedReader
+from rungwise.instances.pairs import MaskedPairsConfig
+from rungwise.instances.reader import MaskedReader
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.summary import InstancesSummary
-from rungwise.instances.windows import WindowsConfig
-from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load, special_ids, train
+from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load, train
+from rungwise.tokens.summary import TokensSummary
 from tests.conftest import made_up_sentences
+from tests.report_pages import tokenizer_summary
+from tests.summaries import made_of, tokens_of
 
 CONFIGS = {
     "masked_pairs": MaskedPairsConfig(sequence_length=32),
     "sentence_order": SentenceOrderConfig(sequence_length=32),
     "causal": CausalConfig(sequence_length=24),
-    "contexts": ContextsConfig(context_size=3),
-    "windows": WindowsConfig(window=2, subsample=0),
 }
 
 
@@ -64,21 +64,32 @@ def build(root: Path, kind: str) -> Artifact:
     folder = Folder.at(root / "tokenizer" / "small-abc")
     with folder.staged("tokenizer.json") as path:
         tokenizer.save(str(path))
-    output = Folder.at(root / "instances" / f"small-{kind}")
-    vocab_size = tokenizer.get_vocab_size()
-    task = ShardTask(config, corpus, folder, output, vocab_size, special_ids(tokenizer), "memo")
-    specs = stage.specs_of(config, [CorpusFile(**row) for row in report["files"]])
-    built = [task.build(spec) for spec in specs]
-    summary = stage._summary(task, specs, built, output)
-    record: dict[str, Any] = {
-        "stage": "instances",
-        "fingerprint": kind,
-        "config": config.model_dump(mode="json"),
-        "inputs": {"tokenizer": {"stage": "tokenizer", "fingerprint": "abc"}},
+    corpus_artifact = artifact.finish(
+        corpus, record_of("corpus", "c", summary_of(corpus_shards.merged([report])), {}), {}
+    )
+    pieces = tokenizer_summary(tokenizer, settings.kind)
+    tokenizer_artifact = artifact.finish(folder, record_of("tokenizer", "abc", pieces, {}), {})
+    tokens = tokens_of(root / "tokens" / "small-tttttttttttt", corpus_artifact, tokenizer_artifact)
+    tokens = artifact.finish(tokens.folder, tokens.record | {"finished": ""}, {})
+    output, read = Folder.at(root / "instances" / f"small-{kind}"), TokensSummary.of(tokens)
+    task = ShardTask(config, tokens.folder, output, read.vocab_size, read.special)
+    rows = [task(order) for order in stage.orders_of(config, read.files)]
+    summary = stage._summary(task, read, rows)
+    record = record_of("instances", kind, summary, {"tokens": tokens})
+    return artifact.finish(output, record | {"config": config.model_dump(mode="json")}, {})
+
+
+def record_of(
+    name: str, fingerprint: str, summary: Summary, inputs: dict[str, Artifact]
+) -> dict[str, Any]:
+    return {
+        "stage": name,
+        "fingerprint": fingerprint,
+        "label": "small",
+        "inputs": made_of(**inputs),
         "summary": summary.model_dump(mode="json"),
         "finished": "2026-01-01",
     }
-    return artifact.finish(output, record, {})
 
 
 def printed(found: Artifact, **wanted: Any) -> str:
@@ -99,8 +110,6 @@ def test_an_instance_of_every_kind_is_printed(tmp_path: Path, kind: str) -> None
         "masked_pairs": r"B (follows|is from) .* document; \d+ tokens; \d+ to predict",
         "sentence_order": r"A and B are (in order|turned round); \d+ tokens",
         "causal": r"24 tokens to predict, the last is .*; parts of \d documents",
-        "contexts": r"\S+ \S+ \S+  →  \S+",
-        "windows": r"\d+ pairs: \S+→\S+",
     }
     assert re.search(expected[kind], text)
 

@@ -55,6 +55,7 @@ LAYERS = (
     "cluster",
     "corpus",
     "tokenizer",
+    "tokens",
     "instances",
     "models",
     "training",

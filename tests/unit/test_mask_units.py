@@ -20,9 +20,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from rungwise.core.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.instances.mask_units import MaskUnitsConfig, encode, identity, outside
-from rungwise.instances.segmenters import Entries, jieba_words, word_list_words
 from rungwise.tokenizer import encoder_of
+from rungwise.tokens.mask_units import MaskUnitsConfig, encode, identity, outside
+from rungwise.tokens.segmenters import Entries, jieba_words, word_list_words
 
 PIECES = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),

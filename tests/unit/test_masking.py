@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from rungwise.core.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.randomness import bits, extend, uniform
+from rungwise.instances.mask_selection import span_lengths
 from rungwise.instances.masking import Masked, MaskingConfig, Vocabulary, _span_shares, mask
-from rungwise.instances.selection import span_lengths
 
 PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID = range(5)
 VOCAB = 1000

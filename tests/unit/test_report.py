@@ -17,7 +17,8 @@ from rungwise.core.storage import Folder
 from rungwise.evaluation import fill_in, held_out, spelling
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.instances import shards
-from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.pairs import MaskedPairsConfig
+from rungwise.instances.reader import MaskedReader
 from rungwise.models.bert import BertConfig, BertForPretraining
 from rungwise.models.language_models import MaskedModel
 from rungwise.pretraining.pretrained import load_model, load_module
@@ -78,15 +79,14 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     settings = MaskedPairsConfig(sequence_length=LENGTH)
     shard = _shard(load(made.folder), 30)
     names = ("train-00000.arrow", "validation-00000.arrow", "validation-00001.arrow")
-    shares = ("selected", "mask", "random", "kept", "is_next", "truncated")
+    shares = ("selected", "mask", "random", "kept", "is_next", "unused")
     summary = write_shards(
         root / "instances" / f"small-{2:012x}",
         dict.fromkeys(names, shard),
         vocab_size,
         sequence_length=LENGTH,
         unigram_entropy=4.5,
-        statistics={f"{name}_share": 0.5 for name in shares}
-        | {"fill": 0.9, "sentences_left_out": 0},
+        statistics={f"{name}_share": 0.5 for name in shares} | {"fill": 0.9},
         length_histogram=range(16),
     )
     recorder.add("instances", settings.model_dump(mode="json"), summary)
@@ -353,7 +353,7 @@ def test_the_same_inputs_give_the_same_bytes(
 
 
 def test_blanks_follow_a_rule_and_hide_the_answer(inputs: dict[str, Artifact]) -> None:
-    reader = held_out.first_held_out(inputs["instances"], 60)
+    reader = MaskedReader(inputs["instances"], "validation")
     tokenizer = load(inputs["tokenizer"].folder)
     blanks = fill_in.choose(reader, tokenizer, 8, seed=0)
     assert blanks == fill_in.choose(reader, tokenizer, 8, seed=0)
@@ -382,7 +382,7 @@ def _letters(text: str) -> str:
 
 
 def test_guesses_are_the_models_own_and_sorted(inputs: dict[str, Artifact]) -> None:
-    reader = held_out.first_held_out(inputs["instances"], 60)
+    reader = MaskedReader(inputs["instances"], "validation")
     tokenizer = load(inputs["tokenizer"].folder)
     blanks = fill_in.choose(reader, tokenizer, 4, seed=0)
     model = load_model(inputs["pretrain"], inputs["instances"])
@@ -405,14 +405,14 @@ def test_byte_level_blanks_are_whole_words(tmp_path: Path, inputs: dict[str, Art
     tokenizer = load(folder)
     summary = write_shards(tmp_path, {"validation-00000.arrow": _shard(tokenizer, 8)}, 400)
     instances = summary.replacing_that_of(dataclasses.replace(inputs["instances"], folder=folder))
-    blanks = fill_in.choose(held_out.first_held_out(instances, 8), tokenizer, 8, 0)
+    blanks = fill_in.choose(MaskedReader(instances, "validation"), tokenizer, 8, 0)
     words = {word.strip(".,").lower() for text in SENTENCES for word in text.split()}
     assert blanks
     assert {blank.answer for blank in blanks} <= words
 
 
 def test_the_specimen_tells_what_masking_did(inputs: dict[str, Artifact]) -> None:
-    reader = held_out.first_held_out(inputs["instances"], 60)
+    reader = MaskedReader(inputs["instances"], "validation")
     tokenizer = load(inputs["tokenizer"].folder)
     shown = specimen(reader, tokenizer, 0)
     kinds = {kind: shown.count(kind) for kind in ("special", "masked", "random", "kept")}
@@ -430,15 +430,9 @@ def test_the_specimen_tells_what_masking_did(inputs: dict[str, Artifact]) -> Non
     assert a == ["[CLS]", *original, "[SEP]"]
 
 
-def test_only_as_many_shards_are_opened_as_are_needed(inputs: dict[str, Artifact]) -> None:
-    assert len(held_out.first_held_out(inputs["instances"], 30)) == 30
-    assert len(held_out.first_held_out(inputs["instances"], 31)) == 60
-    assert len(held_out.first_held_out(inputs["instances"], 10**9)) == 60
-
-
 def test_the_share_of_the_most_frequent_token_by_hand(inputs: dict[str, Artifact]) -> None:
-    reader = held_out.first_held_out(inputs["instances"], 60)
-    batch = held_out.rows(reader, np.arange(40), 0)
+    reader = MaskedReader(inputs["instances"], "validation")
+    batch = held_out.rows(reader, np.arange(40) * 60 // 40, 0)
     targets = batch.masked.targets[batch.masked.weights > 0].tolist()
     token, share = held_out.most_frequent_share(reader, 40, 0)
     assert share == max(targets.count(other) for other in set(targets)) / len(targets)

@@ -56,7 +56,7 @@ def causal(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
 
 def opened(made: dict[str, Artifact]) -> tuple[Any, InstanceReader, Tokenizer]:
     """The model, the held-out blocks and the tokenizer."""
-    reader = held_out.first_blocks(made["instances"], 1000)
+    reader = InstanceReader(made["instances"], "validation")
     return load_model(made["pretrain"]), reader, load(made["tokenizer"].folder)
 
 
@@ -146,12 +146,20 @@ def test_a_change_of_sequence_length_is_drawn_and_listed(tmp_path: Path) -> None
     validation = [
         row | {"sequence_length": 512 if row["step"] > 17 else 128} for row in run.validation
     ]
-    pretrain = changed_run(plain["pretrain"], lengths=lengths, validation=validation)
+    sources = [
+        {"source": name, "instances": count, "tokens": tokens, "epochs": epochs}
+        for name, count, tokens, epochs in (("books", 6543, 1500, 1.25), ("<wiki>", 321, 500, 3.5))
+    ]
+    pretrain = changed_run(
+        plain["pretrain"], lengths=lengths, validation=validation, sources=sources
+    )
     folder = Folder.at(tmp_path / "page")
     write_report(ReportConfig(), {**plain, "pretrain": pretrain}, folder, Context())
     page = Page((tmp_path / "page" / "report.html").read_text("utf-8"))
     assert "sequences became longer" in page.words
     assert "202,0005125.478" in page.words.replace(" ", "")  # step, tokens, length, loss
+    # Of 2,000 tokens.
+    assert "books6,5431.5k75.0%1.25<wiki>32150025.0%3.50" in "".join(page.words.split())
     assert (tmp_path / "page" / "shares.png").read_bytes() != speed_plots.shares(run)
     unmarked = _loss(plain["pretrain"])
     assert (tmp_path / "page" / "loss.png").read_bytes() != unmarked

@@ -12,6 +12,8 @@ Bugs of ours are ordinary exceptions and keep their traceback.
 
 from __future__ import annotations
 
+import json
+
 
 class RungwiseError(Exception):
     """Base class of every exception that rungwise raises on purpose."""
@@ -31,6 +33,17 @@ class DataError(UserError):
 
 class StageFailed(RungwiseError):
     """A stage stopped with an error that is not the user's to fix; `__cause__` holds it."""
+
+
+def to_text(error: UserError) -> str:
+    """Serialise `error` as text that can pass between processes as a row; see `from_text`."""
+    return json.dumps([type(error).__name__, str(error)])
+
+
+def from_text(text: str) -> UserError:
+    """The error that `to_text` wrote."""
+    name, message = json.loads(text)
+    return {"ConfigError": ConfigError, "DataError": DataError}.get(name, UserError)(message)
 
 
 def user_error_in(error: BaseException) -> UserError | None:

@@ -11,13 +11,12 @@ fill the memory of the task where they meet.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 
-from rungwise.core.errors import ConfigError, DataError, UserError
+from rungwise.core.errors import UserError, to_text
 from rungwise.corpus import signatures
 from rungwise.corpus.clean import clean
 from rungwise.corpus.document import SCHEMA, RawDocument, digest_of
@@ -82,19 +81,8 @@ def mark_table(marks: dict[str, str]) -> pa.Table:
 
 
 def failure(error: UserError) -> pa.Table:
-    """A table of one row that holds the error which stopped the reader; see `raise_failure`."""
-    return pa.Table.from_pylist([{"error": failure_text(error)}], schema=ROW_SCHEMA)
-
-
-def failure_text(error: UserError) -> str:
-    """Serialise `error` as text that can pass between processes; see `raise_failure`."""
-    return json.dumps([type(error).__name__, str(error)])
-
-
-def raise_failure(text: str) -> NoReturn:
-    """Raise again the error that `failure_text` wrote."""
-    name, message = json.loads(text)
-    raise {"ConfigError": ConfigError, "DataError": DataError}.get(name, UserError)(message)
+    """A table of one row that holds the error which stopped the reader; see `from_text`."""
+    return pa.Table.from_pylist([{"error": to_text(error)}], schema=ROW_SCHEMA)
 
 
 def _table(rows: list[dict[str, Any]], near_duplicates: NearDuplicateConfig | None) -> pa.Table:

@@ -29,7 +29,7 @@ from ray.types import ObjectRef
 
 from rungwise.cluster.session import quiet_ray_data
 from rungwise.core.context import Context
-from rungwise.core.errors import DataError, UserError
+from rungwise.core.errors import DataError, UserError, from_text, to_text
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder, SourceFile
 from rungwise.corpus import build, near_duplicates, pydocs, readers, shards, signatures
@@ -102,7 +102,7 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[
             [_measure.remote(ref) for ref in bundle.block_refs]
         ):
             if failed is not None:
-                build.raise_failure(failed)
+                raise from_text(failed)
             text_bytes += measured
             num_signed += signed
         blocks.extend(bundle.block_refs)
@@ -129,7 +129,7 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[
                 seed=config.seed,
             )
         except UserError as error:
-            report = {"error": build.failure_text(error)}
+            report = {"error": to_text(error)}
         return pa.table({"report": [json.dumps(report)]})
 
     written = (
@@ -142,7 +142,7 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[
     for row in written.iter_rows():
         report = json.loads(row["report"])
         if "error" in report:
-            build.raise_failure(report["error"])
+            raise from_text(report["error"])
         reports.append(report)
         context.report.progress(num_shards + len(reports), 2 * num_shards)
     return reports

@@ -16,6 +16,7 @@ class CorpusFile(Part):
 
     file: str
     split: str
+    source: str = "corpus"
     documents: int
     sentences: int
     words: int

@@ -20,8 +20,7 @@ from tokenizers import Tokenizer
 from rungwise.core.randomness import bits
 from rungwise.evaluation.held_out import drawn, originals, rows
 from rungwise.evaluation.spelling import Spelling, token_text
-from rungwise.instances.masked_reader import MaskedReader
-from rungwise.instances.reader import InstanceReader
+from rungwise.instances.reader import InstanceReader, MaskedReader
 from rungwise.models.capabilities import BlankLogits
 
 TOP = 5

@@ -1,8 +1,7 @@
-"""The first held-out instances, without touching more shards than hold them.
+"""Held-out instances, evenly spread over the split, as text stands in shards as it came.
 
-Every shard is a fair sample of the corpus, so the first ones serve, and a page about terabytes
-needs no more reading than a page about megabytes. Indices and masks are those of training's own
-validation.
+They are as many as are asked for, so a page about terabytes needs no more rows than a page about
+megabytes. Indices and masks are those of training's own validation.
 
 B batch, T sequence
 """
@@ -12,27 +11,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.core.artifact import Artifact
 from rungwise.core.randomness import bits
 from rungwise.instances import causal
 from rungwise.instances.causal import CausalBlocks
-from rungwise.instances.masked import MaskedBatch
-from rungwise.instances.masked_reader import MaskedReader
-from rungwise.instances.reader import InstanceReader
-from rungwise.instances.summary import InstancesSummary
+from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.order import evenly
+from rungwise.instances.reader import InstanceReader, MaskedReader
 
 MOST_INSTANCES = 2048  # that a page looks at
 _ROWS_AT_ONCE = 512
-
-
-def first_held_out(instances: Artifact, count: int) -> MaskedReader:
-    """A reader of the fewest validation shards that hold `count` masked instances."""
-    return MaskedReader(_first_files(instances, count), "validation")
-
-
-def first_blocks(instances: Artifact, count: int) -> InstanceReader:
-    """The same of packed blocks."""
-    return InstanceReader(_first_files(instances, count), "validation")
 
 
 def rows(reader: MaskedReader, instances: NDArray[np.int64], seed: int) -> MaskedBatch:
@@ -60,22 +47,24 @@ def originals(batch: MaskedBatch) -> NDArray[np.int64]:
 
 
 def drawn(seed: int, stream: int, count: int) -> list[int]:
-    """The first instances, at most `count` and MOST_INSTANCES, in an order that the seed draws."""
-    order = bits(seed, stream, np.arange(min(MOST_INSTANCES, count)))
-    return np.argsort(order, kind="stable").tolist()
+    """At most MOST_INSTANCES of `count` instances, in an order that the seed draws."""
+    chosen = evenly(count, MOST_INSTANCES)
+    key = bits(seed, stream, np.arange(len(chosen)))
+    return chosen[np.argsort(key, kind="stable")].tolist()
 
 
 def most_frequent_share(
     reader: MaskedReader | InstanceReader, count: int, seed: int
 ) -> tuple[int, float]:
-    """The token that is asked for most often in the first `count` instances, and its share.
+    """The token that is asked for most often in `count` instances, and its share.
 
     That is the accuracy of always guessing this one token.
     """
     vocab_size = (reader.reader if isinstance(reader, MaskedReader) else reader).vocab_size
     total = np.zeros(vocab_size, dtype=np.int64)
-    for begin in range(0, count, _ROWS_AT_ONCE):
-        here = np.arange(begin, min(begin + _ROWS_AT_ONCE, count))
+    chosen = evenly(len(reader), count)
+    for begin in range(0, len(chosen), _ROWS_AT_ONCE):
+        here = chosen[begin : begin + _ROWS_AT_ONCE]
         if isinstance(reader, MaskedReader):
             asked = rows(reader, here, seed).masked
         else:
@@ -83,13 +72,3 @@ def most_frequent_share(
         used = asked.targets[asked.weights > 0]
         total += np.bincount(used, minlength=vocab_size)
     return int(total.argmax()), float(total.max() / total.sum())
-
-
-def _first_files(instances: Artifact, count: int) -> Artifact:
-    summary = InstancesSummary.of(instances)
-    kept, held = [], 0
-    for row in summary.files_of("validation"):
-        if held < count:
-            kept.append(row)
-            held += row.instances
-    return summary.model_copy(update={"files": tuple(kept)}).replacing_that_of(instances)

@@ -21,6 +21,7 @@ from torch import Tensor
 from rungwise.evaluation import held_out
 from rungwise.evaluation.spelling import token_text
 from rungwise.instances.causal import CausalBlocks
+from rungwise.instances.order import evenly
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.capabilities import TargetLogits
 from rungwise.models.objectives import CausalBatch
@@ -133,12 +134,13 @@ def by_context(model: TargetLogits, reader: InstanceReader) -> list[Reach]:
 def _nats(
     model: TargetLogits, reader: InstanceReader
 ) -> Iterator[tuple[CausalBlocks, NDArray[np.float32]]]:
-    """The first blocks, and the surprise (B, T) at each token."""
+    """Blocks evenly spread over the split, and the surprise (B, T) at each token."""
     length = reader.width - 1
-    blocks = min(len(reader), max(1, MOST_TOKENS // length), held_out.MOST_INSTANCES)
+    most = min(max(1, MOST_TOKENS // length), held_out.MOST_INSTANCES)
+    chosen = evenly(len(reader), most)
     at_once = max(1, _MOST_LOGITS // (length * reader.vocab_size))
-    for begin in range(0, blocks, at_once):
-        batch = held_out.blocks(reader, np.arange(begin, min(begin + at_once, blocks)))
+    for begin in range(0, len(chosen), at_once):
+        batch = held_out.blocks(reader, chosen[begin : begin + at_once])
         log_BTV = torch.log_softmax(logits(model, batch).float(), dim=-1)
         targets_BT1 = torch.from_numpy(batch.targets)[:, :, None]
         yield batch, -log_BTV.gather(2, targets_BT1)[:, :, 0].numpy()

@@ -25,6 +25,7 @@ from rungwise.core.storage import Folder
 from rungwise.instances import shards
 from rungwise.instances.cache_folder import DISK_IS_FULL, CacheFolder, default_folder
 from rungwise.instances.shards import Shard
+from rungwise.tokens.text import file_digest
 
 _OPEN_SHARDS = 128  # mappings, each with a file descriptor and its offsets in memory
 _PARALLEL_DOWNLOADS = 4
@@ -190,7 +191,7 @@ class ShardStore:
         if (
             not downloaded
             and number not in self._verified
-            and (path.stat().st_size != size or shards.digest(path) != digest)
+            and (path.stat().st_size != size or file_digest(path) != digest)
         ):
             # It was correct when it was written, and the disk has changed it since.
             self._cache.remove(path)
@@ -200,7 +201,7 @@ class ShardStore:
 
     def _check_local(self, path: Path, digest: str) -> None:
         try:
-            actual = shards.digest(path)
+            actual = file_digest(path)
         except FileNotFoundError as error:
             raise DataError(f"{path} is in the record but is missing; {_MEND}") from error
         if actual != digest:

@@ -23,8 +23,9 @@ from rungwise.core.config import Config
 from rungwise.instances.contract import Facts, check_rows, must
 from rungwise.instances.rows import PaddedRows
 from rungwise.instances.shards import Shard
-from rungwise.instances.text import Built, TokenisedText
+from rungwise.instances.text import Built
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.text import TokenisedText
 
 
 class CausalConfig(Config):
@@ -51,17 +52,26 @@ class CausalBlocks:
 
 
 def build(
-    text: TokenisedText, config: CausalConfig, special: SpecialIds, rng: np.random.Generator
+    text: TokenisedText,
+    config: CausalConfig,
+    special: SpecialIds,
+    rng: np.random.Generator,
+    planned: int | None = None,
 ) -> Built:
-    """Build the blocks of one section; the last one may be shorter. Nothing is random."""
+    """Build the blocks of the first `planned` documents, or of all; the last one may be shorter.
+
+    Nothing is random.
+    """
     (end_id,) = special.require("end")
-    documents = len(text.documents)
     begins = text.starts[text.first_sentence]  # documents + 1
-    stream = np.empty(len(text.ids) + documents + 1, dtype=text.ids.dtype)
+    documents = len(begins) - 1 if planned is None else planned
+    begins = begins[: documents + 1]
+    tokens = int(begins[-1])
+    stream = np.empty(tokens + documents + 1, dtype=text.ids.dtype)
     is_end = np.zeros(len(stream), dtype=bool)
     is_end[begins + np.arange(documents + 1)] = True
     stream[is_end] = end_id
-    stream[~is_end] = text.ids
+    stream[~is_end] = text.ids[:tokens]
     block = config.sequence_length
     count = -(-(len(stream) - 1) // block)
     first = np.arange(count) * block
@@ -69,7 +79,8 @@ def build(
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     # Each block but the first repeats the last token of the one before it.
     ids = np.insert(stream, first[1:], stream[first[1:]])
-    return Built(Shard(ids, offsets), {"documents_joined": documents})
+    counts = {"documents_joined": documents, "text_tokens": tokens}
+    return Built(Shard(ids, offsets), counts)
 
 
 def batch(rows: PaddedRows, end_id: int) -> CausalBlocks:
@@ -117,4 +128,6 @@ def statistics(totals: dict[str, Any], config: CausalConfig) -> dict[str, Any]:
         "fill": totals["predicted"] / (totals["instances"] * config.sequence_length),
         "tokens_predicted": totals["predicted"],
         "tokens_a_document": totals["predicted"] / totals["documents_joined"],
+        # A token or an end symbol is predicted once, but for the symbol that opens a section.
+        "tokens_unused": totals["text_tokens"] + totals["documents_joined"] - totals["predicted"],
     }

@@ -1,14 +1,16 @@
 """The contract that every shard is checked against when it is built; a breach stops the stage.
 
-Bounds are those of SPEC D20 (15 +- 0.3 %, 80/10/10 +- 1 %, NSP 50 +- 1 %). On a shard so small that
-a correct draw would sometimes exceed them, the bound is five standard errors. Rules for one kind of
-instance are checked in that kind's file, with `must` and `near`.
+Bounds of shares are those of SPEC D20 (15 +- 0.3 %, 80/10/10 +- 1 %, NSP 50 +- 1 %). In a shard so
+small that a correct draw may exceed them, a share must be one that such a draw reaches more often
+than once in 270,000 times; and if a bound is less than the standard error, the shard is counted as
+too small to say. So shares are checked over all shards too. Rules for one kind of instance are
+checked in that kind's file, with `must`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +20,7 @@ from rungwise.core.errors import DataError
 from rungwise.instances.shards import Shard
 from rungwise.tokenizer import SpecialIds
 
-_STANDARD_ERRORS = 5.0
+_CHANCE = 12.5  # nats: five standard errors of many draws, and e^-12.5 is one in 270,000
 HISTOGRAM_BINS = 16
 _TOKENS_AT_ONCE = 1 << 22
 
@@ -74,28 +76,60 @@ def check_rows(
     }
 
 
-def near(
-    shard: str,
-    figure: str,
-    part: int,
-    whole: int,
-    expected: float,
-    bound: float,
-    tokens_a_draw: float = 1.0,
-) -> None:
-    """Check that `part / whole` is within `bound` of `expected`, or five standard errors if larger.
+@dataclass(frozen=True)
+class Share:
+    """A part of `whole` draws that is bounded by the contract."""
 
-    `tokens_a_draw` is how many of `whole` share one draw, which widens the standard error.
+    figure: str
+    part: int
+    whole: int
+    expected: float
+    bound: float
+    tokens_a_draw: float = 1.0  # how many of `whole` share one draw
+
+    @property
+    def draws(self) -> float:
+        """How many independent draws decide the share."""
+        return self.whole / self.tokens_a_draw
+
+    @property
+    def too_small_to_say(self) -> bool:
+        """Whether the bound is less than the standard error of the share."""
+        return self.draws * self.bound**2 < self.expected * (1 - self.expected)
+
+    def check(self, name: str) -> None:
+        """Check the share within its bound, or within chance (Chernoff) if that is wider."""
+        share = self.part / max(self.whole, 1)
+        far = self.draws * _divergence(share, self.expected)
+        must(
+            name,
+            self.figure,
+            round(share, 4),
+            "within",
+            f"{self.expected:.4g} +- {self.bound:.3g} or the chance of {self.draws:.0f} draws",
+            abs(share - self.expected) <= self.bound or far <= _CHANCE,
+        )
+
+
+def check_shares(name: str, shares: Iterable[Share]) -> list[str]:
+    """Check shares; return the figures of those whose draws are too few to say.
+
+    Raises DataError naming the figure and the bound.
     """
-    allowed = max(bound, _STANDARD_ERRORS * math.sqrt(0.25 * tokens_a_draw / max(whole, 1)))
-    share = part / max(whole, 1)
-    must(
-        shard,
-        figure,
-        round(share, 4),
-        "within",
-        f"{expected:.4g} +- {allowed:.3g}",
-        abs(share - expected) <= allowed,
+    small: list[str] = []
+    for share in shares:
+        share.check(name)
+        if share.too_small_to_say:
+            small.append(share.figure)
+    return small
+
+
+def _divergence(share: float, expected: float) -> float:
+    """Nats a draw by which `share` is less likely than `expected` (Kullback-Leibler)."""
+    return sum(
+        p * math.log(p / max(q, 1e-12))
+        for p, q in ((share, expected), (1 - share, 1 - expected))
+        if p > 0
     )
 
 

@@ -17,12 +17,10 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.errors import UserError
 from rungwise.core.randomness import bits
 from rungwise.core.storage import Folder
-from rungwise.instances import causal, contexts, windows
+from rungwise.instances import causal
 from rungwise.instances.kinds import config_of
-from rungwise.instances.masked import MaskedBatch, MaskedConfig
-from rungwise.instances.masked_reader import MaskedReader
-from rungwise.instances.reader import InstanceReader
-from rungwise.instances.stage import TOKEN_COUNTS
+from rungwise.instances.masked_batch import MaskedBatch, MaskedConfig
+from rungwise.instances.reader import InstanceReader, MaskedReader
 from rungwise.instances.summary import InstancesSummary
 
 _SHOWN = 3
@@ -33,7 +31,6 @@ _STYLES = {
     "random": "bold magenta",
     "kept": "bold green",
     "start": "bold yellow",
-    "left out": "strike dim",
     "a": "",
     "b": "cyan",
 }
@@ -97,9 +94,8 @@ def inspect(
 
 
 def _tokenizer_of(instances: Artifact) -> Tokenizer:
-    source = instances.record["inputs"]["tokenizer"]
-    root = Folder.at(instances.folder.uri.rstrip("/").rsplit("/", 2)[0])
-    folder = artifacts.folder_of(root, source["stage"], "", source["fingerprint"])
+    tokens = artifacts.find_input(instances, "tokens")
+    folder = artifacts.find_input(tokens, "tokenizer").folder
     if not folder.exists(tokenizers.FILE):
         raise UserError(
             f"the tokenizer of these instances is not at {folder.uri}; it is needed to print text"
@@ -121,17 +117,8 @@ def _shown(
     if isinstance(config, MaskedConfig):
         batch = MaskedReader(instances, split).batch(at, epochs, seed)
         return _masked(batch, reader, tokenizer, config.kind)
-    if isinstance(config, contexts.ContextsConfig):
-        batch = reader.contexts(at)
-        text = _tokens(tokenizer, batch.contexts[0].tolist(), "a")
-        text.append("  →  ", style="dim")
-        text.append(_spelled(tokenizer, int(batch.targets[0])), style=_STYLES["masked"])
-        return [text]
-    if isinstance(config, causal.CausalConfig):
-        return _causal(causal.batch(reader.rows(at), reader.special.require("end")[0]), tokenizer)
-    counts = np.load(instances.folder.local(TOKEN_COUNTS))
-    keep = windows.keep_probability(counts, config.subsample)
-    return _windows(reader, at, epochs, seed, config.window, keep, tokenizer)
+    blocks = causal.batch(reader.rows(at), reader.special.require("end")[0])
+    return _causal(blocks, tokenizer)
 
 
 def _masked(
@@ -188,35 +175,6 @@ def _causal(batch: causal.CausalBlocks, tokenizer: Tokenizer) -> list[Text]:
     last = _spelled(tokenizer, int(batch.targets[0, length - 1]))
     note = f"{length} tokens to predict, the last is {last}; parts of {documents} documents"
     return [text, Text(note, style="dim")]
-
-
-def _windows(
-    reader: InstanceReader,
-    at: np.ndarray,
-    epochs: np.ndarray,
-    seed: int,
-    window: int,
-    keep: np.ndarray,
-    tokenizer: Tokenizer,
-) -> list[Text]:
-    rows = reader.rows(at)
-    batch = windows.skip_gram(rows, epochs, seed, window, keep)
-    stays = windows.stays(rows, epochs, seed, keep)[0]
-    text = Text()
-    for position in range(int(rows.lengths[0])):
-        style = "a" if stays[position] else "left out"
-        text.append(_spelled(tokenizer, int(rows.ids[0, position])), style=_STYLES[style])
-        text.append(" ")
-    pairs = Text(f"{len(batch.centres)} pairs: ", style="dim")
-    for centre, context in list(zip(batch.centres.tolist(), batch.contexts.tolist(), strict=True))[
-        :12
-    ]:
-        pairs.append(f"{_spelled(tokenizer, centre)}→{_spelled(tokenizer, context)}  ")
-    return [text, pairs]
-
-
-def _tokens(tokenizer: Tokenizer, ids: list[int], style: str) -> Text:
-    return Text(" ".join(_spelled(tokenizer, token) for token in ids), style=_STYLES[style])
 
 
 def _spelled(tokenizer: Tokenizer, token: int) -> str:

@@ -4,37 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
 from rungwise.core.artifact import Artifact
 from rungwise.instances import (
+    blocks,
     causal,
-    contexts,
-    mask_units,
-    masked_blocks,
-    masked_pairs,
+    pairs,
     sentence_order,
-    windows,
 )
+from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.causal import CausalConfig
-from rungwise.instances.contexts import ContextsConfig
-from rungwise.instances.masked import MaskedConfig
-from rungwise.instances.masked_blocks import MaskedBlocksConfig
-from rungwise.instances.masked_pairs import MaskedPairsConfig
+from rungwise.instances.masked_batch import MaskedConfig
+from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.text import Built
-from rungwise.instances.windows import WindowsConfig
+from rungwise.tokens.config import TokensConfig
 
-AnyInstancesConfig = (
-    MaskedPairsConfig
-    | MaskedBlocksConfig
-    | SentenceOrderConfig
-    | CausalConfig
-    | ContextsConfig
-    | WindowsConfig
-)
+AnyInstancesConfig = MaskedPairsConfig | MaskedBlocksConfig | SentenceOrderConfig | CausalConfig
 InstancesConfig = Annotated[AnyInstancesConfig, Field(discriminator="kind")]
 _ADAPTER: TypeAdapter[AnyInstancesConfig] = TypeAdapter(InstancesConfig)
 
@@ -44,23 +33,19 @@ class Kind:
     """The functions of one kind of instance.
 
     `build` makes a shard from a text, `check` checks it against the contract and counts,
-    `statistics` turns the counts of all shards into shares. A `unit` is tokenised as one text; one
-    that a model reads across sentence ends is a document.
+    `statistics` turns the counts of all shards into shares.
     """
 
     build: Callable[..., Built]
     check: Callable[..., dict[str, Any]]
     statistics: Callable[..., dict[str, Any]]
-    unit: Literal["sentence", "document"] = "sentence"
 
 
 KINDS: dict[str, Kind] = {
-    "masked_pairs": Kind(masked_pairs.build, masked_pairs.check, masked_pairs.statistics),
-    "masked_blocks": Kind(masked_blocks.build, masked_blocks.check, masked_blocks.statistics),
+    "masked_pairs": Kind(pairs.build, pairs.check, pairs.statistics),
+    "masked_blocks": Kind(blocks.build, blocks.check, blocks.statistics),
     "sentence_order": Kind(sentence_order.build, sentence_order.check, sentence_order.statistics),
-    "causal": Kind(causal.build, causal.check, causal.statistics, unit="document"),
-    "contexts": Kind(contexts.build, contexts.check, contexts.statistics),
-    "windows": Kind(windows.build, windows.check, windows.statistics),
+    "causal": Kind(causal.build, causal.check, causal.statistics),
 }
 
 
@@ -76,14 +61,17 @@ def masked_config_of(instances: Artifact) -> MaskedConfig:
     return config
 
 
+def tokens_config(config: AnyInstancesConfig) -> TokensConfig:
+    """The tokens that instances of this config are built from."""
+    if not isinstance(config, MaskedConfig) or config.masking.unit == "token":
+        return TokensConfig()
+    spans = config.masking.unit == "phrase"
+    return TokensConfig(mask_units=config.mask_units, spans=spans)
+
+
 def identity(config: AnyInstancesConfig) -> dict[str, Any]:
-    """The part of the config that decides the result: all but the paths of word lists."""
+    """The part of the config that decides the result: all but the mask units, which have decided
+    the tokens."""
     plain = config.model_dump(mode="json")
-    if isinstance(config, MaskedConfig):
-        plain["mask_units"] = mask_units.identity(config.mask_units)
+    plain.pop("mask_units", None)
     return plain
-
-
-def outside(config: AnyInstancesConfig) -> dict[str, Any]:
-    """Digests of the files that the config reads besides its inputs."""
-    return mask_units.outside(config.mask_units) if isinstance(config, MaskedConfig) else {}

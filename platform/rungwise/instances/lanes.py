@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.instances.order import Line, Located, shuffled_line
+from rungwise.instances.order import Line, Located, shards_read, shuffled_line
 
 
 class LaneOrder:
@@ -58,17 +58,23 @@ class LaneOrder:
     def upcoming_shards(
         self, step: int, steps_ahead: int, global_batch_size: int, rank: int, world_size: int
     ) -> NDArray[np.int64]:
-        """The shards that a rank reads in the steps [step, step + ahead).
+        """The shards that a rank reads in the steps [step, step + ahead), in order of first use."""
+        return shards_read(self, step, steps_ahead, global_batch_size, rank, world_size)
 
-        In order of first use, each once.
+    def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many of the first `position` positions, whole steps, are in each group of shards.
+
+        `groups` numbers the group of each shard.
         """
-        positions = [
-            self.positions_of(number, global_batch_size, rank, world_size)
-            for number in range(step, step + steps_ahead)
-        ]
-        shards = self.locate(np.concatenate([np.empty(0, dtype=np.int64), *positions])).shards
-        _, first = np.unique(shards, return_index=True)
-        return shards[np.sort(first)]
+        counts = np.zeros(int(groups.max()) + 1, dtype=np.int64)
+        epochs, block = divmod(position // self.lanes, self.steps_per_epoch)
+        for epoch in range(epochs + (block > 0)):
+            blocks = self.steps_per_epoch if epoch < epochs else block
+            for lane in range(self.lanes):
+                begin = lane * self.steps_per_epoch
+                shards, rows = self._line_of(epoch).between(begin, begin + blocks)
+                np.add.at(counts, groups[shards], rows)
+        return counts
 
     def _line_of(self, epoch: int) -> Line:
         if self._line is None or self._line[0] != epoch:
@@ -84,15 +90,18 @@ def lanes_of(lanes: int, rank: int, world_size: int) -> range:
 def held_out_lanes(
     rows_per_shard: NDArray[np.int64], count: int, lanes: int, rank: int, world_size: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]]:
-    """The first `count` instances of a split as a rank reads them once, in manifest order.
+    """`count` instances of a split as a rank reads them once: lanes begin evenly over the split.
 
-    None is left out: lanes differ by a block, and where there are more of them than instances
-    some hold none. A step is the numbers of its lanes (from 0, the first of the rank), their
-    instances, and where the text goes on.
+    Lanes differ by a block, and where there are more of them than instances some hold none. A step
+    is the numbers of its lanes (from 0, the first of the rank), their instances, and where the text
+    goes on.
     """
-    bounds = count * np.arange(lanes + 1, dtype=np.int64) // lanes
+    number = np.arange(lanes + 1, dtype=np.int64)
+    bounds = count * number // lanes
+    skipped = (int(rows_per_shard.sum()) - count) * number[:-1] // lanes
     mine = lanes_of(lanes, rank, world_size)
-    begin, end = bounds[mine.start : mine.stop], bounds[mine.start + 1 : mine.stop + 1]
+    begin = (bounds[:-1] + skipped)[mine.start : mine.stop]
+    end = (bounds[1:] + skipped)[mine.start : mine.stop]
     opens = np.cumsum(rows_per_shard) - rows_per_shard
     steps = []
     for step in range(int((end - begin).max(initial=0))):

@@ -31,7 +31,13 @@ from pydantic import Field, model_validator
 from rungwise.core.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import extend
-from rungwise.instances.selection import RANDOM_BITS, Draws, fraction, select_tokens, select_units
+from rungwise.instances.mask_selection import (
+    RANDOM_BITS,
+    Draws,
+    fraction,
+    select_tokens,
+    select_units,
+)
 
 
 class MaskingConfig(Config):
@@ -139,6 +145,22 @@ def _wanted(
     coin = fraction(draws.round) * 2.0**-RANDOM_BITS
     wanted = np.floor(config.rate * candidates + coin).astype(np.int64)
     return np.minimum(np.clip(wanted, 1, config.max_predictions), candidates)
+
+
+def expected_predictions(
+    candidates: NDArray[np.int64], config: MaskingConfig
+) -> NDArray[np.float64]:
+    """The mean number of tokens selected in rows with so many candidates.
+
+    It differs from `rate` of them in rows so short or so long that a limit applies.
+    """
+    low = np.floor(config.rate * candidates)
+    share = config.rate * candidates - low
+    fewer, more = (
+        np.minimum(np.clip(count, 1, config.max_predictions), candidates)
+        for count in (low, low + 1)
+    )
+    return (1 - share) * fewer + share * more
 
 
 def _span_shares(config: MaskingConfig) -> NDArray[np.float64]:

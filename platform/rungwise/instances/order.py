@@ -20,27 +20,44 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rungwise.core.config import Config
 from rungwise.core.randomness import bits
 
 _ROUNDS = 4
+_AT_ONCE = 1 << 20  # positions that are located to be counted
 # What keeps the numbers of shards and windows apart from each other and from those of masking.
 _SHARDS = 0x5A4D
 _WINDOW = 0x77D0
 _Integers = TypeVar("_Integers", int, NDArray[np.int64])
+_Amount = Annotated[float, Field(ge=0)]
 
 
 class OrderConfig(Config):
-    """How far the order mixes; defaults suit files on a disk, lanes are for object stores."""
+    """How far the order mixes, and how much is read of which source.
+
+    Defaults suit files on a disk, lanes are for object stores. Without `weights` and `epochs` every
+    instance is read once an epoch. Shares are of instances, as a batch is, so every batch has them;
+    0 leaves a source out.
+    """
 
     window_instances: int = Field(default=1 << 20, ge=1, le=1 << 40)
     lanes: int = Field(default=1, ge=1, le=1 << 20)  # best a divisor of the global batch size
+    # A source's share of the instances read, by name: {books: 0.7, wiki: 0.3}. Only ratios count.
+    weights: dict[str, _Amount] = Field(default_factory=dict)
+    # How often an epoch reads a source, by name: {wiki: 2.5}; once where it is not named.
+    epochs: dict[str, _Amount] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_mixture(self) -> OrderConfig:
+        if self.weights and self.epochs:
+            raise ValueError("order.weights and order.epochs each say how much is read; set one")
+        return self
 
 
 @dataclass(frozen=True)
@@ -66,6 +83,29 @@ class Line:
         """The shard at each point of the line, and the row in it."""
         index = np.searchsorted(self.begins, point, side="right") - 1
         return self.shards[index], point - self.begins[index]
+
+    def between(self, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The shards of the points [begin, end), not empty, and how many points each has."""
+        first = int(np.searchsorted(self.begins, begin, side="right")) - 1
+        last = int(np.searchsorted(self.begins, end))
+        edges = np.append(np.maximum(self.begins[first:last], begin), end)
+        return self.shards[first:last], np.diff(edges)
+
+
+class Order(Protocol):
+    """What a run reads at which position."""
+
+    def locate(self, positions: NDArray[np.int64]) -> Located: ...
+
+    def positions_of(
+        self, step: int, global_batch_size: int, rank: int, world_size: int
+    ) -> NDArray[np.int64]: ...
+
+    def upcoming_shards(
+        self, step: int, steps_ahead: int, global_batch_size: int, rank: int, world_size: int
+    ) -> NDArray[np.int64]: ...
+
+    def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]: ...
 
 
 class ReadOrder:
@@ -172,6 +212,38 @@ class ReadOrder:
         _, kept = np.unique(shards, return_index=True)
         return shards[np.sort(kept)]
 
+    def lane_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The lane of each position."""
+        return positions % self.count % self._lanes
+
+    def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many of the first `position` positions are in each group of shards.
+
+        `groups` numbers the group of each shard. Only windows that are half read and hold several
+        groups are located row by row.
+        """
+        epoch, place = divmod(position, self.count)
+        counts = np.zeros(int(groups.max()) + 1, dtype=np.int64)
+        np.add.at(counts, groups, epoch * self._rows)
+        for lane in range(min(self._lanes, place)):
+            turns = len(range(lane, place, self._lanes))
+            whole = turns - turns % self._window
+            if whole:
+                begin = self._lane_begin(lane)
+                shards, rows = self._line(epoch).between(begin, begin + whole)
+                np.add.at(counts, groups[shards], rows)
+            if whole == turns:
+                continue
+            inside = np.unique(groups[self._shards_of(epoch, lane, whole // self._window)])
+            if len(inside) == 1:
+                counts[inside] += turns - whole
+                continue
+            for first in range(whole, turns, _AT_ONCE):
+                turn = np.arange(first, min(first + _AT_ONCE, turns), dtype=np.int64)
+                located = self.locate(epoch * self.count + lane + turn * self._lanes)
+                np.add.at(counts, groups[located.shards], 1)
+        return counts
+
     def _points(self, place: NDArray[np.int64], epoch: NDArray[np.int64]) -> NDArray[np.int64]:
         """The point on its epoch's line of each place."""
         if self._whole:
@@ -205,9 +277,7 @@ class ReadOrder:
         number = np.array(lane)
         begin = int(self._lane_begin(number)) + window * self._window
         size = min(int(self._lane_size(number)) - window * self._window, self._window)
-        line = self._line(epoch)
-        first, last = np.searchsorted(line.begins, [begin, begin + size - 1], side="right") - 1
-        return line.shards[first : last + 1]
+        return self._line(epoch).between(begin, begin + size)[0]
 
     def _lane_begin(self, lane: _Integers) -> _Integers:
         size, longer = divmod(self.count, self._lanes)
@@ -239,6 +309,28 @@ class ReadOrder:
             below = self._before(steps, middle, size) <= nth
             low, high = np.where(below, middle, low), np.where(below, high, middle)
         return low
+
+
+def shards_read(
+    order: Order, step: int, steps_ahead: int, global_batch_size: int, rank: int, world_size: int
+) -> NDArray[np.int64]:
+    """The shards that a rank reads in the steps [step, step + ahead).
+
+    In order of first use, each once.
+    """
+    positions = [
+        order.positions_of(number, global_batch_size, rank, world_size)
+        for number in range(step, step + steps_ahead)
+    ]
+    shards = order.locate(np.concatenate([np.empty(0, dtype=np.int64), *positions])).shards
+    _, first = np.unique(shards, return_index=True)
+    return shards[np.sort(first)]
+
+
+def evenly(total: int, count: int) -> NDArray[np.int64]:
+    """`count` of `total` rows, evenly spread; all of them if there are no more."""
+    count = min(count, total)
+    return np.arange(count, dtype=np.int64) * total // max(1, count)
 
 
 def shuffled_line(rows_per_shard: NDArray[np.int64], seed: int, epoch: int) -> Line:

@@ -2,7 +2,7 @@
 
 Step s takes positions [s B, (s + 1) B) of the order (order.py); a rank takes its part of them. So
 one integer, the step, resumes the data. What a kind makes of rows is in its own file; the masked
-kinds share masked.py.
+kinds share masked_batch.py.
 
 B batch, T sequence
 """
@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.artifact import Artifact
-from rungwise.instances import contexts
 from rungwise.instances.cache import ShardStore
 from rungwise.instances.causal import CausalConfig
-from rungwise.instances.contexts import ContextBatch, ContextsConfig
-from rungwise.instances.kinds import config_of
+from rungwise.instances.kinds import config_of, masked_config_of
+from rungwise.instances.masked_batch import MaskedBatch, masked_batch, vocabulary_of
 from rungwise.instances.rows import PaddedRows, joined, padded
 from rungwise.instances.summary import InstancesSummary
 
@@ -61,7 +60,6 @@ class InstanceReader:
     @property
     def width(self) -> int:
         """T: the tokens of the longest row."""
-        assert not isinstance(self.config, ContextsConfig), "contexts are read with `contexts`"
         return self.config.sequence_length + isinstance(self.config, CausalConfig)
 
     def rows(self, instances: NDArray[np.int64]) -> PaddedRows:
@@ -77,20 +75,6 @@ class InstanceReader:
             places.append(here)
         return joined(parts, places)
 
-    def contexts(self, instances: NDArray[np.int64]) -> ContextBatch:
-        """The context windows with these indices (B,)."""
-        assert isinstance(self.config, ContextsConfig), f"{self.config.kind} has no contexts"
-        (start_id,) = self.special.require("cls")
-        size = self.config.context_size
-        before = np.empty((len(instances), size), dtype=np.int64)
-        targets = np.empty(len(instances), dtype=np.int64)
-        for number, here in self._by_shard(instances):
-            local = instances[here] - self._begin[number]
-            before[here], targets[here] = contexts.windows(
-                self.store.get(number), local, size, start_id
-            )
-        return ContextBatch(instances, before, targets)
-
     def _by_shard(self, instances: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
         """The number of each shard that holds some of the instances, and which ones it holds."""
         shard_of = np.searchsorted(self._begin, instances, side="right") - 1
@@ -100,3 +84,26 @@ class InstanceReader:
         by_shard = np.argsort(shard_of, kind="stable")
         ends = np.searchsorted(shard_of[by_shard], numbers, side="right")
         return list(zip(numbers.tolist(), np.split(by_shard, ends[:-1]), strict=True))
+
+
+class MaskedReader:
+    """Reads one split of masked pairs, masked blocks or sentence-order pairs."""
+
+    def __init__(self, artifact: Artifact, split: str, cache_bytes: int = CACHE_BYTES) -> None:
+        self.reader = InstanceReader(artifact, split, cache_bytes)
+        self.config = masked_config_of(artifact)
+        self.vocabulary = vocabulary_of(self.reader.vocab_size, self.reader.special)
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def prefetch(self, shards: list[int]) -> None:
+        """Start fetching these shards if they are on an object store."""
+        self.reader.store.prefetch(shards)
+
+    def batch(
+        self, instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int
+    ) -> MaskedBatch:
+        """The rows with these indices (B,), masked for these epochs (B,)."""
+        rows = self.reader.rows(instances)
+        return masked_batch(rows, epochs, seed, self.vocabulary, self.config.masking)

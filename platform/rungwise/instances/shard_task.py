@@ -1,14 +1,13 @@
-"""Build one shard from its specification: read, tokenise, build, check, write, leave a marker.
+"""Build one shard from its order: read tokens, build, check, write.
 
 A shard is the unit of work. Its bytes depend on its documents, the config and the seed alone,
-whoever builds it and whatever happened before. The marker is its row of the manifest, written after
-the shard, so that a killed job continues where it was.
+whoever builds it and whatever happened before.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,34 +18,39 @@ from rungwise.core.storage import Folder
 from rungwise.instances import shards
 from rungwise.instances.contract import Facts
 from rungwise.instances.kinds import KINDS, AnyInstancesConfig
-from rungwise.instances.masked import MaskedConfig
-from rungwise.instances.tokenised import UnitsOf, sections
-from rungwise.tokenizer import SpecialIds, cached_encoder, load
-from rungwise.tokenizer.encoder import Backend
+from rungwise.instances.masked_batch import MaskedConfig
+from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.text import TokenisedText, TokensFile, document_hash, file_digest, joined
 
-MARKERS = "markers"
+_SECTION_TOKENS = 8 << 20
+_LENT = 64  # documents
 
 
 @dataclass(frozen=True)
-class ShardSpec:
-    """The specification of a shard: a corpus file, and the number of the pass over it."""
+class ShardOrder:
+    """The order for a shard: a file of tokens, and the number of the pass over it.
 
-    file: str
+    A file of one document names as its `lender` another of the split, whose documents are there for
+    pairs to draw B from.
+    """
+
+    read: str
     split: str
+    source: str
     text_bytes: int
     dupe: int = 0
-    histogram: bool = False  # count its tokens by id
+    lender: str | None = None
 
     @property
-    def name(self) -> str:
-        """The name of the shard file."""
-        stem = self.file.removesuffix(".parquet")
-        return f"{stem}-{self.dupe:02d}.arrow" if self.dupe else f"{stem}.arrow"
+    def file(self) -> str:
+        """The name of the shard."""
+        stem = self.read.removesuffix(".arrow")
+        return f"{stem}-{self.dupe:02d}.arrow" if self.dupe else self.read
 
     @property
     def stream(self) -> int:
         """The key that separates its random numbers from those of other shards."""
-        return shards.document_hash(f"{self.file}#{self.dupe}" if self.dupe else self.file)
+        return document_hash(self.file)
 
 
 @dataclass(frozen=True)
@@ -54,72 +58,59 @@ class ShardTask:
     """Builds the shards of an artifact; it holds everything that they share."""
 
     config: AnyInstancesConfig
-    corpus: Folder
-    tokenizer: Folder
+    tokens: Folder
     output: Folder
     vocab_size: int
     special: SpecialIds
-    backend: Backend
 
-    def build_once(self, spec: ShardSpec) -> dict[str, Any]:
-        """The row of a shard, which is built unless an earlier attempt finished it."""
-        marker = marker_of(spec)
-        if self.output.exists(marker):
-            return json.loads(self.output.read_bytes(marker))
-        return self.build(spec)
-
-    def build(self, spec: ShardSpec) -> dict[str, Any]:
+    def __call__(self, order: ShardOrder) -> dict[str, Any]:
         """Build one shard and return its row of the manifest, plain data.
 
         Raises DataError naming the shard if the contract is broken.
         """
         config, kind = self.config, KINDS[self.config.kind]
-        encoder = cached_encoder(self.tokenizer, self.backend)
-        key = np.array([config.seed, spec.stream], dtype=np.uint64)
+        key = np.array([config.seed, order.stream], dtype=np.uint64)
         rng = np.random.Generator(np.random.Philox(key=key))
         parts: list[shards.Shard] = []
         totals: Counter[str] = Counter()
-        histogram = np.zeros(self.vocab_size if spec.histogram else 0, dtype=np.int64)
-        for text in sections(
-            self.corpus, spec.file, spec.text_bytes, encoder, kind.unit, self._units()
-        ):
+        for text, planned in self._sections(order):
             try:
-                built = kind.build(text, config, self.special, rng)
+                built = kind.build(text, config, self.special, rng, planned)
             except DataError as error:
-                raise DataError(f"{spec.file}: {error}") from error
+                raise DataError(f"{order.read}: {error}") from error
             parts.append(built.shard)
             totals.update(built.counts)
-            totals.update(documents=len(text.documents), text_tokens=len(text.ids))
-            if spec.histogram:
-                histogram += np.bincount(text.ids, minlength=self.vocab_size)
+            totals.update(documents=planned)
         shard = shards.joined(parts)
-        facts = Facts(spec.name, self.vocab_size, self.special, config.seed, len(parts))
+        facts = Facts(order.file, self.vocab_size, self.special, config.seed, len(parts))
         counts = kind.check(shard, facts, config)
-        with self.output.staged(spec.name) as path:
+        with self.output.staged(order.file) as path:
             shards.write(shard, path)
             written = path.stat().st_size
-            sha256 = shards.digest(path)
-        row = {
-            "file": spec.name,
-            "split": spec.split,
+            sha256 = file_digest(path)
+        return {
+            "file": order.file,
+            "split": order.split,
+            "source": order.source,
             "sha256": sha256,
             "bytes": written,
             **totals,
             **counts,
         }
-        if spec.histogram:
-            row["histogram"] = histogram.tolist()
-        self.output.write_bytes(marker_of(spec), json.dumps(row).encode())
-        return row
 
-    def _units(self) -> UnitsOf | None:
-        """How to find mask units, or None if each token is one."""
+    def _sections(self, order: ShardOrder) -> Iterator[tuple[TokenisedText, int]]:
+        """The documents in sections of some millions of tokens, so that a task's memory does not
+        grow with its shard, at least two in each; and how many are the shard's own. Behind a single
+        one stand those of the lender."""
         config = self.config
-        if not isinstance(config, MaskedConfig) or config.masking.unit == "token":
-            return None
-        return UnitsOf(load(self.tokenizer), config.mask_units, config.masking.unit == "phrase")
-
-
-def marker_of(spec: ShardSpec) -> str:
-    """The name of the marker of a finished shard."""
-    return f"{MARKERS}/{spec.name}.json"
+        units = isinstance(config, MaskedConfig) and config.masking.unit != "token"
+        tokens = TokensFile(self.tokens.local(order.read))
+        if order.lender is not None:
+            lent = TokensFile(self.tokens.local(order.lender))
+            texts = tokens.text(units=units), lent.text(0, min(len(lent), _LENT), units)
+            yield joined(texts), len(tokens)
+            return
+        count = max(1, min(round(tokens.num_tokens / _SECTION_TOKENS), len(tokens) // 2))
+        ends = [len(tokens) * (number + 1) // count for number in range(count)]
+        for first, end in zip([0, *ends[:-1]], ends, strict=True):
+            yield tokens.text(first, end, units), end - first

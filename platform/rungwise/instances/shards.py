@@ -10,7 +10,6 @@ Masks are drawn when a row is read, so a shard serves every epoch. uint16 holds 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
+from rungwise.tokens.text import arrow
 
 
 @dataclass(frozen=True)
@@ -73,36 +73,19 @@ def id_type(vocab_size: int) -> type[np.unsignedinteger]:
     return np.uint16 if vocab_size <= 1 << 16 else np.uint32
 
 
-def document_hash(document_id: str) -> int:
-    """A hash of 64 bits that identifies a document in a shard."""
-    return int.from_bytes(hashlib.blake2b(document_id.encode(), digest_size=8).digest(), "little")
-
-
 def write(shard: Shard, path: Path) -> None:
     """Write a shard; the same rows give the same bytes."""
-    offsets = _arrow(shard.offsets.astype(np.int32))
-    columns: dict[str, pa.Array] = {"ids": pa.ListArray.from_arrays(offsets, _arrow(shard.ids))}
+    offsets = arrow(shard.offsets.astype(np.int32))
+    columns: dict[str, pa.Array] = {"ids": pa.ListArray.from_arrays(offsets, arrow(shard.ids))}
     if shard.unit_bits is not None:
         bits = pa.BooleanArray.from_buffers(
             pa.bool_(), len(shard.ids), [None, pa.py_buffer(shard.unit_bits)]
         )
         columns["unit_starts"] = pa.ListArray.from_arrays(offsets, bits)
-    columns |= {name: _arrow(values) for name, values in shard.columns.items()}
+    columns |= {name: arrow(values) for name, values in shard.columns.items()}
     batch = pa.record_batch(list(columns.values()), names=list(columns))
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
-
-
-def _arrow(values: NDArray[Any]) -> pa.Array:
-    """`values` as Arrow, not copied. `pa.array` would import pandas, a quarter of a second."""
-    kind = pa.from_numpy_dtype(values.dtype)
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-
-
-def digest(path: Path) -> str:
-    """Hexadecimal SHA-256 of a local file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def read(path: Path) -> Shard:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rungwise.core.summary import Part, PerSplit, Summary
 from rungwise.tokenizer import SpecialIds
 
 
 class ShardFile(Part):
-    """One shard of instances."""
+    """One shard of instances. `source` is the name of the corpus source that its text is of."""
 
     file: str
     split: str
+    source: str
     sha256: str
     bytes: int
     documents: int
@@ -27,7 +30,7 @@ class InstancesSummary(Summary):
     """
 
     kind: str
-    sequence_length: int | None  # None where instances have no rows: contexts
+    sequence_length: int
     files: tuple[ShardFile, ...]
     vocab_size: int
     special: SpecialIds
@@ -41,3 +44,10 @@ class InstancesSummary(Summary):
     def files_of(self, split: str) -> list[ShardFile]:
         """The shards of a split."""
         return [row for row in self.files if row.split == split]
+
+    def instances_by_source(self, split: str) -> dict[str, int]:
+        """How many instances of a split each source has."""
+        counts: Counter[str] = Counter()
+        for row in self.files_of(split):
+            counts[row.source] += row.instances
+        return dict(counts)

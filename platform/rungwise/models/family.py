@@ -185,6 +185,8 @@ class Fitting(Config):
     kind: Any
     objective: str | None = None  # one that the family takes; null: its first
 
+    reads_tokens: ClassVar[bool] = False  # and not instances
+
     @property
     def reads_longer(self) -> bool:
         """Whether it reads `longer_instances` too."""

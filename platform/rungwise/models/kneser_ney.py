@@ -30,8 +30,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
-from rungwise.instances.contexts import windows
-from rungwise.instances.shards import Shard
 
 _BLOCK = 1 << 18  # tokens counted at a time; their windows take about 50 MB
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -70,14 +68,30 @@ def count(ids: Ids, offsets: NDArray[np.integer], order: int, start_id: int) -> 
             f"expected no start symbol (id {start_id}) inside a sentence, found one at token "
             f"{int((ids == start_id).argmax())} of the shard; remove it from the corpus"
         )
-    shard = Shard(ids, offsets)
     parts = [Table(np.empty((0, order), ids.dtype), np.empty(0, np.int64))]
     for first in range(0, len(ids), _BLOCK):
         positions = np.arange(first, min(first + _BLOCK, len(ids)))
-        contexts, targets = windows(shard, positions, order - 1, start_id)
+        contexts, targets = _windows(ids, offsets, positions, order - 1, start_id)
         ngrams = np.column_stack([contexts, targets]).astype(ids.dtype)
         parts.append(merge([Table(ngrams, np.ones(len(ngrams), np.int64))]))
     return merge(parts)
+
+
+def _windows(
+    ids: Ids,
+    offsets: NDArray[np.integer],
+    positions: NDArray[np.int64],
+    context_size: int,
+    start_id: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The `context_size` tokens before these positions, start symbols before a sentence, and the
+    tokens at them."""
+    # The same type as the offsets, or numpy would convert all of them at every call.
+    sentence = np.searchsorted(offsets, positions.astype(offsets.dtype), side="right") - 1
+    before = positions[:, None] + np.arange(-context_size, 0)
+    inside = before >= offsets[sentence][:, None]
+    contexts = np.where(inside, ids[np.maximum(before, 0)].astype(np.int64), start_id)
+    return contexts, ids[positions].astype(np.int64)
 
 
 def merge(tables: Sequence[Table]) -> Table:

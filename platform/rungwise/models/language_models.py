@@ -70,15 +70,16 @@ class _Trained:
 
     def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """The vectors (N, D) of these tokens."""
-        return self._table.detach()[list(ids)].float().cpu().numpy()
+        return self.table.detach()[list(ids)].float().cpu().numpy()
 
     @property
-    def _table(self) -> Tensor:
+    def table(self) -> Tensor:
+        """A row for each token; rows from the vocabulary on are padding."""
         return self.module.body.token_embedding.weight
 
     @property
     def _device(self) -> torch.device:
-        return self._table.device
+        return self.table.device
 
 
 @dataclass(frozen=True)

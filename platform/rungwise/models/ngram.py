@@ -32,8 +32,7 @@ class NgramConfig(Family):
     estimate them; kenlm's are [0.5, 1, 1.5].
     """
 
-    # The words before come from the same sentence.
-    objectives: ClassVar = (dataclasses.replace(CAUSAL, reads=("contexts",)),)
+    objectives: ClassVar = (dataclasses.replace(CAUSAL, reads=()),)  # counts need no instances
     fitting: ClassVar[str] = "counts"
 
     kind: Literal["ngram"] = "ngram"

@@ -26,12 +26,13 @@ from rungwise.core.stage import Stage
 from rungwise.core.title import Title
 from rungwise.corpus.sources import CorpusConfig
 from rungwise.corpus.stage import CORPUS
-from rungwise.instances.kinds import InstancesConfig
+from rungwise.instances.kinds import InstancesConfig, tokens_config
 from rungwise.instances.stage import INSTANCES
 from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig
 from rungwise.pretraining.initial import INITIAL
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.tasks.task_text import TASK_TEXT, TaskTextConfig
+from rungwise.tokens.stage import TOKENS
 
 
 class ContinuedConfig(Config):
@@ -60,14 +61,15 @@ class ContinuedConfig(Config):
 def continued_stages(
     config: ContinuedConfig, name: str, before: Mapping[str, Stage], task: Stage | None = None
 ) -> dict[str, Stage]:
-    """The stages of the step `name`: "corpus", "instances" and "pretrain", inputs first.
+    """The stages of the step `name`: "corpus", "tokens", "instances" and "pretrain", inputs first.
 
     `before` holds "tokenizer" and the "pretrain" to begin with; `task` is the task whose text a
     step with `task_text` reads. Raises ConfigError where that is missing.
     """
     corpus = _text(config, name, task)
     read = {"corpus": corpus, "tokenizer": before["tokenizer"]}
-    instances = INSTANCES.stage(config.instances, read, Title("instances", step=name))
+    tokens = TOKENS.stage(tokens_config(config.instances), read, Title("tokens", step=name))
+    instances = INSTANCES.stage(config.instances, {"tokens": tokens}, Title("instances", step=name))
     begun = before["pretrain"].config
     assert isinstance(begun, PretrainStageConfig), "pretrain is the stage of pretraining"
     pretrain = PRETRAIN.stage(
@@ -75,7 +77,7 @@ def continued_stages(
         {"instances": instances, INITIAL: before["pretrain"]},
         Title("pretrain", step=name),
     )
-    return {"corpus": corpus, "instances": instances, "pretrain": pretrain}
+    return {"corpus": corpus, "tokens": tokens, "instances": instances, "pretrain": pretrain}
 
 
 def _text(config: ContinuedConfig, name: str, task: Stage | None) -> Stage:

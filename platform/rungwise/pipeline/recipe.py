@@ -1,7 +1,7 @@
 """A recipe: the blocks of one YAML file, and the stages they become.
 
-    corpus ──> tokenizer ──> instances ──> pretrain ──┬──> ... ──> report
-                                                      └──> what fine-tuning adds: experiment.py
+    corpus ──> tokenizer ──> tokens ──> instances ──> pretrain ──┬──> ... ──> report
+                                                                 └──> fine-tuning: experiment.py
 
 Workflows (workflows/*.py) compose these functions in plain Python.
 """
@@ -22,7 +22,7 @@ from rungwise.corpus.sources import CorpusConfig
 from rungwise.corpus.stage import CORPUS
 from rungwise.evaluation.compare import EvaluateConfig
 from rungwise.finetune import FinetuneConfig
-from rungwise.instances.kinds import InstancesConfig
+from rungwise.instances.kinds import InstancesConfig, tokens_config
 from rungwise.instances.stage import INSTANCES, LONGER_INSTANCES
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
@@ -40,6 +40,8 @@ from rungwise.serving.registry import RegistryConfig
 from rungwise.sweep import SweepConfig
 from rungwise.tasks.config import TaskConfig
 from rungwise.tokenizer import TOKENIZER, TokenizerConfig
+from rungwise.tokens.config import TokensConfig
+from rungwise.tokens.stage import TOKENS
 from rungwise.training.curriculum import READ_BY_NAME
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -75,7 +77,7 @@ class Recipe(Config):
     root: str = "artifacts"  # a folder or s3://bucket/prefix
     corpus: CorpusConfig
     tokenizer: TokenizerConfig
-    instances: InstancesConfig
+    instances: InstancesConfig | None = None  # not needed by what is fitted by counts
     longer_instances: InstancesConfig | None = None  # of the last steps: pretrain.longer_share
     model: ModelConfig | None = None
     pretrain: PretrainConfig | None = None
@@ -141,24 +143,37 @@ def _named(pretrain: PretrainConfig, model: Family | None) -> PretrainConfig:
 
 
 def instances_stages(recipe: Recipe) -> dict[str, Stage]:
-    """Corpus, tokenizer, instances and longer ones if any; inputs come first."""
-    corpus = CORPUS.stage(recipe.corpus)
-    tokenizer = TOKENIZER.stage(recipe.tokenizer, {"corpus": corpus})
-    read = {"corpus": corpus, "tokenizer": tokenizer}
-    stages = {**read, "instances": INSTANCES.stage(recipe.instances, read)}
+    """Corpus, tokenizer, tokens, instances and longer ones if any; inputs come first."""
+    need(recipe, "builds instances", "instances")
+    assert recipe.instances
+    stages = tokens_stages(recipe, tokens_config(recipe.instances))
+    inputs = {"tokens": stages["tokens"]}
+    stages["instances"] = INSTANCES.stage(recipe.instances, inputs)
     if recipe.longer_instances is not None:
-        stages["longer_instances"] = LONGER_INSTANCES.stage(recipe.longer_instances, read)
+        stages["longer_instances"] = LONGER_INSTANCES.stage(recipe.longer_instances, inputs)
     return stages
 
 
+def tokens_stages(recipe: Recipe, config: TokensConfig) -> dict[str, Stage]:
+    """Corpus, tokenizer and tokens; inputs come first."""
+    corpus = CORPUS.stage(recipe.corpus)
+    tokenizer = TOKENIZER.stage(recipe.tokenizer, {"corpus": corpus})
+    inputs = {"corpus": corpus, "tokenizer": tokenizer}
+    return {**inputs, "tokens": TOKENS.stage(config, inputs)}
+
+
 def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
-    """Corpus, tokenizer, instances, pretrain; inputs come first. Raises as `check_training`."""
+    """Everything up to pretrain; inputs come first. Raises as `check_training`."""
     check_training(recipe)
     assert recipe.model
     assert recipe.pretrain
-    before = instances_stages(recipe)
     config = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
-    read = {name: stage for name, stage in before.items() if name in READ_BY_NAME}
+    if recipe.pretrain.reads_tokens:
+        before = tokens_stages(recipe, TokensConfig())
+        read = {"tokens": before["tokens"]}
+    else:
+        before = instances_stages(recipe)
+        read = {name: stage for name, stage in before.items() if name in READ_BY_NAME}
     return before | {"pretrain": PRETRAIN.stage(config, read)}
 
 
@@ -166,6 +181,12 @@ def check_training(recipe: Recipe) -> None:
     """Raise ConfigError where blocks that training needs are missing or do not go together."""
     need(recipe, "trains", "model", "pretrain")
     assert recipe.pretrain
+    both = [each for each in (recipe.instances, recipe.longer_instances) if each is not None]
+    if any(tokens_config(each) != tokens_config(both[0]) for each in both):
+        raise ConfigError(
+            "longer_instances are of the tokens that instances are of, but their masking.unit or "
+            "mask_units differ; give both the same"
+        )
     if (recipe.longer_instances is not None) != recipe.pretrain.reads_longer:
         raise ConfigError(
             "longer_instances are what the last pretrain.longer_share of the steps read, but only "
@@ -193,7 +214,7 @@ def _check_together(
     pretrain.check(model, compute)
     config = PretrainStageConfig(model=model, pretrain=pretrain)
     for block, instances in read.items():
-        if instances is not None:
+        if instances is not None and not pretrain.reads_tokens:
             check_rows(config, instances.kind, getattr(instances, "sequence_length", None), block)
 
 

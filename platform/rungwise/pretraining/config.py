@@ -6,7 +6,7 @@ stage.py.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Discriminator, Tag, ValidationInfo, field_validator
 
@@ -25,6 +25,8 @@ def _kind(block: Any) -> str | None:
 
 class CountsConfig(Fitting):
     """Fitting by counting, once over the text: there is nothing to choose."""
+
+    reads_tokens: ClassVar[bool] = True
 
     kind: Literal["counts"] = "counts"
 

@@ -23,16 +23,15 @@ from numpy.typing import NDArray
 
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
-from rungwise.core.errors import UserError
+from rungwise.core.errors import UserError, from_text, to_text
 from rungwise.core.storage import Folder
-from rungwise.corpus.build import failure_text, raise_failure
-from rungwise.instances import shards
-from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.models.capabilities import LanguageModel
 from rungwise.models.perplexity import perplexity
-from rungwise.pretraining.config import PretrainStageConfig, check_rows
+from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.summary import TokensSummary
+from rungwise.tokens.text import TokensFile
 from rungwise.training.checkpoint import MODEL
 
 _PARTS = 16  # that the counts of a shard are split in, to be merged side by side
@@ -78,20 +77,18 @@ def pretrain_by_counts(
 ) -> PretrainSummary:
     """Count the training split, leave `model.safetensors`, and measure the held-out split.
 
-    Raises UserError if the instances are not those that the family reads, DataError if the corpus
-    is too small.
+    Raises DataError if the corpus is too small.
     """
     began = time.monotonic()
-    artifact, objective = inputs["instances"], config.objective
-    instances = InstancesSummary.of(artifact)
-    check_rows(config, instances.kind, instances.sequence_length)
+    artifact, objective = inputs["tokens"], config.objective
+    tokens = TokensSummary.of(artifact)
     family = cast(CountedFamily, config.model)
-    table = _counted(family, artifact, instances, context)
-    model = family.estimate(table, instances.vocab_size, instances.special)
+    table = _counted(family, artifact, tokens, context)
+    model = family.estimate(table, tokens.vocab_size, tokens.special)
     tensors = model.to_tensors()
     output.write_bytes(MODEL, safetensors.numpy.save(tensors))
-    sentences = list(_sentences(artifact, instances.files_of("validation")))
-    measured = perplexity(model, sentences, instances.text_bytes.validation)
+    held_out = list(_sentences(artifact, tokens))
+    measured = perplexity(model, held_out, tokens.text_bytes.validation)
     nats = measured.nats_per_token
     parameters = sum(array.size for name, array in tensors.items() if name.startswith("log"))
     return PretrainSummary(
@@ -99,10 +96,10 @@ def pretrain_by_counts(
         model=config.model,
         objective=objective.name,
         parameters=parameters,
-        vocab_size=instances.vocab_size,
-        tokens=sum(row.tokens for row in instances.files_of("train")),
+        vocab_size=tokens.vocab_size,
+        tokens=tokens.tokens.train + sum(row.sentences for row in tokens.files_of("train")),
         epochs=1.0,
-        unigram_entropy=instances.unigram_entropy,
+        unigram_entropy=tokens.unigram_entropy,
         final={
             "loss": nats,
             objective.tokens.loss_key: nats,
@@ -111,7 +108,7 @@ def pretrain_by_counts(
         },
         seconds=time.monotonic() - began,
         headline=f"{parameters / 1e6:.1f} M parameters  validation {objective.tokens.key} "
-        f"{nats:.3f} (unigram {instances.unigram_entropy:.2f})  "
+        f"{nats:.3f} (unigram {tokens.unigram_entropy:.2f})  "
         f"{measured.bits_per_byte:.3f} bits per byte",
     )
 
@@ -123,7 +120,7 @@ def load_counted(config: PretrainStageConfig, pretrain: Artifact) -> CountedMode
 
 
 def _counted(
-    family: CountedFamily, artifact: Artifact, instances: InstancesSummary, context: Context
+    family: CountedFamily, artifact: Artifact, tokens: TokensSummary, context: Context
 ) -> Any:
     """The table of the whole training split."""
     import ray.data
@@ -131,18 +128,17 @@ def _counted(
     from rungwise.cluster.session import quiet_ray_data
 
     quiet_ray_data()
-    special, files = instances.special, instances.files_of("train")
+    special, files = tokens.special, tokens.files_of("train")
 
     def count(batch: pa.Table) -> pa.Table:
         parts: list[list[Any]] = [[] for _ in range(_PARTS)]
         try:
             for name in batch["file"].to_pylist():
-                shard = shards.read(artifact.folder.local(name))
-                table = family.count(shard.ids, shard.offsets, special)
+                table = family.count(*_closed_sentences(artifact, name, special), special)
                 for part, piece in zip(parts, family.split(table, _PARTS), strict=True):
                     part.append(piece)
         except UserError as error:
-            return _rows([0], [b""], failure_text(error))
+            return _rows([0], [b""], to_text(error))
         return _rows(range(_PARTS), [pickle.dumps(family.merge(pieces)) for pieces in parts])
 
     def merge(group: pa.Table) -> pa.Table:
@@ -158,7 +154,7 @@ def _counted(
     merged = []
     for row in counted.groupby("part").map_groups(merge, batch_format="pyarrow").iter_rows():
         if row["error"] is not None:
-            raise_failure(row["error"])
+            raise from_text(row["error"])
         merged.append(pickle.loads(row["table"]))
         context.report.progress(len(merged), _PARTS)
     return family.merge(merged)
@@ -174,9 +170,19 @@ def _rows(parts: Sequence[int], tables: list[bytes], error: str | None = None) -
     )
 
 
-def _sentences(artifact: Artifact, files: Sequence[ShardFile]) -> Iterator[list[int]]:
-    for row in files:
-        shard = shards.read(artifact.folder.local(row.file))
-        ids, offsets = shard.ids.tolist(), shard.offsets.tolist()
-        for begin, end in itertools.pairwise(offsets):
-            yield ids[begin:end]
+def _closed_sentences(
+    artifact: Artifact, file: str, special: SpecialIds
+) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
+    """The ids of a file's sentences, each closed by the end symbol, and where each begins."""
+    end_id, _ = special.require("end", "cls")
+    text = TokensFile(artifact.folder.local(file)).text()
+    ids = np.insert(text.ids, text.starts[1:], np.array(end_id, dtype=text.ids.dtype))
+    return ids, text.starts + np.arange(len(text.starts))
+
+
+def _sentences(artifact: Artifact, tokens: TokensSummary) -> Iterator[list[int]]:
+    for row in tokens.files_of("validation"):
+        ids, offsets = _closed_sentences(artifact, row.file, tokens.special)
+        flat = ids.tolist()
+        for begin, end in itertools.pairwise(offsets.tolist()):
+            yield flat[begin:end]

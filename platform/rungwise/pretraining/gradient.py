@@ -29,12 +29,14 @@ from rungwise.core.storage import Folder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient, check_rows
 from rungwise.pretraining.initial import INITIAL, began_with, check_initial, load_initial
+from rungwise.pretraining.sources_read import sources_read
 from rungwise.pretraining.summary import Attempt, GradientRun, PretrainSummary, ReadLength
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import (
     epochs_read,
     length_of,
+    order_of,
     phases_of,
     read_in_turn,
     rows_per_epoch,
@@ -101,6 +103,7 @@ def pretrain_by_gradient(
                 ReadLength(from_step=first_step, sequence_length=length_of(artifact))
                 for first_step, artifact in read
             ),
+            sources=sources_read(config.model, settings, read, progress.step, progress.tokens),
             flops_per_token=progress.flops / max(1, progress.tokens),
             flops_rule=COUNTING_RULE,
             throughput=totals(progress, costs),
@@ -141,6 +144,7 @@ def check_fit(
                 f"pretrain.global_batch_size is {settings.global_batch_size}, but there are "
                 f"{count} {longer}training instances; lower it, or add text"
             )
+        order_of(config.model, settings, summary)  # whose mixture must fit the sources
         held_out = min(settings.validation_instances, summary.instances.validation)
         if compute.parallel != "ddp" and held_out < compute.num_workers:
             raise UserError(

@@ -51,14 +51,18 @@ def check_initial(
             f"pretrain.objective is {objective.name}, but {_named(initial)} were trained on "
             f"{before.objective.name}; set pretrain.objective={' or '.join(fitting)}"
         )
-    trained_on = find_input(initial, "instances").record["inputs"]["tokenizer"]["fingerprint"]
-    tokenizer = instances.record["inputs"]["tokenizer"]["fingerprint"]
+    trained_on = _tokenizer_of(find_input(initial, "instances"))
+    tokenizer = _tokenizer_of(instances)
     if tokenizer != trained_on:
         raise ConfigError(
             f"the instances are of the tokenizer {tokenizer}, but {_named(initial)} were "
             f"trained with the tokenizer {trained_on}, so their ids mean other tokens; build the "
             "instances with that one (block tokenizer)"
         )
+
+
+def _tokenizer_of(instances: Artifact) -> str:
+    return find_input(instances, "tokens").record["inputs"]["tokenizer"]["fingerprint"]
 
 
 def load_initial(model: nn.Module, initial: Artifact) -> dict[str, Tensor]:

@@ -35,6 +35,15 @@ class ReadLength(Part):
     sequence_length: int
 
 
+class SourceRead(Part):
+    """How much was read of one source, and how often that is."""
+
+    source: str
+    instances: int
+    tokens: int
+    epochs: float
+
+
 class GradientRun(Part):
     """Facts that only a fit by gradient has.
 
@@ -56,6 +65,7 @@ class GradientRun(Part):
     bfloat16: bool
     parallel: str
     lengths: tuple[ReadLength, ...]
+    sources: tuple[SourceRead, ...]
     flops_per_token: float
     flops_rule: str
     throughput: dict[str, int | float]

@@ -18,9 +18,7 @@ from rungwise.evaluation.fill_in import Filled
 from rungwise.evaluation.generation import Continued
 from rungwise.evaluation.spelling import token_text
 from rungwise.evaluation.surprise import Passage, Reach
-from rungwise.instances.masked_reader import MaskedReader
-from rungwise.instances.reader import InstanceReader
-from rungwise.instances.summary import InstancesSummary
+from rungwise.instances.reader import InstanceReader, MaskedReader
 from rungwise.models.capabilities import BlankLogits, NextTokenLogits, TargetLogits
 from rungwise.pretraining.config import PretrainConfig
 from rungwise.pretraining.pretrained import config_of, load_model
@@ -51,24 +49,24 @@ class Examples:
 
 def gather(
     pretrain: Artifact,
-    instances: Artifact,
+    instances: Artifact | None,
     tokenizer: Tokenizer,
     blanks: int,
     prompts: int,
     seed: int,
 ) -> Examples:
     """Examples of a pretrained model; `seed` draws them, in numbers that are asked for."""
-    if InstancesSummary.of(instances).sequence_length is None:
-        return Examples()  # no rows to show anything on
+    if instances is None:
+        return Examples()  # fitted on the tokens: no rows to show anything on
     config = config_of(pretrain)
     model = load_model(pretrain, instances)
     validated, mask_seed = _validation(config.pretrain)
     shown, passage, reach, continued = None, None, [], []
     if config.objective.masks:
-        reader = held_out.first_held_out(instances, held_out.MOST_INSTANCES)
+        reader = MaskedReader(instances, "validation")
         shown = specimen(reader, tokenizer, mask_seed)
     else:
-        reader = held_out.first_blocks(instances, held_out.MOST_INSTANCES)
+        reader = InstanceReader(instances, "validation")
         if isinstance(model, TargetLogits):
             passage = surprise.passage(model, reader, tokenizer, seed)
         if isinstance(model, TargetLogits) and isinstance(model, NextTokenLogits):

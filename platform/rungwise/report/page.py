@@ -34,7 +34,7 @@ from rungwise.evaluation import generation as continuations
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.evaluation.table import TableSummary
 from rungwise.instances.kinds import config_of
-from rungwise.instances.masked import MaskedConfig
+from rungwise.instances.masked_batch import MaskedConfig
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.objectives import Objective
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
@@ -91,7 +91,7 @@ def write_report(
     objective = pretrain.model.objective(pretrain.objective)
     shown = examples.gather(
         inputs["pretrain"],
-        inputs["instances"],
+        inputs.get("instances"),
         load_tokenizer(inputs["tokenizer"].folder),
         config.fill_in_examples,
         config.continuations,
@@ -203,13 +203,14 @@ def render(
         "data_uri": _data_uri,
     }
     pretrain = PretrainSummary.of(inputs["pretrain"])
-    run, read = pretrain.gradient, config_of(inputs["instances"])
+    run, instances = pretrain.gradient, inputs.get("instances")
+    read = config_of(instances) if instances else None
     last = list(inputs.values())[-1]
     return environment.get_template("page.html.j2").render(
         title=config.title or last.label,
         pretrain=pretrain,
         run=run,
-        instances=InstancesSummary.of(inputs["instances"]),
+        instances=InstancesSummary.of(instances) if instances else None,
         corpus=CorpusSummary.of(inputs["corpus"]),
         pieces=TokenizerSummary.of(inputs["tokenizer"]).kind == "wordpiece",
         objective=objective,

@@ -14,9 +14,9 @@ from tokenizers import Tokenizer
 
 from rungwise.evaluation.held_out import originals, rows
 from rungwise.evaluation.spelling import token_text
-from rungwise.instances.masked import MaskedBatch, MaskedConfig
-from rungwise.instances.masked_pairs import MaskedPairsConfig
-from rungwise.instances.masked_reader import MaskedReader
+from rungwise.instances.masked_batch import MaskedBatch, MaskedConfig
+from rungwise.instances.pairs import MaskedPairsConfig
+from rungwise.instances.reader import MaskedReader
 from rungwise.instances.sentence_order import SentenceOrderConfig
 
 Kind = Literal["special", "plain", "masked", "random", "kept"]

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.instances.segmenters import HAN
 from rungwise.tasks.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.scores import score
+from rungwise.tokens.segmenters import HAN
 
 Predictions = list[dict[str, Any]]
 _SENTENCE = re.compile(r".*?(?:[.!?](?=\s)|[。！？]|$)", re.DOTALL)  # noqa: RUF001

@@ -18,10 +18,10 @@ from rungwise.core.errors import DataError
 from rungwise.core.randomness import uniform
 from rungwise.corpus.document import Document, read_documents
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.instances.shards import document_hash
 from rungwise.tasks.config import ParagraphTaskConfig
 from rungwise.tasks.examples import SPLITS, TaskInfo, Text
 from rungwise.tasks.files import Task
+from rungwise.tokens.text import document_hash
 
 _VALIDATION_DOCUMENTS = 0.4  # of the training documents
 _NEUTRAL = "library"

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.randomness import uniform
-from rungwise.instances.shards import document_hash
 from rungwise.tasks.examples import ChoiceExample, Example, Question, Tagged, Text
+from rungwise.tokens.text import document_hash
 
 _BETWEEN = "\x1f"
 

@@ -19,8 +19,8 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 
-from rungwise.instances.segmenters import HAN
 from rungwise.tasks.examples import Question
+from rungwise.tokens.segmenters import HAN
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
-from rungwise.instances.segmenters import HAN
 from rungwise.tasks.examples import Tagged, TaskInfo
 from rungwise.tasks.items import Frame, Item
 from rungwise.tasks.pieces import ids_of
 from rungwise.tokenizer import special_ids
+from rungwise.tokens.segmenters import HAN
 
 _BEGINS_HAN = re.compile(f"[{HAN}]")
 

@@ -4,7 +4,8 @@ from a file; write `tokenizer.json` and measure it on the held-out documents.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -69,8 +70,7 @@ def train_tokenizer(
         counts, characters = _count(config, corpus)
         tokenizer = from_counts(config, counts)
     else:
-        files = CorpusSummary.of(corpus).files_of("train")
-        sample = _Sample(corpus.folder, files, _limit(config))
+        sample = _Sample(corpus.folder, _quotas(corpus, "train", _limit(config)))
         tokenizer = train(config, sample)
         characters = sample.characters
         _check_size(config, tokenizer, characters)
@@ -91,7 +91,7 @@ def train_tokenizer(
 
 
 TOKENIZER = StageType(
-    "tokenizer", 3, train_tokenizer, TokenizerSummary, identity=identity, outside=outside
+    "tokenizer", 4, train_tokenizer, TokenizerSummary, identity=identity, outside=outside
 )
 
 
@@ -115,8 +115,7 @@ def _check_size(config: TrainedConfig, tokenizer: Tokenizer, characters: int) ->
 def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:
     encoder = encoder_of(tokenizer)
     unknown_id = special_ids(tokenizer).unk
-    files = CorpusSummary.of(corpus).files_of("validation")
-    held_out = _Sample(corpus.folder, files, _EVALUATED_CHARACTERS)
+    held_out = _Sample(corpus.folder, _quotas(corpus, "validation", _EVALUATED_CHARACTERS))
     tokens = unknown = words = 0
     iterator = iter(held_out)
     while batch := list(islice(iterator, _BATCH_SENTENCES)):
@@ -139,8 +138,7 @@ def _limit(config: TrainedConfig) -> int:
 def _count(config: CountedConfig, corpus: Artifact) -> tuple[dict[str, int], int]:
     """Words, or characters, of the sample with their counts; and the characters of the sample.
 
-    A task a file, which takes as many characters as the files before it have left; the counts are
-    summed on the cluster, and only words frequent enough come here.
+    A task a file; the counts are summed on the cluster, and only words frequent enough come here.
     """
     import ray.data
     from ray.data.context import ShuffleStrategy
@@ -148,17 +146,13 @@ def _count(config: CountedConfig, corpus: Artifact) -> tuple[dict[str, int], int
     from rungwise.cluster.session import quiet_ray_data
 
     quiet_ray_data()
-    left = _limit(config)
-    tasks: list[dict[str, Any]] = []
-    for row in CorpusSummary.of(corpus).files:
-        if row.split == "train" and left > 0:
-            tasks.append({"file": row.file, "limit": left})
-            left -= row.characters
+    quotas = _quotas(corpus, "train", _limit(config))
+    tasks = [{"file": file, "quota": quota} for file, quota in quotas.items()]
     folder = corpus.folder
 
     def count(batch: pa.Table) -> pa.Table:
         [task] = batch.to_pylist()
-        sample = _Sample(folder, [task["file"]], task["limit"])
+        sample = _Sample(folder, {task["file"]: task["quota"]})
         counts = count_words(untrained_counted(config), sample)
         # No word is empty, so that name is free for the characters gone through.
         counts[""] = sample.characters
@@ -183,24 +177,34 @@ def _count(config: CountedConfig, corpus: Artifact) -> tuple[dict[str, int], int
     return counts, counts.pop("", 0)
 
 
+def _quotas(corpus: Artifact, split: str, limit: int) -> dict[str, int]:
+    """The characters to take of each file, in all about `limit`: every file gives its share, as
+    documents stand in the order of their sources."""
+    rows = [row for row in CorpusSummary.of(corpus).files if row.split == split]
+    share = min(1.0, limit / max(1, sum(row.characters for row in rows)))
+    return {row.file: math.ceil(share * row.characters) for row in rows}
+
+
 class _Sample:
-    """Sentences of files until `limit` characters have passed; says how many did.
+    """Sentences from the beginning of each file until its quota of characters has passed; says how
+    many did."""
 
-    They come file after file: each file is a fair sample, so the first are as good as any.
-    """
-
-    def __init__(self, folder: Folder, files: list[str], limit: int) -> None:
+    def __init__(self, folder: Folder, quotas: Mapping[str, int]) -> None:
         self._folder = folder
-        self._files = files
-        self._limit = limit
+        self._quotas = quotas
         self.characters = 0
 
     def __iter__(self) -> Iterator[str]:
         self.characters = 0
-        for file in self._files:
-            for document in read_documents(self._folder, file):
-                for sentence in document.sentences:
-                    if self.characters >= self._limit:
-                        return
-                    self.characters += len(sentence)
-                    yield sentence
+        for file, quota in self._quotas.items():
+            taken = 0
+            for sentence in self._sentences(file):
+                if taken >= quota:
+                    break
+                taken += len(sentence)
+                self.characters += len(sentence)
+                yield sentence
+
+    def _sentences(self, file: str) -> Iterator[str]:
+        for document in read_documents(self._folder, file):
+            yield from document.sentences

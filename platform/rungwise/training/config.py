@@ -83,6 +83,18 @@ class GradientConfig(Fitting):
                 default.lanes,
                 "it has as many lanes as pretrain.global_batch_size",
             ),
+            (
+                "pretrain.order.weights",
+                self.order.weights,
+                default.weights,
+                "its lanes are the text as it stands",
+            ),
+            (
+                "pretrain.order.epochs",
+                self.order.epochs,
+                default.epochs,
+                "its lanes are the text as it stands",
+            ),
             ("compute.parallel", compute.parallel, "ddp", f"{no_blocks} share out"),
             ("compute.compile", compute.compile, False, "torch.compile leaves it out"),
             (

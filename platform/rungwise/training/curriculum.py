@@ -12,12 +12,15 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig
 from rungwise.instances.kinds import AnyInstancesConfig, config_of
 from rungwise.instances.lanes import LaneOrder, lanes_of
-from rungwise.instances.masked import MaskedConfig
-from rungwise.instances.order import ReadOrder
+from rungwise.instances.masked_batch import MaskedConfig
+from rungwise.instances.mixture import MixedOrder, quotas_of
+from rungwise.instances.order import Order, ReadOrder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.family import Family
 from rungwise.models.objectives import Batch
@@ -75,13 +78,21 @@ def epochs_read(
     global_batch_size: int,
 ) -> float:
     """How often the first `steps` steps read the instances, each phase its own."""
-    ends = [*(first for first, _ in turns[1:]), steps]
     return sum(
-        max(0, min(end, steps) - first)
+        count
         * global_batch_size
         / rows_per_epoch(model, InstancesSummary.of(artifact).instances.train, global_batch_size)
-        for (first, artifact), end in zip(turns, ends, strict=True)
+        for count, artifact in steps_read(turns, steps)
     )
+
+
+def steps_read(turns: Sequence[tuple[int, Artifact]], steps: int) -> list[tuple[int, Artifact]]:
+    """How many of the first `steps` steps read each phase's instances."""
+    ends = [*(first for first, _ in turns[1:]), steps]
+    return [
+        (max(0, min(end, steps) - first), artifact)
+        for (first, artifact), end in zip(turns, ends, strict=True)
+    ]
 
 
 def rows_per_epoch(model: Family, instances: int, global_batch_size: int) -> int:
@@ -128,13 +139,9 @@ def _phase(
         for split in ("train", "validation")
     )
     objective = model.objective(settings.objective)
-    rows, lanes = train_source.reader.rows_per_shard, None
-    order: ReadOrder | LaneOrder
+    order, lanes = order_of(model, settings, summary), None
     if model.carries_state:
-        order = LaneOrder(rows, settings.seed, settings.global_batch_size)
         lanes = lanes_of(settings.global_batch_size, group.rank, group.world_size)
-    else:
-        order = ReadOrder(rows, settings.seed, settings.order)
 
     def step(number: int) -> StepBatch:
         return step_batch(
@@ -172,6 +179,21 @@ def _phase(
         ),
         lanes,
     )
+
+
+def order_of(model: Family, settings: GradientConfig, instances: InstancesSummary) -> Order:
+    """The order in which a run reads these instances.
+
+    Raises UserError if a mixture does not fit the sources.
+    """
+    files, seed = instances.files_of("train"), settings.seed
+    rows = np.array([row.instances for row in files], dtype=np.int64)
+    if model.carries_state:
+        return LaneOrder(rows, seed, settings.global_batch_size)
+    if quotas := quotas_of(settings.order, instances.instances_by_source("train")):
+        sources = [row.source for row in files]
+        return MixedOrder(rows, sources, quotas, seed, settings.order)
+    return ReadOrder(rows, seed, settings.order)
 
 
 def masked_a_row(config: AnyInstancesConfig) -> float:

@@ -28,11 +28,10 @@ from rungwise.core.randomness import bits
 from rungwise.instances import causal
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.kinds import config_of
-from rungwise.instances.lanes import LaneOrder, held_out_lanes
-from rungwise.instances.masked import MaskedBatch
-from rungwise.instances.masked_reader import MaskedReader
-from rungwise.instances.order import ReadOrder
-from rungwise.instances.reader import InstanceReader
+from rungwise.instances.lanes import held_out_lanes
+from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.order import Order, evenly
+from rungwise.instances.reader import InstanceReader, MaskedReader
 from rungwise.models.objectives import Batch, CausalBatch, PretrainingBatch
 
 _AHEAD = 2
@@ -94,7 +93,7 @@ def open_source(
 
 def step_batch(
     source: Source,
-    order: ReadOrder | LaneOrder,
+    order: Order,
     step: int,
     global_batch_size: int,
     rank: int,
@@ -121,12 +120,12 @@ def step_batch(
 def held_out_batches(
     source: Source, count: int, rank: int, world_size: int, micro_batch_size: int, seed: int
 ) -> list[Batch]:
-    """This worker's part of the first `count` held-out instances, masked as for epoch 0."""
-    count = min(count, len(source.reader))
-    mine = np.arange(count * rank // world_size, count * (rank + 1) // world_size)
+    """This worker's part of `count` held-out instances, evenly spread, masked as for epoch 0."""
+    chosen = evenly(len(source.reader), count)
+    mine = chosen[len(chosen) * rank // world_size : len(chosen) * (rank + 1) // world_size]
     if not len(mine):
         return []
-    bins = bins_of(count, world_size, micro_batch_size)
+    bins = bins_of(len(chosen), world_size, micro_batch_size)
     return source.read(mine, np.zeros_like(mine), seed, bins)[0]
 
 
@@ -139,7 +138,7 @@ def held_out_in_lanes(
     micro_batch_size: int,
     seed: int,
 ) -> list[Batch]:
-    """The same instances as of `held_out_batches`, as contiguous text in so many lanes; those of
+    """As many instances as of `held_out_batches`, as contiguous text in so many lanes; those of
     this worker, step after step."""
     batches: list[Batch] = []
     rows, count = source.reader.rows_per_shard, min(count, len(source.reader))

@@ -28,7 +28,8 @@ from tokenizers import Tokenizer
 
 from rungwise.core.config import Config
 from rungwise.core.errors import DataError
-from rungwise.instances.segmenters import (
+from rungwise.tokenizer.rust import Encoded, RustEncoder, TextEncoder, id_type, word_starts
+from rungwise.tokens.segmenters import (
     HAN,
     Segmenter,
     entries_at,
@@ -36,7 +37,6 @@ from rungwise.instances.segmenters import (
     list_digest,
     word_list_words,
 )
-from rungwise.tokenizer.rust import Encoded, RustEncoder, TextEncoder, id_type, word_starts
 
 _LISTS = ("word_list", "phrases")
 

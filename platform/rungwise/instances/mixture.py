@@ -1,0 +1,207 @@
+"""Mixtures: the order of reading when sources have shares of their own.
+
+Each source is read in its own order (order.py), pass after pass, and its passes are its epochs. A
+tree decides whose turn it is:
+
+    quota   instances of each source in one epoch of the mixture
+    tree    the two smallest quotas are joined, then the next two (Huffman), until one node is left
+    node    of its first p draws, round(p * share) go to the left, the others to the right
+
+Position p of a run is thus draw k of a source, in closed form: nothing is stored and nothing is
+drawn, so a run is resumed anywhere. A node adds an error of half a draw at most, and hands on its
+parent's in proportion. In a Huffman tree a grandparent's quota is at least the sum of those of its
+child and grandchild, so the errors sum to less than half the sum of the reciprocal Fibonacci
+numbers, 3.36 / 2: at every position each source is within 1.7 draws of its share (within half a
+draw if there are two), so a batch is within 3.4. At the end of every epoch the draws are the quotas
+exactly.
+
+With `lanes` a rank reads the same lanes of every source, but for a few at either end.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rungwise.core.errors import UserError
+from rungwise.core.randomness import bits
+from rungwise.instances.order import Located, OrderConfig, ReadOrder, shards_read
+
+_SOURCE = 0x50CE  # keeps the seeds of the sources apart from other random numbers
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio
+_SHARE_BITS = 62
+_HALF = 31
+_LOW = (1 << _HALF) - 1
+
+
+@dataclass(frozen=True)
+class _Node:
+    """Two parts of a mixture, sources by number or nodes, and the left one's share."""
+
+    left: _Node | int
+    right: _Node | int
+    share: int  # of 2^62, rounded up so that whole epochs are exact
+
+
+class MixedOrder:
+    """The order of one run over a mixture: a function of seed, rows of each shard, and quotas."""
+
+    def __init__(
+        self,
+        rows_per_shard: NDArray[np.int64],
+        sources: Sequence[str],
+        quotas: Mapping[str, int],
+        seed: int,
+        config: OrderConfig,
+    ) -> None:
+        """`rows_per_shard` and `sources` are in manifest order; a source without quota is unread.
+
+        `quotas` are of `quotas_of`.
+        """
+        rows, names = np.asarray(rows_per_shard, dtype=np.int64), sorted(quotas)
+        self._begins = np.cumsum(rows) - rows
+        self._shards = [np.flatnonzero(np.array(sources) == name) for name in names]
+        self._orders = [
+            ReadOrder(rows[shards], int(bits(seed, _SOURCE, number)), config)
+            for number, shards in enumerate(self._shards)
+        ]
+        self._tree = _tree([quotas[name] for name in names])
+        self._lanes = config.lanes
+
+    def locate(self, positions: NDArray[np.int64]) -> Located:
+        """The instances at these positions of the run; epochs are those of their source."""
+        source, draw = self._draws(positions)
+        shards, rows, epochs = np.empty_like(draw), np.empty_like(draw), np.empty_like(draw)
+        for number, order in enumerate(self._orders):
+            here = source == number
+            located = order.locate(draw[here])
+            shards[here] = self._shards[number][located.shards]
+            rows[here], epochs[here] = located.rows, located.epochs
+        return Located(self._begins[shards] + rows, shards, rows, epochs)
+
+    def positions_of(
+        self, step: int, global_batch_size: int, rank: int, world_size: int
+    ) -> NDArray[np.int64]:
+        """The positions that one rank reads at one step, lane by lane, those of a lane in order."""
+        size = global_batch_size
+        positions = np.arange(step * size, (step + 1) * size, dtype=np.int64)
+        if self._lanes > 1:
+            source, draw = self._draws(positions)
+            lane = np.empty_like(draw)
+            for number, order in enumerate(self._orders):
+                here = source == number
+                lane[here] = order.lane_of(draw[here])
+            # A step begins anywhere in the round of a source's lanes. By multiples of the golden
+            # ratio any lanes in a row are spread evenly, so a rank keeps its lanes but for a few.
+            positions = positions[np.argsort(lane.astype(np.uint64) * _GOLDEN, kind="stable")]
+        return positions[rank * size // world_size : (rank + 1) * size // world_size]
+
+    def upcoming_shards(
+        self, step: int, steps_ahead: int, global_batch_size: int, rank: int, world_size: int
+    ) -> NDArray[np.int64]:
+        """The shards that a rank reads in the steps [step, step + ahead), in order of first use."""
+        return shards_read(self, step, steps_ahead, global_batch_size, rank, world_size)
+
+    def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many of the first `position` positions are in each group of shards.
+
+        `groups` numbers the group of each shard; a source is one group.
+        """
+        counts = np.zeros(int(groups.max()) + 1, dtype=np.int64)
+        pending: list[tuple[_Node | int, int]] = [(self._tree, position)]
+        while pending:
+            node, draws = pending.pop()
+            if isinstance(node, int):
+                counts[groups[self._shards[node][0]]] = draws
+            else:
+                left = int(_rounded(np.array(draws), node.share))
+                pending += [(node.left, left), (node.right, draws - left)]
+        return counts
+
+    def _draws(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The source of each position, and which of the source's draws it is."""
+        draw = np.array(positions, dtype=np.int64)
+        source = np.empty_like(draw)
+        pending: list[tuple[_Node | int, NDArray[np.int64]]] = [
+            (self._tree, np.arange(draw.size).reshape(draw.shape))
+        ]
+        while pending:
+            node, here = pending.pop()
+            if isinstance(node, int):
+                source.flat[here] = node
+                continue
+            nth = draw.flat[here]
+            left = _rounded(nth, node.share)
+            goes_left = _rounded(nth + 1, node.share) > left
+            draw.flat[here] = np.where(goes_left, left, nth - left)
+            pending += [(node.left, here[goes_left]), (node.right, here[~goes_left])]
+        return source, draw
+
+
+def quotas_of(order: OrderConfig, instances: Mapping[str, int]) -> dict[str, int]:
+    """The instances of each source that one epoch reads; empty if the recipe asks for no mixture.
+
+    `instances` counts the training instances of each source. Weights share out as many positions as
+    there are instances; epochs ask for each source so many times. Fractions are rounded by largest
+    remainder, so a quota is the exact number rounded up or down. Raises UserError for an unknown
+    source, one without a weight, and a share that rounds to nothing.
+    """
+    asked = order.weights or order.epochs
+    if not asked:
+        return {}
+    key = f"pretrain.order.{'weights' if order.weights else 'epochs'}"
+    counts = {name: count for name, count in sorted(instances.items()) if count}
+    if unknown := sorted(asked.keys() - counts.keys()):
+        raise UserError(
+            f"{key} names {', '.join(unknown)}, but the training instances are of "
+            f"{', '.join(counts)}; use these names, which are those of corpus.sources"
+        )
+    if not any(asked.get(name, 0.0 if order.weights else 1.0) for name in counts):
+        raise UserError(f"{key} leaves out every source; give one more than 0")
+    if order.weights:
+        if missing := sorted(counts.keys() - asked.keys()):
+            raise UserError(
+                f"{key} has no {', '.join(missing)}; give each source a weight, 0 to leave it out"
+            )
+        weights = {name: Fraction(str(asked[name])) for name in counts}
+        scale = sum(counts.values()) / sum(weights.values())
+        exact = {name: weight * scale for name, weight in weights.items()}
+    else:
+        exact = {name: Fraction(str(asked.get(name, 1.0))) * n for name, n in counts.items()}
+    quotas = {name: int(number) for name, number in exact.items()}
+    left_over = round(sum(exact.values())) - sum(quotas.values())
+    for name in sorted(exact, key=lambda name: quotas[name] - exact[name])[:left_over]:
+        quotas[name] += 1
+    for name, number in exact.items():
+        if number and not quotas[name]:
+            raise UserError(
+                f"{key}.{name} is {asked[name]}, less than one instance an epoch; raise it, or set "
+                "it to 0"
+            )
+    return {name: quota for name, quota in quotas.items() if quota}
+
+
+def _tree(quotas: Sequence[int]) -> _Node | int:
+    heap: list[tuple[int, int, _Node | int]] = [
+        (quota, number, number) for number, quota in enumerate(quotas)
+    ]
+    heapq.heapify(heap)
+    while len(heap) > 1:
+        (small, _, right), (large, tie, left) = heapq.heappop(heap), heapq.heappop(heap)
+        total = small + large
+        share = -((-large << _SHARE_BITS) // total)
+        heapq.heappush(heap, (total, len(quotas) + tie, _Node(left, right, share)))
+    return heap[0][2]
+
+
+def _rounded(draws: NDArray[np.int64], share: int) -> NDArray[np.int64]:
+    """`draws * share / 2^62` to the nearest, exactly: the product has 124 bits. `draws` < 2^61."""
+    high, low = draws >> _HALF, draws & _LOW
+    share_high, share_low = share >> _HALF, share & _LOW
+    middle = high * share_low + low * share_high + (low * share_low >> _HALF)
+    return high * share_high + ((middle + (1 << (_HALF - 1))) >> _HALF)

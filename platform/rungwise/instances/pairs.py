@@ -1,0 +1,181 @@
+"""Masked pairs: BERT's instances, `[CLS] A [SEP] B [SEP]`, for MLM and next-sentence prediction.
+
+The procedure is that of Devlin et al. 2019 (arXiv:1810.04805, appendix A.2): sentences of one
+document are gathered up to a target length, which is sometimes short, and split in two. B is what
+follows A or, half of the time, text from another document; then the unused sentences are gathered
+again.
+
+Differences from google-research/bert's program for that procedure:
+
+- A pair ends before the sentence that would overshoot, where that program gathers it and cuts the
+  pair to fit. A random B ends in the same way and is drawn again where its first sentence is too
+  long, so that lengths do not tell the label. A sentence longer than half a row is cut into pieces
+  that act as sentences (plan.py). So no token of the text is lost.
+- A document that ends in a single sentence can only give NotNext, which would make such pairs more
+  than half of all. Here a later pair is made IsNext in return; if too many are owed, the sentence
+  is split in two.
+- B is never from the document of A.
+- The target length is drawn for each pair and not once a document.
+
+Masks are counted in ordinary tokens (masking.py), where that program counts the special ones too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rungwise.core.errors import DataError
+from rungwise.instances import frame, plan
+from rungwise.instances.contract import Facts, must
+from rungwise.instances.masked_batch import MaskedConfig
+from rungwise.instances.masked_contract import check_masked, masked_statistics
+from rungwise.instances.plan import Pieces
+from rungwise.instances.shards import Shard
+from rungwise.instances.text import Built
+from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.text import TokenisedText
+
+_OWED_AT_MOST = 8  # surplus of NotNext pairs at which single sentences are split
+_PAIRS_A_DEBT = 32  # and of so many pairs at most one is owed
+_TIMES_DRAWN = 8  # a B whose first sentence is too long, before that is cut
+
+
+class MaskedPairsConfig(MaskedConfig):
+    """The config of masked pairs."""
+
+    kind: Literal["masked_pairs"] = "masked_pairs"
+    dupe_factor: int = Field(default=1, ge=1)  # passes over the text, each with other pairs
+
+
+def build(
+    text: TokenisedText,
+    config: MaskedPairsConfig,
+    special: SpecialIds,
+    rng: np.random.Generator,
+    planned: int | None = None,
+) -> Built:
+    """Build the pairs of the first `planned` documents, or of all, with a B from any of `text`.
+
+    Raises DataError if there is no second document that B could come from.
+    """
+    documents = len(text.first_sentence) - 1
+    if documents < 2:
+        raise DataError(
+            "a next-sentence pair needs a B from another document, but a shard holds "
+            f"{documents} document; set instances.kind=masked_blocks, add documents, or "
+            "raise corpus.shard_megabytes"
+        )
+    room = config.sequence_length - 3
+    pieces = plan.in_half_rows(text, room, rng, planned)
+    target = plan.targets(pieces, room, config.short_rate, rng)
+    first = np.arange(len(target))
+    last = pieces.gathered(first, pieces.end, target)
+    last = np.minimum(np.maximum(last, first + 2), pieces.end)
+    middle = first + rng.integers(1, np.maximum(last - first, 2))
+    lengths = np.diff(pieces.starts[: len(first) + 1])
+    first, is_next = _chain(last, middle, lengths, rng.random(len(first)) < 0.5)
+
+    lone = last[first] - first == 1
+    begin, cut, end = (pieces.starts[at] for at in (first, middle[first], last[first]))
+    split = lone & is_next
+    cut[split] = rng.integers(begin[split] + 1, end[split])
+    a, b = np.stack([begin, cut], axis=1), np.stack([cut, end], axis=1)
+    counts = plan.tokens_unused(pieces, [a, b[is_next]], allowed=0)
+
+    document = pieces.document[first]
+    other = document.copy()
+    free = room - (cut - begin)
+    wanted = np.maximum(target[first] - (cut - begin), end - cut)
+    elsewhere = np.flatnonzero(~is_next)
+    limit = np.where(lone, free, wanted)[elsewhere]
+    other[elsewhere], at = _other_places(pieces, document[elsewhere], limit, rng)
+    to = pieces.gathered(at, pieces.first[other[elsewhere] + 1], wanted[elsewhere])
+    spans = pieces.span(at, to)
+    too_long = spans[:, 1] - spans[:, 0] > free[elsewhere]
+    spans[:, 1] = np.minimum(spans[:, 1], spans[:, 0] + free[elsewhere])
+    b[elsewhere] = spans
+    columns = {
+        "is_next": is_next.astype(np.uint8),
+        "document_a": text.documents[document],
+        "document_b": text.documents[other],
+    }
+    shard = frame.rows(text, [a, b], special, columns)
+    return Built(shard, counts | {"b_cut": int(too_long.sum())})
+
+
+def check(shard: Shard, facts: Facts, config: MaskedPairsConfig) -> dict[str, Any]:
+    """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
+    same = shard.columns["document_a"] == shard.columns["document_b"]
+    is_next = shard.columns["is_next"].astype(bool)
+    for figure, count in (
+        ("NotNext pairs with B from the document of A", int((same & ~is_next).sum())),
+        ("IsNext pairs with B from another document", int((~same & is_next).sum())),
+    ):
+        must(facts.name, figure, count, "exactly", 0, count == 0)
+    return check_masked(shard, facts, config, segments=2)
+
+
+def statistics(totals: dict[str, Any], config: MaskedPairsConfig) -> dict[str, Any]:
+    """The shares reported for an artifact, from the counts of all its shards."""
+    return {
+        **masked_statistics(totals, config),
+        "is_next_share": totals["is_next"] / totals["instances"],
+        "b_cut_share": totals["b_cut"] / totals["instances"],
+    }
+
+
+def _chain(
+    last: NDArray[np.int64],
+    middle: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    random: NDArray[np.bool_],
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The first piece of each pair, and whether its B follows A.
+
+    Of a pair from piece p on: `middle[p]` is the first piece of B if B follows, and where the next
+    pair begins if it does not; `last[p]` is the end; `random[p]` is its coin.
+    """
+    ends, middles, tokens, coins = (x.tolist() for x in (last, middle, lengths, random))
+    first: list[int] = []
+    is_next: list[bool] = []
+    at = owed = 0
+    while at < len(ends):
+        first.append(at)
+        follows = not coins[at]
+        if ends[at] - at > 1:
+            if owed and not follows:
+                owed -= 1
+                follows = True
+        elif follows and (
+            tokens[at] == 1 or owed < min(_OWED_AT_MOST, 1 + len(first) // _PAIRS_A_DEBT)
+        ):
+            owed += 1
+            follows = False
+        is_next.append(follows)
+        at = ends[at] if follows else middles[at]
+    return np.array(first, dtype=np.int64), np.array(is_next, dtype=bool)
+
+
+def _other_places(
+    pieces: Pieces,
+    document: NDArray[np.int64],
+    limit: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A place for the B of each document: another document, and a piece of it.
+
+    A piece of more than `limit` tokens is drawn again, with its document, but not for ever.
+    """
+    other, at = np.empty_like(document), np.empty_like(document)
+    todo = np.arange(len(document))
+    for _ in range(_TIMES_DRAWN):
+        drawn = rng.integers(0, len(pieces.first) - 2, len(todo))
+        drawn += drawn >= document[todo]
+        other[todo] = drawn
+        at[todo] = rng.integers(pieces.first[drawn], pieces.first[drawn + 1])
+        todo = todo[pieces.starts[at[todo] + 1] - pieces.starts[at[todo]] > limit[todo]]
+    return other, at

@@ -1,0 +1,138 @@
+"""Plan where the instances of a text begin and end, so that none of its tokens is lost.
+
+A sentence that is too long for its kind is cut into pieces, and pieces are what is gathered: an
+instance ends before the piece that would overshoot its target length. The numbers drawn for an
+instance are drawn for every piece at which one could begin, all at once; what is left to do one by
+one is to go from each beginning to the next.
+
+N tokens, P pieces, D documents
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rungwise.instances.contract import must
+from rungwise.tokens.text import TokenisedText
+
+Spans = NDArray[np.int64]  # (rows, 2) begin and end in the ids of a text
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The pieces of a text; the documents from `planned` on only lend a B.
+
+    Piece p is the tokens `starts[p]` to `starts[p + 1]`, and document d the pieces `first[d]` to
+    `first[d + 1]`.
+    """
+
+    starts: NDArray[np.int64]  # (P + 1,)
+    first: NDArray[np.int64]  # (D + 1,)
+    planned: int
+    num_tokens: int  # of the planned documents
+    document: NDArray[np.int64]  # of each planned piece
+    end: NDArray[np.int64]  # of the document of each planned piece, in pieces
+
+    @classmethod
+    def of(cls, starts: NDArray[np.int64], first: NDArray[np.int64], planned: int | None) -> Pieces:
+        planned = len(first) - 1 if planned is None else planned
+        document = np.repeat(np.arange(planned), np.diff(first[: planned + 1]))
+        end = first[1:][document]
+        return cls(starts, first, planned, int(starts[first[planned]]), document, end)
+
+    def gathered(
+        self, begin: NDArray[np.int64], end: NDArray[np.int64], wanted: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The end of the pieces from `begin` on, at most `end`, that hold `wanted` tokens or less.
+
+        It is after the first piece in any case.
+        """
+        last = np.searchsorted(self.starts, self.starts[begin] + wanted, side="right") - 1
+        return np.clip(last, begin + 1, end)
+
+    def span(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> Spans:
+        """The tokens of the pieces `begin` to `end`."""
+        return np.stack([self.starts[begin], self.starts[end]], axis=1)
+
+
+def in_rows(
+    text: TokenisedText, room: int, short_rate: float, rng: np.random.Generator, planned: int | None
+) -> Pieces:
+    """Pieces of at most `room` tokens: a longer sentence fills rows, a share of them in part."""
+    size = np.full(len(text.starts) - 1, room)
+    return _cut(text, room, size, short_rate, rng, planned)
+
+
+def in_half_rows(
+    text: TokenisedText, room: int, rng: np.random.Generator, planned: int | None
+) -> Pieces:
+    """Pieces of at most half of `room`, so that any two neighbours make a pair.
+
+    A sentence longer than `room` is cut smaller, so that pairs are filled and A is not always half.
+    Sizes are random: equal ones would tell which pieces belong to one sentence.
+    """
+    half = room // 2
+    size = np.where(np.diff(text.starts) > room, max(half // 2, 1), half)
+    return _cut(text, half, size, 1.0, rng, planned)
+
+
+def _cut(
+    text: TokenisedText,
+    longest: int,
+    size: NDArray[np.int64],  # of each sentence: the largest of its pieces if it is cut
+    varied: float,  # share of pieces that are smaller, down to half of `size`
+    rng: np.random.Generator,
+    planned: int | None,
+) -> Pieces:
+    lengths = np.diff(text.starts)
+    long = np.flatnonzero(lengths > longest)
+    if not len(long):
+        return Pieces.of(text.starts, text.first_sentence, planned)
+    most = size[long]
+    least = (most + 1) // 2
+    tries = lengths[long] // least
+    owner = np.repeat(np.arange(len(long)), tries)
+    drawn = least[owner] + (rng.random(len(owner)) * (most - least + 1)[owner]).astype(np.int64)
+    drawn = np.where(rng.random(len(owner)) < varied, drawn, most[owner])
+    ends = np.cumsum(drawn)
+    before = np.concatenate([[0], ends])[np.cumsum(tries) - tries]
+    inside = ends - before[owner]
+    cuts = (text.starts[long][owner] + inside)[inside < lengths[long][owner]]
+    starts = np.sort(np.concatenate([text.starts, cuts]))
+    first = np.searchsorted(starts, text.starts[text.first_sentence])
+    return Pieces.of(starts, first, planned)
+
+
+def targets(
+    pieces: Pieces, room: int, short_rate: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """The target length of an instance from each planned piece on: `room`, or short at random."""
+    count = len(pieces.document)
+    short = rng.random(count) < short_rate
+    return np.where(short, rng.integers(2, room + 1, count), room)
+
+
+def chain(after: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The pieces where instances begin, from piece 0 on: `after[p]` follows p."""
+    following, begins, at = after.tolist(), [], 0
+    while at < len(following):
+        begins.append(at)
+        at = following[at]
+    return np.array(begins, dtype=np.int64)
+
+
+def tokens_unused(pieces: Pieces, segments: list[Spans], allowed: int) -> dict[str, int]:
+    """Count the planned text, and its tokens that stand in none of `segments`.
+
+    Raises DataError if these are more than `allowed`, or a token stands in two.
+    """
+    spans = np.concatenate(segments)
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    twice = int(np.maximum(spans[:-1, 1] - spans[1:, 0], 0).sum())
+    must("plan", "text tokens in two instances", twice, "exactly", 0, twice == 0)
+    unused = pieces.num_tokens - int((spans[:, 1] - spans[:, 0]).sum())
+    must("plan", "text tokens in no instance", unused, "at most", allowed, 0 <= unused <= allowed)
+    return {"text_tokens": pieces.num_tokens, "tokens_unused": unused}

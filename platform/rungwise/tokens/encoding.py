@@ -1,0 +1,118 @@
+"""Encode one file of the corpus: documents as token ids, with the bounds of their sentences.
+
+A sentence is encoded by itself, which is what keeps its bounds. In a tokenizer for which a blank is
+text, every sentence but the first of its document is encoded with the blank before it: so the ids
+of a document are those of its text as a whole, and one reading serves models that read sentences
+and models that read on across their ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc  # makes most of its functions at run time: no checker knows them
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from rungwise.core.errors import DataError
+from rungwise.core.storage import Folder
+from rungwise.tokenizer import Encoded, TextEncoder
+from rungwise.tokenizer.memo import int32_of
+from rungwise.tokens import mask_units
+from rungwise.tokens.config import TokensConfig
+from rungwise.tokens.text import TokenisedText, document_hash, joined
+
+_BATCH_BYTES = 8e6
+_MOST_ROWS = 2048
+
+
+def encode_file(
+    corpus: Folder,
+    file: str,
+    text_bytes: int,
+    source: str,
+    tokenizer: Tokenizer,
+    encoder: TextEncoder,
+    config: TokensConfig,
+) -> TokenisedText:
+    """The documents of one corpus file in their order; sentences and documents without a token are
+    left out.
+
+    `text_bytes` is the size of the file's text in the corpus manifest; `encoder` is that of
+    `tokenizer`. Raises DataError if the file is corrupt.
+    """
+    blank = " " if blank_is_text(tokenizer) else ""
+    parts = []
+    for batch in _batches(corpus, file, text_bytes, config.spans):
+        sentences = batch.column("sentences")
+        counts = int32_of(sentences.value_lengths()).astype(np.int64)
+        opens = np.zeros(int(counts.sum()), dtype=np.bool_)
+        opens[(np.cumsum(counts) - counts)[counts > 0]] = True
+        texts, spans = sentences.flatten(), _spans(batch) if config.spans else None
+        if blank:
+            before = pc.if_else(pa.array(opens), "", blank)  # pyright: ignore[reportAttributeAccessIssue]
+            texts = pc.binary_join_element_wise(before, texts, "")  # pyright: ignore[reportAttributeAccessIssue]
+            spans = spans and _moved(spans, ~opens)
+        encoded = mask_units.encode(texts, encoder, tokenizer, config.mask_units, spans)
+        names = [f"{source}\0{name}" for name in batch.column("id").to_pylist()]
+        parts.append(_text(names, counts, encoded))
+    return joined(parts)
+
+
+def blank_is_text(tokenizer: Tokenizer) -> bool:
+    """Whether a blank before a word changes its tokens."""
+    alone, after_blank = (tokenizer.encode(text, add_special_tokens=False) for text in ("a", " a"))
+    return alone.ids != after_blank.ids
+
+
+def _batches(corpus: Folder, file: str, text_bytes: int, spans: bool) -> Iterator[pa.RecordBatch]:
+    columns = ["id", "sentences", *(["spans"] if spans else [])]
+    try:
+        with corpus.open(file) as stream, pq.ParquetFile(stream) as parquet:
+            rows = parquet.metadata.num_rows
+            at_once = int(max(1, min(_MOST_ROWS, rows * _BATCH_BYTES / max(text_bytes, 1))))
+            yield from parquet.iter_batches(at_once, columns=columns, use_threads=False)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"cannot read {corpus.path(file)} as a corpus file: {error}") from error
+
+
+def _spans(batch: pa.RecordBatch) -> pa.ListArray | None:
+    """The spans of each sentence; a document without any may have no list for its sentences."""
+    spans, sentences = batch.column("spans"), batch.column("sentences")
+    held = spans.value_lengths()
+    if held.equals(sentences.value_lengths()):
+        return spans.flatten()
+    if not pc.any(pc.greater(held, 0)).as_py():  # pyright: ignore[reportAttributeAccessIssue]
+        return None
+    rows = [
+        spans_of_document or [[]] * count
+        for spans_of_document, count in zip(
+            spans.to_pylist(), sentences.value_lengths().to_pylist(), strict=True
+        )
+    ]
+    return pa.array([sentence for row in rows for sentence in row], pa.list_(pa.int32()))
+
+
+def _moved(spans: pa.ListArray, moved: NDArray[np.bool_]) -> pa.ListArray:
+    """Spans one character further on where a blank was put before the sentence."""
+    counts = spans.value_lengths().fill_null(0).to_numpy()
+    values = spans.flatten().to_numpy() + np.repeat(moved, counts).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, pa.int32()))
+
+
+def _text(names: list[str], counts: NDArray[np.int64], encoded: Encoded) -> TokenisedText:
+    filled = encoded.lengths > 0
+    first = np.concatenate([[0], np.cumsum(filled)])[np.concatenate([[0], np.cumsum(counts)])]
+    held = np.diff(first) > 0
+    hashes = np.array([document_hash(name) for name in names], dtype=np.uint64)
+    return TokenisedText(
+        ids=encoded.ids,
+        starts=np.concatenate([[0], np.cumsum(encoded.lengths[filled])]),
+        first_sentence=np.concatenate([first[:-1][held], first[-1:]]),
+        documents=hashes[held],
+        unit_starts=encoded.word_starts,
+    )

@@ -1,0 +1,153 @@
+"""Tokens stage: the corpus through the tokenizer once, a file of ids for each file of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rungwise.cluster.build_files import MARKERS, Row, build_files
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
+from rungwise.core.errors import DataError
+from rungwise.core.stage import StageType
+from rungwise.core.storage import Folder
+from rungwise.core.summary import PerSplit
+from rungwise.corpus.summary import CorpusFile, CorpusSummary
+from rungwise.tokenizer import TokenizerSummary, cached_encoder, load
+from rungwise.tokenizer.encoder import Backend
+from rungwise.tokens import text as texts
+from rungwise.tokens.config import TokensConfig, identity, outside
+from rungwise.tokens.encoding import encode_file
+from rungwise.tokens.summary import TokensRow, TokensSummary
+
+_SPLITS = ("train", "validation")
+
+
+@dataclass(frozen=True)
+class FileOrder:
+    """The order for one file of the corpus."""
+
+    read: CorpusFile
+
+    @property
+    def file(self) -> str:
+        return self.read.file.removesuffix(".parquet") + ".arrow"
+
+    @property
+    def text_bytes(self) -> int:
+        return self.read.bytes
+
+
+@dataclass(frozen=True)
+class EncodeTask:
+    """Encodes the files of a corpus; it holds everything that they share."""
+
+    config: TokensConfig
+    corpus: Folder
+    tokenizer: Folder
+    output: Folder
+    vocab_size: int
+    backend: Backend
+
+    def __call__(self, order: FileOrder) -> Row:
+        """Encode one file and return its row of the manifest."""
+        read = order.read
+        encoder = cached_encoder(self.tokenizer, self.backend)
+        text = encode_file(
+            *(self.corpus, read.file, read.bytes, read.source),
+            *(load(self.tokenizer), encoder, self.config),
+        )
+        with self.output.staged(order.file) as path:
+            texts.write(text, path)
+            sha256 = texts.file_digest(path)
+        held_out = text.ids if read.split == "validation" else text.ids[:0]
+        return {
+            "file": order.file,
+            "split": read.split,
+            "source": read.source,
+            "sha256": sha256,
+            "documents": len(text.documents),
+            "sentences": len(text.starts) - 1,
+            "tokens": len(text.ids),
+            "text_bytes": read.bytes,
+            "held_out_counts": _sparse(np.bincount(held_out, minlength=self.vocab_size)),
+        }
+
+
+def encode_corpus(
+    config: TokensConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> TokensSummary:
+    """Encode every file of the corpus.
+
+    Raises DataError if spans are asked for and the corpus has none, or a file is corrupt.
+    """
+    corpus, tokenizer = CorpusSummary.of(inputs["corpus"]), TokenizerSummary.of(inputs["tokenizer"])
+    if config.spans and config.mask_units.phrases is None and not corpus.spans.total:
+        raise DataError(
+            "instances.masking.unit is phrase, but the corpus holds no spans and "
+            "instances.mask_units.phrases names no list; name spans_field in a jsonl or parquet "
+            "source, or give a list, or set instances.masking.unit=whole_word"
+        )
+    task = EncodeTask(
+        config,
+        inputs["corpus"].folder,
+        inputs["tokenizer"].folder,
+        output,
+        tokenizer.vocab_size,
+        context.compute.tokenizer_backend,
+    )
+    orders = [FileOrder(row) for row in corpus.files if row.documents]
+    rows = build_files(orders, task, output, context.report)
+    output.remove(MARKERS)
+    return summary_of(rows, tokenizer)
+
+
+def summary_of(rows: Sequence[Row], tokenizer: TokenizerSummary) -> TokensSummary:
+    """The summary of files whose rows these are."""
+    counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    for row in rows:
+        for token, count in row["held_out_counts"]:
+            counts[token] += count
+    files = tuple(TokensRow(**{key: row[key] for key in TokensRow.model_fields}) for row in rows)
+    totals: dict[str, Any] = {
+        unit: PerSplit(
+            **{s: sum(getattr(row, unit) for row in files if row.split == s) for s in _SPLITS}
+        )
+        for unit in ("documents", "tokens", "text_bytes")
+    }
+    tokens, text_bytes = totals["tokens"].total, totals["text_bytes"].total
+    return TokensSummary(
+        files=files,
+        vocab_size=tokenizer.vocab_size,
+        special=tokenizer.special,
+        **totals,
+        unigram_entropy=entropy(counts),
+        headline=f"{tokens / 1e6:.1f} M tokens  {text_bytes / max(tokens, 1):.2f} bytes a token",
+        sha256={row.file: row.sha256 for row in files},
+    )
+
+
+def _sparse(counts: NDArray[np.int64]) -> list[list[int]]:
+    present = np.flatnonzero(counts)
+    return np.stack([present, counts[present]], axis=1).tolist()
+
+
+def entropy(counts: NDArray[np.int64]) -> float:
+    """Shannon entropy of a histogram, in nats."""
+    share = counts[counts > 0] / counts.sum()
+    return float(-(share * np.log(share)).sum()) + 0.0
+
+
+TOKENS = StageType(
+    "tokens",
+    1,
+    encode_corpus,
+    TokensSummary,
+    identity=identity,
+    outside=outside,
+    resumes=True,
+)

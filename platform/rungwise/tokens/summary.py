@@ -1,0 +1,36 @@
+"""The summary of tokens: a manifest of their files."""
+
+from __future__ import annotations
+
+from rungwise.core.summary import Part, PerSplit, Summary
+from rungwise.tokenizer import SpecialIds
+
+
+class TokensRow(Part):
+    """One file of tokens, those of one file of the corpus. `text_bytes` are in UTF-8."""
+
+    file: str
+    split: str
+    source: str
+    sha256: str
+    documents: int
+    sentences: int
+    tokens: int
+    text_bytes: int
+
+
+class TokensSummary(Summary):
+    """The text as tokens. `unigram_entropy` is of held-out tokens, in nats: what the best guess
+    without context would cost. `text_bytes` count sentences joined by a blank."""
+
+    files: tuple[TokensRow, ...]
+    vocab_size: int
+    special: SpecialIds
+    documents: PerSplit
+    tokens: PerSplit
+    text_bytes: PerSplit
+    unigram_entropy: float
+
+    def files_of(self, split: str) -> list[TokensRow]:
+        """The files of a split."""
+        return [row for row in self.files if row.split == split]

@@ -1,0 +1,134 @@
+"""Tokenised text: the ids of documents with the bounds of sentences, in memory and in a file.
+
+A file of a tokens artifact is one Arrow batch with a row a document: its hash, its sentences as
+lists of ids, and a bit a token where a mask unit begins. It is mapped into memory, so that reading
+a document costs what is touched of it.
+
+N tokens, S sentences, D documents
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rungwise.core.errors import DataError
+
+Ids = NDArray[np.unsignedinteger]
+
+
+@dataclass(frozen=True)
+class TokenisedText:
+    """The ids of some documents. Sentence s, not empty, is `ids[starts[s]:starts[s + 1]]`, and
+    document d, not empty, the sentences `first_sentence[d]` to `first_sentence[d + 1]`."""
+
+    ids: Ids  # (N,)
+    starts: NDArray[np.int64]  # (S + 1,)
+    first_sentence: NDArray[np.int64]  # (D + 1,)
+    documents: NDArray[np.uint64]  # (D,) the hash of each
+    unit_starts: NDArray[np.bool_] | None = None  # (N,) where a mask unit begins
+
+
+def joined(parts: Sequence[TokenisedText]) -> TokenisedText:
+    """Join texts one after another."""
+    if len(parts) == 1:
+        return parts[0]
+    units = [part.unit_starts for part in parts if part.unit_starts is not None]
+    return TokenisedText(
+        np.concatenate([part.ids for part in parts]),
+        _offsets([np.diff(part.starts) for part in parts]),
+        _offsets([np.diff(part.first_sentence) for part in parts]),
+        np.concatenate([part.documents for part in parts]),
+        np.concatenate(units) if units else None,
+    )
+
+
+def _offsets(lengths: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
+
+
+def document_hash(name: str) -> int:
+    """The 64 bits that identify the document of this name."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+def write(text: TokenisedText, path: Path) -> None:
+    """Write the file of a text with units; equal texts give equal bytes."""
+    assert text.unit_starts is not None, "a file holds where units begin"
+    starts, first = (
+        arrow(offsets.astype(np.int32)) for offsets in (text.starts, text.first_sentence)
+    )
+    packed = np.packbits(text.unit_starts, bitorder="little")
+    units = pa.BooleanArray.from_buffers(pa.bool_(), len(text.ids), [None, pa.py_buffer(packed)])
+
+    def nested(tokens: pa.Array) -> pa.Array:
+        return pa.ListArray.from_arrays(first, pa.ListArray.from_arrays(starts, tokens))
+
+    columns = [arrow(text.documents), nested(arrow(text.ids)), nested(units)]
+    batch = pa.record_batch(columns, names=["document", "ids", "unit_starts"])
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def file_digest(path: Path) -> str:
+    """Hexadecimal SHA-256 of a local file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def arrow(values: NDArray[Any]) -> pa.Array:
+    """`values` as Arrow, not copied. `pa.array` would import pandas, a quarter of a second."""
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+class TokensFile:
+    """One file of a tokens artifact, mapped into memory."""
+
+    def __init__(self, path: Path) -> None:
+        """Raise DataError if the file is not whole."""
+        try:
+            batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise DataError(f"{path} is not a whole file of tokens: {error}") from error
+        ids = batch.column("ids")
+        self.documents: NDArray[np.uint64] = batch.column("document").to_numpy()
+        self._first_sentence = ids.offsets.to_numpy()
+        self._starts = ids.values.offsets.to_numpy()
+        self._ids = ids.values.values.to_numpy()
+        units = batch.column("unit_starts").values.values
+        self._unit_bits = np.frombuffer(units.buffers()[1], dtype=np.uint8)
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    @property
+    def num_tokens(self) -> int:
+        """N: the tokens of all documents."""
+        return len(self._ids)
+
+    def text(self, first: int = 0, end: int | None = None, units: bool = False) -> TokenisedText:
+        """The documents `first` to `end`; with `units`, also where mask units begin."""
+        end = len(self) if end is None else end
+        first_sentence = self._first_sentence[first : end + 1].astype(np.int64)
+        starts = self._starts[first_sentence[0] : first_sentence[-1] + 1].astype(np.int64)
+        low, high = int(starts[0]), int(starts[-1])
+        unit_starts = None
+        if units:
+            bits = self._unit_bits[low >> 3 : (high + 7) >> 3]
+            unpacked = np.unpackbits(bits, count=(low & 7) + high - low, bitorder="little")
+            unit_starts = unpacked[low & 7 :].view(np.bool_)
+        return TokenisedText(
+            self._ids[low:high],
+            starts - low,
+            first_sentence - first_sentence[0],
+            self.documents[first:end],
+            unit_starts,
+        )

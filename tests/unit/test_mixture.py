@@ -1,0 +1,296 @@
+"""Mixtures: shares kept at every position, every source read pass after pass, quotas exact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import validate
+from rungwise.core.context import ComputeConfig
+from rungwise.core.errors import ConfigError, UserError
+from rungwise.instances.lanes import LaneOrder
+from rungwise.instances.mixture import MixedOrder, quotas_of
+from rungwise.instances.order import Order, OrderConfig, ReadOrder, evenly
+from rungwise.instances.summary import InstancesSummary
+from rungwise.pretraining.config import by_gradient
+from rungwise.pretraining.gradient import check_fit
+from rungwise.pretraining.sources_read import sources_read
+from tests.training_runs import Killed, KilledAt, config, make_instances, run, weights
+
+CONFIGS = st.builds(OrderConfig, window_instances=st.integers(1, 80), lanes=st.integers(1, 9))
+# Shards of some sources, each (source, rows), and the quota of each source that is read.
+SHARDS = st.lists(
+    st.tuples(st.sampled_from("abcd"), st.integers(0, 30)), min_size=1, max_size=12
+).filter(lambda shards: any(rows for _, rows in shards))
+FIBONACCI_SUM = 3.3599
+
+
+@st.composite
+def mixtures(draw: st.DrawFn) -> tuple[MixedOrder, list[str], list[int], dict[str, int]]:
+    shards = draw(SHARDS)
+    sources, rows = [name for name, _ in shards], [rows for _, rows in shards]
+    there = sorted({name for name, rows in shards if rows})
+    read = draw(st.lists(st.sampled_from(there), min_size=1, unique=True))
+    quotas = {name: draw(st.integers(1, 60)) for name in read}
+    order = MixedOrder(np.array(rows), sources, quotas, draw(st.integers(0, 5)), draw(CONFIGS))
+    return order, sources, rows, quotas
+
+
+@given(mixtures())
+@settings(max_examples=150, deadline=None)
+def test_an_epoch_reads_the_quotas_and_no_row_twice_before_all_once(
+    mixture: tuple[MixedOrder, list[str], list[int], dict[str, int]],
+) -> None:
+    order, sources, rows, quotas = mixture
+    size = sum(quotas.values())
+    located = order.locate(np.arange(3 * size))
+    begins = np.cumsum(rows) - np.array(rows)
+    assert np.array_equal(located.instances, begins[located.shards] + located.rows)
+    names = np.array(sources)[located.shards]
+    for epoch in range(3):
+        read = names[epoch * size : (epoch + 1) * size].tolist()
+        assert {name: read.count(name) for name in set(read)} == quotas
+    for name in quotas:
+        own = names == name
+        held = sum(count for source, count in zip(sources, rows, strict=True) if source == name)
+        # The source's own epochs key the masks: each is a pass over all of its instances.
+        assert located.epochs[own].tolist() == (np.arange(own.sum()) // held).tolist()
+        for begin in range(0, int(own.sum()), held):
+            one_pass = located.instances[own][begin : begin + held]
+            assert len(set(one_pass.tolist())) == len(one_pass)
+
+
+@given(st.lists(st.integers(1, 10**12), min_size=1, max_size=40), st.data())
+@settings(max_examples=150, deadline=None)
+def test_every_source_is_near_its_share_at_every_position(
+    quotas: list[int], data: st.DataObject
+) -> None:
+    sources = [f"{number:02d}" for number in range(len(quotas))]
+    order = MixedOrder(
+        np.full(len(quotas), 10),
+        sources,
+        dict(zip(sources, quotas, strict=True)),
+        0,
+        OrderConfig(),
+    )
+    groups, total = np.arange(len(quotas)), sum(quotas)
+    bound = 0.5 if len(quotas) == 2 else FIBONACCI_SUM / 2
+    position = data.draw(st.integers(0, 3 * total))
+    draws = order.rows_read(position, groups)
+    assert draws.sum() == position
+    for number, quota in enumerate(quotas):
+        assert abs(int(draws[number]) - Fraction(position * quota, total)) <= bound + 1e-3
+    # And the position itself is the draw by which the counts before and after it differ.
+    after = order.rows_read(position + 1, groups)
+    (source,) = np.flatnonzero(after - draws)
+    located = order.locate(np.array([position]))
+    assert located.shards.tolist() == [source]
+    assert located.epochs.tolist() == [draws[source] // 10]
+
+
+@given(mixtures(), st.integers(0, 10**6), st.integers(1, 50))
+@settings(max_examples=100, deadline=None)
+def test_any_position_is_found_without_those_before_it(
+    mixture: tuple[MixedOrder, list[str], list[int], dict[str, int]], first: int, count: int
+) -> None:
+    order = mixture[0]
+    together = order.locate(np.arange(first, first + count))
+    for number in range(0, count, 7):
+        alone = order.locate(np.array([first + number]))
+        for field in ("instances", "shards", "rows", "epochs"):
+            assert getattr(alone, field)[0] == getattr(together, field)[number]
+
+
+@given(mixtures(), st.integers(1, 60), st.integers(1, 7), st.integers(0, 40))
+@settings(max_examples=150, deadline=None)
+def test_workers_share_a_step_and_know_its_shards(
+    mixture: tuple[MixedOrder, list[str], list[int], dict[str, int]],
+    size: int,
+    world: int,
+    step: int,
+) -> None:
+    order = mixture[0]
+    parts = [order.positions_of(step, size, rank, world) for rank in range(world)]
+    assert np.sort(np.concatenate(parts)).tolist() == list(range(step * size, (step + 1) * size))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    for rank, part in enumerate(parts):
+        ahead = order.upcoming_shards(step, 3, size, rank, world).tolist()
+        assert set(order.locate(part).shards.tolist()) <= set(ahead)
+        assert len(set(ahead)) == len(ahead)
+
+
+def test_a_rank_keeps_its_lanes_but_for_a_few() -> None:
+    """64 lanes, each as long as a shard, and 8 ranks: 8 shards each, for shares that divide nothing
+    evenly."""
+    order = MixedOrder(
+        np.full(192, 100),
+        ["a"] * 64 + ["b"] * 64 + ["c"] * 64,
+        {"a": 6173, "b": 2011, "c": 500},
+        0,
+        OrderConfig(window_instances=50, lanes=64),
+    )
+    for rank in range(8):
+        shards = order.upcoming_shards(0, 30, 256, rank, 8)
+        assert all(8 <= count <= 10 for count in np.bincount(shards // 64))
+
+
+def order_of_kind(kind: str, rows: Sequence[int], order: OrderConfig) -> Order:
+    array, sources = np.array(rows), ["a", "b", "c"][: len(rows)] * len(rows)
+    if kind == "lanes":
+        return LaneOrder(array, 1, min(order.lanes, sum(rows)))
+    if kind == "mixed":
+        quotas = {
+            name: quota
+            for name, quota in (("a", 7), ("b", 30), ("c", 2))
+            if sum(array[np.array(sources[: len(rows)]) == name])
+        }
+        return MixedOrder(array, sources[: len(rows)], quotas, 1, order)
+    return ReadOrder(array, 1, order)
+
+
+@pytest.mark.parametrize("kind", ["read", "mixed", "lanes"])
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=9).filter(any), CONFIGS, st.integers(0, 400)
+)
+@settings(max_examples=80, deadline=None)
+def test_rows_read_are_counted_as_if_each_position_were_looked_at(
+    kind: str, rows: list[int], order: OrderConfig, position: int
+) -> None:
+    reading = order_of_kind(kind, rows, order)
+    if isinstance(reading, LaneOrder):
+        position -= position % reading.lanes
+    groups = np.arange(len(rows)) % 3
+    shards = reading.locate(np.arange(position)).shards
+    expected = np.bincount(groups[shards], minlength=int(groups.max()) + 1)
+    assert reading.rows_read(position, groups).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("asked", "quotas"),
+    [
+        # 0.7 and 0.3 of 110 positions; only ratios count, and 0 is never read.
+        ({"weights": {"books": 0.7, "wiki": 0.3}}, {"books": 77, "wiki": 33}),
+        ({"weights": {"books": 7, "wiki": 3}}, {"books": 77, "wiki": 33}),
+        ({"weights": {"books": 1, "wiki": 2}}, {"books": 37, "wiki": 73}),
+        ({"weights": {"books": 0, "wiki": 2}}, {"wiki": 110}),
+        ({"epochs": {"wiki": 2}}, {"books": 100, "wiki": 20}),
+        ({"epochs": {"books": 0.555, "wiki": 0}}, {"books": 56}),
+        ({}, {}),
+    ],
+)
+def test_quotas_by_hand(asked: dict[str, Any], quotas: dict[str, int]) -> None:
+    assert quotas_of(OrderConfig(**asked), {"wiki": 10, "books": 100, "empty": 0}) == quotas
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 10**9), min_size=1),
+    st.data(),
+    st.sampled_from(["weights", "epochs"]),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_quota_is_the_exact_number_rounded_up_or_down(
+    counts: dict[str, int], data: st.DataObject, key: str
+) -> None:
+    amounts = {name: data.draw(st.integers(1, 9)) for name in counts}
+    scaled = {name: amount / 8 for name, amount in amounts.items()}
+    exact: Mapping[str, Fraction] = {
+        name: Fraction(amount, sum(amounts.values())) * sum(counts.values())
+        if key == "weights"
+        else Fraction(amount, 8) * counts[name]
+        for name, amount in amounts.items()
+    }
+    if min(exact.values()) < 1:
+        return
+    quotas = quotas_of(OrderConfig.model_validate({key: scaled}), counts)
+    assert all(abs(quotas[name] - exact[name]) < 1 for name in counts)
+    assert sum(quotas.values()) == round(sum(exact.values()))
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"weights": {"books": 1, "web": 1}}, "weights names web, but .* are of books, wiki; use"),
+        ({"epochs": {"web": 1}}, "epochs names web"),
+        ({"weights": {"books": 1}}, "weights has no wiki; give each source a weight"),
+        ({"weights": {"books": 0, "wiki": 0}}, "leaves out every source"),
+        ({"epochs": {"books": 0, "wiki": 0}}, "leaves out every source"),
+        ({"epochs": {"wiki": 1e-6}}, r"epochs\.wiki is 1e-06, less than one instance"),
+    ],
+)
+def test_what_no_mixture_can_be_is_refused(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        quotas_of(OrderConfig(**asked), {"wiki": 10, "books": 100})
+
+
+def test_one_of_weights_and_epochs_is_set() -> None:
+    with pytest.raises(ConfigError, match=r"order\.weights and order\.epochs each say"):
+        validate(OrderConfig, {"weights": {"a": 1}, "epochs": {"a": 1}})
+    with pytest.raises(ConfigError, match=r"weights\.a"):
+        validate(OrderConfig, {"weights": {"a": -1}})
+
+
+@given(st.integers(0, 10**6), st.integers(1, 600))
+def test_an_even_sample_has_equal_gaps(total: int, count: int) -> None:
+    rows = evenly(total, count)
+    assert len(rows) == min(total, count)
+    gaps = np.diff(rows)
+    assert len(gaps) == 0 or (gaps.min() >= 1 and gaps.max() - gaps.min() <= 1)
+    assert total == 0 or (rows[0] == 0 and total - rows[-1] <= total // len(rows) + 1)
+
+
+# A run that reads one.
+
+MIXED: dict[str, Any] = {"pretrain.order.epochs": {"books": 2, "wiki": 0.5}}
+
+
+@pytest.fixture(scope="module")
+def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return make_instances(
+        tmp_path_factory.mktemp("instances"), documents=(10, 30), sources=("books", "wiki")
+    )
+
+
+def test_a_killed_run_over_a_mixture_ends_with_the_same_bits(
+    instances: Artifact, tmp_path: Path
+) -> None:
+    whole = run(config(**MIXED), instances, tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(config(**MIXED), instances, tmp_path / "cut", report=KilledAt(12))
+    assert run(config(**MIXED), instances, tmp_path / "cut") == whole
+    one, other = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all((one[name] == other[name]).all() for name in one)
+    assert run(config(), instances, tmp_path / "plain").data_hash != whole.data_hash
+
+
+def test_what_was_read_is_told_by_source(instances: Artifact) -> None:
+    there = InstancesSummary.of(instances).instances_by_source("train")
+    assert there.keys() == {"books", "wiki"}
+    epoch = 2 * there["books"] + round(there["wiki"] / 2)
+    settings = config(**MIXED)
+    pretrain = by_gradient(settings.pretrain, "steps").model_copy(
+        update={"global_batch_size": epoch}
+    )
+    books, wiki = sources_read(settings.model, pretrain, [(0, instances)], 3, 1_000_000)
+    assert (books.source, books.epochs, books.instances) == ("books", 6.0, 6 * there["books"])
+    assert wiki.instances == 3 * round(there["wiki"] / 2)
+    assert wiki.epochs == wiki.instances / there["wiki"]
+    assert 999_998 <= books.tokens + wiki.tokens <= 1_000_000
+    # Two phases add up, each with its own instances.
+    phases = [(0, instances), (1, instances)]
+    assert sources_read(settings.model, pretrain, phases, 3, 1_000_000) == (books, wiki)
+
+
+def test_a_mixture_of_unknown_sources_is_refused_before_the_run(instances: Artifact) -> None:
+    unknown: dict[str, Any] = {"pretrain.order.epochs": {"web": 2}}
+    asked = config(**unknown)
+    with pytest.raises(UserError, match="names web, but the training instances are of books, wiki"):
+        check_fit(asked, {"instances": instances}, ComputeConfig(num_workers=1))
+    check_fit(config(**MIXED), {"instances": instances}, ComputeConfig(num_workers=1))
