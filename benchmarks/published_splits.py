@@ -46,10 +46,10 @@ from rungwise.instances.stage import entropy
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.gpt import GptConfig
 from rungwise.pretraining.config import PretrainStageConfig
-from rungwise.pretraining.gradient import MODEL_FILE, build, pretrain
+from rungwise.pretraining.gradient import build, pretrain
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText, file_digest
-from rungwise.training.checkpoint import load_tensors
+from rungwise.training.checkpoint import MODEL, load_tensors
 from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import phases_of
 from rungwise.training.loop import validate
@@ -199,7 +199,7 @@ def learn(settings: PretrainStageConfig, splits: dict[str, list[int]], seed: int
             held_out = write_instances(folder / "test", splits["train"], splits["test"], length)
             vocab_size = InstancesSummary.of(held_out).vocab_size
             model = build(settings, vocab_size)
-            model.load_state_dict(load_tensors(Folder.at(folder / "run"), MODEL_FILE))
+            model.load_state_dict(load_tensors(Folder.at(folder / "run"), MODEL))
             (phase,) = phases_of(
                 settings.model, settings.pretrain, {"instances": held_out}, compute, group
             )

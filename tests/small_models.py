@@ -39,12 +39,12 @@ def small_config(kind: str, **changes: Any) -> Family:
 def small_model(
     kind: str,
     vocab_size: int = VOCAB_SIZE,
-    pad_vocab_to_multiple_of: int = 1,
+    vocab_multiple: int = 1,
     **changes: Any,
 ) -> Any:
     """A model for the objective, its weights as at the start."""
     config = small_config(kind, **changes)
-    return config.build(vocab_size, config.objective(kind), pad_vocab_to_multiple_of)
+    return config.build(vocab_size, config.objective(kind), vocab_multiple)
 
 
 def objective_of(kind: str) -> Objective:

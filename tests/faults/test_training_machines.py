@@ -40,8 +40,8 @@ def assert_bits_of(summary: PretrainSummary, output: Path, undisturbed: Progress
     for key in ("history", "validation"):
         assert list(getattr(run_of(summary), key)) == getattr(undisturbed, key), key
     assert_data_of(summary, undisturbed)
-    found, expected = weights(output), weights(at)
-    assert all(found[name].equal(expected[name]) for name in expected)
+    resumed, expected = weights(output), weights(at)
+    assert all(resumed[name].equal(expected[name]) for name in expected)
 
 
 def run_of(summary: PretrainSummary) -> GradientRun:

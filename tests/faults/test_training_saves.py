@@ -115,8 +115,8 @@ def test_a_disk_that_is_full_during_a_save_costs_that_checkpoint_alone(
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[FaultyS3]:
-    with faulty_moto(BUCKET) as found:
-        yield found
+    with faulty_moto(BUCKET) as server:
+        yield server
 
 
 @pytest.mark.parametrize("seconds", [3, pytest.param(30, marks=pytest.mark.slow)])

@@ -63,7 +63,7 @@ class Watch(SilentReporter):
         sockets = psutil.Process().net_connections("tcp")
         connected = [one for one in sockets if one.status == psutil.CONN_ESTABLISHED]
         listening = [one for one in sockets if one.status == psutil.CONN_LISTEN]
-        found = {
+        worker = {
             "rank": dist.get_rank(),
             "world_size": dist.get_world_size(),
             "node": ray.util.get_node_ip_address(),
@@ -72,7 +72,7 @@ class Watch(SilentReporter):
             "listens": sorted({_plain(one.laddr) for one in listening}),
             "connections": sorted((_plain(one.laddr), _plain(one.raddr)) for one in connected),
         }
-        (self.folder / f"worker-{os.getpid()}.json").write_text(json.dumps(found))
+        (self.folder / f"worker-{os.getpid()}.json").write_text(json.dumps(worker))
 
 
 class Job:
@@ -113,8 +113,8 @@ class Job:
 
     def workers(self) -> list[dict[str, Any]]:
         """What the workers said when they ended, by rank."""
-        found = [json.loads(path.read_text()) for path in self.folder.glob("worker-*.json")]
-        return sorted(found, key=lambda worker: worker["rank"])
+        workers = [json.loads(path.read_text()) for path in self.folder.glob("worker-*.json")]
+        return sorted(workers, key=lambda worker: worker["rank"])
 
     def checkpoint(self) -> dict[str, Any] | None:
         """The record of the newest checkpoint."""

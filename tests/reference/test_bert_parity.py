@@ -114,14 +114,14 @@ def reference(theirs, inputs):
 def test_same_weights_same_numbers(ours, theirs, inputs):
     ids_BT, segments_BT, lengths_B, positions_BM, real_BT = inputs
     expected = reference(theirs, inputs)
-    found = ours(ids_BT, segments_BT, lengths_B, positions_BM)
+    logits = ours(ids_BT, segments_BT, lengths_B, positions_BM)
 
     rows_B1 = torch.arange(len(ids_BT))[:, None]
     masked_BMV = expected.prediction_logits[rows_B1, positions_BM]
     assert masked_BMV.std() > 0.3, "logits that hardly vary prove little"
-    torch.testing.assert_close(found.mlm, masked_BMV, **TOLERANCE)
+    torch.testing.assert_close(logits.mlm, masked_BMV, **TOLERANCE)
     torch.testing.assert_close(
-        found.nsp[:, [IS_NEXT, NOT_NEXT]], expected.seq_relationship_logits, **TOLERANCE
+        logits.nsp[:, [IS_NEXT, NOT_NEXT]], expected.seq_relationship_logits, **TOLERANCE
     )
 
     layers = ours.bert.encode_layers(ids_BT, segments_BT, lengths_B)

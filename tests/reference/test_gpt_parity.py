@@ -93,8 +93,8 @@ def test_the_loss_and_its_gradient_are_the_same(pair):
     torch.testing.assert_close(*norms, atol=1e-5, rtol=1e-4)
     tokens, positions = list(theirs.parameters())[:2]
     for name, other in (("token_embedding", tokens), ("position_embedding", positions)):
-        found = ours.get_parameter(f"gpt.{name}.weight").grad
-        torch.testing.assert_close(found, other.grad, atol=1e-5, rtol=1e-4)
+        gradient = ours.get_parameter(f"gpt.{name}.weight").grad
+        torch.testing.assert_close(gradient, other.grad, atol=1e-5, rtol=1e-4)
 
 
 def test_same_number_of_parameters(pair):

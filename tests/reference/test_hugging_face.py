@@ -135,7 +135,7 @@ def every_logit(model, ours):
 @pytest.mark.parametrize("multiple", [1, 64])
 def test_bert_goes_out(wordpiece, tmp_path, positions, multiple):
     config, V = BertConfig(**SIZES, positions=positions), size_of(wordpiece)
-    model = shaken(BertForPretraining(config, V, pad_vocab_to_multiple_of=multiple), 0.1).eval()
+    model = shaken(BertForPretraining(config, V, vocab_multiple=multiple), 0.1).eval()
     export(model, config, wordpiece, tmp_path)
     theirs = loaded(transformers.AutoModelForPreTraining, tmp_path)
     assert isinstance(theirs, transformers.BertForPreTraining)
@@ -233,7 +233,7 @@ def test_spans_and_choices_go_out(wordpiece, tmp_path):
 @pytest.mark.parametrize("multiple", [1, 64])
 def test_gpt_goes_out(byte_bpe, tmp_path, norm, multiple):
     config, V = GptConfig(**SIZES, norm=norm), size_of(byte_bpe)
-    model = shaken(GptForPretraining(config, V, pad_vocab_to_multiple_of=multiple), 0.1).eval()
+    model = shaken(GptForPretraining(config, V, vocab_multiple=multiple), 0.1).eval()
     export(model, config, byte_bpe, tmp_path)
     theirs = loaded(transformers.AutoModelForCausalLM, tmp_path)
     ids_BT = torch.randint(V, (3, 20))

@@ -134,5 +134,5 @@ def test_flops_per_token_by_hand():
     L, D, T, V = 6, 768, 512, 30_522
     stacks = 2 * (6 * L * (4 * D * D + 2 * D * 4 * D) + 6 * L * D * T)
     head = 6 * (2 * D * D + D * V)
-    found = BidirectionalConfig().flops_per_token(V, T, BIDIRECTIONAL)
-    assert found == stacks + head
+    flops = BidirectionalConfig().flops_per_token(V, T, BIDIRECTIONAL)
+    assert flops == stacks + head

@@ -214,10 +214,10 @@ def test_parts_that_the_old_model_lacks_are_drawn(
     settings = config(**STANDING, **{"pretrain.seed": 5})
     assert set(began_with(build(settings, VOCAB, meta=True), words).fresh) == HEADS
     run(settings, instances, tmp_path, initial=words)
-    found, drawn = weights(tmp_path), build(settings, VOCAB).state_dict()
-    assert torch.equal(found["bert.pooler.weight"], drawn["bert.pooler.weight"])
-    assert torch.equal(found["nsp.weight"], drawn["nsp.weight"])
-    assert_same({name: found[name] for name in of(words)}, of(words))
+    trained, drawn = weights(tmp_path), build(settings, VOCAB).state_dict()
+    assert torch.equal(trained["bert.pooler.weight"], drawn["bert.pooler.weight"])
+    assert torch.equal(trained["nsp.weight"], drawn["nsp.weight"])
+    assert_same({name: trained[name] for name in of(words)}, of(words))
 
 
 def test_a_file_that_lacks_a_weight_is_refused(
@@ -236,12 +236,12 @@ def test_other_weights_to_begin_with_are_another_run(
 ) -> None:
     other = Artifact("pretrain", "ffff", general.folder, general.record)
     inputs = {"instances": instances}
-    found = {
+    identities = {
         identity_of(config(), inputs),
         identity_of(config(), {**inputs, "initial": general}),
         identity_of(config(), {**inputs, "initial": other}),
     }
-    assert len(found) == 3
+    assert len(identities) == 3
 
 
 def refusal(settings: PretrainStageConfig, inputs: dict[str, Artifact]) -> str:

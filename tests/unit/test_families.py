@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import typing
 from pathlib import Path
@@ -16,11 +17,14 @@ from rungwise.core.errors import ConfigError
 from rungwise.instances.kinds import KINDS as INSTANCES
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
+from rungwise.pipeline.recipe import Recipe
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.training.config import GradientConfig
+from tests.conftest import small_recipe
 
 PACKAGE = Path(__file__).resolve().parents[2] / "platform" / "rungwise"
 FAMILIES: tuple[type[Family], ...] = typing.get_args(typing.get_args(ModelConfig)[0])
+RECIPE = small_recipe(Path("artifacts"), Path("corpus.txt"))
 # Packages above models; serving/hugging_face names the families that transformers has.
 ABOVE = (
     *("training", "pretraining", "tasks", "finetune", "sweep", "evaluation", "serving"),
@@ -117,6 +121,42 @@ def test_a_block_without_a_kind_is_fitted_by_gradient_and_problems_name_their_ke
         stage({"kind": "gpt"}, kind="magic")
     with pytest.raises(ConfigError, match=r"pretrain\.stepz: unknown key; did you mean 'steps'"):
         stage({"kind": "gpt"}, stepz=3)
+
+
+@pytest.mark.parametrize(
+    ("model", "pretrain", "takes"),
+    [
+        ({"kind": "ngram"}, {}, "counts"),
+        ({"kind": "ngram"}, {"steps": 2}, "counts"),
+        ({"kind": "gpt"}, {"kind": "counts"}, "gradient"),
+        ({"kind": "gpt"}, {"kind": "counts", "steps": 2}, "gradient"),
+    ],
+)
+def test_a_way_of_fitting_that_the_family_does_not_take_is_refused_before_its_keys(
+    model: dict[str, Any], pretrain: dict[str, Any], takes: str
+) -> None:
+    other = "gradient" if takes == "counts" else "counts"
+    message = (
+        rf"pretrain\.kind is {other}, but model\.kind is {model['kind']}, which is fitted by "
+        rf"{takes}; set pretrain\.kind={takes}"
+    )
+    blocks = {"model": model, "pretrain": pretrain}
+    for block, data in ((PretrainStageConfig, blocks), (Recipe, RECIPE | blocks)):
+        with pytest.raises(ConfigError, match=message):
+            validate(block, data)
+
+
+def test_a_problem_below_a_name_has_the_path_of_the_file() -> None:
+    step = {"corpus": RECIPE["corpus"], "instances": {"kind": "causal"}}
+    for pretrain, message in (
+        ({"objective": {"kind": "mlm"}, "steps": 1}, "objective: expected a plain name"),
+        ({"stepz": 1, "steps": 1}, "stepz: unknown key; did you mean 'steps'"),
+        ({"optimizer": {"kind": "muon", "momentun": 1}, "steps": 1}, "optimizer.momentun: unknown"),
+    ):
+        steps = {"gradient": {**step, "pretrain": pretrain}}
+        path = re.escape(f"config: continued_pretraining.gradient.pretrain.{message}")
+        with pytest.raises(ConfigError, match=path):
+            validate(Recipe, RECIPE | {"continued_pretraining": steps})
 
 
 def test_a_family_that_is_not_fitted_by_gradient_is_refused_with_both_keys() -> None:

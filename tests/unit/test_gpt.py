@@ -81,14 +81,14 @@ def test_flops_are_what_pytorch_counts_but_for_the_future(kind):
     stacks = 2 if kind == "bidirectional" else 1
     future = stacks * 6 * config.num_layers * config.hidden_size * T
     counted = counter.get_total_flops() / (B * T) - future
-    found = config.flops_per_token(V, T, objective_of(kind))
-    assert found == pytest.approx(counted, rel=1e-12)
+    flops = config.flops_per_token(V, T, objective_of(kind))
+    assert flops == pytest.approx(counted, rel=1e-12)
 
 
 def test_flops_of_masked_objectives_are_those_of_bert():
     for kind, megaflops in (("mlm_nsp", 545.4), ("sentence_order", 545.4), ("mlm", 545.4)):
-        found = BertConfig.base().flops_per_token(30_522, 128, objective_of(kind), 0.15 * 128)
-        assert found / 1e6 == pytest.approx(megaflops, abs=0.05)
+        flops = BertConfig.base().flops_per_token(30_522, 128, objective_of(kind), 0.15 * 128)
+        assert flops / 1e6 == pytest.approx(megaflops, abs=0.05)
 
 
 # Configuration.
@@ -152,11 +152,12 @@ def test_residual_outputs_start_smaller_by_the_root_of_twice_the_layers():
         assert gpt.token_embedding.weight.abs().max() > 0.04  # GPT's normal is not cut
 
 
-def test_biases_start_at_zero_and_the_same_generator_gives_the_same_start():
+def test_biases_start_at_zero_and_the_same_seed_gives_the_same_start():
     for kind in CAUSAL_KINDS:
-        first, second = small_model(kind), small_model(kind)
-        first.initialise(torch.Generator().manual_seed(5))
-        second.initialise(torch.Generator().manual_seed(5))
+        torch.manual_seed(5)
+        first = small_model(kind)
+        torch.manual_seed(5)
+        second = small_model(kind)
         for name, tensor in first.state_dict().items():
             assert torch.equal(tensor, second.state_dict()[name]), name
             assert not (name.endswith("bias") and bool(tensor.any())), name
@@ -305,8 +306,8 @@ def test_attention_by_block_mask_gives_the_same_logits(monkeypatch):
         monkeypatch.setattr(attention, "_has_fused_block_mask", lambda *_: True)
         torch._dynamo.reset()
         compiled = torch.compile(model.logits, fullgraph=True, dynamic=False, backend="eager")
-        found = compiled(batch.ids, batch.document, batch.positions)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        by_block_mask = compiled(batch.ids, batch.document, batch.positions)
+    torch.testing.assert_close(by_block_mask, expected, atol=1e-5, rtol=1e-5)
 
 
 # BERT from left to right, downstream.

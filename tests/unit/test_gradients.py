@@ -51,7 +51,7 @@ VARIANTS = [
 def test_the_gradient_is_that_of_finite_differences(kind, changes):
     """In float64, along a random direction of every parameter on its own."""
     sizes = {"num_layers": 1, "hidden_size": 8, "intermediate_size": 12}
-    model = small_model(kind, 11, pad_vocab_to_multiple_of=8, **sizes, **changes).double()
+    model = small_model(kind, 11, vocab_multiple=8, **sizes, **changes).double()
     shaken(model)
     batch = random_batch(kind, 3, 7, 3, vocab_size=11, dtype=torch.float64)
     objective = objective_of(kind)
@@ -84,14 +84,14 @@ def test_any_split_gives_the_same_loss_and_gradient(kind, cuts, seed):
     pieces = [batch.rows(a, b) for a, b in pairwise([0, *sorted(cuts), 8])]
     global_count = torch.stack([objective.counts(piece) for piece in pieces]).sum(0)
     model.zero_grad()
-    found, merged = 0.0, None
+    summed, merged = 0.0, None
     for piece in pieces:
         sums = objective(model, piece)
         share = sums.loss(global_count)
         share.backward()
-        found += share.item()
+        summed += share.item()
         merged = sums if merged is None else merged + sums
-    assert found == pytest.approx(loss.item(), rel=1e-12)
+    assert summed == pytest.approx(loss.item(), rel=1e-12)
     torch.testing.assert_close(gradient(model), expected, rtol=1e-10, atol=1e-12)
     assert merged.metrics() == pytest.approx(whole.metrics(), rel=1e-12)
 
@@ -99,7 +99,7 @@ def test_any_split_gives_the_same_loss_and_gradient(kind, cuts, seed):
 @pytest.mark.parametrize("kind", KINDS)
 def test_model_and_objective_compile_to_one_graph(kind):
     """No branch on data and no wait for the device, with chunks and recomputation as well."""
-    model = shaken(small_model(kind, pad_vocab_to_multiple_of=64, num_layers=1), 0.1)
+    model = shaken(small_model(kind, vocab_multiple=64, num_layers=1), 0.1)
     batch, objective = random_batch(kind, 3, 12), objective_of(kind)
     expected_loss, expected = loss_and_gradient(kind, model, batch)
     if kind in CAUSAL_KINDS:
@@ -124,12 +124,12 @@ def test_model_and_objective_compile_to_one_graph(kind):
 def test_recomputed_activations_give_the_same_gradient(kind, dropout):
     """Dropout too: what was dropped is dropped again."""
     model, batch = small_model(kind, dropout=dropout), random_batch(kind, 3, 12)
-    found = []
+    results = []
     for on in (False, True):
         recompute_activations(model, on)
         torch.manual_seed(5)
-        found.append(loss_and_gradient(kind, model, batch))
-    torch.testing.assert_close(*found, atol=0, rtol=0)
+        results.append(loss_and_gradient(kind, model, batch))
+    torch.testing.assert_close(*results, atol=0, rtol=0)
 
 
 def test_recomputing_keeps_the_input_of_a_block_and_nothing_else():
@@ -156,15 +156,15 @@ def test_recomputing_keeps_the_input_of_a_block_and_nothing_else():
 @pytest.mark.parametrize("kind", CAUSAL_KINDS)
 @pytest.mark.parametrize("most_logits", [1, 7 * VOCAB_SIZE, 35 * VOCAB_SIZE])
 def test_chunks_of_logits_change_nothing(kind, most_logits):
-    model = shaken(small_model(kind, pad_vocab_to_multiple_of=64)).double()
+    model = shaken(small_model(kind, vocab_multiple=64)).double()
     batch = random_causal_batch(3, 12, dtype=torch.float64)
     expected = objective_of(kind)(model, batch)
     expected_loss, expected_gradient = loss_and_gradient(kind, model, batch)
     assert model.most_logits == MOST_LOGITS
     model.most_logits = most_logits
-    loss, found = loss_and_gradient(kind, model, batch)
+    loss, chunked_gradient = loss_and_gradient(kind, model, batch)
     torch.testing.assert_close(loss, expected_loss, rtol=1e-12, atol=0)
-    torch.testing.assert_close(found, expected_gradient, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(chunked_gradient, expected_gradient, rtol=1e-10, atol=1e-12)
     with torch.no_grad():
         evaluated = objective_of(kind)(model, batch)
     torch.testing.assert_close(evaluated.total, expected.total, rtol=1e-12, atol=0)
@@ -197,22 +197,22 @@ def test_no_more_logits_than_asked_for_are_held_at_a_time(monkeypatch, compiling
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_gradients_made_on_the_way_forward_are_those_of_autograd(monkeypatch, kind, dtype):
     """The fused loss of a CPU beside the plain one: a padded vocabulary, a short last chunk."""
-    model = shaken(small_model(kind, pad_vocab_to_multiple_of=64))
+    model = shaken(small_model(kind, vocab_multiple=64))
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     model, batch = model.to(wide), random_batch(kind, 3, 12, dtype=wide)
     if kind in CAUSAL_KINDS:
         model.most_logits = 11 * VOCAB_SIZE
     else:
         monkeypatch.setattr(cross_entropy, "_CACHED_LOGITS", 5 * 64)  # 12 rows in chunks of 5
-    found = []
+    results = []
     for compiling in (False, True):
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda on=compiling: on)
         model.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
             sums = objective_of(kind)(model, batch)
         sums.loss().backward()
-        found.append((sums.total.detach(), sums.correct, gradient(model)))
-    fused, plain = found
+        results.append((sums.total.detach(), sums.correct, gradient(model)))
+    fused, plain = results
     if dtype == torch.bfloat16:
         in_float32 = objective_of(kind)(model, batch).total.detach()
         assert not torch.equal(fused[0], in_float32), "products were not taken in half width"
@@ -235,9 +235,9 @@ def test_a_tie_is_right_only_for_the_first_class():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_padded_vocabulary_changes_no_loss_and_no_gradient(kind):
-    batch, found = random_batch(kind, 3, 12), {}
+    batch, by_multiple = random_batch(kind, 3, 12), {}
     for multiple in (1, 64):
-        model = small_model(kind, pad_vocab_to_multiple_of=multiple)
+        model = small_model(kind, vocab_multiple=multiple)
         state = model.state_dict()
         torch.manual_seed(6)
         for name, tensor in state.items():
@@ -249,8 +249,8 @@ def test_a_padded_vocabulary_changes_no_loss_and_no_gradient(kind):
         assert len(gradients[embedding]) == (64 if multiple == 64 else VOCAB_SIZE)
         assert not gradients[embedding][VOCAB_SIZE:].any()
         gradients[embedding] = gradients[embedding][:VOCAB_SIZE]
-        found[multiple] = loss, gradients
-    torch.testing.assert_close(found[1], found[64], atol=1e-6, rtol=1e-5)
+        by_multiple[multiple] = loss, gradients
+    torch.testing.assert_close(by_multiple[1], by_multiple[64], atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

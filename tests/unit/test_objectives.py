@@ -114,14 +114,14 @@ def test_the_loss_starts_at_the_logarithm_of_the_number_of_classes(kind):
     objective, vocab_size = objective_of(kind), 1000
     sizes = {"hidden_size": 128, "intermediate_size": 512, "max_position_embeddings": 32}
     model = small_model(kind, vocab_size, **sizes)
-    found = objective(model, random_batch(kind, 64, 32, 20, vocab_size)).metrics()
+    metrics = objective(model, random_batch(kind, 64, 32, 20, vocab_size)).metrics()
     parts = [part for part in (objective.tokens, objective.pair) if part]
     expected = {part.key: part.expected_start(vocab_size) for part in parts}
     assert tuple(expected) == objective.parts
     assert expected[objective.parts[0]] == math.log(vocab_size)
     assert all(expected[part] == math.log(2) for part in objective.parts[1:])
     for part in objective.parts:
-        assert found[f"{part}_loss"] == pytest.approx(expected[part], abs=0.1), part
+        assert metrics[f"{part}_loss"] == pytest.approx(expected[part], abs=0.1), part
 
 
 def test_an_objective_says_what_it_reads_and_makes_a_batch_of_it():

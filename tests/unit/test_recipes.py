@@ -12,12 +12,12 @@ import pytest
 import torch
 import yaml
 
-from rungwise.core.config import load, validate
+from rungwise.core.config import load, validate, with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.models.bert import BertForPretraining
-from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pipeline.reference import reference, resolved
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, small_recipe
 
 CONFIGS = sorted((REPOSITORY / "workflows" / "configs").glob("*.yaml"))
 
@@ -51,6 +51,51 @@ def test_a_resolved_recipe_is_the_recipe_with_every_key(path: Path) -> None:
     written = yaml.safe_load(resolved(recipe))
     assert written == recipe.model_dump(mode="json")
     assert validate(Recipe, written) == recipe
+
+
+LSTM = {"model": {"kind": "lstm"}, "instances": {"kind": "causal", "sequence_length": 8}}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "keys", "message"),
+    [
+        (LSTM, {"pretrain.order.window_instances": 8}, r"^pretrain\.order\.window_instances is 8"),
+        (LSTM, {"pretrain.order.lanes": 2}, r"^pretrain\.order\.lanes is 2.*global_batch_size"),
+        (LSTM, {"compute.parallel": "fsdp"}, r"compute\.parallel is fsdp.*leave it at ddp"),
+        (LSTM, {"compute.compile": True}, r"compute\.compile is True"),
+        (LSTM, {"compute.recompute_activations": True}, r"compute\.recompute_activations is True"),
+        ({}, {"compute.num_workers": 17}, r"global_batch_size is 16, too few for .* 17"),
+        ({}, {"compute.min_workers": 3}, r"compute\.min_workers is 3, more than"),
+        (
+            {},
+            {"compute.parallel": "hybrid", "compute.shard_workers": 4},
+            r"shard_workers is 4, which does not divide compute\.num_workers 2",
+        ),
+        ({}, {"instances.sequence_length": 33}, r"is 32, but instances\.sequence_length is 33"),
+        (
+            {},
+            {"instances.kind": "causal"},
+            r"objective is mlm_nsp and .* bert, which reads .* are causal",
+        ),
+        (
+            {},
+            {
+                "continued_pretraining.more.corpus.sources": [{"kind": "text", "paths": ["x"]}],
+                "continued_pretraining.more.instances.kind": "masked_pairs",
+                "continued_pretraining.more.pretrain.steps": 1,
+                "continue_with": ["more"],
+            },
+            r"^continued_pretraining\.more: .* is 32, but instances\.sequence_length is 128",
+        ),
+    ],
+)
+def test_a_plan_refuses_what_the_stage_would_refuse(
+    tmp_path: Path, blocks: dict[str, Any], keys: dict[str, Any], message: str
+) -> None:
+    """And before it looks for the corpus, which is not there."""
+    recipe = small_recipe(tmp_path, tmp_path / "gone.txt", **blocks)
+    with pytest.raises(ConfigError, match=message):
+        pretrain_stages(validate(Recipe, with_overrides(recipe, keys)))
 
 
 def test_the_reference_is_what_the_classes_say() -> None:

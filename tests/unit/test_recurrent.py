@@ -21,7 +21,8 @@ V, B, T = 23, 3, 8
 
 def built(**changes: float) -> LstmForPretraining:
     torch.manual_seed(0)
-    return LstmConfig(**({"num_layers": 2, "hidden_size": 6} | changes)).build(V, CAUSAL)
+    config = LstmConfig(**({"num_layers": 2, "hidden_size": 6} | changes))
+    return LstmForPretraining(config, V)
 
 
 def batch() -> tuple[Tensor, Tensor, Tensor]:
@@ -116,7 +117,7 @@ def test_its_encoder_has_a_level_a_layer_and_reads_to_the_left() -> None:
     assert isinstance(encoder, Encoder)
     ids_BT = torch.randint(V + 3, (2, 5))
     layers = encoder.layers(ids_BT)
-    assert len(layers) == len(encoder.levels()) == 3
+    assert len(layers) == len(encoder.depth()) == 3
     changed = ids_BT.clone()
     changed[:, 3:] = 1
     for one, other in zip(layers, encoder.layers(changed), strict=True):

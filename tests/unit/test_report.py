@@ -189,7 +189,7 @@ def written(
 @pytest.fixture(scope="module")
 def opened(inputs: dict[str, Artifact]) -> tuple[MaskedReader, Tokenizer]:
     """All held-out instances, and the tokenizer."""
-    return held_out.first_held_out(inputs["instances"], 60), load(inputs["tokenizer"].folder)
+    return MaskedReader(inputs["instances"], "validation"), load(inputs["tokenizer"].folder)
 
 
 def test_the_page_loads_nothing_from_anywhere(written: tuple[Page, ReportSummary, Path]) -> None:

@@ -170,8 +170,8 @@ def test_every_instance_is_read_once_an_epoch(tmp_path: Path, kind: str) -> None
     """What the loop is fed, over two epochs and for any number of workers."""
     made = make_instances(tmp_path, kind)
     source = open_source(made, "train", 1 << 20)
-    count, size = len(source), 10
-    order = ReadOrder(source.rows_per_shard, 0)
+    count, size = len(source.reader), 10
+    order = ReadOrder(source.reader.rows_per_shard, 0)
     read: list[int] = []
     for step in range(2 * count // size):
         parts = [step_batch(source, order, step, size, rank, 3, 2, 0) for rank in range(3)]

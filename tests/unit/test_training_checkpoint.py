@@ -68,9 +68,9 @@ def test_training_goes_on_while_a_checkpoint_is_written(
         for parameter in other.parameters():
             parameter.add_(1)
     assert checkpoints(tmp_path).load(5, other, others) == Progress(step=5)
-    found = named_state(other, others)
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    restored = named_state(other, others)
+    assert restored.keys() == expected.keys()
+    assert all(torch.equal(restored[name], expected[name]) for name in expected)
 
 
 def test_the_last_ones_and_every_nth_are_kept(instances: Artifact, tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def test_longer_instances_and_their_share_are_set_together(missing: str, tmp_pat
     (tmp_path / "text.txt").write_text("Some text.")
     data = small_recipe(tmp_path, tmp_path / "text.txt")
     keys = {
+        "model.max_position_embeddings": 64,
         "longer_instances": data["instances"] | {"sequence_length": 64},
         "pretrain.longer_share": 0.1,
     }
@@ -122,6 +123,7 @@ def test_longer_instances_and_their_share_are_set_together(missing: str, tmp_pat
     assert list(pretrain_stages(recipe)) == [
         "corpus",
         "tokenizer",
+        "tokens",
         "instances",
         "longer_instances",
         "pretrain",

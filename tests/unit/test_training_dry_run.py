@@ -32,15 +32,15 @@ def test_bert_base_by_hand(base: tuple[PretrainStageConfig, Measures, Recipe]) -
     """SPEC B1: 110,106,428 parameters; 545.4 MFLOP a token at length 128."""
     settings, measures, _ = base
     compute = ComputeConfig(num_workers=4, micro_batch_size=16, price_per_hour=8.0)
-    found = dry_run(settings, [measures], compute, tokens_per_second=1e6)
+    estimate = dry_run(settings, [measures], compute, tokens_per_second=1e6)
     steps, size = settings.pretrain.steps, settings.pretrain.global_batch_size
-    assert found["parameters"] == 110_106_428
-    assert found["tokens"] == steps * size * 128
-    assert found["accumulation"] * 4 * 16 >= size > (found["accumulation"] - 1) * 4 * 16
-    assert found["flops_per_token"] == pytest.approx(545.4e6, rel=0.01)
-    assert found["seconds"] == pytest.approx(found["tokens"] / 1e6)
-    assert found["cost"] == pytest.approx(found["seconds"] / 3600 * 8)
-    assert found["phases"][0]["epochs"] is None
+    assert estimate["parameters"] == 110_106_428
+    assert estimate["tokens"] == steps * size * 128
+    assert estimate["accumulation"] * 4 * 16 >= size > (estimate["accumulation"] - 1) * 4 * 16
+    assert estimate["flops_per_token"] == pytest.approx(545.4e6, rel=0.01)
+    assert estimate["seconds"] == pytest.approx(estimate["tokens"] / 1e6)
+    assert estimate["cost"] == pytest.approx(estimate["seconds"] / 3600 * 8)
+    assert estimate["phases"][0]["epochs"] is None
 
 
 def test_the_papers_two_lengths_by_hand(
@@ -53,18 +53,19 @@ def test_the_papers_two_lengths_by_hand(
     long = Measures.planned(recipe.longer_instances, 30_522)
     assert (long.sequence_length, long.masked_per_row) == (512, pytest.approx(76.8))
     compute = ComputeConfig(num_workers=8, micro_batch_size=64)
-    found = dry_run(settings, [short, long], compute, measure=False)
+    estimate = dry_run(settings, [short, long], compute, measure=False)
     tokens = [900_000 * 256 * 128, 100_000 * 256 * 512]
-    assert found["tokens"] == sum(tokens)
-    assert [phase["steps"] for phase in found["phases"]] == [900_000, 100_000]
-    assert [phase["micro_batch_size"] for phase in found["phases"]] == [32, 16]
+    assert estimate["tokens"] == sum(tokens)
+    assert [phase["steps"] for phase in estimate["phases"]] == [900_000, 100_000]
+    assert [phase["micro_batch_size"] for phase in estimate["phases"]] == [32, 16]
     by_hand = (545.4e6 * tokens[0] + 587.9e6 * tokens[1]) / sum(tokens)
-    assert found["flops_per_token"] == pytest.approx(by_hand, rel=0.01)
+    assert estimate["flops_per_token"] == pytest.approx(by_hand, rel=0.01)
 
 
 def test_nothing_is_guessed(base: tuple[PretrainStageConfig, Measures, Recipe]) -> None:
-    found = dry_run(base[0], [base[1]], ComputeConfig(), measure=False)
-    assert (found["tokens_per_second"], found["seconds"], found["cost"]) == (None, None, None)
+    estimate = dry_run(base[0], [base[1]], ComputeConfig(), measure=False)
+    for unknown in ("tokens_per_second", "seconds", "cost"):
+        assert estimate[unknown] is None
 
 
 def test_parts_and_recomputation_take_less_memory(
@@ -103,11 +104,11 @@ def test_the_estimate_of_memory_is_near_what_a_step_holds(tmp_path: Path, kind: 
 @pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
 def test_a_rate_is_measured_where_none_is_given(tmp_path: Path, kind: str) -> None:
     measures = Measures.of(make_instances(tmp_path, kind))
-    found = dry_run(config(kind), [measures], ComputeConfig(num_workers=2, micro_batch_size=4))
-    assert found["tokens_per_second"] > 0
-    assert "this machine" in found["tokens_per_second_is"]
-    assert found["seconds"] == pytest.approx(found["tokens"] / found["tokens_per_second"])
-    assert found["phases"][0]["epochs"] == pytest.approx(20 * 12 / measures.instances)
+    estimate = dry_run(config(kind), [measures], ComputeConfig(num_workers=2, micro_batch_size=4))
+    assert estimate["tokens_per_second"] > 0
+    assert "this machine" in estimate["tokens_per_second_is"]
+    assert estimate["seconds"] == pytest.approx(estimate["tokens"] / estimate["tokens_per_second"])
+    assert estimate["phases"][0]["epochs"] == pytest.approx(20 * 12 / measures.instances)
 
 
 def test_the_command_prints_what_a_recipe_would_take(

@@ -204,25 +204,38 @@ def _walk(
 ) -> tuple[list[int | str], list[type[Config]]]:
     """The keys of a location, without the tags of unions, and the blocks that stand there."""
     path: list[int | str] = []
-    nodes: list[Any] = [model]
+    types_here: list[Any] = [model]
     for part in location:
-        tagged = [node for node in nodes if _is_model(node) and tag_of(node) == part]
-        if tagged and len(nodes) > 1:
-            nodes = tagged
-        else:
+        types_here, is_key = _below(types_here, part)
+        if is_key:
             path.append(part)
-            nodes = _children(nodes, part)
-    return path, [node for node in nodes if _is_model(node)]
+    return path, [each for each in types_here if _is_model(each)]
 
 
-def _children(nodes: list[Any], part: int | str) -> list[Any]:
-    children: list[Any] = []
-    for node in nodes:
-        if _is_model(node) and part in node.model_fields:
-            children.extend(models_in(node.model_fields[part].annotation))
-        elif not _is_model(node) or isinstance(part, int):
-            children.append(node)
-    return children
+def _below(types_here: list[Any], part: int | str) -> tuple[list[Any], bool]:
+    """Follow one part of pydantic's path: the types that it leads to, and whether it is a key of
+    the file. A tag is none: pydantic puts it in front of the keys of a member of a union."""
+    tagged = [each for each in types_here if _is_model(each) and tag_of(each) == part]
+    is_union = sum(_is_model(each) for each in types_here) > 1
+    if tagged and is_union:
+        return tagged, False
+    below: list[Any] = []
+    for each in types_here:
+        if _is_model(each) and part in each.model_fields:
+            below += _members(each.model_fields[part].annotation)
+        elif typing.get_origin(each) in (dict, list, tuple):
+            below += [member for inner in typing.get_args(each) for member in _members(inner)]
+    return (below, part != "[key]") if below or not tagged else (tagged, False)
+
+
+def _members(annotation: Any) -> list[Any]:
+    """The members of a union, without what Annotated adds; of any other type, the type alone."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _members(typing.get_args(annotation)[0])
+    if origin is typing.Union or isinstance(annotation, types.UnionType):
+        return [each for part in typing.get_args(annotation) for each in _members(part)]
+    return [annotation]
 
 
 def models_in(annotation: Any) -> list[Any]:

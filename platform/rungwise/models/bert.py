@@ -21,26 +21,24 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.models.cross_entropy import MOST_LOGITS, TokenSums, token_sums
-from rungwise.models.encoders import LayeredEncoder, blocks_by_layer
-from rungwise.models.family import Family
+from rungwise.models.body import Body, NextTokenModel, OnBody, blocks_by_layer
+from rungwise.models.family import TransformerFamily
 from rungwise.models.language_models import CausalModel, MaskedModel
 from rungwise.models.objectives import LEFT_TO_RIGHT, MLM, MLM_NSP, SENTENCE_ORDER, Objective
 from rungwise.models.transformer import (
+    Gelu,
     Norm,
     Transformer,
-    check_heads,
     gather_positions,
     initialise,
     learned_positions,
-    padded_size,
     sinusoid_positions,
 )
 
@@ -48,11 +46,10 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
 
 NUM_SEGMENTS = 2
-LAYER_NORM_EPSILON = 1e-12
 NOT_NEXT, IS_NEXT = 0, 1
 
 
-class BertConfig(Family):
+class BertConfig(TransformerFamily):
     """The shape of a BERT; the defaults are BERT base.
 
     `dropout` is 0 unless asked for, where the paper has 0.1 everywhere: pretraining sees an
@@ -61,21 +58,16 @@ class BertConfig(Family):
 
     objectives: ClassVar = (MLM_NSP, MLM, SENTENCE_ORDER, LEFT_TO_RIGHT)
     optional_tensors: ClassVar = ("bert.pooler.", "nsp.")
+    pooler: ClassVar[str | None] = "bert.pooler."
+    layer_norm_epsilon: ClassVar[float] = 1e-12
+    gelu: ClassVar[Gelu] = "none"
 
     kind: Literal["bert"] = "bert"
-    num_layers: int = Field(default=12, ge=1)
-    num_heads: int = Field(default=12, ge=1)
-    hidden_size: int = Field(default=768, ge=1)
-    intermediate_size: int = Field(default=3072, ge=1)
-    max_position_embeddings: int = Field(default=512, ge=1)
     positions: Literal["learned", "sinusoid"] = "learned"
     norm: Norm = "post"
-    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    initializer_range: float = Field(default=0.02, gt=0.0)
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        check_heads(self.hidden_size, self.num_heads)
+    def _even_for_sinusoids(self) -> Self:
         if self.positions == "sinusoid" and self.hidden_size % 2:
             raise ValueError(
                 f"positions 'sinusoid' need an even hidden_size, found {self.hidden_size}; change "
@@ -112,78 +104,39 @@ class BertConfig(Family):
     def max_length(self) -> int | None:
         return self.max_position_embeddings if self.positions == "learned" else None
 
-    @property
-    def depth(self) -> int:
-        return self.num_layers
-
-    @property
-    def width(self) -> int:
-        return self.hidden_size
-
-    def describe(self) -> str:
-        return f"{self.num_layers} layers, {self.num_heads} heads, hidden size {self.hidden_size}"
-
     def page_name(self, objective: Objective) -> str:
         return "BERT" if objective.masks else "left-to-right BERT"
 
-    def build(
-        self, vocab_size: int, objective: Objective, pad_vocab_to_multiple_of: int = 1
-    ) -> BertForPretraining | BertLeftToRight:
-        pad = pad_vocab_to_multiple_of
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         if not objective.masks:
-            return BertLeftToRight(self, vocab_size, pad_vocab_to_multiple_of=pad)
-        return BertForPretraining(
-            self,
-            vocab_size,
-            next_sentence=objective.pair is not None,
-            pad_vocab_to_multiple_of=pad,
-        )
+            return BertLeftToRight(self, vocab_size, vocab_multiple)
+        pairs = objective.pair is not None
+        return BertForPretraining(self, vocab_size, vocab_multiple, next_sentence=pairs)
 
-    def encoder(
-        self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
-    ) -> BertEncoder:
-        config = self.model_copy(update={"dropout": dropout})
-        return BertEncoder(config, vocab_size, new_tokens, causal=not objective.masks)
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return Bert(self, vocab_size, pooler=False, causal=not objective.masks)
 
     def trained(
-        self, model: nn.Module, objective: Objective, special: SpecialIds
+        self, model: Any, objective: Objective, special: SpecialIds
     ) -> CausalModel | MaskedModel:
-        assert isinstance(model, BertForPretraining | BertLeftToRight)
-        table, vocab_size = model.bert.token_embedding.weight, model.bert.vocab_size
         if not objective.masks:
-            (end,) = special.require("end")
-            return CausalModel(model, table, vocab_size, self.max_length, end)
-        frame = special.require("cls", "sep", "mask")
-        return MaskedModel(model, table, vocab_size, self.max_length, *frame)
+            return CausalModel(model, self.max_length, *special.require("end"))
+        return MaskedModel(model, self.max_length, *special.require("cls", "sep", "mask"))
 
-    def flops_per_token(
-        self,
-        vocab_size: int,
-        sequence_length: int,
-        objective: Objective,
-        masked_per_sequence: float = 0.0,
-    ) -> float:
-        """The rule: 6 for each weight of a matrix that multiplies the token (2 forward, 4
-        backward), and 12·L·D·T for the two products of attention, every position with every one.
-        Per token,
+    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
+        """The stack of blocks, the MLM head at its M predicted positions alone, and the pooler and
+        NSP once a sequence:
 
-            6·L·(4·D² + 2·D·I) + 12·L·D·T + 6·M/T·(D² + D·V) + 6/T·(D² + 2·D)
+            stack_flops + 6·M/T·(D² + D·V) + 6/T·(D² + 2·D)
 
-        with I the intermediate size: the blocks, attention, the MLM head at its M predicted
-        positions alone, and the pooler and NSP once a sequence. Left to right every position is
-        predicted, and half of attention is counted: what a kernel that skips the future computes.
-        Not counted: look-ups in the embedding tables, biases, LayerNorm, GELU, softmax, the
-        optimizer, rows that pad the vocabulary, recomputation. BERT base with 15 % masked and
-        V = 30,522: 545.4 MFLOP at T = 128, 587.9 at T = 512.
+        Left to right every position is predicted. BERT base with 15 % masked and V = 30,522:
+        545.4 MFLOP at T = 128, 587.9 at T = 512.
         """
-        L, D, T = self.num_layers, self.hidden_size, sequence_length
-        causal = not objective.masks
-        predicted = T if causal else masked_per_sequence
-        blocks = 6 * L * (4 * D * D + 2 * D * self.intermediate_size)
-        attention = (6 if causal else 12) * L * D * T
-        mlm = 6 * predicted / T * (D * D + D * vocab_size)
+        D, causal = self.hidden_size, not objective.masks
+        predicted = T if causal else M
+        mlm = 6 * predicted / T * (D * D + D * V)
         nsp = 6 / T * (D * D + 2 * D) if objective.pair else 0.0
-        return blocks + attention + mlm + nsp
+        return self.stack_flops(T, causal) + mlm + nsp
 
 
 class PretrainingLogits(NamedTuple):
@@ -193,59 +146,35 @@ class PretrainingLogits(NamedTuple):
     nsp: Tensor | None  # (B, 2)
 
 
-class Bert(nn.Module):
-    """The encoder, and the pooler unless it is declined.
+class Bert(Body):
+    """The encoder, and the pooler unless it is declined."""
 
-    `pad_vocab_to_multiple_of` rounds the rows of the embedding up, because a matrix product likes
-    multiples of 64: 30,522 becomes 30,528. The added rows are zeros, never looked up and never
-    predicted. With 1, the default, parameter counts are those of the paper.
-    """
+    name: ClassVar[str] = "bert"
 
     def __init__(
         self,
         config: BertConfig,
         vocab_size: int,
+        vocab_multiple: int = 1,
         *,
         pooler: bool = True,
         causal: bool = False,
-        pad_vocab_to_multiple_of: int = 1,
     ) -> None:
-        super().__init__()
-        self.config = config
-        self.vocab_size = vocab_size
         D = config.hidden_size
-        self.token_embedding = nn.Embedding(padded_size(vocab_size, pad_vocab_to_multiple_of), D)
+        super().__init__(vocab_size, D, config.dropout, vocab_multiple)
+        self.config = config
+        self.causal = causal
         self.segment_embedding = nn.Embedding(NUM_SEGMENTS, D)
         self.position_embedding = (
             nn.Embedding(config.max_position_embeddings, D)
             if config.positions == "learned"
             else None
         )
-        self.embedding_norm = nn.LayerNorm(D, eps=LAYER_NORM_EPSILON)
-        self.dropout = nn.Dropout(config.dropout)
-        self.transformer = Transformer(
-            config.num_layers,
-            D,
-            config.num_heads,
-            config.intermediate_size,
-            causal=causal,
-            norm=config.norm,
-            dropout=config.dropout,
-            layer_norm_epsilon=LAYER_NORM_EPSILON,
-        )
+        self.embedding_norm = nn.LayerNorm(D, eps=config.layer_norm_epsilon)
+        self.transformer = Transformer(config, causal)
         self.pooler = nn.Linear(D, D) if pooler else None
-        self.initialise()
-
-    @torch.no_grad()
-    def initialise(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights anew, from `generator` or else from PyTorch's own."""
-        initialise(self, self.config.initializer_range, generator)
-        self.token_embedding.weight[self.vocab_size :].zero_()
-
-    @property
-    def causal(self) -> bool:
-        """Whether a position sees only itself and what came before."""
-        return self.transformer.causal
+        initialise(self, config.initializer_range)
+        self.clear_padding()
 
     def embed(
         self,
@@ -305,8 +234,12 @@ class Bert(nn.Module):
         segments_BT: Tensor | None = None,
         lengths_B: Tensor | None = None,
     ) -> list[Tensor]:
-        """The embeddings and each layer, num_layers + 1 tensors (B, T, D), for probes and mixes."""
         return self.transformer.layers(self.embed(ids_BT, segments_BT), lengths_B)
+
+    def levels(self) -> list[list[nn.Module]]:
+        tables = (self.token_embedding, self.segment_embedding, self.position_embedding)
+        embeddings: list[nn.Module] = [table for table in tables if table is not None]
+        return [[*embeddings, self.embedding_norm], *blocks_by_layer([self.transformer])]
 
     def pool(self, hidden_BTD: Tensor) -> Tensor:
         """One vector (B, D) a sequence: the first token, [CLS], through a layer and tanh."""
@@ -323,7 +256,7 @@ class MlmHead(nn.Module):
     def __init__(self, hidden_size: int, vocab_size: int, input_size: int | None = None) -> None:
         super().__init__()
         self.dense = nn.Linear(input_size or hidden_size, hidden_size)
-        self.norm = nn.LayerNorm(hidden_size, eps=LAYER_NORM_EPSILON)
+        self.norm = nn.LayerNorm(hidden_size, eps=BertConfig.layer_norm_epsilon)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def transform(self, hidden: Tensor) -> Tensor:
@@ -336,42 +269,29 @@ class MlmHead(nn.Module):
         return functional.linear(self.transform(hidden_BMD), embedding_VD, bias_V)
 
 
-class BertForPretraining(nn.Module):
+class BertForPretraining(OnBody):
     """BERT with the heads of pretraining: MLM, and NSP unless `next_sentence` is False.
 
     The head of NSP serves sentence order as well. Without it there is no pooler either: nothing
     would train it.
     """
 
+    bert: Bert
+
     def __init__(
         self,
         config: BertConfig,
         vocab_size: int,
+        vocab_multiple: int = 1,
         *,
         next_sentence: bool = True,
-        pad_vocab_to_multiple_of: int = 1,
     ) -> None:
-        super().__init__()
-        self.bert = Bert(
-            config,
-            vocab_size,
-            pooler=next_sentence,
-            pad_vocab_to_multiple_of=pad_vocab_to_multiple_of,
-        )
+        super().__init__(Bert(config, vocab_size, vocab_multiple, pooler=next_sentence))
         self.mlm = MlmHead(config.hidden_size, vocab_size)
         self.nsp = nn.Linear(config.hidden_size, 2) if next_sentence else None
-        self._initialise_heads(None)
-
-    def initialise(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights anew, from `generator` or else from PyTorch's own."""
-        self.bert.initialise(generator)
-        self._initialise_heads(generator)
-
-    def _initialise_heads(self, generator: torch.Generator | None) -> None:
-        initialise(self.mlm, self.bert.config.initializer_range, generator)
-        nn.init.zeros_(self.mlm.bias)
+        initialise(self.mlm, config.initializer_range)
         if self.nsp is not None:
-            initialise(self.nsp, self.bert.config.initializer_range, generator)
+            initialise(self.nsp, config.initializer_range)
 
     def forward(
         self,
@@ -391,94 +311,20 @@ class BertForPretraining(nn.Module):
         return PretrainingLogits(mlm_BMV, nsp_B2)
 
 
-class BertLeftToRight(nn.Module):
-    """The ablation "LTR & No NSP"; see the head of this file.
+class BertLeftToRight(NextTokenModel):
+    """The ablation "LTR & No NSP"; see the head of this file."""
 
-    `most_logits` may be set: how many logits are held at a time, see cross_entropy.py.
-    """
+    bert: Bert
 
-    def __init__(
-        self, config: BertConfig, vocab_size: int, *, pad_vocab_to_multiple_of: int = 1
-    ) -> None:
-        super().__init__()
-        self.most_logits = MOST_LOGITS
-        self.bert = Bert(
-            config,
-            vocab_size,
-            pooler=False,
-            causal=True,
-            pad_vocab_to_multiple_of=pad_vocab_to_multiple_of,
-        )
+    def __init__(self, config: BertConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        super().__init__(Bert(config, vocab_size, vocab_multiple, pooler=False, causal=True))
         self.mlm = MlmHead(config.hidden_size, vocab_size)
         initialise(self.mlm, config.initializer_range)
 
-    def initialise(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights anew, from `generator` or else from PyTorch's own."""
-        self.bert.initialise(generator)
-        initialise(self.mlm, self.bert.config.initializer_range, generator)
-        nn.init.zeros_(self.mlm.bias)
-
-    def forward(
-        self,
-        ids_BT: Tensor,
-        targets_BT: Tensor,
-        weights_BT: Tensor,
-        document_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
-    ) -> TokenSums:
-        """Cross entropy of the next tokens, summed. See `Gpt.encode` for the last two."""
-        hidden_BTD = self.bert.encode(ids_BT, None, None, document_BT, positions_BT)
-        return token_sums(
-            self.mlm.transform(hidden_BTD.flatten(0, 1)),  # (B, T, D) -> (B·T, D)
-            self.bert.token_embedding.weight,
-            self.mlm.bias,
-            targets_BT.flatten(),
-            weights_BT.flatten(),
-            self.bert.vocab_size,
-            self.most_logits,
-        )
-
-    def logits(
-        self,
-        ids_BT: Tensor,
-        document_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
+    def states(
+        self, ids_BT: Tensor, document_BT: Tensor | None, positions_BT: Tensor | None
     ) -> Tensor:
-        """Logits (B, T, V) of the token that follows each position."""
-        hidden_BTD = self.bert.encode(ids_BT, None, None, document_BT, positions_BT)
-        return self.mlm(hidden_BTD, self.bert.token_embedding.weight)[..., : self.bert.vocab_size]
+        return self.mlm.transform(self.bert.encode(ids_BT, None, None, document_BT, positions_BT))
 
-
-class BertEncoder(LayeredEncoder):
-    """BERT, or with `causal` the body of BertLeftToRight, without its pooler."""
-
-    left_behind: ClassVar[tuple[str, ...]] = ("bert.pooler.",)
-
-    def __init__(
-        self, config: BertConfig, vocab_size: int, new_tokens: int = 0, *, causal: bool = False
-    ) -> None:
-        super().__init__()
-        self.bert = Bert(config, vocab_size + new_tokens, pooler=False, causal=causal)
-        self.width = config.hidden_size
-        self.causal = causal
-        self.max_length = config.max_length
-        self.new_tokens = new_tokens
-        self.pooler = None if causal else "bert.pooler."
-
-    def layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
-    ) -> list[Tensor]:
-        return self.bert.encode_layers(ids_BT, segments_BT, lengths_B)
-
-    def levels(self) -> list[list[nn.Module]]:
-        bert = self.bert
-        tables = (bert.token_embedding, bert.segment_embedding, bert.position_embedding)
-        embeddings: list[nn.Module] = [table for table in tables if table is not None]
-        embeddings.append(bert.embedding_norm)
-        return [embeddings, *blocks_by_layer([bert.transformer])]
-
-    def word_table(self) -> Tensor:
-        return self.bert.token_embedding.weight
+    def output_bias(self) -> Tensor:
+        return self.mlm.bias

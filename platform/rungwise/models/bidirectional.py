@@ -22,34 +22,30 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from rungwise.models.bert import MlmHead
-from rungwise.models.cross_entropy import MOST_LOGITS, TokenSums, token_sums
-from rungwise.models.encoders import LayeredEncoder, blocks_by_layer
-from rungwise.models.family import Family
-from rungwise.models.gpt import LAYER_NORM_EPSILON
+from rungwise.models.body import Body, TokenOutput, blocks_by_layer
+from rungwise.models.cross_entropy import TokenSums
+from rungwise.models.family import TransformerFamily
 from rungwise.models.language_models import TwoDirectionModel
 from rungwise.models.objectives import BIDIRECTIONAL, Objective
 from rungwise.models.transformer import (
-    Norm,
     Transformer,
-    check_heads,
     gather_positions,
     initialise,
     learned_positions,
-    padded_size,
 )
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
 
 
-class BidirectionalConfig(Family):
+class BidirectionalConfig(TransformerFamily):
     """The shape; `num_layers` is that of one direction. The defaults have BERT base's 12 blocks."""
 
     objectives: ClassVar = (BIDIRECTIONAL,)
@@ -57,18 +53,6 @@ class BidirectionalConfig(Family):
 
     kind: Literal["bidirectional"] = "bidirectional"
     num_layers: int = Field(default=6, ge=1)
-    num_heads: int = Field(default=12, ge=1)
-    hidden_size: int = Field(default=768, ge=1)
-    intermediate_size: int = Field(default=3072, ge=1)
-    max_position_embeddings: int = Field(default=512, ge=1)
-    norm: Norm = "pre"
-    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    initializer_range: float = Field(default=0.02, gt=0.0)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        check_heads(self.hidden_size, self.num_heads)
-        return self
 
     @classmethod
     def base(cls) -> Self:
@@ -76,59 +60,25 @@ class BidirectionalConfig(Family):
         return cls()
 
     @property
-    def max_length(self) -> int:
-        return self.max_position_embeddings
-
-    @property
     def depth(self) -> int:
         return 2 * self.num_layers
-
-    @property
-    def width(self) -> int:
-        return self.hidden_size
-
-    def describe(self) -> str:
-        return f"{self.num_layers} layers, {self.num_heads} heads, hidden size {self.hidden_size}"
 
     def page_name(self, objective: Objective) -> str:
         return "two-direction Transformer"
 
-    def build(
-        self, vocab_size: int, objective: Objective, pad_vocab_to_multiple_of: int = 1
-    ) -> BidirectionalForPretraining:
-        return BidirectionalForPretraining(
-            self, vocab_size, pad_vocab_to_multiple_of=pad_vocab_to_multiple_of
-        )
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        return BidirectionalForPretraining(self, vocab_size, vocab_multiple)
 
-    def encoder(
-        self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
-    ) -> BidirectionalEncoder:
-        config = self.model_copy(update={"dropout": dropout})
-        return BidirectionalEncoder(config, vocab_size, new_tokens)
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return Bidirectional(self, vocab_size)
 
-    def trained(
-        self, model: nn.Module, objective: Objective, special: SpecialIds
-    ) -> TwoDirectionModel:
-        assert isinstance(model, BidirectionalForPretraining)
-        (end,) = special.require("end")
-        body = model.bidirectional
-        table, vocab_size = body.token_embedding.weight, body.vocab_size
-        return TwoDirectionModel(model, table, vocab_size, self.max_length, end)
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> TwoDirectionModel:
+        return TwoDirectionModel(model, self.max_length, *special.require("end"))
 
-    def flops_per_token(
-        self,
-        vocab_size: int,
-        sequence_length: int,
-        objective: Objective,
-        masked_per_sequence: float = 0.0,
-    ) -> float:
-        """The causal rule of `GptConfig.flops_per_token`, for both directions, and the head:
-
-        2·(6·L·(4·D² + 2·D·I) + 6·L·D·T) + 6·(2·D² + D·V)
-        """
-        L, D, T = self.num_layers, self.hidden_size, sequence_length
-        blocks = 6 * L * (4 * D * D + 2 * D * self.intermediate_size)
-        return float(2 * (blocks + 6 * L * D * T) + 6 * (2 * D * D + D * vocab_size))
+    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
+        """Both causal stacks and the head: 2·stack_flops + 6·(2·D² + D·V)."""
+        D = self.hidden_size
+        return float(2 * self.stack_flops(T, causal=True) + 6 * (2 * D * D + D * V))
 
 
 class Direction(nn.Module):
@@ -138,17 +88,7 @@ class Direction(nn.Module):
         super().__init__()
         self.position_embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
-        self.transformer = Transformer(
-            config.num_layers,
-            config.hidden_size,
-            config.num_heads,
-            config.intermediate_size,
-            causal=True,
-            norm=config.norm,
-            dropout=config.dropout,
-            layer_norm_epsilon=LAYER_NORM_EPSILON,
-            gelu="tanh",
-        )
+        self.transformer = Transformer(config, causal=True)
 
     def forward(
         self, tokens_BTD: Tensor, document_BT: Tensor | None, positions_BT: Tensor | None
@@ -164,30 +104,24 @@ class Direction(nn.Module):
         return self.dropout(tokens_BTD + position_BTD)
 
 
-class Bidirectional(nn.Module):
-    """The two directions. `pad_vocab_to_multiple_of`: see `Bert`."""
+class Bidirectional(Body):
+    """The two directions, their states side by side; a level has the same part of both."""
+
+    name: ClassVar[str] = "bidirectional"
+    causal = False
 
     def __init__(
-        self, config: BidirectionalConfig, vocab_size: int, *, pad_vocab_to_multiple_of: int = 1
+        self, config: BidirectionalConfig, vocab_size: int, vocab_multiple: int = 1
     ) -> None:
-        super().__init__()
-        self.config = config
-        self.vocab_size = vocab_size
-        self.token_embedding = nn.Embedding(
-            padded_size(vocab_size, pad_vocab_to_multiple_of), config.hidden_size
-        )
+        super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
+        self.width = 2 * config.hidden_size
         self.left_to_right = Direction(config)
         self.right_to_left = Direction(config)
-        self.initialise()
-
-    @torch.no_grad()
-    def initialise(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights anew, from `generator` or else from PyTorch's own."""
-        initialise(self, self.config.initializer_range, generator, truncated=False)
-        if self.config.norm == "pre":
+        initialise(self, config.initializer_range, truncated=False)
+        if config.norm == "pre":
             self.left_to_right.transformer.scale_residuals()
             self.right_to_left.transformer.scale_residuals()
-        self.token_embedding.weight[self.vocab_size :].zero_()
+        self.clear_padding()
 
     def encode(
         self,
@@ -222,12 +156,16 @@ class Bidirectional(nn.Module):
         right_BTD = torch.where(has_next_BT[:, :, None], right_BTD, right_BTD.new_zeros(()))
         return torch.cat((left_BTD, right_BTD), dim=-1)
 
-    def encode_layers(self, ids_BT: Tensor, lengths_B: Tensor | None = None) -> list[Tensor]:
+    def encode_layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
         """The states that know each token too, num_layers + 1 tensors (B, T, 2D), embeddings first:
         at t the left half has read ids[0 .. t], the right half ids[t ..] from the end.
 
         This is what fine-tuning reads, as in ELMo: nothing is predicted, so no token is left out.
-        `lengths_B` are the numbers of real tokens in the rows, None says that no row is padded.
         """
         B, T = ids_BT.shape
         tokens_BTD = self.token_embedding(ids_BT)
@@ -245,6 +183,12 @@ class Bidirectional(nn.Module):
             for left_BTD, right_BTD in zip(left, right, strict=True)
         ]
 
+    def levels(self) -> list[list[nn.Module]]:
+        both = (self.left_to_right, self.right_to_left)
+        positions = [direction.position_embedding for direction in both]
+        blocks = blocks_by_layer([direction.transformer for direction in both])
+        return [[self.token_embedding, *positions], *blocks]
+
 
 def _turned(sequence_length: int, lengths_B: Tensor) -> Tensor:
     """Where each token goes when rows are turned around, (B, T).
@@ -255,30 +199,17 @@ def _turned(sequence_length: int, lengths_B: Tensor) -> Tensor:
     return (lengths_B[:, None] - 1 - place_T) % sequence_length
 
 
-class BidirectionalForPretraining(nn.Module):
-    """The two directions under one head: dense, GELU, LayerNorm, the token embedding and a bias.
+class BidirectionalForPretraining(TokenOutput):
+    """The two directions under one head: dense, GELU, LayerNorm, the token embedding and a bias."""
 
-    `most_logits` may be set: how many logits are held at a time, see cross_entropy.py.
-    """
+    bidirectional: Bidirectional
 
     def __init__(
-        self, config: BidirectionalConfig, vocab_size: int, *, pad_vocab_to_multiple_of: int = 1
+        self, config: BidirectionalConfig, vocab_size: int, vocab_multiple: int = 1
     ) -> None:
-        super().__init__()
-        self.most_logits = MOST_LOGITS
-        self.bidirectional = Bidirectional(
-            config, vocab_size, pad_vocab_to_multiple_of=pad_vocab_to_multiple_of
-        )
+        super().__init__(Bidirectional(config, vocab_size, vocab_multiple))
         self.head = MlmHead(config.hidden_size, vocab_size, input_size=2 * config.hidden_size)
         initialise(self.head, config.initializer_range, truncated=False)
-
-    def initialise(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights anew, from `generator` or else from PyTorch's own."""
-        self.bidirectional.initialise(generator)
-        initialise(
-            self.head, self.bidirectional.config.initializer_range, generator, truncated=False
-        )
-        nn.init.zeros_(self.head.bias)
 
     def forward(
         self,
@@ -291,18 +222,10 @@ class BidirectionalForPretraining(nn.Module):
         """Cross entropy of the targets, summed. A row is real up to its last weight above 0."""
         place_T = torch.arange(1, ids_BT.shape[1] + 1, device=ids_BT.device)
         lengths_B = (place_T * (weights_BT > 0)).amax(dim=1)
-        hidden_BTE = self.bidirectional.encode(
+        states_BTE = self.bidirectional.encode(
             ids_BT, targets_BT, lengths_B, document_BT, positions_BT
         )
-        return token_sums(
-            self.head.transform(hidden_BTE.flatten(0, 1)),  # (B, T, 2D) -> (B·T, D)
-            self.bidirectional.token_embedding.weight,
-            self.head.bias,
-            targets_BT.flatten(),
-            weights_BT.flatten(),
-            self.bidirectional.vocab_size,
-            self.most_logits,
-        )
+        return self.sums(self.head.transform(states_BTE), targets_BT, weights_BT)
 
     def logits(
         self,
@@ -313,37 +236,10 @@ class BidirectionalForPretraining(nn.Module):
         positions_BT: Tensor | None = None,
     ) -> Tensor:
         """Logits (B, T, V) of each target, from all of its document but itself."""
-        hidden_BTE = self.bidirectional.encode(
+        states_BTE = self.bidirectional.encode(
             ids_BT, targets_BT, lengths_B, document_BT, positions_BT
         )
-        logits_BTV = self.head(hidden_BTE, self.bidirectional.token_embedding.weight)
-        return logits_BTV[..., : self.bidirectional.vocab_size]
+        return self.logits_of(self.head.transform(states_BTE))
 
-
-class BidirectionalEncoder(LayeredEncoder):
-    """The two directions, their states side by side; a level has the same part of both."""
-
-    def __init__(self, config: BidirectionalConfig, vocab_size: int, new_tokens: int = 0) -> None:
-        super().__init__()
-        self.bidirectional = Bidirectional(config, vocab_size + new_tokens)
-        self.width = 2 * config.hidden_size
-        self.causal = False
-        self.max_length = config.max_length
-        self.new_tokens = new_tokens
-
-    def layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
-    ) -> list[Tensor]:
-        return self.bidirectional.encode_layers(ids_BT, lengths_B)
-
-    def levels(self) -> list[list[nn.Module]]:
-        both = (self.bidirectional.left_to_right, self.bidirectional.right_to_left)
-        embeddings: list[nn.Module] = [way.position_embedding for way in both]
-        embeddings.insert(0, self.bidirectional.token_embedding)
-        return [embeddings, *blocks_by_layer([way.transformer for way in both])]
-
-    def word_table(self) -> Tensor:
-        return self.bidirectional.token_embedding.weight
+    def output_bias(self) -> Tensor:
+        return self.head.bias

@@ -8,7 +8,7 @@
     bidirectional                  left to right and right to left, each   2D     no
                                    up to the token, concatenated
 
-What stands on top (finetune/heads.py) knows nothing of the family, whose file has its encoder. The
+What stands on top (finetune/heads.py) knows nothing of the family, whose file has its body. The
 parameters have the names that they have in pretraining, so that the weights of a run load as they
 are; its heads stay behind.
 
@@ -22,36 +22,35 @@ Shapes: B batch, T sequence, E width of a state.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from rungwise.core.errors import DataError
+from rungwise.models.body import Body, OnBody
 from rungwise.models.objectives import Objective
-from rungwise.models.transformer import Transformer
 
 NUM_MARKS = 3  # start, delimiter, extract
 
 
-class LayeredEncoder(nn.Module, ABC):
-    """The `Encoder` (capabilities.py) that the families share.
+class LayeredEncoder(OnBody):
+    """A body as an `Encoder` (capabilities.py). The last `new_tokens` of its table were not
+    pretrained.
 
-    `width` is E; `causal` says that a state knows only its token and those before it; `max_length`
-    is the longest row, None where there is no bound; `new_tokens` were not pretrained.
+    `pooler` is what stands on the last state of the first token in pretraining, by the beginning of
+    its names: it stays behind, and a head may take it up. None where there is no such thing.
     """
 
-    # What of the pretrained weights has no place here, by the beginnings of its names; of it,
-    # `pooler` stood on the last state of the first token, and a head may take it up.
-    left_behind: ClassVar[tuple[str, ...]] = ()
-    pooler: str | None = None
-
-    width: int
-    causal: bool
-    max_length: int | None
-    new_tokens: int
+    def __init__(
+        self, body: Body, max_length: int | None, new_tokens: int, pooler: str | None
+    ) -> None:
+        super().__init__(body)
+        self.width = body.width
+        self.causal = body.causal
+        self.max_length = max_length
+        self.new_tokens = new_tokens
+        self.pooler = pooler
 
     def forward(
         self,
@@ -62,35 +61,27 @@ class LayeredEncoder(nn.Module, ABC):
         """The states (B, T, E) of the last layer; see `layers`."""
         return self.layers(ids_BT, segments_BT, lengths_B)[-1]
 
-    @abstractmethod
     def layers(
         self,
         ids_BT: Tensor,
         segments_BT: Tensor | None = None,
         lengths_B: Tensor | None = None,
     ) -> list[Tensor]:
-        """The embeddings and the states of each layer, every one (B, T, E).
+        """The embeddings and the states of each layer, every one (B, T, E); see `Encoder`."""
+        return self.body.encode_layers(ids_BT, segments_BT, lengths_B)
 
-        `lengths_B` are the numbers of real tokens in the rows, None says that no row is padded.
-        States at padding mean nothing.
-        """
-
-    @abstractmethod
-    def levels(self) -> list[list[nn.Module]]:
-        """The parts with parameters, lowest first: the embeddings, then each layer."""
-
-    @abstractmethod
-    def word_table(self) -> Tensor | None:
-        """The parameter with a row for each token, the new ones last; None where there is none."""
+    def word_table(self) -> Tensor:
+        """The parameter with a row for each token, the new ones last."""
+        return self.body.token_embedding.weight
 
     def depth(self) -> list[list[nn.Parameter]]:
-        """The parameters of each level, every one once."""
-        return [[p for part in level for p in part.parameters()] for level in self.levels()]
+        """The parameters of each level, every one once: the embeddings, then each layer."""
+        return [[p for part in level for p in part.parameters()] for level in self.body.levels()]
 
     @property
     def num_layers(self) -> int:
         """How many layers there are above the embeddings."""
-        return len(self.levels()) - 1
+        return len(self.body.levels()) - 1
 
     @torch.no_grad()
     def load(self, pretrained: Mapping[str, Tensor], loaded_layers: int | None = None) -> None:
@@ -104,7 +95,7 @@ class LayeredEncoder(nn.Module, ABC):
         names = {id(parameter): name for name, parameter in self.named_parameters()}
         levels = self.depth()
         kept = levels if loaded_layers is None else levels[: loaded_layers + 1]
-        table = self.word_table()
+        table, known = self.word_table(), set(names.values())
         copies: list[tuple[Tensor, Tensor]] = []
         for parameter in (parameter for level in kept for parameter in level):
             name = names[id(parameter)]
@@ -123,27 +114,15 @@ class LayeredEncoder(nn.Module, ABC):
                     "pretraining run"
                 )
             copies.append((target, source))
-        self._refuse_left_over(pretrained, set(names.values()))
+        for key in (key for key in pretrained if key not in known):
+            is_pooler = self.pooler is not None and key.startswith(self.pooler)
+            if key.startswith(f"{self.body.name}.") and not is_pooler:
+                raise DataError(
+                    f"the pretrained weights hold {key}, for which the model has no place; give "
+                    "the model the config of the pretraining run"
+                )
         for target, source in copies:
             target.copy_(source)
-
-    def _refuse_left_over(self, pretrained: Mapping[str, Tensor], known: set[str]) -> None:
-        bodies = tuple({f"{name.partition('.')[0]}." for name in known})
-        for key in pretrained:
-            if key in known or not key.startswith(bodies) or key.startswith(self.left_behind):
-                continue
-            raise DataError(
-                f"the pretrained weights hold {key}, for which the model has no place; give the "
-                "model the config of the pretraining run"
-            )
-
-
-def blocks_by_layer(stacks: Sequence[Transformer]) -> list[list[nn.Module]]:
-    """The blocks of each layer of stacks side by side; the norm at the end of a pre-norm stack
-    belongs to the highest."""
-    layers = [list(blocks) for blocks in zip(*(stack.blocks for stack in stacks), strict=True)]
-    layers[-1] += [stack.final_norm for stack in stacks]
-    return layers
 
 
 def new_tokens_of(objective: Objective) -> int:

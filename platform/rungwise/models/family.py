@@ -1,22 +1,26 @@
 """The two ends of a rung that every rung has: its family, and the way its weights come about.
 
-A family is one file here: a config with the sizes, derived from `Family`, and the modules that it
-builds. The config answers for the family wherever the platform asks, so that no other place knows
-which families there are; config.py names them in one union.
+A family is one file here: a config with the sizes, derived from `Family` or `TransformerFamily`,
+and the modules that it builds. The config answers for the family wherever the platform asks, so
+that no other place knows which families there are; config.py names them in one union.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
-from pydantic import field_validator
+from pydantic import Field, field_validator, model_validator
 from torch import nn
 
 from rungwise.core.config import Config
+from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import ConfigError
+from rungwise.models.body import Body
 from rungwise.models.encoders import LayeredEncoder
 from rungwise.models.objectives import Objective
+from rungwise.models.transformer import Gelu, Norm
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
@@ -36,6 +40,8 @@ class Family(Config):
     # Tensors, by the beginnings of their names, that only some of its objectives train: what goes
     # on from other weights may lack them.
     optional_tensors: ClassVar[tuple[str, ...]] = ()
+    # What objectives that mask train above the first token's last state, likewise by its beginning.
+    pooler: ClassVar[str | None] = None
 
     @property
     def max_length(self) -> int | None:
@@ -60,36 +66,36 @@ class Family(Config):
         """Its name on the page, after the indefinite article: `BERT`."""
         raise NotImplementedError
 
-    def build(
-        self, vocab_size: int, objective: Objective, pad_vocab_to_multiple_of: int = 1
-    ) -> nn.Module:
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         """The model with the parts that the objective trains, its weights drawn from PyTorch's
-        generator. The padding rounds the rows of the embedding up, for faster products."""
+        generator. `vocab_multiple`: see `Body`."""
         self._lacks("weights that are learnt by gradient")
+
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        """The model without what only pretraining needs, its weights drawn likewise."""
+        self._lacks("encoder to fine-tune")
 
     def encoder(
         self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
     ) -> LayeredEncoder:
-        """The model without what only pretraining needs, its weights drawn likewise.
+        """The body to fine-tune. `dropout` takes the place of pretraining's; `new_tokens` follow
+        the vocabulary."""
+        config = self.model_copy(update={"dropout": dropout})
+        body = config.body(vocab_size + new_tokens, objective)
+        pooler = self.pooler if objective.masks else None
+        return LayeredEncoder(body, self.max_length, new_tokens, pooler)
 
-        `dropout` takes the place of pretraining's; `new_tokens` follow the vocabulary.
-        """
-        self._lacks("encoder to fine-tune")
-
-    def trained(self, model: nn.Module, objective: Objective, special: SpecialIds) -> object:
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> object:
         """The trained model with the capabilities of the family (capabilities.py)."""
         raise NotImplementedError
 
-    def flops_per_token(
-        self,
-        vocab_size: int,
-        sequence_length: int,
-        objective: Objective,
-        masked_per_sequence: float = 0.0,
-    ) -> float:
-        """Floating-point operations a token of one training step, forward and backward.
+    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
+        """Floating-point operations a token of one training step, forward and backward: 6 for each
+        weight of a matrix that multiplies the token (2 forward, 4 backward), and attention.
 
-        `masked_per_sequence` is for objectives that mask. Padding of the vocabulary is not counted.
+        V is the vocabulary without its padding, T the length of a row, M how many of its tokens are
+        masked, for objectives that mask. Not counted: look-ups in embedding tables, biases, norms,
+        what is done element by element, softmax, the optimizer, recomputation.
         """
         self._lacks("count of operations")
 
@@ -114,6 +120,61 @@ class Family(Config):
         raise ConfigError(f"model.kind is {self.kind}, which has no {what}; choose another kind")
 
 
+class TransformerFamily(Family):
+    """The sizes of a Transformer (transformer.py), by default those of BERT base and GPT-2."""
+
+    layer_norm_epsilon: ClassVar[float] = 1e-5
+    gelu: ClassVar[Gelu] = "tanh"
+
+    num_layers: int = Field(default=12, ge=1)
+    num_heads: int = Field(default=12, ge=1)
+    hidden_size: int = Field(default=768, ge=1)
+    intermediate_size: int = Field(default=3072, ge=1)
+    max_position_embeddings: int = Field(default=512, ge=1)
+    norm: Norm = "pre"
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    initializer_range: float = Field(default=0.02, gt=0.0)
+
+    @model_validator(mode="after")
+    def _whole_heads(self) -> Self:
+        if self.hidden_size % self.num_heads:
+            whole = math.ceil(self.hidden_size / self.num_heads) * self.num_heads
+            raise ValueError(
+                "hidden_size must be a multiple of num_heads, found hidden_size "
+                f"{self.hidden_size} and num_heads {self.num_heads}; change hidden_size to "
+                f"{whole}, or num_heads"
+            )
+        return self
+
+    @property
+    def max_length(self) -> int | None:
+        return self.max_position_embeddings
+
+    @property
+    def depth(self) -> int:
+        return self.num_layers
+
+    @property
+    def width(self) -> int:
+        return self.hidden_size
+
+    def describe(self) -> str:
+        return f"{self.num_layers} layers, {self.num_heads} heads, hidden size {self.hidden_size}"
+
+    def stack_flops(self, T: int, causal: bool) -> int:
+        """The share of one stack of blocks in `flops_per_token`,
+
+            6·L·(4·D² + 2·D·I) + 12·L·D·T
+
+        with I the intermediate size: the matrices, and the two products of attention, every
+        position with every one. Half of these if causal, since a kernel that knows the rule skips
+        the future. Boundaries inside a row are not taken off.
+        """
+        L, D = self.num_layers, self.hidden_size
+        matrices = 6 * L * (4 * D * D + 2 * D * self.intermediate_size)
+        return matrices + (6 if causal else 12) * L * D * T
+
+
 class Fitting(Config):
     """A way in which the weights of a family come about: the block `pretrain` of a recipe.
 
@@ -130,6 +191,9 @@ class Fitting(Config):
     def reads_longer(self) -> bool:
         """Whether it reads `longer_instances` too."""
         return False
+
+    def check(self, model: Family, compute: ComputeConfig) -> None:
+        """Raise ConfigError where `model` cannot be fitted so on these machines."""
 
     @field_validator("objective", mode="before")
     @classmethod

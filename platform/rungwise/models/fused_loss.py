@@ -191,7 +191,7 @@ class _Sums:
 def _is_first(logits_RV: Tensor, is_most_R1: Tensor, targets_R: Tensor) -> Tensor:
     """Whether the target is the first of the largest, as `argmax` has it. Half-width logits often
     tie, and few rows have a target that is among the largest at all."""
-    found_R = is_most_R1[:, 0].clone()
-    (candidates,) = found_R.nonzero(as_tuple=True)
-    found_R[candidates] = logits_RV[candidates].argmax(dim=1) == targets_R[candidates]
-    return found_R
+    is_first_R = is_most_R1[:, 0].clone()
+    (candidates,) = is_first_R.nonzero(as_tuple=True)
+    is_first_R[candidates] = logits_RV[candidates].argmax(dim=1) == targets_R[candidates]
+    return is_first_R

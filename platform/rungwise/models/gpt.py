@@ -17,33 +17,22 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
-from rungwise.models.cross_entropy import MOST_LOGITS, TokenSums, output_logits, token_sums
-from rungwise.models.encoders import LayeredEncoder, blocks_by_layer
-from rungwise.models.family import Family
+from rungwise.models.body import Body, NextTokenModel, blocks_by_layer
+from rungwise.models.family import TransformerFamily
 from rungwise.models.language_models import CausalModel
 from rungwise.models.objectives import CAUSAL, Objective
-from rungwise.models.transformer import (
-    Norm,
-    Transformer,
-    check_heads,
-    initialise,
-    learned_positions,
-    padded_size,
-)
+from rungwise.models.transformer import Transformer, initialise, learned_positions
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
 
-LAYER_NORM_EPSILON = 1e-5
 
-
-class GptConfig(Family):
+class GptConfig(TransformerFamily):
     """The shape of a GPT; the defaults are the smallest GPT-2.
 
     `dropout` is 0 unless asked for, where both papers have 0.1: see BertConfig.
@@ -52,19 +41,7 @@ class GptConfig(Family):
     objectives: ClassVar = (CAUSAL,)
 
     kind: Literal["gpt"] = "gpt"
-    num_layers: int = Field(default=12, ge=1)
-    num_heads: int = Field(default=12, ge=1)
-    hidden_size: int = Field(default=768, ge=1)
-    intermediate_size: int = Field(default=3072, ge=1)
     max_position_embeddings: int = Field(default=1024, ge=1)
-    norm: Norm = "pre"
-    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    initializer_range: float = Field(default=0.02, gt=0.0)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        check_heads(self.hidden_size, self.num_heads)
-        return self
 
     @classmethod
     def gpt1(cls) -> Self:
@@ -91,98 +68,38 @@ class GptConfig(Family):
         """GPT-2 of 48 layers, 1.5 billion parameters."""
         return cls(num_layers=48, num_heads=25, hidden_size=1600, intermediate_size=6400)
 
-    @property
-    def max_length(self) -> int:
-        return self.max_position_embeddings
-
-    @property
-    def depth(self) -> int:
-        return self.num_layers
-
-    @property
-    def width(self) -> int:
-        return self.hidden_size
-
-    def describe(self) -> str:
-        return f"{self.num_layers} layers, {self.num_heads} heads, hidden size {self.hidden_size}"
-
     def page_name(self, objective: Objective) -> str:
         return "GPT"
 
-    def build(
-        self, vocab_size: int, objective: Objective, pad_vocab_to_multiple_of: int = 1
-    ) -> GptForPretraining:
-        return GptForPretraining(
-            self, vocab_size, pad_vocab_to_multiple_of=pad_vocab_to_multiple_of
-        )
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        return GptForPretraining(self, vocab_size, vocab_multiple)
 
-    def encoder(
-        self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
-    ) -> GptEncoder:
-        config = self.model_copy(update={"dropout": dropout})
-        return GptEncoder(config, vocab_size, new_tokens)
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return Gpt(self, vocab_size)
 
-    def trained(self, model: nn.Module, objective: Objective, special: SpecialIds) -> CausalModel:
-        assert isinstance(model, GptForPretraining)
-        (end,) = special.require("end")
-        table, vocab_size = model.gpt.token_embedding.weight, model.gpt.vocab_size
-        return CausalModel(model, table, vocab_size, self.max_length, end)
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CausalModel:
+        return CausalModel(model, self.max_length, *special.require("end"))
 
-    def flops_per_token(
-        self,
-        vocab_size: int,
-        sequence_length: int,
-        objective: Objective,
-        masked_per_sequence: float = 0.0,
-    ) -> float:
-        """The causal rule: 6 for each weight of a matrix that multiplies the token, and 6·L·D·T for
-        attention, half of every position with every one, because a kernel that knows the rule skips
-        the future. Per token, with I the intermediate size,
-
-            6·L·(4·D² + 2·D·I) + 6·L·D·T + 6·D·V
-
-        Not counted: what `BertConfig.flops_per_token` leaves out. Boundaries inside a block are not
-        taken off. GPT-2 124M at T = 1,024: 797.8 MFLOP with V = 50,257, and 798.0 with the 50,304
-        of a padded vocabulary.
-        """
-        L, D, T = self.num_layers, self.hidden_size, sequence_length
-        blocks = 6 * L * (4 * D * D + 2 * D * self.intermediate_size)
-        return float(blocks + 6 * L * D * T + 6 * D * vocab_size)
+    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
+        """The causal stack and the output: stack_flops + 6·D·V. GPT-2 124M at T = 1,024: 797.8
+        MFLOP with V = 50,257, and 798.0 with the 50,304 of a padded vocabulary."""
+        return float(self.stack_flops(T, causal=True) + 6 * self.hidden_size * V)
 
 
-class Gpt(nn.Module):
-    """The decoder without its output. `pad_vocab_to_multiple_of`: see `Bert`."""
+class Gpt(Body):
+    """The decoder without its output. Segments are not for it: the delimiter ends a text."""
 
-    def __init__(
-        self, config: GptConfig, vocab_size: int, *, pad_vocab_to_multiple_of: int = 1
-    ) -> None:
-        super().__init__()
+    name: ClassVar[str] = "gpt"
+
+    def __init__(self, config: GptConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
         self.config = config
-        self.vocab_size = vocab_size
-        D = config.hidden_size
-        self.token_embedding = nn.Embedding(padded_size(vocab_size, pad_vocab_to_multiple_of), D)
-        self.position_embedding = nn.Embedding(config.max_position_embeddings, D)
-        self.dropout = nn.Dropout(config.dropout)
-        self.transformer = Transformer(
-            config.num_layers,
-            D,
-            config.num_heads,
-            config.intermediate_size,
-            causal=True,
-            norm=config.norm,
-            dropout=config.dropout,
-            layer_norm_epsilon=LAYER_NORM_EPSILON,
-            gelu="tanh",
-        )
-        self.initialise()
-
-    @torch.no_grad()
-    def initialise(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights anew, from `generator` or else from PyTorch's own."""
-        initialise(self, self.config.initializer_range, generator, truncated=False)
-        if self.config.norm == "pre":
+        self.position_embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.transformer = Transformer(config, causal=True)
+        initialise(self, config.initializer_range, truncated=False)
+        if config.norm == "pre":
             self.transformer.scale_residuals()
-        self.token_embedding.weight[self.vocab_size :].zero_()
+        self.clear_padding()
 
     def encode(
         self,
@@ -197,86 +114,32 @@ class Gpt(nn.Module):
         """
         return self.transformer(self._embed(ids_BT, positions_BT), None, document_BT)
 
-    def encode_layers(self, ids_BT: Tensor) -> list[Tensor]:
-        """The embeddings and each layer, num_layers + 1 tensors (B, T, D), of rows that each hold
-        one document; the last is that of `encode`."""
+    def encode_layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
         return self.transformer.layers(self._embed(ids_BT, None))
+
+    def levels(self) -> list[list[nn.Module]]:
+        embeddings: list[nn.Module] = [self.token_embedding, self.position_embedding]
+        return [embeddings, *blocks_by_layer([self.transformer])]
 
     def _embed(self, ids_BT: Tensor, positions_BT: Tensor | None) -> Tensor:
         position_BTD = learned_positions(self.position_embedding, ids_BT.shape[1], positions_BT)
         return self.dropout(self.token_embedding(ids_BT) + position_BTD)
 
 
-class GptForPretraining(nn.Module):
-    """GPT with its output, the token embedding.
+class GptForPretraining(NextTokenModel):
+    """GPT with its output, the token embedding."""
 
-    `most_logits` may be set: how many logits are held at a time, see cross_entropy.py.
-    """
+    gpt: Gpt
 
-    def __init__(
-        self, config: GptConfig, vocab_size: int, *, pad_vocab_to_multiple_of: int = 1
-    ) -> None:
-        super().__init__()
-        self.most_logits = MOST_LOGITS
-        self.gpt = Gpt(config, vocab_size, pad_vocab_to_multiple_of=pad_vocab_to_multiple_of)
+    def __init__(self, config: GptConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        super().__init__(Gpt(config, vocab_size, vocab_multiple))
 
-    def initialise(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights anew, from `generator` or else from PyTorch's own."""
-        self.gpt.initialise(generator)
-
-    def forward(
-        self,
-        ids_BT: Tensor,
-        targets_BT: Tensor,
-        weights_BT: Tensor,
-        document_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
-    ) -> TokenSums:
-        """Cross entropy of the next tokens, summed. See `Gpt.encode` for the last two."""
-        hidden_BTD = self.gpt.encode(ids_BT, document_BT, positions_BT)
-        return token_sums(
-            hidden_BTD.flatten(0, 1),  # (B, T, D) -> (B·T, D)
-            self.gpt.token_embedding.weight,
-            None,
-            targets_BT.flatten(),
-            weights_BT.flatten(),
-            self.gpt.vocab_size,
-            self.most_logits,
-        )
-
-    def logits(
-        self,
-        ids_BT: Tensor,
-        document_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
+    def states(
+        self, ids_BT: Tensor, document_BT: Tensor | None, positions_BT: Tensor | None
     ) -> Tensor:
-        """Logits (B, T, V) of the token that follows each position."""
-        hidden_BTD = self.gpt.encode(ids_BT, document_BT, positions_BT)
-        return output_logits(hidden_BTD, self.gpt.token_embedding.weight, None, self.gpt.vocab_size)
-
-
-class GptEncoder(LayeredEncoder):
-    """GPT without its output. Segments are not for it: the delimiter says where a text ends."""
-
-    def __init__(self, config: GptConfig, vocab_size: int, new_tokens: int = 0) -> None:
-        super().__init__()
-        self.gpt = Gpt(config, vocab_size + new_tokens)
-        self.width = config.hidden_size
-        self.causal = True
-        self.max_length = config.max_length
-        self.new_tokens = new_tokens
-
-    def layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
-    ) -> list[Tensor]:
-        return self.gpt.encode_layers(ids_BT)
-
-    def levels(self) -> list[list[nn.Module]]:
-        embeddings: list[nn.Module] = [self.gpt.token_embedding, self.gpt.position_embedding]
-        return [embeddings, *blocks_by_layer([self.gpt.transformer])]
-
-    def word_table(self) -> Tensor:
-        return self.gpt.token_embedding.weight
+        return self.gpt.encode(ids_BT, document_BT, positions_BT)

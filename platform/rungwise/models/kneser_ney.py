@@ -214,7 +214,10 @@ def estimate(
     keys: list[NDArray[np.int64]] = []
     probabilities, backoffs = [probability], []
     for level in longer:
-        context = _contexts(level.ngrams, keys, vocab_size)
+        # Of the first n - 1 tokens, all of them known to the trie.
+        context = level.ngrams[:, 0].astype(np.int64)
+        for column, known in zip(level.ngrams.T[1:-1], keys, strict=True):
+            context = np.searchsorted(known, context * vocab_size + column)
         discounts.append(_discounts(level.counts, len(discounts) + 1, fallback))
         removed = discounts[-1][np.minimum(level.counts, 3)]
         totals = np.bincount(context, level.counts, len(probability))
@@ -237,14 +240,6 @@ def estimate(
             ngram_log_probabilities=tuple(np.log(values) for values in probabilities),
             log_backoffs=tuple(np.log(values) for values in backoffs),
         )
-
-
-def _contexts(ngrams: Ids, keys: Sequence[NDArray[np.int64]], vocab_size: int) -> NDArray[np.int64]:
-    """Indices (N,) of the first n - 1 tokens, all of them known to the trie."""
-    index = ngrams[:, 0].astype(np.int64)
-    for column, level in zip(ngrams.T[1:-1], keys, strict=True):
-        index = np.searchsorted(level, index * vocab_size + column)
-    return index
 
 
 @dataclass(frozen=True, eq=False)

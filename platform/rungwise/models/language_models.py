@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from rungwise.models.cross_entropy import at_least_float32
 from rungwise.models.objectives import CausalBatch
@@ -59,16 +59,23 @@ def windows(lengths: Sequence[int], max_length: int | None) -> Iterator[Window]:
 
 @dataclass(frozen=True)
 class _Trained:
-    """A module in eval mode with its table of words (rows from the vocabulary on are padding)."""
+    """A module on a body, in eval mode."""
 
-    module: nn.Module
-    table: Tensor
-    vocab_size: int
+    module: Any
     max_length: int | None  # tokens of the longest row, the frame included
+
+    @property
+    def vocab_size(self) -> int:
+        return self.module.body.vocab_size
 
     def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """The vectors (N, D) of these tokens."""
         return self.table.detach()[list(ids)].float().cpu().numpy()
+
+    @property
+    def table(self) -> Tensor:
+        """A row for each token; rows from the vocabulary on are padding."""
+        return self.module.body.token_embedding.weight
 
     @property
     def _device(self) -> torch.device:
@@ -115,14 +122,10 @@ class CausalModel(_BlockModel):
     is_exact: ClassVar[bool] = True
 
     def target_logits(self, batch: CausalBatch) -> Tensor:
-        """Logits (B, T, V) of the targets; padding is at the end of a row."""
-        module: Any = self.module
-        return module.logits(batch.ids, batch.document, batch.positions)
+        return self.module.logits(batch.ids, batch.document, batch.positions)
 
     def next_logits(self, ids_BT: Tensor) -> Tensor:
-        """Logits (B, T, V) of the token behind each position, in rows of one document."""
-        module: Any = self.module
-        return module.logits(ids_BT)
+        return self.module.logits(ids_BT)
 
 
 @dataclass(frozen=True)
@@ -133,10 +136,10 @@ class TwoDirectionModel(_BlockModel):
     is_exact: ClassVar[bool] = False
 
     def target_logits(self, batch: CausalBatch) -> Tensor:
-        """Logits (B, T, V) of the targets; padding is at the end of a row."""
-        module: Any = self.module
         lengths_B = (batch.weights > 0).sum(dim=1)
-        return module.logits(batch.ids, batch.targets, lengths_B, batch.document, batch.positions)
+        return self.module.logits(
+            batch.ids, batch.targets, lengths_B, batch.document, batch.positions
+        )
 
     def blank_logits(
         self, ids_BT: Tensor, segments_BT: Tensor, lengths_B: Tensor, position_B: Tensor

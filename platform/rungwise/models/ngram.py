@@ -10,8 +10,7 @@ N n-grams, O order
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,19 +52,11 @@ class NgramConfig(Family):
         (start,) = special.require("cls")
         return kneser_ney.count(ids, offsets, self.order, start)
 
-    def split(self, table: Table, parts: int) -> list[Table]:
-        """The table in parts that can be merged apart."""
-        return kneser_ney.split(table, parts)
-
-    def merge(self, tables: Sequence[Table]) -> Table:
-        """The sum of tables."""
-        return kneser_ney.merge(tables)
-
     def estimate(self, table: Table, vocab_size: int, special: SpecialIds) -> NgramLanguageModel:
         """The model of all counts. Raises DataError where the corpus is too small."""
         (start,) = special.require("cls")
         return kneser_ney.estimate(table, vocab_size, start, self.fallback_discounts)
 
-    def from_tensors(self, tensors: Mapping[str, NDArray[Any]]) -> NgramLanguageModel:
-        """The model whose `to_tensors` these are."""
-        return NgramLanguageModel.from_tensors(tensors)
+    split = staticmethod(kneser_ney.split)
+    merge = staticmethod(kneser_ney.merge)
+    from_tensors = staticmethod(NgramLanguageModel.from_tensors)

@@ -16,7 +16,7 @@ Shapes: B batch, T sequence, D hidden, M chosen positions.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,18 +25,11 @@ from torch.utils.checkpoint import checkpoint
 
 from rungwise.models.attention import Attention, Visible, visible_keys
 
+if TYPE_CHECKING:
+    from rungwise.models.family import TransformerFamily
+
 Norm = Literal["post", "pre"]
 Gelu = Literal["none", "tanh"]  # PyTorch's names of the approximations
-
-
-def check_heads(hidden_size: int, num_heads: int) -> None:
-    """Raise ValueError where the hidden size does not split into heads."""
-    if hidden_size % num_heads:
-        raise ValueError(
-            f"hidden_size must be a multiple of num_heads, found hidden_size {hidden_size} and "
-            f"num_heads {num_heads}; change hidden_size to "
-            f"{math.ceil(hidden_size / num_heads) * num_heads}, or num_heads"
-        )
 
 
 def sinusoid_positions(
@@ -88,14 +81,8 @@ def padded_size(vocab_size: int, multiple: int) -> int:
     return -(-vocab_size // multiple) * multiple
 
 
-def initialise(
-    module: nn.Module,
-    initializer_range: float,
-    generator: torch.Generator | None = None,
-    *,
-    truncated: bool = True,
-) -> None:
-    """Weights from a normal, biases 0, LayerNorm 1 and 0.
+def initialise(module: nn.Module, initializer_range: float, *, truncated: bool = True) -> None:
+    """Draw weights from a normal with PyTorch's generator; biases 0, LayerNorm 1 and 0.
 
     BERT cuts the normal at two standard deviations: `create_initializer` of google-research/bert
     (modeling.py). Like TensorFlow's, the cut is not compensated, so that the true deviation is 0.88
@@ -105,11 +92,9 @@ def initialise(
         if isinstance(layer, nn.Linear | nn.Embedding):
             if truncated:
                 bound = 2 * initializer_range
-                nn.init.trunc_normal_(
-                    layer.weight, std=initializer_range, a=-bound, b=bound, generator=generator
-                )
+                nn.init.trunc_normal_(layer.weight, std=initializer_range, a=-bound, b=bound)
             else:
-                nn.init.normal_(layer.weight, std=initializer_range, generator=generator)
+                nn.init.normal_(layer.weight, std=initializer_range)
         if isinstance(layer, nn.Linear) and layer.bias is not None:
             nn.init.zeros_(layer.bias)
         if isinstance(layer, nn.LayerNorm):
@@ -149,25 +134,15 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     """Attention, then the Mlp; each with a residual connection, a LayerNorm and dropout."""
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_heads: int,
-        intermediate_size: int,
-        *,
-        causal: bool,
-        norm: Norm,
-        dropout: float,
-        layer_norm_epsilon: float,
-        gelu: Gelu,
-    ) -> None:
+    def __init__(self, config: TransformerFamily, causal: bool) -> None:
         super().__init__()
-        self.norm = norm
-        self.attention = Attention(hidden_size, num_heads, causal, dropout)
-        self.attention_norm = nn.LayerNorm(hidden_size, eps=layer_norm_epsilon)
-        self.mlp = Mlp(hidden_size, intermediate_size, gelu)
-        self.mlp_norm = nn.LayerNorm(hidden_size, eps=layer_norm_epsilon)
-        self.dropout = nn.Dropout(dropout)
+        D, epsilon = config.hidden_size, config.layer_norm_epsilon
+        self.norm = config.norm
+        self.attention = Attention(D, config.num_heads, causal, config.dropout)
+        self.attention_norm = nn.LayerNorm(D, eps=epsilon)
+        self.mlp = Mlp(D, config.intermediate_size, config.gelu)
+        self.mlp_norm = nn.LayerNorm(D, eps=epsilon)
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x_BTD: Tensor, visible: Visible) -> Tensor:
         if self.norm == "pre":
@@ -182,38 +157,16 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """A stack of blocks over vectors that are embedded already."""
 
-    def __init__(
-        self,
-        num_layers: int,
-        hidden_size: int,
-        num_heads: int,
-        intermediate_size: int,
-        *,
-        causal: bool,
-        norm: Norm,
-        dropout: float,
-        layer_norm_epsilon: float,
-        gelu: Gelu = "none",
-    ) -> None:
+    def __init__(self, config: TransformerFamily, causal: bool) -> None:
         super().__init__()
         self.causal = causal
-        self.dropout = dropout
+        self.dropout = config.dropout
         self.recompute = False
-        self.blocks = nn.ModuleList(
-            Block(
-                hidden_size,
-                num_heads,
-                intermediate_size,
-                causal=causal,
-                norm=norm,
-                dropout=dropout,
-                layer_norm_epsilon=layer_norm_epsilon,
-                gelu=gelu,
-            )
-            for _ in range(num_layers)
-        )
+        self.blocks = nn.ModuleList(Block(config, causal) for _ in range(config.num_layers))
         self.final_norm = (
-            nn.LayerNorm(hidden_size, eps=layer_norm_epsilon) if norm == "pre" else nn.Identity()
+            nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
+            if config.norm == "pre"
+            else nn.Identity()
         )
 
     def forward(

@@ -26,7 +26,13 @@ from rungwise.instances.kinds import InstancesConfig, tokens_config
 from rungwise.instances.stage import INSTANCES, LONGER_INSTANCES
 from rungwise.models.config import ModelConfig
 from rungwise.pipeline.continued import ContinuedConfig
-from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig, with_objective
+from rungwise.pretraining.config import (
+    PretrainConfig,
+    PretrainStageConfig,
+    check_rows,
+    refuse_other_kind,
+    with_objective,
+)
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.report.page import REPORT, ReportConfig
 from rungwise.serving.registry import RegistryConfig
@@ -86,6 +92,11 @@ class Recipe(Config):
     sweep: SweepConfig | None = None
     evaluate: EvaluateConfig | None = None
     registry: RegistryConfig | None = None
+
+    @field_validator("pretrain", mode="before")
+    @classmethod
+    def _of_the_kind_it_takes(cls, pretrain: Any, info: ValidationInfo) -> Any:
+        return refuse_other_kind(pretrain, info.data.get("model"))
 
     @field_validator("pretrain", "continued_pretraining", mode="after")
     @classmethod
@@ -172,7 +183,30 @@ def training(recipe: Recipe) -> PretrainStageConfig:
             "longer_instances are what the last pretrain.longer_share of the steps read, but only "
             f"{'the first' if recipe.longer_instances else 'the second'} is set; set both or none"
         )
+    read = {"instances": recipe.instances, "longer_instances": recipe.longer_instances}
+    _check_together(recipe.model, recipe.pretrain, read, recipe.compute)
+    for name in recipe.continue_with:
+        step = recipe.continued_pretraining[name]
+        try:
+            read = {"instances": step.instances}
+            _check_together(recipe.model, step.pretrain, read, recipe.compute)
+        except ConfigError as error:
+            raise ConfigError(f"continued_pretraining.{name}: {error}") from error
     return PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
+
+
+def _check_together(
+    model: ModelConfig,
+    pretrain: PretrainConfig,
+    read: Mapping[str, InstancesConfig | None],
+    compute: ComputeConfig,
+) -> None:
+    """Raise ConfigError where the stage would, so that nothing is built before it."""
+    pretrain.check(model, compute)
+    config = PretrainStageConfig(model=model, pretrain=pretrain)
+    for block, instances in read.items():
+        if instances is not None and not pretrain.reads_tokens:
+            check_rows(config, instances.kind, getattr(instances, "sequence_length", None), block)
 
 
 def planned_vocab_size(recipe: Recipe) -> int:

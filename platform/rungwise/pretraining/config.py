@@ -48,24 +48,33 @@ class PretrainStageConfig(Config):
     model: ModelConfig
     pretrain: PretrainConfig
 
+    @field_validator("pretrain", mode="before")
+    @classmethod
+    def _of_the_kind_it_takes(cls, pretrain: Any, info: ValidationInfo) -> Any:
+        return refuse_other_kind(pretrain, info.data.get("model"))
+
     @field_validator("pretrain", mode="after")
     @classmethod
-    def _fits(cls, pretrain: PretrainConfig, info: ValidationInfo) -> PretrainConfig:
-        model: Family | None = info.data.get("model")
-        if model is None:
-            return pretrain
-        if pretrain.kind != model.fitting:
-            raise ConfigError(
-                f"pretrain.kind is {pretrain.kind}, but model.kind is {model.kind}, whose weights "
-                f"come about by {model.fitting}; set pretrain.kind={model.fitting}, or take "
-                "another model"
-            )
-        return with_objective(pretrain, model)
+    def _names_its_objective(cls, pretrain: PretrainConfig, info: ValidationInfo) -> PretrainConfig:
+        model = info.data.get("model")
+        return pretrain if model is None else with_objective(pretrain, model)
 
     @property
     def objective(self) -> Objective:
         """The objective of the run."""
         return self.model.objective(self.pretrain.objective)
+
+
+def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
+    """`pretrain`, which need not be validated yet. Raises ConfigError where it is of a kind that
+    the family does not take, before anything is said about the keys of that kind."""
+    kind = _kind(pretrain)
+    if model is not None and kind != model.fitting and kind in ("gradient", "counts"):
+        raise ConfigError(
+            f"pretrain.kind is {kind}, but model.kind is {model.kind}, which is fitted by "
+            f"{model.fitting}; set pretrain.kind={model.fitting}, or take another model"
+        )
+    return pretrain
 
 
 def with_objective(pretrain: FittingT, model: Family) -> FittingT:
@@ -74,6 +83,25 @@ def with_objective(pretrain: FittingT, model: Family) -> FittingT:
     Raises ConfigError where the family has not the one that it names.
     """
     return pretrain.model_copy(update={"objective": model.objective(pretrain.objective).name})
+
+
+def check_rows(
+    config: PretrainStageConfig, kind: str, length: int | None, block: str = "instances"
+) -> None:
+    """Raise ConfigError where the model cannot read instances of this kind and of so many tokens;
+    `block` is their name in the recipe."""
+    objective, longest = config.objective, config.model.max_length
+    if kind not in objective.reads:
+        raise ConfigError(
+            f"pretrain.objective is {objective.name} and model.kind {config.model.kind}, which "
+            f"reads {block}.kind {' or '.join(objective.reads)}, but the instances are {kind}; "
+            "change one of them"
+        )
+    if longest is not None and length is not None and length > longest:
+        raise ConfigError(
+            f"model.max_position_embeddings is {longest}, but {block}.sequence_length is "
+            f"{length}; raise the first or lower the second"
+        )
 
 
 def by_gradient(pretrain: Fitting, asked: str) -> GradientConfig:

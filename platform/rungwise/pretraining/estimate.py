@@ -29,7 +29,7 @@ from rungwise.instances.kinds import AnyInstancesConfig, config_of
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.cross_entropy import MOST_LOGITS
 from rungwise.models.objectives import CarriesState
-from rungwise.models.transformer import recompute_activations
+from rungwise.models.transformer import parameter_count, recompute_activations
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.training.curriculum import (
     first_longer_step,
@@ -93,14 +93,16 @@ def dry_run(
     first = measures[0]
     with torch.device("meta"):
         model = config.model.build(first.vocab_size, config.objective)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    parameters = parameter_count(model)
     largest = -(-settings.global_batch_size // compute.num_workers)
     micro = min(compute.micro_batch_size, largest)
     starts = [0, first_longer_step(settings.steps, settings.longer_share)][: len(measures)]
-    phases = [
-        _phase(config, each, _rows_at_once(each, first, compute, largest), steps)
-        for each, steps in zip(measures, np.diff([*starts, settings.steps]).tolist(), strict=True)
-    ]
+    lasting = np.diff([*starts, settings.steps]).tolist()
+    phases: list[dict[str, Any]] = []
+    for each, steps in zip(measures, lasting, strict=True):
+        lengths = first.sequence_length, each.sequence_length
+        rows = min(rows_for_length(compute.micro_batch_size, *lengths), largest)
+        phases.append(_phase(config, settings.global_batch_size, each, rows, steps))
     tokens = sum(phase["tokens"] for phase in phases)
     flops = sum(phase["flops_per_token"] * phase["tokens"] for phase in phases)
     rate, source = tokens_per_second, "given"
@@ -118,10 +120,11 @@ def dry_run(
     if settings.max_seconds is not None:
         seconds = settings.max_seconds if seconds is None else min(seconds, settings.max_seconds)
     price = compute.price_per_hour
+    gpus, cpus = compute.gpus_per_worker, compute.cpus_per_worker
     return {
         "parameters": parameters,
         "workers": compute.num_workers,
-        "devices": f"{compute.num_workers} x {_device_name(compute)}",
+        "devices": f"{compute.num_workers} x " + (f"{gpus:g} GPU" if gpus else f"{cpus:g} CPU"),
         "parallel": compute.parallel if compute.num_workers > 1 else "one worker",
         "global_batch_size": settings.global_batch_size,
         "micro_batch_size": micro,
@@ -142,26 +145,18 @@ def dry_run(
     }
 
 
-def _rows_at_once(measures: Measures, first: Measures, compute: ComputeConfig, largest: int) -> int:
-    rows = rows_for_length(
-        compute.micro_batch_size, first.sequence_length, measures.sequence_length
-    )
-    return min(rows, largest)
-
-
 def _phase(
-    config: PretrainStageConfig, measures: Measures, micro: int, steps: int
+    config: PretrainStageConfig, global_batch_size: int, measures: Measures, micro: int, steps: int
 ) -> dict[str, Any]:
-    settings = by_gradient(config.pretrain, "steps")
-    rows = steps * settings.global_batch_size
+    rows = steps * global_batch_size
     epochs = None
     if measures.instances is not None:
-        epochs = rows / rows_per_epoch(config.model, measures.instances, settings.global_batch_size)
+        epochs = rows / rows_per_epoch(config.model, measures.instances, global_batch_size)
     return {
         "steps": steps,
         "sequence_length": measures.sequence_length,
         "micro_batch_size": micro,
-        "tokens_a_step": settings.global_batch_size * measures.tokens_per_row,
+        "tokens_a_step": global_batch_size * measures.tokens_per_row,
         "tokens": rows * measures.tokens_per_row,
         "epochs": epochs,
         "flops_per_token": config.model.flops_per_token(
@@ -202,12 +197,6 @@ def memory_estimate(
         predicted * measures.vocab_size, MOST_LOGITS if not measures.masked_per_row else math.inf
     )
     return int(fixed + activations + 3 * 4 * logits)
-
-
-def _device_name(compute: ComputeConfig) -> str:
-    if compute.gpus_per_worker:
-        return f"{compute.gpus_per_worker:g} GPU"
-    return f"{compute.cpus_per_worker:g} CPU"
 
 
 def _measured_rate(

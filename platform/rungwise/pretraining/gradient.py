@@ -13,7 +13,7 @@ The optional input `initial` is a finished pretrain stage, whose weights take th
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -26,13 +26,11 @@ from rungwise.core.config import fingerprint
 from rungwise.core.context import ComputeConfig, Context, Reporter
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
-from rungwise.instances.order import OrderConfig
 from rungwise.instances.summary import InstancesSummary
-from rungwise.pretraining.config import PretrainStageConfig, by_gradient
+from rungwise.pretraining.config import PretrainStageConfig, by_gradient, check_rows
 from rungwise.pretraining.initial import INITIAL, began_with, check_initial, load_initial
 from rungwise.pretraining.sources_read import sources_read
 from rungwise.pretraining.summary import Attempt, GradientRun, PretrainSummary, ReadLength
-from rungwise.training import checkpoint
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import (
@@ -43,12 +41,11 @@ from rungwise.training.curriculum import (
     read_in_turn,
     rows_per_epoch,
 )
-from rungwise.training.loop import Execution, train, uses_bfloat16
+from rungwise.training.loop import train, uses_bfloat16
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
 from rungwise.training.throughput import COUNTING_RULE, Costs, device_name, totals
 
-MODEL_FILE = checkpoint.MODEL
 _USER_ERROR = "user-error.txt"
 # Between two looks whether there is room for more workers: as often as Ray counts its nodes.
 _GROWTH_SECONDS = 20.0
@@ -135,111 +132,29 @@ def check_fit(
     """Raise UserError where the instances cannot train this model, or not on so many workers, or
     where the weights it is to begin with are not of this model and tokenizer."""
     settings = _settings(config)
+    settings.check(config.model, compute)
     for first_step, instances in read_in_turn(inputs, settings):
         block = "longer_instances" if first_step else "instances"
-        _check_instances(config, instances, block, compute)
+        summary = InstancesSummary.of(instances)
+        check_rows(config, summary.kind, summary.sequence_length, block)
+        count = summary.instances.train
+        if settings.global_batch_size > count:
+            longer = "longer " if first_step else ""
+            raise UserError(
+                f"pretrain.global_batch_size is {settings.global_batch_size}, but there are "
+                f"{count} {longer}training instances; lower it, or add text"
+            )
+        order_of(config.model, settings, summary)  # whose mixture must fit the sources
+        held_out = min(settings.validation_instances, summary.instances.validation)
+        if compute.parallel != "ddp" and held_out < compute.num_workers:
+            raise UserError(
+                f"{block} have {held_out} rows for validation, too few for compute.num_workers "
+                f"{compute.num_workers} with compute.parallel={compute.parallel}, where all must "
+                "take part; raise pretrain.validation_instances or corpus.held_out_fraction, or "
+                "lower the workers"
+            )
         if INITIAL in inputs:
             check_initial(config.model, config.objective, inputs[INITIAL], instances)
-    _check_workers(settings, compute)
-    if config.model.carries_state:
-        _check_lanes(config, compute)
-
-
-def _check_instances(
-    config: PretrainStageConfig, instances: Artifact, block: str, compute: ComputeConfig
-) -> None:
-    settings, summary = _settings(config), InstancesSummary.of(instances)
-    kind, objective = summary.kind, config.objective
-    if kind not in objective.reads:
-        raise UserError(
-            f"pretrain.objective is {objective.name}, which reads {block}.kind "
-            f"{' or '.join(objective.reads)}, but the instances are {kind}; change one of them"
-        )
-    length, longest = length_of(instances), config.model.max_length
-    if longest is not None and length > longest:
-        raise UserError(
-            f"model.max_position_embeddings is {longest}, but {block}.sequence_length is "
-            f"{length}; raise the first or lower the second"
-        )
-    count = summary.instances.train
-    if settings.global_batch_size > count:
-        longer = "longer " if block == "longer_instances" else ""
-        raise UserError(
-            f"pretrain.global_batch_size is {settings.global_batch_size}, but there are {count} "
-            f"{longer}training instances; lower it, or add text"
-        )
-    order_of(config.model, settings, summary)  # whose mixture must fit the sources
-    workers = compute.num_workers
-    held_out = min(settings.validation_instances, summary.instances.validation)
-    if compute.parallel != "ddp" and held_out < workers:
-        raise UserError(
-            f"{block} have {held_out} rows for validation, too few for "
-            f"compute.num_workers {workers} with compute.parallel={compute.parallel}, where all "
-            "must take part; raise pretrain.validation_instances or corpus.held_out_fraction, or "
-            "lower the workers"
-        )
-
-
-def _check_workers(settings: GradientConfig, compute: ComputeConfig) -> None:
-    workers = compute.num_workers
-    if settings.global_batch_size < workers:
-        raise UserError(
-            f"pretrain.global_batch_size is {settings.global_batch_size}, too few for "
-            f"compute.num_workers {workers}; lower the second"
-        )
-    if compute.parallel == "hybrid" and workers > 1 and workers % compute.shard_workers:
-        raise UserError(
-            f"compute.shard_workers is {compute.shard_workers}, which does not divide "
-            f"compute.num_workers {workers}; change one of them"
-        )
-    if compute.min_workers is not None and compute.min_workers > workers:
-        raise UserError(
-            f"compute.min_workers is {compute.min_workers}, more than compute.num_workers "
-            f"{workers}; lower the first"
-        )
-
-
-def _check_lanes(config: PretrainStageConfig, compute: ComputeConfig) -> None:
-    order, default = _settings(config).order, OrderConfig()
-    for key, value, only, why in (
-        (
-            "pretrain.order.window_instances",
-            order.window_instances,
-            default.window_instances,
-            "it reads contiguous text, which no window permutes",
-        ),
-        (
-            "pretrain.order.lanes",
-            order.lanes,
-            default.lanes,
-            "it has as many lanes as pretrain.global_batch_size",
-        ),
-        (
-            "pretrain.order.weights",
-            order.weights,
-            default.weights,
-            "its lanes are the text as it stands",
-        ),
-        (
-            "pretrain.order.epochs",
-            order.epochs,
-            default.epochs,
-            "its lanes are the text as it stands",
-        ),
-        ("compute.parallel", compute.parallel, "ddp", "it has no Transformer blocks to share out"),
-        ("compute.compile", compute.compile, False, "torch.compile leaves recurrent layers out"),
-        (
-            "compute.recompute_activations",
-            compute.recompute_activations,
-            False,
-            "it has no Transformer blocks to recompute",
-        ),
-    ):
-        if value != only:
-            raise UserError(
-                f"{key} is {value}, but model.kind {config.model.kind} carries a state from block "
-                f"to block: {why}; leave it at {only}"
-            )
 
 
 def _fit(
@@ -259,34 +174,37 @@ def _fit(
     compute = context.compute
     workers = compute.num_workers
     fewest = compute.min_workers or workers
-    with shared_scratch(output, "ray-train") as scratch:
-        worker = {
+    resources = {"CPU": compute.cpus_per_worker}
+    if compute.gpus_per_worker:
+        resources["GPU"] = compute.gpus_per_worker
+    with shared_scratch(output, "ray-train") as path:
+        scratch = Folder.at(path)
+        scratch.remove(_USER_ERROR)
+        run = {
             "config": config,
             "inputs": dict(inputs),
             "output": output,
-            "scratch": Folder.at(scratch),
             "identity": identity,
             "compute": compute,
             "report": context.report,
         }
-        Folder.at(scratch).remove(_USER_ERROR)
         result = TorchTrainer(
             _work,
-            train_loop_config=worker,
+            train_loop_config={"run": run, "scratch": scratch},
             torch_config=NodeAddressTorchConfig(),
             scaling_config=ScalingConfig(
                 num_workers=workers if fewest == workers else (fewest, workers),
                 elastic_resize_monitor_interval_s=_GROWTH_SECONDS,
                 use_gpu=compute.gpus_per_worker > 0,
-                resources_per_worker=_resources(compute),
+                resources_per_worker=resources,
             ),
             run_config=RunConfig(
                 # Ray Train would take up a run of the same name from its own snapshot.
                 name=f"attempt-{time.time_ns()}",
-                storage_path=scratch,
+                storage_path=path,
                 failure_config=FailureConfig(max_failures=compute.max_failures),
                 # Its type leaves out callbacks of the controller, which Ray takes here as well.
-                callbacks=[SaveBeforeResize(Folder.at(scratch))],  # pyright: ignore[reportArgumentType]
+                callbacks=[SaveBeforeResize(scratch)],  # pyright: ignore[reportArgumentType]
             ),
         ).fit()
     value = result.return_value
@@ -296,45 +214,32 @@ def _fit(
     return value
 
 
-def _resources(compute: ComputeConfig) -> dict[str, float]:
-    resources = {"CPU": compute.cpus_per_worker}
-    return resources | {"GPU": compute.gpus_per_worker} if compute.gpus_per_worker else resources
-
-
-def _work(worker: dict[str, Any]) -> dict[str, Any]:
-    """The work of each worker."""
+def _work(work: dict[str, Any]) -> dict[str, Any]:
+    """The work of each worker: `run` holds arguments of `pretrain`."""
     import ray.train.torch
 
     from rungwise.pretraining.preemption import PreemptionWatch
 
-    report: Reporter = worker["report"]
-    scratch: Folder = worker["scratch"]
+    run: dict[str, Any] = work["run"]
+    scratch: Folder = work["scratch"]
     if scratch.exists(_USER_ERROR):
         return {"user_error": scratch.read_bytes(_USER_ERROR).decode()}
     group = Group.current(ray.train.torch.get_device())
     try:
-        progress, costs = pretrain(
-            worker["config"],
-            worker["inputs"],
-            worker["output"],
-            worker["identity"],
-            worker["compute"],
-            group,
-            report,
-            PreemptionWatch(scratch, group.leads),
-        )
+        notice = PreemptionWatch(scratch, group.leads)
+        progress, costs = pretrain(**run, group=group, notice=notice)
     except UserError as error:
         # Other workers may wait for this one, so it must be seen to fail; and when it is started
         # again it must not try again what only the user can mend.
         scratch.write_bytes(_USER_ERROR, str(error).encode())
         raise
     finally:
-        report.flush()
+        run["report"].flush()
     return {
         "progress": asdict(progress),
         "costs": asdict(costs),
         "device": device_name(group.device),
-        "bfloat16": uses_bfloat16(_settings(worker["config"]).precision, group.device),
+        "bfloat16": uses_bfloat16(_settings(run["config"]).precision, group.device),
     }
 
 
@@ -346,13 +251,13 @@ def pretrain(
     compute: ComputeConfig,
     group: Group,
     report: Reporter,
-    notice: Any = lambda: False,
+    notice: Callable[[], bool] = lambda: False,
 ) -> tuple[Progress, Costs]:
     """The loop on this worker; the leader writes `model.safetensors` at the end."""
     settings = _settings(config)
-    vocab_size = InstancesSummary.of(inputs["instances"]).vocab_size
+    summary = InstancesSummary.of(inputs["instances"])
     initial = inputs.get(INITIAL)
-    model = build(config, vocab_size)
+    model = build(config, summary.vocab_size)
     # The others are given the leader's weights, and a checkpoint of this run replaces them.
     carried = load_initial(model, initial) if initial and group.leads else {}
     checkpoints = Checkpoints(
@@ -362,7 +267,7 @@ def pretrain(
         compute.keep_checkpoint_every_steps,
         group,
     )
-    count = InstancesSummary.of(inputs["instances"]).instances.train
+    count = summary.instances.train
     left_out = count - rows_per_epoch(config.model, count, settings.global_batch_size)
     if left_out and group.leads:
         report.note(
@@ -374,20 +279,13 @@ def pretrain(
         model,
         config.objective,
         phases_of(config.model, settings, inputs, compute, group),
-        vocab_size,
+        summary.vocab_size,
         checkpoints,
-        Execution(
-            checkpoint_every_steps=compute.checkpoint_every_steps,
-            parallel=compute.parallel,
-            shard_workers=compute.shard_workers,
-            compile=compute.compile,
-            recompute_activations=compute.recompute_activations,
-            price_per_hour=compute.price_per_hour,
-            notice=notice,
-        ),
+        compute,
         group,
         report,
         drawn=initial is None,
+        notice=notice,
     )
     if group.leads:
         checkpoints.export_model(progress.step, output, carried)

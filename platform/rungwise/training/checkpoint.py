@@ -122,7 +122,7 @@ class Checkpoints:
         """Raise DataError if the folder holds a checkpoint of another configuration."""
         steps = self.steps() if self._group.leads else []
         records = {step: self._sound_record(step) for step in steps}
-        foreign = [n for n, record in records.items() if record and not self._is_ours(record)]
+        foreign = [n for n, each in records.items() if each and each["identity"] != self._identity]
         # If the leader alone raised, the others would wait for it for ever.
         step = self._group.from_leader(foreign[0] if foreign else -1)
         if step >= 0:
@@ -316,9 +316,6 @@ class Checkpoints:
             return None
         written = record.pop("sha256", None) if isinstance(record, dict) else None
         return record if written == _digest_of(record) else None
-
-    def _is_ours(self, record: dict[str, Any]) -> bool:
-        return record["identity"] == self._identity
 
     def _damaged_files(self, step: int) -> int:
         """How many of this worker's share of the files of that step are not what was written."""

@@ -6,8 +6,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from rungwise.core.context import ComputeConfig
+from rungwise.core.errors import ConfigError
 from rungwise.instances.order import OrderConfig
-from rungwise.models.family import Fitting
+from rungwise.models.family import Family, Fitting
 from rungwise.training.optimizer import AnyOptimizerConfig, OptimizerConfig
 from rungwise.training.progress import EarlyStopConfig
 
@@ -44,6 +46,69 @@ class GradientConfig(Fitting):
     @property
     def reads_longer(self) -> bool:
         return self.longer_share is not None
+
+    def check(self, model: Family, compute: ComputeConfig) -> None:
+        workers = compute.num_workers
+        if self.global_batch_size < workers:
+            raise ConfigError(
+                f"pretrain.global_batch_size is {self.global_batch_size}, too few for "
+                f"compute.num_workers {workers}; lower the second"
+            )
+        if compute.parallel == "hybrid" and workers > 1 and workers % compute.shard_workers:
+            raise ConfigError(
+                f"compute.shard_workers is {compute.shard_workers}, which does not divide "
+                f"compute.num_workers {workers}; change one of them"
+            )
+        if compute.min_workers is not None and compute.min_workers > workers:
+            raise ConfigError(
+                f"compute.min_workers is {compute.min_workers}, more than compute.num_workers "
+                f"{workers}; lower the first"
+            )
+        if model.carries_state:
+            self._check_lanes(model, compute)
+
+    def _check_lanes(self, model: Family, compute: ComputeConfig) -> None:
+        default = OrderConfig()
+        no_blocks = "it has no Transformer blocks to"
+        for key, value, only, why in (
+            (
+                "pretrain.order.window_instances",
+                self.order.window_instances,
+                default.window_instances,
+                "it reads contiguous text, which no window permutes",
+            ),
+            (
+                "pretrain.order.lanes",
+                self.order.lanes,
+                default.lanes,
+                "it has as many lanes as pretrain.global_batch_size",
+            ),
+            (
+                "pretrain.order.weights",
+                self.order.weights,
+                default.weights,
+                "its lanes are the text as it stands",
+            ),
+            (
+                "pretrain.order.epochs",
+                self.order.epochs,
+                default.epochs,
+                "its lanes are the text as it stands",
+            ),
+            ("compute.parallel", compute.parallel, "ddp", f"{no_blocks} share out"),
+            ("compute.compile", compute.compile, False, "torch.compile leaves it out"),
+            (
+                "compute.recompute_activations",
+                compute.recompute_activations,
+                False,
+                f"{no_blocks} recompute",
+            ),
+        ):
+            if value != only:
+                raise ConfigError(
+                    f"{key} is {value}, but model.kind {model.kind} carries a state from block to "
+                    f"block: {why}; leave it at {only}"
+                )
 
     @model_validator(mode="after")
     def _reaches_the_longer(self) -> GradientConfig:

@@ -17,7 +17,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,89 +50,45 @@ class StepBatch:
     data_hash: int  # 64 bits; those of all workers add up to that of the step
 
 
-class Source(Protocol):
-    """One split of instances that a model trains on."""
+@dataclass(frozen=True)
+class Source:
+    """One split of instances that a model trains on.
 
-    def __len__(self) -> int: ...
+    `read(instances, epochs, seed, bins)` gives the rows (B,) of these epochs (B,) in so many
+    micro-batches, and their real tokens. Causal rows keep their order.
+    """
 
-    @property
-    def rows_per_shard(self) -> NDArray[np.int64]:
-        """How many instances each shard holds, in manifest order."""
-        ...
-
-    def prefetch(self, shards: list[int]) -> None:
-        """Begin to fetch these shards, if they are on an object store."""
-        ...
-
-    def read(
-        self, instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int, bins: int
-    ) -> tuple[list[Batch], int]:
-        """These rows (B,) in so many micro-batches, and their real tokens.
-
-        Causal rows keep their order.
-        """
-        ...
+    reader: InstanceReader
+    read: Callable[[NDArray[np.int64], NDArray[np.int64], int, int], tuple[list[Batch], int]]
 
 
 def open_source(
     artifact: Artifact, split: str, cache_bytes: int, fixed_shapes: bool = False
 ) -> Source:
-    """A split of any kind of instances that a Transformer reads.
+    """A split of any kind of instances that is trained on by gradient.
 
     `fixed_shapes` pads every micro-batch to the longest there is, for compiled models.
     """
     if isinstance(config_of(artifact), CausalConfig):
-        return CausalSource(InstanceReader(artifact, split, cache_bytes))
-    return MaskedSource(MaskedReader(artifact, split, cache_bytes), fixed_shapes)
+        reader = InstanceReader(artifact, split, cache_bytes)
+        (end,) = reader.special.require("end")
 
+        def read_blocks(
+            instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int, bins: int
+        ) -> tuple[list[Batch], int]:
+            batch = causal.batch(reader.rows(instances), end)
+            return list(causal_micro_batches(batch, bins)), int(batch.weights.sum())
 
-class MaskedSource:
-    """Masked pairs, masked blocks and sentence-order pairs."""
+        return Source(reader, read_blocks)
+    masked = MaskedReader(artifact, split, cache_bytes)
 
-    def __init__(self, reader: MaskedReader, fixed_shapes: bool = False) -> None:
-        self._reader = reader
-        self._fixed_shapes = fixed_shapes
-
-    def __len__(self) -> int:
-        return len(self._reader)
-
-    @property
-    def rows_per_shard(self) -> NDArray[np.int64]:
-        return self._reader.reader.rows_per_shard
-
-    def prefetch(self, shards: list[int]) -> None:
-        self._reader.prefetch(shards)
-
-    def read(
-        self, instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int, bins: int
+    def read_masked(
+        instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int, bins: int
     ) -> tuple[list[Batch], int]:
-        batch = self._reader.batch(instances, epochs, seed)
-        made = masked_micro_batches(batch, bins, self._fixed_shapes)
-        return list(made), int(batch.lengths.sum())
+        batch = masked.batch(instances, epochs, seed)
+        return list(masked_micro_batches(batch, bins, fixed_shapes)), int(batch.lengths.sum())
 
-
-class CausalSource:
-    """Packed blocks."""
-
-    def __init__(self, reader: InstanceReader) -> None:
-        self._reader = reader
-        (self._end,) = reader.special.require("end")
-
-    def __len__(self) -> int:
-        return len(self._reader)
-
-    @property
-    def rows_per_shard(self) -> NDArray[np.int64]:
-        return self._reader.rows_per_shard
-
-    def prefetch(self, shards: list[int]) -> None:
-        self._reader.store.prefetch(shards)
-
-    def read(
-        self, instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int, bins: int
-    ) -> tuple[list[Batch], int]:
-        batch = causal.batch(self._reader.rows(instances), self._end)
-        return list(causal_micro_batches(batch, bins)), int(batch.weights.sum())
+    return Source(masked.reader, read_masked)
 
 
 def step_batch(
@@ -150,7 +106,7 @@ def step_batch(
         ahead = order.upcoming_shards(
             step, 2 * _PREFETCH_STEPS, global_batch_size, rank, world_size
         )
-        source.prefetch(ahead.tolist())
+        source.reader.store.prefetch(ahead.tolist())
     located = order.locate(order.positions_of(step, global_batch_size, rank, world_size))
     bins = bins_of(global_batch_size, world_size, micro_batch_size)
     batches, tokens = source.read(located.instances, located.epochs, seed, bins)
@@ -165,7 +121,7 @@ def held_out_batches(
     source: Source, count: int, rank: int, world_size: int, micro_batch_size: int, seed: int
 ) -> list[Batch]:
     """This worker's part of `count` held-out instances, evenly spread, masked as for epoch 0."""
-    chosen = evenly(len(source), count)
+    chosen = evenly(len(source.reader), count)
     mine = chosen[len(chosen) * rank // world_size : len(chosen) * (rank + 1) // world_size]
     if not len(mine):
         return []
@@ -185,8 +141,8 @@ def held_out_in_lanes(
     """As many instances as of `held_out_batches`, as contiguous text in so many lanes; those of
     this worker, step after step."""
     batches: list[Batch] = []
-    steps = held_out_lanes(source.rows_per_shard, min(count, len(source)), lanes, rank, world_size)
-    for lane, instances, continues in steps:
+    rows, count = source.reader.rows_per_shard, min(count, len(source.reader))
+    for lane, instances, continues in held_out_lanes(rows, count, lanes, rank, world_size):
         bins = -(-len(lane) // micro_batch_size)
         read, _ = source.read(instances, np.zeros_like(instances), seed, bins)
         batches += _in_lanes(read, lane, continues)

@@ -17,13 +17,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import nn
 
-from rungwise.core.context import Reporter
+from rungwise.core.context import ComputeConfig, Reporter
 from rungwise.core.randomness import bits
 from rungwise.models.objectives import CarriesState, Objective
 from rungwise.models.transformer import recompute_activations
@@ -39,7 +38,7 @@ from rungwise.training.optimizer import (
     set_learning_rate,
     update,
 )
-from rungwise.training.parallel import Group, Parallel, compile_model, distribute
+from rungwise.training.parallel import Group, compile_model, distribute
 from rungwise.training.progress import Progress, has_stalled
 from rungwise.training.step_metrics import (
     StepMetrics,
@@ -55,21 +54,6 @@ from rungwise.training.throughput import Clock, Costs, group_matmul_rate
 _NOTICE_SECONDS = 1.0  # between two looks whether this machine is about to go
 
 
-@dataclass(frozen=True)
-class Execution:
-    """How a run is computed; the numbers stay the same, up to rounding."""
-
-    checkpoint_every_steps: int
-    parallel: Parallel = "ddp"
-    shard_workers: int = 8
-    compile: bool = False
-    recompute_activations: bool = False
-    price_per_hour: float | None = None
-    # True once for each notice that a machine is about to go: save at once. Asked by all workers at
-    # the same steps.
-    notice: Callable[[], bool] = lambda: False
-
-
 def train(
     config: GradientConfig,
     model: nn.Module,
@@ -77,29 +61,32 @@ def train(
     phases: Sequence[Phase],
     vocab_size: int,
     checkpoints: Checkpoints,
-    execution: Execution,
+    compute: ComputeConfig,
     group: Group,
     report: Reporter,
     drawn: bool = True,
+    notice: Callable[[], bool] = lambda: False,
 ) -> tuple[Progress, Costs]:
     """Train `model` in place until the end, from the newest sound checkpoint if any.
 
-    `drawn` says that its weights are a draw, whose first losses are known and looked at. Returns
+    `compute` says how, which leaves the numbers the same up to rounding. `drawn` says that its
+    weights are a draw, whose first losses are known and looked at. `notice` is True once for each
+    notice that a machine is about to go: save at once; all workers ask at the same steps. Returns
     the progress, and what throughput was measured against. Raises UserError if too many steps are
     not finite or checkpoints cannot be written.
     """
-    exchange = distribute(model, group, execution.parallel, execution.shard_workers)
+    exchange = distribute(model, group, compute.parallel, compute.shard_workers)
     optimizers = build_optimizers(model, config.optimizer)
     states = _lane_states(model, phases[0], config, group)
     progress = checkpoints.resume(model, optimizers, states)
     if not progress.attempts or progress.step < config.steps:
         progress.attempts.append({"step": progress.step, "workers": group.world_size})
-    recompute_activations(model, execution.recompute_activations)
-    if execution.compile:
+    recompute_activations(model, compute.recompute_activations)
+    if compute.compile:
         compile_model(model, group)
     bfloat16 = uses_bfloat16(config.precision, group.device)
     rate_dtype = torch.bfloat16 if bfloat16 else torch.float32
-    costs = Costs(group_matmul_rate(group, rate_dtype), execution.price_per_hour)
+    costs = Costs(group_matmul_rate(group, rate_dtype), compute.price_per_hour)
     step_metrics = StepMetrics(
         progress, objective.parts, group, config.spike_factor, config.max_skipped_steps
     )
@@ -162,9 +149,9 @@ def train(
             must_leave = False
             if step_metrics.enter(totals, sums, norm, phase.flops_per_token):
                 asked = time.monotonic()
-                must_leave = group.count(execution.notice()) > 0
+                must_leave = group.count(notice()) > 0
             done = progress.step
-            save = done % execution.checkpoint_every_steps == 0 or must_leave
+            save = done % compute.checkpoint_every_steps == 0 or must_leave
             if done % config.validation_every_steps == 0 or is_spent(progress, config):
                 began_validation = time.perf_counter()
                 measured = validate(model, objective, phase, config, group)

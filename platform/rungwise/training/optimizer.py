@@ -103,7 +103,10 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig | MuonConfig) -> 
         momentum=config.momentum,
         adjust_lr_fn="match_rms_adamw",
     )
-    decayed, undecayed = (_without(hidden, group) for group in decay_groups(model))
+    decayed, undecayed = (
+        {name: value for name, value in group.items() if name not in hidden}
+        for group in decay_groups(model)
+    )
     return (muon, _adamw(decayed, undecayed, config))
 
 
@@ -171,12 +174,6 @@ def hidden_matrices(model: nn.Module) -> dict[str, nn.Parameter]:
         if parameter.ndim == 2 and parameter.requires_grad
     }
     return {name: value for name, value in model.named_parameters() if id(value) in inside}
-
-
-def _without(
-    left_out: dict[str, nn.Parameter], group: dict[str, nn.Parameter]
-) -> dict[str, nn.Parameter]:
-    return {name: value for name, value in group.items() if name not in left_out}
 
 
 def learning_rate_at(step: float, total_steps: int, config: OptimizerConfig | MuonConfig) -> float:

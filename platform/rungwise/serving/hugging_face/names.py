@@ -24,8 +24,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rungwise.models import bert, gpt
-from rungwise.models.bert import BertConfig
+from rungwise.models.bert import NUM_SEGMENTS, BertConfig
 from rungwise.models.gpt import GptConfig
 
 ModelType = Literal["bert", "gpt2", "openai-gpt"]
@@ -89,8 +88,8 @@ SETTINGS: Mapping[ModelType, tuple[Setting, ...]] = {
     "bert": (
         Setting("position_embedding_type", ("absolute", None), None),
         Setting("hidden_act", ("gelu",), "gelu"),
-        Setting("layer_norm_eps", (bert.LAYER_NORM_EPSILON,), bert.LAYER_NORM_EPSILON),
-        Setting("type_vocab_size", (bert.NUM_SEGMENTS,), 2),
+        Setting("layer_norm_eps", (BertConfig.layer_norm_epsilon,), BertConfig.layer_norm_epsilon),
+        Setting("type_vocab_size", (NUM_SEGMENTS,), 2),
         Setting("is_decoder", (False,), False),
         Setting("add_cross_attention", (False,), False),
         Setting("tie_word_embeddings", (True,), True),
@@ -98,7 +97,9 @@ SETTINGS: Mapping[ModelType, tuple[Setting, ...]] = {
     ),
     "gpt2": (
         Setting("activation_function", ("gelu_new", "gelu_pytorch_tanh"), "gelu_new"),
-        Setting("layer_norm_epsilon", (gpt.LAYER_NORM_EPSILON,), gpt.LAYER_NORM_EPSILON),
+        Setting(
+            "layer_norm_epsilon", (GptConfig.layer_norm_epsilon,), GptConfig.layer_norm_epsilon
+        ),
         Setting("scale_attn_weights", (True,), True),
         Setting("scale_attn_by_inverse_layer_idx", (False,), False),
         Setting("add_cross_attention", (False,), False),
@@ -107,7 +108,9 @@ SETTINGS: Mapping[ModelType, tuple[Setting, ...]] = {
     ),
     "openai-gpt": (
         Setting("afn", ("gelu", "gelu_new"), "gelu"),  # their "gelu" of this family is tanh too
-        Setting("layer_norm_epsilon", (gpt.LAYER_NORM_EPSILON,), gpt.LAYER_NORM_EPSILON),
+        Setting(
+            "layer_norm_epsilon", (GptConfig.layer_norm_epsilon,), GptConfig.layer_norm_epsilon
+        ),
         Setting("tie_word_embeddings", (True,), True),
         *NO_ROTARY,
     ),

@@ -20,7 +20,6 @@ from rungwise.finetune.heads import ChoiceHead, HeadedEncoder, SequenceHead, Spa
 from rungwise.models.bert import (
     Bert,
     BertConfig,
-    BertEncoder,
     BertForPretraining,
     BertLeftToRight,
 )
@@ -134,7 +133,8 @@ def _counterpart(model: nn.Module, config: Family) -> tuple[BertConfig | GptConf
 def _headed(model: HeadedEncoder) -> tuple[Bert, str]:
     """The body of a model for a task, and their class of it."""
     encoder, head = model.encoder, model.head
-    if not isinstance(encoder, BertEncoder) or encoder.causal:
+    bert = encoder.body
+    if not isinstance(bert, Bert) or bert.causal:
         raise ConfigError(
             "a model for a task can be exported if its encoder is a bert that sees both sides; "
             "what reads from left to right has marks of its own, which no tokenizer of "
@@ -158,7 +158,7 @@ def _headed(model: HeadedEncoder) -> tuple[Bert, str]:
         raise ConfigError(
             f"finetune.pooling is {head.pool.pooling}, which {name} does not have; expected cls"
         )
-    return encoder.bert, name
+    return bert, name
 
 
 def _theirs(model: nn.Module, config: BertConfig | GptConfig, vocab_size: int) -> dict[str, Tensor]:

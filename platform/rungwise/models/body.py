@@ -1,0 +1,148 @@
+"""The body of a family's model, and what stands on it in pretraining: the parts families share.
+
+    ids ──> body: table of tokens, layers ──> states (B, T, E) ──> heads of the objective
+                                                └──> TokenOutput: the table again, as the output
+
+A body stands in the state dict under its name, in pretraining and in fine-tuning (encoders.py), so
+that weights go from one to the other as they are.
+
+Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rungwise.models.cross_entropy import MOST_LOGITS, TokenSums, output_logits, token_sums
+from rungwise.models.transformer import Transformer, padded_size
+
+
+class Body(nn.Module, ABC):
+    """A table of tokens and the layers above it.
+
+    `width` is E; `causal` says that a state knows only its token and those before it.
+
+    `vocab_multiple` rounds the rows of the table up, because a matrix product likes multiples of
+    64: 30,522 becomes 30,528. The added rows are zeros, never looked up and never predicted. With
+    1, the default, parameter counts are those of the papers.
+    """
+
+    name: ClassVar[str]
+    causal: bool = True
+
+    def __init__(
+        self, vocab_size: int, hidden_size: int, dropout: float, vocab_multiple: int
+    ) -> None:
+        super().__init__()
+        self.vocab_size = vocab_size
+        self.width = hidden_size
+        self.token_embedding = nn.Embedding(padded_size(vocab_size, vocab_multiple), hidden_size)
+        self.dropout = nn.Dropout(dropout)
+
+    @torch.no_grad()
+    def clear_padding(self) -> None:
+        """Set the added rows to zero, once the weights are drawn."""
+        self.token_embedding.weight[self.vocab_size :].zero_()
+
+    @abstractmethod
+    def encode_layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
+        """The embeddings and the states of each layer, every one (B, T, E); see `Encoder`."""
+
+    @abstractmethod
+    def levels(self) -> list[list[nn.Module]]:
+        """The parts with parameters, lowest first: the embeddings, then each layer."""
+
+
+class OnBody(nn.Module):
+    """A module that stands on a body."""
+
+    def __init__(self, body: Body) -> None:
+        super().__init__()
+        self._body = body.name
+        self.add_module(body.name, body)
+
+    @property
+    def body(self) -> Body:
+        return getattr(self, self._body)
+
+
+class TokenOutput(OnBody):
+    """Predicts a token at every place of a row; the output matrix is the table of tokens.
+
+    `most_logits` may be set: how many logits are held at a time, see cross_entropy.py.
+    """
+
+    most_logits = MOST_LOGITS
+
+    def output_bias(self) -> Tensor | None:
+        """The bias (V,) of the output; None where it has none."""
+        return None
+
+    def sums(self, states_BTD: Tensor, targets_BT: Tensor, weights_BT: Tensor) -> TokenSums:
+        """Cross entropy of the targets, summed; the output matrix multiplies the states."""
+        return token_sums(
+            states_BTD.flatten(0, 1),  # (B, T, D) -> (B·T, D)
+            self.body.token_embedding.weight,
+            self.output_bias(),
+            targets_BT.flatten(),
+            weights_BT.flatten(),
+            self.body.vocab_size,
+            self.most_logits,
+        )
+
+    def logits_of(self, states_BTD: Tensor) -> Tensor:
+        """Logits (B, T, V), likewise."""
+        table_PD = self.body.token_embedding.weight
+        return output_logits(states_BTD, table_PD, self.output_bias(), self.body.vocab_size)
+
+
+class NextTokenModel(TokenOutput, ABC):
+    """Predicts what follows each token of packed blocks.
+
+    `document_BT` says which tokens of a row belong together, `positions_BT` count within a
+    document; both are None where no row holds a boundary.
+    """
+
+    @abstractmethod
+    def states(
+        self, ids_BT: Tensor, document_BT: Tensor | None, positions_BT: Tensor | None
+    ) -> Tensor:
+        """The vectors (B, T, D) that the output matrix multiplies."""
+
+    def forward(
+        self,
+        ids_BT: Tensor,
+        targets_BT: Tensor,
+        weights_BT: Tensor,
+        document_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+    ) -> TokenSums:
+        """Cross entropy of the next tokens, summed."""
+        return self.sums(self.states(ids_BT, document_BT, positions_BT), targets_BT, weights_BT)
+
+    def logits(
+        self,
+        ids_BT: Tensor,
+        document_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+    ) -> Tensor:
+        """Logits (B, T, V) of the token that follows each position."""
+        return self.logits_of(self.states(ids_BT, document_BT, positions_BT))
+
+
+def blocks_by_layer(stacks: Sequence[Transformer]) -> list[list[nn.Module]]:
+    """The blocks of each layer of stacks side by side; the norm at the end of a pre-norm stack
+    belongs to the highest."""
+    layers = [list(blocks) for blocks in zip(*(stack.blocks for stack in stacks), strict=True)]
+    layers[-1] += [stack.final_norm for stack in stacks]
+    return layers
