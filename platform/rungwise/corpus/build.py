@@ -138,7 +138,11 @@ def _row(
         "label": clean(document.label).text,
         "reason": reason,
         "sample": sample_of(sentences) if reason else "",
-        "unreadable": document.unreadable,
+        "unreadable": json.dumps(
+            {"file": document.damage.file, "reason": document.damage.detail}
+        )
+        if document.damage
+        else "",
         "copied": False,
         "removed": removed,
         "replaced": replaced,

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage import SourceFile, reached
-from rungwise.corpus.document import RawDocument
+from rungwise.corpus.document import Damage, RawDocument
 from rungwise.corpus.sources import (
     FileSource,
     JsonLinesSource,
@@ -120,8 +120,8 @@ def _documents(
 
 
 def _unreadable(file: SourceFile, id_: str, reason: str, detail: str) -> RawDocument:
-    named = json.dumps({"file": file.uri, "reason": detail})
-    return RawDocument(id_, _stem(file), (), reason=reason, unreadable=named)
+    damage = Damage(file.uri, "", file.size_bytes, detail, "corpus.sources.0.paths")
+    return RawDocument(id_, _stem(file), (), reason=reason, damage=damage)
 
 
 def paragraphs_of(text: str, lines: Lines) -> list[str]:

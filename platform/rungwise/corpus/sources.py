@@ -31,6 +31,7 @@ _DIGESTS_AT_ONCE = 16
 
 
 class _Files(Config):
+    name: str | None = None  # of the source; from its paths if unset
     paths: tuple[str, ...] = Field(min_length=1)  # files, folders and globs, local or s3://
 
 
@@ -79,6 +80,7 @@ class PydocsSource(Config):
     """The documentation that is on every machine that can run rungwise; see pydocs.py."""
 
     kind: Literal["pydocs"] = "pydocs"
+    name: str | None = None  # of the source; pydocs if unset
     packages: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], ...] = Field(
         default=pydocs.DEFAULT_PACKAGES, min_length=1
     )
@@ -101,7 +103,23 @@ class CorpusConfig(Config):
     held_out_fraction: float = Field(default=0.05, gt=0, lt=1)  # goes to validation
     # Text of an output shard. A task that builds instances of it stays under 1 GiB up to the limit.
     shard_megabytes: float = Field(default=8.0, gt=0, le=256)
+    # A part of a file that cannot be read is skipped and listed, or stops the stage.
+    on_error: Literal["skip", "stop"] = "skip"
+    skip_limit: float = Field(default=0.01, ge=0, le=1)  # share of the bytes that may be skipped
     seed: int = 0
+
+
+def names_of(config: CorpusConfig) -> tuple[str, ...]:
+    """The name of each source, all different."""
+    names = []
+    for index, source in enumerate(config.sources):
+        name = source.name
+        if name is None and isinstance(source, PydocsSource):
+            name = source.kind
+        elif name is None:
+            name = source.paths[0].rstrip("/").rpartition("/")[2] or source.kind
+        names.append(name if name not in names else f"{name}-{index}")
+    return tuple(names)
 
 
 def key_of(index: int, name: str) -> str:
