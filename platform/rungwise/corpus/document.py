@@ -72,10 +72,10 @@ class Damage:
 
     def __str__(self) -> str:
         where = f"{self.file}, {self.place}" if self.place else self.file
-        return f"{where}: {self.detail}; change {self.key}"
+        return f"{where}: {self.detail}; mend the file, or change {self.key}"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # frozen, one would take five times as long to make
 class RawDocument:
     """A document as a reader yields it, before clean-up and segmentation.
 
