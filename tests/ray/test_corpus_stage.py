@@ -141,6 +141,19 @@ def test_another_source_moves_no_document_across_the_split(
     assert held_out("two") > from_library
 
 
+def test_two_sources_may_have_files_of_one_name(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.txt").write_text(f"The text of {name} is a text of its own. " * 3)
+    sources = [{"kind": "text", "paths": [str(tmp_path / name)], "name": name} for name in "ab"]
+    summary = build(tmp_path / "out", *sources)
+    assert {file.source for file in summary.files} == {"a", "b"}
+    assert summary.documents.model_dump() == {"train": 1, "validation": 1}
+    sources = [{"kind": "text", "paths": [str(tmp_path / name) for name in "ab"]}]
+    with pytest.raises(UserError, match=r"1\.txt.*source"):
+        build(tmp_path / "one", *sources)
+
+
 def test_pydocs(tmp_path: Path) -> None:
     summary = build(tmp_path, {"kind": "pydocs", "packages": ["fsspec", "aiohttp"]})
     assert set(summary.labels) == {"fsspec", "aiohttp"}
@@ -167,14 +180,26 @@ def test_errors_are_one_line_and_the_users(
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    assert refusal(DataError, paths=[str(bad)], invalid_utf8="refuse") == (
-        f"{bad} is not UTF-8: byte 0xe9 at offset 3; convert it, or set "
-        "corpus.sources.0.invalid_utf8 to drop, replace or latin-1"
+    assert refusal(DataError, paths=[str(bad)], keys={"on_error": "stop"}).startswith(
+        f"{bad}, line 1: not utf-8: byte 0xe9 at offset 3; change corpus.sources.0.encoding"
     )
-    assert refusal(DataError, paths=[str(bad)]).startswith(
-        f"no document long enough: found 1 not UTF-8 ({bad} is not UTF-8: byte 0xe9 at offset 3);"
+    assert refusal(DataError, paths=[str(bad)]) == (
+        "1 parts of the files cannot be read, 100.00% of their bytes, and corpus.skip_limit is "
+        f"1.00%; the first is {bad}, byte 0: not utf-8: byte 0xe9 at offset 3; change "
+        "corpus.sources.0.encoding, mend the files, or raise corpus.skip_limit"
     )
-    assert "1 cut-off .gz" in refusal(DataError, paths=[str(tmp_path / "*.gz")])
+    assert refusal(DataError, paths=[str(bad)], keys={"skip_limit": 1.0}).startswith(
+        f"no document long enough: found 1 not decoded ({bad}: not utf-8: byte 0xe9 at offset 3);"
+    )
+    (tmp_path / "twice.jsonl").write_text(
+        "".join(json.dumps({"text": f"Text {n}. " * 9, "key": n % 7}) + "\n" for n in range(9))
+    )
+    assert refusal(
+        DataError, kind="jsonl", paths=[str(tmp_path / "twice.jsonl")], id_field="key"
+    ) == (
+        f"two documents of the source 'jsonl' have the id '0', in {tmp_path}/twice.jsonl and "
+        f"{tmp_path}/twice.jsonl; change corpus.sources.0.id_field (now key)"
+    )
     assert refusal(DataError, paths=[str(tmp_path / "short.txt")]) == (
         "no document long enough: found 1 too short; lower corpus.minimum_characters (now 50) or "
         "add to corpus.sources"

@@ -118,7 +118,8 @@ class RangeBuilder:
         samples = self._samples.setdefault(reason, [])
         if len(samples) < SAMPLES:
             samples.append({"id": row.id, "text": sample_of(row.sentences)})
-        if damage := row.raw.damage:
+        damage = row.raw.damage
+        if damage and damage.bytes:
             self._num_damaged += 1
             self._damaged_bytes += damage.bytes
             if len(self._damage) < _DAMAGE_SHOWN:

@@ -83,7 +83,7 @@ class RangeTask:
             self._tables(range.number),
             lost[lost[:, 0] == range.number, 1:],
             number=range.number,
-            source=names_of(self.config)[range.source],
+            source=names_of(self.config.sources)[range.source],
             last_held_out=last_held_out,
             shard_megabytes=self.config.shard_megabytes,
             output=self.output,

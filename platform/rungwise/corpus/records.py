@@ -104,9 +104,7 @@ class Fields:
         return part.skipped(at, num_bytes, reason, detail, part.key(key), self._unit)
 
 
-def _name_in(
-    record: Mapping[str, Any], name: str, exact: Callable[[], Any], default: str
-) -> str:
+def _name_in(record: Mapping[str, Any], name: str, exact: Callable[[], Any], default: str) -> str:
     value = record[name]
     if isinstance(value, float):
         value = exact()[name]

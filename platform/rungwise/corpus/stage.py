@@ -38,13 +38,13 @@ from rungwise.corpus.range_task import STAGING, RangeTask, write_lost
 from rungwise.corpus.ranges import Range, ranges_of
 from rungwise.corpus.signatures import NearDuplicateConfig
 from rungwise.corpus.sources import CorpusConfig, identity, key_of, names_of, outside
+from rungwise.corpus.streams import packing_of
 from rungwise.corpus.summary import CorpusSummary, summary_of
 
 # The summary of a stage that was killed between its last file and its record.
 _DONE = ".summary.json"
 # Ray Data takes 0.1 to 0.2 s to schedule a task: this much text is some seconds of work.
 _TASK_BYTES = 96e6
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _COMPRESSED_FACTOR = 3
 # Ray's default shuffle and its hash shuffle start processes of their own, which takes 4 to 6 s; its
 # sort shuffle does 27 MB in 0.7 s, but makes an object for each pair of blocks. What is written is
@@ -225,8 +225,14 @@ def _num_parts(moved_bytes: float) -> int:
 
 def _work(range: Range) -> float:
     """The bytes of text that take as long as this range."""
-    packed = range.files[0].name.endswith(_COMPRESSED)
-    return range.num_bytes * (_COMPRESSED_FACTOR if packed else 1)
+    return (
+        sum(
+            file.size_bytes * (_COMPRESSED_FACTOR if packing_of(file.name) else 1)
+            for file in range.files
+        )
+        if range.end is None
+        else range.num_bytes
+    )
 
 
 def _num_packs(ranges: list[Range]) -> int:
@@ -254,7 +260,7 @@ def _refuse_damage(
 
 def _refuse_doubled(task: RangeTask, ranges: list[Range], one: Place, other: Place) -> None:
     source = ranges[one.range].source
-    name, id_ = names_of(task.config)[source], task.name_of(*one)
+    name, id_ = names_of(task.config.sources)[source], task.name_of(*one)
     id_field = getattr(task.config.sources[source], "id_field", None)
     if id_field is None:
         change = f"give one of its {key_of(source, 'paths')} a source of its own"

@@ -100,9 +100,7 @@ def _unpacked(stream: BinaryIO, suffix: str) -> Iterator[bytes]:
         sound = f"sound for {read_bytes:,} bytes of its content"
         if isinstance(error, EOFError) or "runcated" in str(error):
             raise UnsoundError(CUT_OFF, f"a cut-off {suffix}, {sound}", read_bytes) from None
-        raise UnsoundError(
-            UNSOUND, f"an unsound {suffix} ({error}), {sound}", read_bytes
-        ) from None
+        raise UnsoundError(UNSOUND, f"an unsound {suffix} ({error}), {sound}", read_bytes) from None
 
 
 def transcoded(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:

@@ -54,9 +54,7 @@ def warc_documents(part: Part, source: WarcSource) -> Iterator[RawDocument]:
                 continue
             if record.http_headers is None and len(content) != record.length:
                 detail = "a cut-off record, or one without its length"
-                yield part.skipped(
-                    offset, len(content), streams.CUT_OFF, detail, part.key("paths")
-                )
+                yield part.skipped(offset, len(content), streams.CUT_OFF, detail, part.key("paths"))
                 continue
             try:
                 text = part.text(content)
