@@ -138,9 +138,7 @@ def _row(
         "label": clean(document.label).text,
         "reason": reason,
         "sample": sample_of(sentences) if reason else "",
-        "unreadable": json.dumps(
-            {"file": document.damage.file, "reason": document.damage.detail}
-        )
+        "unreadable": json.dumps({"file": document.damage.file, "reason": document.damage.detail})
         if document.damage
         else "",
         "copied": False,

@@ -23,7 +23,13 @@ from rungwise.corpus import streams
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.part import Part, plain_breaks
 from rungwise.corpus.readers import paragraphs_of
-from rungwise.corpus.sources import ArrowSource, JsonLinesSource, ParquetSource, codec_of
+from rungwise.corpus.sources import (
+    ArrowSource,
+    JsonLinesSource,
+    Lines,
+    ParquetSource,
+    codec_of,
+)
 from rungwise.corpus.spans import is_list_of_spans
 
 # A line of JSON has other fields too, and spells what is not ASCII with twice the bytes.
@@ -42,10 +48,11 @@ class Fields:
 
     def __init__(self, part: Part, source: RecordSource, unit: str) -> None:
         self._part = part
-        self._lines = source.lines
+        self._lines: Lines = source.lines
         self._unit = unit
         self._names = {key: name for key in _FIELDS if (name := getattr(source, key)) is not None}
-        self._text, self._id, self._label, self._spans = (self._names.get(key) for key in _FIELDS)
+        self._text = source.text_field
+        self._id, self._label, self._spans = map(self._names.get, _FIELDS[1:])
 
     @property
     def names(self) -> list[str]:
@@ -104,9 +111,7 @@ class Fields:
         return part.skipped(at, num_bytes, reason, detail, part.key(key), self._unit)
 
 
-def _name_in(
-    record: Mapping[str, Any], name: str, exact: Callable[[], Any], default: str
-) -> str:
+def _name_in(record: Mapping[str, Any], name: str, exact: Callable[[], Any], default: str) -> str:
     value = record[name]
     if isinstance(value, float):
         value = exact()[name]

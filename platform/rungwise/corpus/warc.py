@@ -8,6 +8,7 @@ what of a page is text is the work of tools such as those that made the WET. Ids
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from rungwise.core.errors import UserError
 from rungwise.corpus import streams
@@ -54,9 +55,7 @@ def warc_documents(part: Part, source: WarcSource) -> Iterator[RawDocument]:
                 continue
             if record.http_headers is None and len(content) != record.length:
                 detail = "a cut-off record, or one without its length"
-                yield part.skipped(
-                    offset, len(content), streams.CUT_OFF, detail, part.key("paths")
-                )
+                yield part.skipped(offset, len(content), streams.CUT_OFF, detail, part.key("paths"))
                 continue
             try:
                 text = part.text(content)
@@ -73,7 +72,7 @@ def warc_documents(part: Part, source: WarcSource) -> Iterator[RawDocument]:
         yield part.skipped(at, 1, streams.UNSOUND, detail, part.key("paths"))
 
 
-def _is_text(record: object) -> bool:
+def _is_text(record: Any) -> bool:
     if record.rec_type == "conversion":
         return True
     headers = record.http_headers or record.rec_headers
