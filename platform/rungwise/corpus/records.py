@@ -88,7 +88,8 @@ class Fields:
         )
         if len(text) * 4 > part.maximum_bytes and streams.utf8_length(text) > part.maximum_bytes:
             return part.too_long(at, num_bytes, self._unit)
-        spans = [] if self._spans is None else record[self._spans] or []
+        spans = None if self._spans is None else record[self._spans]
+        spans = [] if spans is None else spans
         if not is_list_of_spans(spans):
             detail = (
                 f"the field {self._spans!r} must be a list of [start, end) in characters of the "
@@ -248,11 +249,17 @@ def arrow_documents(part: Part, source: ArrowSource) -> Iterator[RawDocument]:
                     rows = range(row, row + batch.num_rows)
                     row = rows.stop
                     if rows and part.holds(at):
-                        batches = batch.select(fields.names)
+                        batches = _validated(batch.select(fields.names))
                         stored = stream.tell() - at
-                        yield from _row_documents(part, fields, [batches], rows, stored)
+                        yield from _row_documents(part, fields, batches, rows, stored)
         except (pa.ArrowException, OSError) as error:
             yield _unsound(part, row, _size_of(part), error)
+
+
+def _validated(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    # Arrow reads past a buffer, without a word, if its offsets are damaged.
+    batch.validate(full=True)
+    yield batch
 
 
 def _size_of(part: Part) -> int:

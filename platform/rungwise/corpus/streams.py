@@ -13,6 +13,7 @@ import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import accumulate
 from typing import Any, BinaryIO
 
@@ -26,6 +27,7 @@ NOT_DECODED = "not in its encoding"
 
 _SMALLEST_PIECE, _LARGEST_PIECE = 1 << 20, 8 << 20
 _UNPACKED_PIECE = 1 << 16
+_ZSTANDARD_PIECE = 1 << 12  # where a file is damaged, so much of what is sound is lost
 # Past the end of a range: most often enough for the rest of its last line.
 _MARGIN = 1 << 16
 # charset-normalizer is asked about no more than this, of the lines that are not ASCII.
@@ -93,22 +95,26 @@ def pieces(file: SourceFile, begin: int = 0, end: int | None = None) -> Iterator
 
 def _unpacked(stream: BinaryIO, suffix: str, size_bytes: int) -> Iterator[bytes]:
     at = 0
-    try:
-        with _UNPACKED[suffix](stream) as content:
-            # read1 returns what there is, so that nothing sound before an error is lost.
-            read = content.read if suffix == ".zst" else content.read1
-            while piece := read(_UNPACKED_PIECE):
+    with _UNPACKED[suffix](stream) as content:
+        # read1 returns what there is, so that nothing sound before an error is lost.
+        if suffix == ".zst":
+            read = partial(content.read, _ZSTANDARD_PIECE)
+        else:
+            read = partial(content.read1, _UNPACKED_PIECE)
+        try:
+            while piece := read():
                 yield piece
                 at += len(piece)
-    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        lost = max(1, size_bytes - stream.tell())
-        sound = f"sound for {at:,} bytes of its content"
-        # pyarrow has no error of its own for this.
-        if isinstance(error, EOFError) or "Truncated" in str(error):
-            raise UnsoundError(CUT_OFF, f"a cut-off {suffix}, {sound}", at, lost) from None
-        raise UnsoundError(UNSOUND, f"an unsound {suffix} ({error}), {sound}", at, lost) from None
+        except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            lost = max(1, size_bytes - stream.tell())
+            sound = f"sound for {at:,} bytes of its content"
+            # pyarrow has no error of its own for this.
+            if isinstance(error, EOFError) or "Truncated" in str(error):
+                raise UnsoundError(CUT_OFF, f"a cut-off {suffix}, {sound}", at, lost) from None
+            detail = f"an unsound {suffix} ({error}), {sound}"
+            raise UnsoundError(UNSOUND, detail, at, lost) from None
 
 
 def transcoded(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
@@ -150,7 +156,9 @@ def batches(content: Iterable[bytes], offset: int, maximum_bytes: int) -> Iterat
             last = lines.pop()
             held_bytes = len(last)
             held = [last] if held_bytes <= maximum_bytes else []
-        fit = max(map(len, lines), default=0) <= maximum_bytes
+        if not lines:
+            continue
+        fit = max(map(len, lines)) <= maximum_bytes
         for some in [lines] if fit else ([line] for line in lines):
             num_bytes = sum(map(len, some))
             if fit or num_bytes <= maximum_bytes:
