@@ -12,9 +12,11 @@ from rungwise.core.storage import SourceFile
 from rungwise.corpus import streams
 from rungwise.corpus.document import Damage, RawDocument
 from rungwise.corpus.sources import DETECT, codec_of, key_of
-from rungwise.corpus.streams import Line
+from rungwise.corpus.streams import Batch
 
 TOO_LONG = "too long"
+# The offset of a line, its bytes, and the line with its end; None if it is too long.
+Line = tuple[int, int, bytes | None]
 # The end of a line is no part of a document's length.
 _BREAK_BYTES = 2
 
@@ -54,23 +56,37 @@ class Part:
             return streams.transcoded(streams.pieces(self.file), wide)
         return streams.pieces(self.file, max(0, self.begin - 1), self.end)
 
-    def lines(self, maximum_bytes: int) -> Iterator[Line]:
+    def batches(self, maximum_bytes: int) -> Iterator[Batch]:
         """The lines that begin at `begin` or later, also those past `end`, without a BOM.
 
-        They have no text if they have more than `maximum_bytes`.
+        They are at most `maximum_bytes` long; see `streams.batches`.
         """
-        if self.begin:
-            if self._wide_encoding:
-                return  # the part that begins at 0 has all of it
-            lines = streams.lines(self.pieces(), self.begin - 1, maximum_bytes + _BREAK_BYTES)
-            next(lines, None)
-            yield from lines
-            return
-        lines = streams.lines(self.pieces(), 0, maximum_bytes + _BREAK_BYTES)
-        for offset, length, line in lines:
-            yield offset, length, line and line.removeprefix(codecs.BOM_UTF8)
+        if self.begin and self._wide_encoding:
+            return  # the part that begins at 0 has all of it
+        start = max(0, self.begin - 1)
+        batches = streams.batches(self.pieces(), start, maximum_bytes + _BREAK_BYTES)
+        for offset, lines, too_long in batches:
+            if not lines:
+                if not self.begin:
+                    yield offset, [], too_long
+            else:
+                # With a byte before the part, the first line begins or ends there.
+                first = b"" if self.begin else lines[0].removeprefix(codecs.BOM_UTF8)
+                if first:
+                    yield offset, [first], 0
+                if lines[1:]:
+                    yield offset + len(lines[0]), lines[1:], 0
             break
-        yield from lines
+        yield from batches
+
+    def lines(self, maximum_bytes: int) -> Iterator[Line]:
+        """The same, one by one."""
+        for offset, lines, too_long in self.batches(maximum_bytes):
+            if too_long:
+                yield offset, too_long, None
+            for line in lines:
+                yield offset, len(line), line
+                offset += len(line)
 
     def text(self, content: bytes) -> str:
         """Decode `content`, with plain line breaks; UnicodeDecodeError if it is something else."""

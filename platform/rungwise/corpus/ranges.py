@@ -167,6 +167,5 @@ def _documents(part: Part, source: FileSource) -> Iterator[RawDocument]:
             case WarcSource():
                 yield from warc.warc_documents(part, source)
     except UnsoundError as error:
-        # How much is lost is not known; of a file that is cut off, all of it that is there counts.
-        lost = max(1, part.file.size_bytes - error.at)
-        yield part.skipped(error.at, lost, error.reason, str(error), part.key("paths"))
+        key = part.key("encoding" if error.reason == streams.NOT_DECODED else "paths")
+        yield part.skipped(error.at, error.lost, error.reason, str(error), key, "unpacked byte")

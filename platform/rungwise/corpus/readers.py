@@ -8,8 +8,10 @@ becomes a document without text, with a reason and its damage, and the rest is r
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
+from itertools import accumulate, compress, count
 
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.part import Part
@@ -19,8 +21,11 @@ _PARAGRAPH_BREAK = re.compile(r"\n(?:[ \t]*\n)+")
 _WIKITEXT_HEADING = re.compile(r"\s*(=(?: =)*) (.+?) \1\s*$")
 _WIKITEXT_TITLE = re.compile(rb"\s*= (?!= ).* =\s*$")
 _WIKITEXT_ESCAPE = re.compile(r" ?@([-,.])@ ?")
-# Bytes that a line may begin with of which only blanks of Unicode follow.
-_BLANK_OR_NOT_ASCII = bytes([*b" \t\v\f\x1c\x1d\x1e\x1f", *range(128, 256)])
+# A line of blanks, those of Unicode in UTF-8.
+_BLANK = re.compile(
+    rb"(?:[\s\x1c-\x1f]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|"
+    rb"\xe3\x80\x80)*"
+).fullmatch
 
 
 def paragraphs_of(text: str, lines: Lines) -> list[str]:
@@ -30,10 +35,9 @@ def paragraphs_of(text: str, lines: Lines) -> list[str]:
             blocks = _PARAGRAPH_BREAK.split(text)
             return [joined for block in blocks if (joined := " ".join(block.splitlines()).strip())]
         case "paragraph":
-            return [line for line in text.split("\n") if line and not line.isspace()]
+            return list(filter(str.strip, text.split("\n")))
         case "sentence":
-            blocks = _PARAGRAPH_BREAK.split(text)
-            return [block for block in blocks if block and not block.isspace()]
+            return list(filter(str.strip, _PARAGRAPH_BREAK.split(text)))
 
 
 def text_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
@@ -49,7 +53,7 @@ def text_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
                     return
                 if line is None:
                     yield part.too_long(offset, length)
-                elif not _is_blank(line, part):
+                elif not _BLANK(line):
                     yield _text_document(part, source, part.id_at(offset), offset, line)
 
 
@@ -65,7 +69,7 @@ def _file_document(part: Part, source: TextSource) -> Iterator[RawDocument]:
                 yield part.too_long(None, part.file.size_bytes)
                 return
             read = [content]
-    content = b"".join(read)
+    content = b"".join(read).removeprefix(codecs.BOM_UTF8)
     document = _text_document(part, source, part.file.name, 0, content)
     if document.reason or document.paragraphs:
         yield document
@@ -73,58 +77,55 @@ def _file_document(part: Part, source: TextSource) -> Iterator[RawDocument]:
 
 def _block_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
     """The blocks after the blank lines of a part, and at the start of the file, even past `end`."""
+    maximum_bytes = part.maximum_bytes + len(b"\r\n")
     block: list[bytes] = []
     opened, size = -1, 0
     follows_blank = part.begin == 0
 
     def closed() -> RawDocument:
-        if size > part.maximum_bytes + len(b"\r\n"):
+        if size > maximum_bytes:
             return part.too_long(opened, size)
         return _text_document(part, source, part.id_at(opened), opened, b"".join(block))
 
-    for offset, length, line in part.lines(part.maximum_bytes):
-        if line is not None and _is_blank(line, part):
+    for offset, lines, too_long in part.batches(part.maximum_bytes):
+        offsets = [offset, offset + too_long]
+        if lines:
+            offsets = list(accumulate(map(len, lines), initial=offset))
+        begin = 0
+        # Up to each blank line, and then to the end of the batch, where a block may stay open.
+        for number in [*compress(count(), map(_BLANK, lines)), len(offsets) - 1]:
+            if number > begin and follows_blank:
+                if opened < 0:
+                    opened, size, block = offsets[begin], 0, []
+                size += offsets[number] - offsets[begin]
+                if size <= maximum_bytes:
+                    block += lines[begin:number]
+            begin = number + 1
+            if number == len(offsets) - 1:
+                break
             if opened >= 0:
                 yield closed()
                 opened = -1
-            if part.ends_before(offset):
+            if part.ends_before(offsets[number]):
                 return
             follows_blank = True
-        elif follows_blank:
-            if opened < 0:
-                opened, size, block = offset, 0, []
-            size += length
-            # A line that is too long is counted, and so is what follows it.
-            if line is not None and size <= part.maximum_bytes + len(b"\r\n"):
-                block.append(line)
-        elif part.ends_before(offset):
+        if not follows_blank and part.ends_before(offset):
             return
     if opened >= 0:
         yield closed()
 
 
-def _is_blank(line: bytes, part: Part) -> bool:
-    if line.isspace():
-        return True
-    if line[:1] not in _BLANK_OR_NOT_ASCII:
-        return False
-    try:
-        return part.text(line).isspace()
-    except UnicodeDecodeError:
-        return False
-
-
 def _text_document(
     part: Part, source: TextSource, id_: str, offset: int, content: bytes
 ) -> RawDocument:
+    if len(content) > part.maximum_bytes < len(content.rstrip(b"\r\n")):
+        return part.too_long(offset, len(content))
     try:
-        text = part.text(content)
+        text = part.text(content).removesuffix("\n")
     except UnicodeDecodeError as error:
         return part.not_decoded(offset, content, error)
-    if source.documents == "line":
-        paragraphs = [text.removesuffix("\n")]
-    else:
-        paragraphs = paragraphs_of(text.removeprefix("\ufeff"), source.lines)
+    one_line = source.documents == "line"
+    paragraphs = [text] if one_line else paragraphs_of(text, source.lines)
     return RawDocument(id_, part.label, paragraphs, segmented=source.lines == "sentence")
 
 
@@ -163,9 +164,9 @@ def wikitext_documents(part: Part) -> Iterator[RawDocument]:
 
 def _wikitext_paragraphs(text: str) -> list[str]:
     paragraphs = []
-    for line in text.split("\n"):
-        heading = _WIKITEXT_HEADING.match(line)
+    for line in _WIKITEXT_ESCAPE.sub(r"\1", text).split("\n"):
+        heading = _WIKITEXT_HEADING.match(line) if line.lstrip().startswith("=") else None
         content = heading[2] if heading else line
-        if content.strip():
-            paragraphs.append(_WIKITEXT_ESCAPE.sub(r"\1", content))
+        if content and not content.isspace():
+            paragraphs.append(content)
     return paragraphs

@@ -23,7 +23,13 @@ from rungwise.corpus import streams
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.part import Part, plain_breaks
 from rungwise.corpus.readers import paragraphs_of
-from rungwise.corpus.sources import ArrowSource, JsonLinesSource, ParquetSource, codec_of
+from rungwise.corpus.sources import (
+    ArrowSource,
+    JsonLinesSource,
+    Lines,
+    ParquetSource,
+    codec_of,
+)
 from rungwise.corpus.spans import is_list_of_spans
 
 # A line of JSON has other fields too, and spells what is not ASCII with twice the bytes.
@@ -42,10 +48,11 @@ class Fields:
 
     def __init__(self, part: Part, source: RecordSource, unit: str) -> None:
         self._part = part
-        self._lines = source.lines
+        self._lines: Lines = source.lines
         self._unit = unit
         self._names = {key: name for key in _FIELDS if (name := getattr(source, key)) is not None}
-        self._text, self._id, self._label, self._spans = (self._names.get(key) for key in _FIELDS)
+        self._text = source.text_field
+        self._id, self._label, self._spans = map(self._names.get, _FIELDS[1:])
 
     @property
     def names(self) -> list[str]:
@@ -81,7 +88,8 @@ class Fields:
         )
         if len(text) * 4 > part.maximum_bytes and streams.utf8_length(text) > part.maximum_bytes:
             return part.too_long(at, num_bytes, self._unit)
-        spans = [] if self._spans is None else record[self._spans] or []
+        spans = None if self._spans is None else record[self._spans]
+        spans = [] if spans is None else spans
         if not is_list_of_spans(spans):
             detail = (
                 f"the field {self._spans!r} must be a list of [start, end) in characters of the "
@@ -241,11 +249,17 @@ def arrow_documents(part: Part, source: ArrowSource) -> Iterator[RawDocument]:
                     rows = range(row, row + batch.num_rows)
                     row = rows.stop
                     if rows and part.holds(at):
-                        batches = batch.select(fields.names)
+                        batches = _validated(batch.select(fields.names))
                         stored = stream.tell() - at
-                        yield from _row_documents(part, fields, [batches], rows, stored)
+                        yield from _row_documents(part, fields, batches, rows, stored)
         except (pa.ArrowException, OSError) as error:
             yield _unsound(part, row, _size_of(part), error)
+
+
+def _validated(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    # Arrow reads past a buffer, without a word, if its offsets are damaged.
+    batch.validate(full=True)
+    yield batch
 
 
 def _size_of(part: Part) -> int:

@@ -20,6 +20,7 @@ from rungwise.core.config import Config
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage import SourceFile, find_files, reached
 from rungwise.corpus import pydocs
+from rungwise.corpus.digests import digests_of
 from rungwise.corpus.quality import QualityConfig
 from rungwise.corpus.signatures import NearDuplicateConfig
 
@@ -47,8 +48,8 @@ def codec_of(encoding: str) -> Codec:
         sample = "\r\n =".encode(encoding)
     except LookupError:
         raise ValueError(
-            f"expected the name of a text encoding, such as utf-8, latin-1 or gb18030, or {DETECT}; "
-            f"found {encoding!r}"
+            f"expected a text encoding that Python knows, such as utf-8, latin-1 or gb18030, or "
+            f"{DETECT}"
         ) from None
     name = codecs.lookup(encoding).name
     return Codec(name in ("utf-8", "utf-8-sig"), sample.endswith(b"\r\n =") and name != "utf-7")
@@ -207,10 +208,12 @@ def outside(config: CorpusConfig) -> dict[str, Any]:
             )
         else:
             files = files_of(source, index)
+            named = zip(files, digests_of(files, key_of(index, "paths")), strict=True)
+            lines = "".join(f"{file.name}\0{digest}\n" for file, digest in named)
             digests[f"sources.{index}"] = {
                 "files": len(files),
                 "bytes": sum(file.size_bytes for file in files),
-                "sha256": _digest(files, index),
+                "sha256": hashlib.sha256(lines.encode()).hexdigest(),
             }
     return digests
 
@@ -221,7 +224,7 @@ def files_of(source: FileSource, index: int) -> list[SourceFile]:
     files: dict[str, SourceFile] = {}
     for pattern in source.paths:
         with reached(pattern, key):
-            matched = find_files(pattern)
+            matched = [file for file in find_files(pattern) if _is_data(file, source)]
         if not matched:
             raise ConfigError(
                 f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
@@ -233,17 +236,18 @@ def files_of(source: FileSource, index: int) -> list[SourceFile]:
             f"{key}: the corpus is empty: {len(files)} files match {', '.join(source.paths)} and "
             "none holds a byte"
         )
-    return sorted(files.values(), key=lambda file: (file.name, file.uri))
+    by_name: dict[str, str] = {}
+    for file in files.values():
+        if (other := by_name.setdefault(file.name, file.uri)) != file.uri:
+            raise ConfigError(
+                f"{key}: two files are called {file.name} in this source, {other} and {file.uri}, "
+                "so their documents could not be told apart; name a folder above both, or make "
+                "them two sources"
+            )
+    return sorted(files.values(), key=lambda file: file.name)
 
 
-def _digest(files: list[SourceFile], index: int) -> str:
-    digest = hashlib.sha256()
-
-    def digest_of(file: SourceFile) -> str:
-        with reached(file.uri, key_of(index, "paths")):
-            return file.digest()
-
-    with ThreadPoolExecutor(_DIGESTS_AT_ONCE) as pool:
-        for file, file_digest in zip(files, pool.map(digest_of, files), strict=True):
-            digest.update(f"{file.name}\0{file_digest}\n".encode())
-    return digest.hexdigest()
+def _is_data(file: SourceFile, source: FileSource) -> bool:
+    # Hugging Face puts JSON files, and caches of what was computed, beside a dataset's own.
+    name = file.name.rpartition("/")[2]
+    return source.kind != "arrow" or (name.endswith(".arrow") and not name.startswith("cache-"))

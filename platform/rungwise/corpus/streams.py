@@ -13,6 +13,8 @@ import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import accumulate
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -25,6 +27,7 @@ NOT_DECODED = "not in its encoding"
 
 _SMALLEST_PIECE, _LARGEST_PIECE = 1 << 20, 8 << 20
 _UNPACKED_PIECE = 1 << 16
+_ZSTANDARD_PIECE = 1 << 12  # where a file is damaged, so much of what is sound is lost
 # Past the end of a range: most often enough for the rest of its last line.
 _MARGIN = 1 << 16
 # charset-normalizer is asked about no more than this, of the lines that are not ASCII.
@@ -36,8 +39,9 @@ _WIDE = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 
-# The offset of a line's first byte, the bytes of it, and the line with its end; None if too long.
-Line = tuple[int, int, bytes | None]
+# The offset of the first line, and whole lines with their ends; or no line, and the bytes of one
+# that is too long.
+Batch = tuple[int, list[bytes], int]
 
 
 def _zstandard(stream: BinaryIO) -> Any:
@@ -54,12 +58,16 @@ _UNPACKED: dict[str, Callable[[BinaryIO], Any]] = {
 
 
 class UnsoundError(Exception):
-    """The content of a file is sound for `at` bytes and cannot be read any further."""
+    """The content of a file is sound for `at` bytes and cannot be read any further.
 
-    def __init__(self, reason: str, detail: str, at: int) -> None:
+    `lost` are the bytes of the file, as it is stored, that were not understood.
+    """
+
+    def __init__(self, reason: str, detail: str, at: int, lost: int) -> None:
         super().__init__(detail)
         self.reason = reason
         self.at = at
+        self.lost = lost
 
 
 def packing_of(name: str) -> str:
@@ -74,7 +82,7 @@ def pieces(file: SourceFile, begin: int = 0, end: int | None = None) -> Iterator
     """
     with file.open() as stream:
         if suffix := packing_of(file.name):
-            yield from _unpacked(stream, suffix)
+            yield from _unpacked(stream, suffix, file.size_bytes)
             return
         assert isinstance(stream, io.BufferedReader)
         # Without the buffer, which would fetch more from a store than is asked for.
@@ -85,22 +93,28 @@ def pieces(file: SourceFile, begin: int = 0, end: int | None = None) -> Iterator
             wanted -= len(piece)
 
 
-def _unpacked(stream: BinaryIO, suffix: str) -> Iterator[bytes]:
-    read_bytes = 0
-    try:
-        with _UNPACKED[suffix](stream) as content:
-            # read1 returns what there is, so that nothing sound before an error is lost.
-            read = getattr(content, "read1", content.read) if suffix != ".zst" else content.read
-            while piece := read(_UNPACKED_PIECE):
+def _unpacked(stream: BinaryIO, suffix: str, size_bytes: int) -> Iterator[bytes]:
+    at = 0
+    with _UNPACKED[suffix](stream) as content:
+        # read1 returns what there is, so that nothing sound before an error is lost.
+        if suffix == ".zst":
+            read = partial(content.read, _ZSTANDARD_PIECE)
+        else:
+            read = partial(content.read1, _UNPACKED_PIECE)
+        try:
+            while piece := read():
                 yield piece
-                read_bytes += len(piece)
-    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        sound = f"sound for {read_bytes:,} bytes of its content"
-        if isinstance(error, EOFError) or "runcated" in str(error):
-            raise UnsoundError(CUT_OFF, f"a cut-off {suffix}, {sound}", read_bytes) from None
-        raise UnsoundError(UNSOUND, f"an unsound {suffix} ({error}), {sound}", read_bytes) from None
+                at += len(piece)
+        except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            lost = max(1, size_bytes - stream.tell())
+            sound = f"sound for {at:,} bytes of its content"
+            # pyarrow has no error of its own for this.
+            if isinstance(error, EOFError) or "Truncated" in str(error):
+                raise UnsoundError(CUT_OFF, f"a cut-off {suffix}, {sound}", at, lost) from None
+            detail = f"an unsound {suffix} ({error}), {sound}"
+            raise UnsoundError(UNSOUND, detail, at, lost) from None
 
 
 def transcoded(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
@@ -117,10 +131,11 @@ def transcoded(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
             at += len(converted)
         yield decoder.decode(b"", final=True).encode()
     except UnicodeDecodeError as error:
-        raise UnsoundError(NOT_DECODED, f"not {encoding}: {error.reason}", at) from None
+        lost = len(error.object) - error.start
+        raise UnsoundError(NOT_DECODED, f"not {encoding}: {error.reason}", at, lost) from None
 
 
-def lines(content: Iterable[bytes], offset: int, maximum_bytes: int) -> Iterator[Line]:
+def batches(content: Iterable[bytes], offset: int, maximum_bytes: int) -> Iterator[Batch]:
     """The lines of `content`, which begins at `offset`, ended by any of LF, CRLF and CR.
 
     Of a line of more than `maximum_bytes` only the length is told.
@@ -128,25 +143,31 @@ def lines(content: Iterable[bytes], offset: int, maximum_bytes: int) -> Iterator
     held: list[bytes] = []
     held_bytes = 0
     for piece in _with_whole_breaks(content):
-        parts = piece.splitlines(keepends=True)
+        lines = piece.splitlines(keepends=True)
         if held_bytes:
-            part = parts.pop(0)
+            part = lines.pop(0)
             held_bytes += len(part)
             held = [*held, part] if held_bytes <= maximum_bytes else []
             if not part.endswith((b"\n", b"\r")):
                 continue
-            yield offset, held_bytes, b"".join(held) if held else None
+            yield (offset, [b"".join(held)], 0) if held else (offset, [], held_bytes)
             offset, held, held_bytes = offset + held_bytes, [], 0
-        if parts and not parts[-1].endswith((b"\n", b"\r")):
-            last = parts.pop()
+        if lines and not lines[-1].endswith((b"\n", b"\r")):
+            last = lines.pop()
             held_bytes = len(last)
             held = [last] if held_bytes <= maximum_bytes else []
-        for line in parts:
-            length = len(line)
-            yield offset, length, line if length <= maximum_bytes else None
-            offset += length
+        if not lines:
+            continue
+        fit = max(map(len, lines)) <= maximum_bytes
+        for some in [lines] if fit else ([line] for line in lines):
+            num_bytes = sum(map(len, some))
+            if fit or num_bytes <= maximum_bytes:
+                yield offset, some, 0
+            else:
+                yield offset, [], num_bytes
+            offset += num_bytes
     if held_bytes:
-        yield offset, held_bytes, b"".join(held) if held else None
+        yield (offset, [b"".join(held)], 0) if held else (offset, [], held_bytes)
 
 
 def _with_whole_breaks(content: Iterable[bytes]) -> Iterator[bytes]:
@@ -164,10 +185,12 @@ def _with_whole_breaks(content: Iterable[bytes]) -> Iterator[bytes]:
 def line_number(file: SourceFile, offset: int) -> int:
     """The number, from 1, of the line at `offset` of the content; for messages, as it reads all."""
     number = 1
-    for at, length, _ in lines(pieces(file), 0, 0):
-        if at + length > offset:
+    for at, lines, too_long in batches(pieces(file), 0, _LARGEST_PIECE):
+        ends = accumulate(map(len, lines), initial=at) if lines else (at, at + too_long)
+        passed = sum(end <= offset for end in ends) - 1
+        number += passed
+        if passed < max(1, len(lines)):
             break
-        number += 1
     return number
 
 

@@ -8,6 +8,7 @@ what of a page is text is the work of tools such as those that made the WET. Ids
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from rungwise.core.errors import UserError
 from rungwise.corpus import streams
@@ -71,7 +72,7 @@ def warc_documents(part: Part, source: WarcSource) -> Iterator[RawDocument]:
         yield part.skipped(at, 1, streams.UNSOUND, detail, part.key("paths"))
 
 
-def _is_text(record: object) -> bool:
+def _is_text(record: Any) -> bool:
     if record.rec_type == "conversion":
         return True
     headers = record.http_headers or record.rec_headers
