@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rungwise.corpus.clean import PARAGRAPH, Cleaned, clean, clean_all
+from rungwise.corpus.clean import DOCUMENT, PARAGRAPH, Cleaned, clean, clean_all
 
 ANY_TEXT = st.text(alphabet=st.characters())
 MESSY_TEXT = st.text(
@@ -66,10 +66,11 @@ def test_clean_text_is_clean(text: str) -> None:
 def test_many_at_once_are_cleaned_as_each_alone(documents: list[list[str]]) -> None:
     # A line break made of two characters with one between them that goes is two line breaks here.
     documents = [[text.replace("\r", "") for text in texts] for texts in documents]
-    texts, removed, replaced = clean_all(documents)
+    cleaned = clean_all(documents)
     alone = [[clean(text) for text in several] for several in documents]
-    assert [[text.strip("\n") for text in one.split(PARAGRAPH)] for one in texts] == [
-        [cleaned.text for cleaned in several] for several in alone
+    texts = [one.split(PARAGRAPH) for one in cleaned.text.split(DOCUMENT)] if documents else []
+    assert [[text.strip("\n") for text in several] for several in texts] == [
+        [one.text for one in several] for several in alone
     ]
-    assert removed == sum(cleaned.removed for several in alone for cleaned in several)
-    assert replaced == sum(cleaned.replaced for several in alone for cleaned in several)
+    assert cleaned.removed == sum(one.removed for several in alone for one in several)
+    assert cleaned.replaced == sum(one.replaced for several in alone for one in several)

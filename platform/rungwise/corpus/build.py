@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.corpus import signatures
-from rungwise.corpus.clean import PARAGRAPH, clean, clean_all
+from rungwise.corpus.clean import DOCUMENT, PARAGRAPH, clean, clean_all
 from rungwise.corpus.document import SCHEMA, RawDocument
 from rungwise.corpus.quality import fault
 from rungwise.corpus.segment import segment
@@ -71,11 +71,16 @@ class RangeBuilder:
         rows: list[_Row] = []
         held_bytes = 0
         for batch in _batches(documents):
-            texts, removed, replaced = clean_all([document.paragraphs for document in batch])
-            self._removed += removed
-            self._replaced += replaced
-            for document, text in zip(batch, texts, strict=True):
-                row = _Row(document, *_sentences(text, document.segmented))
+            cleaned = clean_all([document.paragraphs for document in batch])
+            self._removed += cleaned.removed
+            self._replaced += cleaned.replaced
+            sentences = (
+                [line for line in cleaned.text.split("\n") if line]
+                if batch[0].segmented
+                else segment(cleaned.text)
+            )
+            for document, lines in zip(batch, _parts(sentences, DOCUMENT), strict=True):
+                row = _Row(document, [part for part in _parts(lines, PARAGRAPH) if part])
                 if reason := document.reason or self._fault(row):
                     self._drop(row, reason)
                 else:
@@ -166,45 +171,40 @@ class _Row:
 
     __slots__ = ("encoded", "id", "raw", "sentences", "starts", "text")
 
-    def __init__(self, raw: RawDocument, sentences: list[str], starts: list[int]) -> None:
+    def __init__(self, raw: RawDocument, paragraphs: list[list[str]]) -> None:
         self.raw = raw
         self.id = clean(raw.id).text
-        self.sentences = sentences
-        self.starts = starts
+        self.sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
+        self.starts = list(accumulate(map(len, paragraphs[:-1]), initial=0)) if paragraphs else []
         # As document.digest_of has it; as long as with blanks instead.
-        self.text = "\n".join(sentences)
+        self.text = "\n".join(self.sentences)
         self.encoded = self.text.encode()
 
 
 def _batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
+    """Batches to be cleaned and segmented at once."""
     batch: list[RawDocument] = []
     characters = 0
     for document in documents:
-        batch.append(document)
-        characters += sum(map(len, document.paragraphs))
-        if characters >= _CHARACTERS_AT_ONCE:
+        if batch and (
+            characters >= _CHARACTERS_AT_ONCE or document.segmented != batch[0].segmented
+        ):
             yield batch
             batch, characters = [], 0
+        batch.append(document)
+        characters += sum(map(len, document.paragraphs))
     if batch:
         yield batch
 
 
-def _sentences(text: str, segmented: bool) -> tuple[list[str], list[int]]:
-    """The sentences of a clean text, and the index of the first of each paragraph."""
-    lines = [line for line in text.split("\n") if line] if segmented else segment(text)
-    if PARAGRAPH not in text:
-        return lines, [0] if lines else []
-    sentences: list[str] = []
-    starts: list[int] = []
+def _parts(lines: list[str], mark: str) -> Iterator[list[str]]:
+    """Split a list at each `mark`."""
     begin = 0
-    lines.append(PARAGRAPH)
-    while begin < len(lines):
-        end = lines.index(PARAGRAPH, begin)
-        if end > begin:
-            starts.append(len(sentences))
-            sentences += lines[begin:end]
+    for _ in range(lines.count(mark)):
+        end = lines.index(mark, begin)
+        yield lines[begin:end]
         begin = end + 1
-    return sentences, starts
+    yield lines[begin:]
 
 
 def split_keys(digests: pa.Array, seed: int) -> np.ndarray:
