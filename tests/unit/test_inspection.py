@@ -15,10 +15,9 @@ from rungwise.__main__ import main
 from rungwise.core import artifact
 from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
-from rungwise.corpus import shards as corpus_shards
-from rungwise.corpus.build import tables
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.summary import CorpusFile
+from rungwise.corpus.in_memory import write_corpus
+from rungwise.corpus.sources import Rules
 from rungwise.instances import stage
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.contexts import ContextsConfig
@@ -50,10 +49,8 @@ def build(root: Path, kind: str) -> Artifact:
         RawDocument(f"d{number}", "l", made_up_sentences(number, 12), segmented=True)
         for number in range(60)
     ]
-    [rows] = list(tables(drafts, 10))
-    report = corpus_shards.write_shard(
-        rows, 0, corpus, deduplicate=True, held_out_fraction=0.3, seed=0
-    )
+    rules = Rules(minimum_characters=10, held_out_fraction=0.3)
+    files = write_corpus([drafts], rules, "made up", corpus).files
     text = [sentence for draft in drafts for sentence in draft.paragraphs]
     settings = (
         ByteBpeConfig(vocab_size=400, min_frequency=1)
@@ -67,7 +64,7 @@ def build(root: Path, kind: str) -> Artifact:
     output = Folder.at(root / "instances" / f"small-{kind}")
     vocab_size = tokenizer.get_vocab_size()
     task = ShardTask(config, corpus, folder, output, vocab_size, special_ids(tokenizer), "memo")
-    specs = stage.specs_of(config, [CorpusFile(**row) for row in report["files"]])
+    specs = stage.specs_of(config, files)
     built = [task.build(spec) for spec in specs]
     summary = stage._summary(task, specs, built, output)
     record: dict[str, Any] = {
