@@ -27,9 +27,10 @@ import pyarrow.parquet as pq
 from rungwise.core import artifact
 from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
-from rungwise.corpus import build, pydocs, readers, shards
+from rungwise.corpus import build, pydocs, shards
 from rungwise.corpus.document import RawDocument, read_documents
-from rungwise.corpus.sources import FileSource, TextSource, WikiTextSource, files_of
+from rungwise.corpus.ranges import ranges_of, read_range
+from rungwise.corpus.sources import CorpusConfig, FileSource, TextSource, WikiTextSource
 from rungwise.corpus.summary import CorpusSummary, summary_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -37,7 +38,6 @@ HELD_OUT = 1 / 3
 SHARD_MEGABYTES = 8.0  # what a corpus shard holds by default
 CHANGED_WORDS = 0.01
 _MINIMUM_CHARACTERS = 50
-_MAXIMUM_BYTES = 32 << 20
 _SEED = 0
 
 
@@ -56,7 +56,7 @@ def english(limit_bytes: int) -> Iterator[RawDocument]:
         print("no real data (set RUNGWISE_DATA): the text is the documentation of Python packages")
         streams = [pydocs.read(pydocs.modules(pydocs.DEFAULT_PACKAGES, "packages"), "packages")]
     else:
-        streams = [_raw_documents(source, index) for index, source in enumerate(_sources(data))]
+        streams = [_raw_documents(source) for source in _sources(data)]
     # A document of each source in turn, so that a short text is mixed too.
     passed = 0
     while streams and passed < limit_bytes:
@@ -84,14 +84,15 @@ def _sources(data: Path) -> list[FileSource]:
             lines="sentence",
             label="brown",
         ),
-        TextSource(paths=(f"{folder}/gutenberg",), invalid_utf8="latin-1", label="gutenberg"),
+        TextSource(paths=(f"{folder}/gutenberg",), encoding="detect", label="gutenberg"),
         WikiTextSource(paths=(f"{folder}/wikitext-2-raw",)),
     ]
 
 
-def _raw_documents(source: FileSource, index: int) -> Iterator[RawDocument]:
-    for file in files_of(source, index):
-        yield from readers.read_file(file, source, index, _MAXIMUM_BYTES)
+def _raw_documents(source: FileSource) -> Iterator[RawDocument]:
+    config = CorpusConfig(sources=(source,))
+    for part in ranges_of(config):
+        yield from read_range(part, config)
 
 
 def write_corpus(documents: Iterable[RawDocument], folder: Path) -> Artifact:

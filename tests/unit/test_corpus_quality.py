@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 
-from rungwise.core.storage import find_files
 from rungwise.corpus.build import tables
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.quality import QualityConfig, fault
-from rungwise.corpus.readers import read_file
-from rungwise.corpus.sources import Source
+from rungwise.corpus.ranges import ranges_of, read_range
+from rungwise.corpus.sources import CorpusConfig
 
 ENGLISH = ["The committee met on Monday.", "It decided, after some hours, to wait for the report."]
 CHINESE = [
@@ -83,7 +81,7 @@ def test_a_dropped_document_shows_its_start() -> None:
     ("source", "most"),
     [
         ({"paths": ["en/brown/brown.txt.gz"], "documents": "blank_line", "lines": "sentence"}, 0),
-        ({"paths": ["en/gutenberg"], "invalid_utf8": "latin-1"}, 0),
+        ({"paths": ["en/gutenberg"], "encoding": "detect"}, 0),
         ({"kind": "wikitext", "paths": ["en/wikitext-2-raw"]}, 0),
         ({"paths": ["zh/classics"], "lines": "paragraph"}, 0),
         # Measured: 0.86 %, chemical formulas and lists of results.
@@ -92,9 +90,11 @@ def test_a_dropped_document_shows_its_start() -> None:
     ids=["brown", "gutenberg", "wikitext", "classics", "abstracts"],
 )
 def test_real_prose_passes(real_data: Path, source: dict[str, Any], most: float) -> None:
-    place = str(real_data / "corpora" / source["paths"][0])
-    block = TypeAdapter(Source).validate_python({"kind": "text"} | source)
-    drafts = (d for f in find_files(place) for d in read_file(f, block, 0, 32_000_000))
+    paths = [str(real_data / "corpora" / source["paths"][0])]
+    config = CorpusConfig.model_validate(
+        {"sources": [{"kind": "text"} | source | {"paths": paths}]}
+    )
+    drafts = (draft for part in ranges_of(config) for draft in read_range(part, config))
     rows = [r for t in tables(drafts, 50, quality=QualityConfig()) for r in t["reason"].to_pylist()]
     dropped = sum(reason.startswith("quality") for reason in rows)
     assert dropped <= most * len(rows)
