@@ -32,6 +32,7 @@ _ZSTANDARD_PIECE = 1 << 12  # where a file is damaged, so much of what is sound 
 _MARGIN = 1 << 16
 # charset-normalizer is asked about no more than this, of the lines that are not ASCII.
 _HEAD_BYTES, _SAMPLE_BYTES = 1 << 20, 1 << 16
+_USUAL = ("cp1252", "gb18030", "cp932", "big5", "cp949")
 _WIDE = {
     codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16, whose mark it begins with
     codecs.BOM_UTF32_BE: "utf-32",
@@ -220,8 +221,18 @@ def guessed(content: bytes) -> str | None:
             sample += line
         if len(sample) > _SAMPLE_BYTES:
             break
-    best = from_bytes(sample).best() if sample else None
-    return None if best is None else best.encoding
+    matches = from_bytes(sample)
+    best = matches.best()
+    if not sample or best is None:
+        return None
+    # Of those that fit equally well it names the first by the alphabet.
+    equal = {
+        name
+        for match in matches
+        if (match.chaos, match.coherence) == (best.chaos, best.coherence)
+        for name in match.could_be_from_charset
+    }
+    return next((name for name in _USUAL if name in equal), best.encoding)
 
 
 def utf8_length(text: str) -> int:
