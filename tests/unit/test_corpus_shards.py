@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rungwise.core.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage import Folder
 from rungwise.corpus import Document, build, duplicates, read_documents
@@ -22,9 +23,13 @@ from rungwise.corpus.sources import Rules
 from rungwise.corpus.summary import CorpusSummary
 
 
+def rules_of(**rules: Any) -> Rules:
+    return validate(Rules, {"minimum_characters": 1} | rules)
+
+
 def built(drafts: list[RawDocument], **rules: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The rows that are kept, and the report."""
-    builder = RangeBuilder(Rules(**{"minimum_characters": 1} | rules), 0)
+    builder = RangeBuilder(rules_of(**rules), 0)
     rows = [row for table in builder.tables(drafts) for row in table.to_pylist()]
     return rows, builder.report
 
@@ -39,8 +44,8 @@ def drafts(count: int) -> list[RawDocument]:
 
 
 def write(ranges: list[list[RawDocument]], folder: Path, **rules: Any) -> CorpusSummary:
-    keys = {"minimum_characters": 1, "held_out_fraction": 0.25} | rules
-    return write_corpus(ranges, Rules(**keys), "x", Folder.at(folder))
+    chosen = rules_of(**{"held_out_fraction": 0.25} | rules)
+    return write_corpus(ranges, chosen, "x", Folder.at(folder))
 
 
 def documents_in(folder: Path, files: list[str] | None = None) -> list[Document]:

@@ -79,8 +79,8 @@ class RangeBuilder:
                 if batch[0].segmented
                 else segment(cleaned.text)
             )
-            for document, lines in zip(batch, _parts(sentences, DOCUMENT), strict=True):
-                row = _Row(document, [part for part in _parts(lines, PARAGRAPH) if part])
+            for document, lines in zip(batch, _documents(sentences), strict=True):
+                row = _Row(document, *lines)
                 if reason := document.reason or self._fault(row):
                     self._drop(row, reason)
                 else:
@@ -171,13 +171,13 @@ class _Row:
 
     __slots__ = ("encoded", "id", "raw", "sentences", "starts", "text")
 
-    def __init__(self, raw: RawDocument, paragraphs: list[list[str]]) -> None:
+    def __init__(self, raw: RawDocument, sentences: list[str], starts: list[int]) -> None:
         self.raw = raw
         self.id = clean(raw.id).text
-        self.sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
-        self.starts = list(accumulate(map(len, paragraphs[:-1]), initial=0)) if paragraphs else []
+        self.sentences = sentences
+        self.starts = starts
         # As document.digest_of has it; as long as with blanks instead.
-        self.text = "\n".join(self.sentences)
+        self.text = "\n".join(sentences)
         self.encoded = self.text.encode()
 
 
@@ -197,14 +197,23 @@ def _batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
         yield batch
 
 
-def _parts(lines: list[str], mark: str) -> Iterator[list[str]]:
-    """Split a list at each `mark`."""
-    begin = 0
-    for _ in range(lines.count(mark)):
-        end = lines.index(mark, begin)
-        yield lines[begin:end]
-        begin = end + 1
-    yield lines[begin:]
+def _documents(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
+    """The sentences of each document, and the index of the first of each paragraph."""
+    sentences: list[str] = []
+    starts: list[int] = []
+    opens = True
+    for line in lines:
+        if line == PARAGRAPH:
+            opens = True
+        elif line == DOCUMENT:
+            yield sentences, starts
+            sentences, starts, opens = [], [], True
+        else:
+            if opens:
+                starts.append(len(sentences))
+                opens = False
+            sentences.append(line)
+    yield sentences, starts
 
 
 def split_keys(digests: pa.Array, seed: int) -> np.ndarray:
