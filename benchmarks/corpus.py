@@ -6,7 +6,7 @@ The text is that of benchmarks/texts.py as JSON Lines, repeated to the size that
 are of the processor, in this process, the least of all rounds; a round does every case once, so
 that all see the same machine, and figures are compared as ratios.
 
-`--datatrove` names the interpreter of an environment with datatrove[processing] in it. It runs
+`--datatrove` names the interpreter of an environment with datatrove[processing] and spacy in it. It runs
 there, one process: its JSON Lines reader, a filter by length and its MinHash signatures, beside
 reading, cleaning, segmenting and signing here. It neither cleans nor segments.
 """
@@ -138,7 +138,7 @@ def _datatrove(python: str, folder: Path, scratch: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="The corpus stage, step by step.")
     parser.add_argument("megabytes", nargs="?", type=float, default=25.0)
     parser.add_argument("--datatrove", metavar="PYTHON")
     parser.add_argument("--rounds", type=int, default=3)
