@@ -145,15 +145,16 @@ class CorpusConfig(Config):
 
     sources: tuple[Source, ...] = Field(min_length=1)
     minimum_characters: int = Field(default=50, ge=1)  # a shorter document is dropped
-    # A larger one is dropped too: UTF-8 text of one document, which a worker has to hold.
+    # A larger one is skipped: a worker has to hold one.
     maximum_document_megabytes: float = Field(default=32.0, gt=0)
     deduplicate: bool = True  # drop documents whose text was seen already
     near_duplicates: NearDuplicateConfig | None = None  # drop documents like another
     quality: QualityConfig | None = None  # drop documents that break its rules
     held_out_fraction: float = Field(default=0.05, gt=0, lt=1)  # goes to validation
-    # Text of an output shard. A task that builds instances of it stays under 1 GiB up to the limit.
+    # Read at once, and of text in an output shard. A task that builds instances of one stays under
+    # 1 GiB up to the limit.
     shard_megabytes: float = Field(default=8.0, gt=0, le=256)
-    # A part of a file that cannot be read is skipped and listed, or stops the stage.
+    # Where a part of a file cannot be read: skip it and list it, or stop the stage.
     on_error: Literal["skip", "stop"] = "skip"
     skip_limit: float = Field(default=0.01, ge=0, le=1)  # share of the bytes that may be skipped
     seed: int = 0
