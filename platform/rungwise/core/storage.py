@@ -294,7 +294,7 @@ class SourceFile:
     size_bytes: int
     tag: str = ""
 
-    def open(self) -> BinaryIO:
+    def open(self) -> io.BufferedReader:
         """A seekable stream of the bytes; a DataError if the file changed since it was listed."""
         return _open(self.uri, self.tag)
 
@@ -403,7 +403,7 @@ class _Ranges(io.RawIOBase):
         super().close()
 
 
-def _open(uri: str, tag: str = "") -> BinaryIO:
+def _open(uri: str, tag: str = "") -> io.BufferedReader:
     if not is_remote(uri):
         return open(uri.removeprefix("file://"), "rb")
     fs, path = _filesystem(uri)

@@ -11,10 +11,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
-import ray
-
-from rungwise.cluster.session import session
-from rungwise.core.context import ComputeConfig
 from rungwise.core.storage import SourceFile, digest_of_blocks, reached
 
 _THREADS = 16
@@ -28,12 +24,8 @@ def digests_of(files: Sequence[SourceFile], key: str) -> list[str]:
     """The digest of each file, as `SourceFile.digest` gives it; errors of a store name `key`."""
     blocks = [(file, n) for file in files if not file.tag for n in range(file.num_blocks)]
     num_bytes = sum(file.size_bytes for file in files if not file.tag)
-    by_tasks = ray.is_initialized() or "RAY_ADDRESS" in os.environ
-    if num_bytes >= _BY_TASKS_BYTES and by_tasks:
-        with session(ComputeConfig()):
-            task = ray.remote(num_cpus=1)(_hashed)
-            parts = ray.get([task.remote(packed, key) for packed in _packed(blocks)])
-        hashes = iter([digest for part in parts for digest in part])
+    if num_bytes >= _BY_TASKS_BYTES and _has_cluster():
+        hashes = iter(_by_tasks(blocks, key))
     else:
         with ThreadPoolExecutor(_THREADS) as pool:
             hashes = iter(list(pool.map(lambda block: _hashed([block], key)[0], blocks)))
@@ -41,6 +33,24 @@ def digests_of(files: Sequence[SourceFile], key: str) -> list[str]:
         file.digest() if file.tag else digest_of_blocks(list(islice(hashes, file.num_blocks)))
         for file in files
     ]
+
+
+def _has_cluster() -> bool:
+    import ray  # models import this package, and take no part in a cluster
+
+    return ray.is_initialized() or "RAY_ADDRESS" in os.environ
+
+
+def _by_tasks(blocks: Sequence[Block], key: str) -> list[bytes]:
+    import ray
+
+    from rungwise.cluster.session import session
+    from rungwise.core.context import ComputeConfig
+
+    with session(ComputeConfig()):
+        task = ray.remote(num_cpus=1)(_hashed)
+        parts = ray.get([task.remote(packed, key) for packed in _packed(blocks)])
+    return [digest for part in parts for digest in part]
 
 
 def _hashed(blocks: Sequence[Block], key: str) -> list[bytes]:

@@ -64,7 +64,9 @@ class Part:
         if self.begin and self._wide_encoding:
             return  # the part that begins at 0 has all of it
         start = max(0, self.begin - 1)
-        batches = streams.batches(self.pieces(), start, maximum_bytes + _BREAK_BYTES)
+        # A line that begins before the part and ends after it is the matter of another.
+        first_ends_by = self.end if self.begin else None
+        batches = streams.batches(self.pieces(), start, maximum_bytes + _BREAK_BYTES, first_ends_by)
         for offset, lines, too_long in batches:
             if not lines:
                 if not self.begin:

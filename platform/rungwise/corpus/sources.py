@@ -148,8 +148,8 @@ class Rules(Config):
     near_duplicates: NearDuplicateConfig | None = None  # drop documents like another
     quality: QualityConfig | None = None  # drop documents that break its rules
     held_out_fraction: float = Field(default=0.05, gt=0, lt=1)  # goes to validation
-    # Source read at once, and text of an output shard. A task that builds instances of a shard
-    # stays under 1 GiB up to the limit.
+    # Read at once, and of text in an output shard. A task that builds instances of one stays under
+    # 1 GiB up to the limit.
     shard_megabytes: float = Field(default=8.0, gt=0, le=256)
     seed: int = 0
 
@@ -158,9 +158,9 @@ class CorpusConfig(Rules):
     """The corpus block."""
 
     sources: tuple[Source, ...] = Field(min_length=1)
-    # A larger document is dropped: UTF-8 text of one, which a worker has to hold.
+    # A larger document is skipped: a worker has to hold one.
     maximum_document_megabytes: float = Field(default=32.0, gt=0)
-    # A part of a file that cannot be read is skipped and listed, or stops the stage.
+    # Where a part of a file cannot be read: skip it and list it, or stop the stage.
     on_error: Literal["skip", "stop"] = "skip"
     skip_limit: float = Field(default=0.01, ge=0, le=1)  # share of the bytes that may be skipped
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
-import io
 import lzma
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -85,9 +85,8 @@ def pieces(file: SourceFile, begin: int = 0, end: int | None = None) -> Iterator
         if suffix := packing_of(file.name):
             yield from _unpacked(stream, suffix, file.size_bytes)
             return
-        assert isinstance(stream, io.BufferedReader)
         # Without the buffer, which would fetch more from a store than is asked for.
-        stream.raw.seek(begin)
+        stream.raw.seek(begin, os.SEEK_SET)
         wanted = (file.size_bytes if end is None else end + _MARGIN) - begin
         while piece := stream.raw.read(min(max(wanted, _SMALLEST_PIECE), _LARGEST_PIECE)):
             yield piece
@@ -136,19 +135,25 @@ def transcoded(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
         raise UnsoundError(NOT_DECODED, f"not {encoding}: {error.reason}", at, lost) from None
 
 
-def batches(content: Iterable[bytes], offset: int, maximum_bytes: int) -> Iterator[Batch]:
+def batches(
+    content: Iterable[bytes], offset: int, maximum_bytes: int, first_ends_by: int | None = None
+) -> Iterator[Batch]:
     """The lines of `content`, which begins at `offset`, ended by any of LF, CRLF and CR.
 
-    Of a line of more than `maximum_bytes` only the length is told.
+    Of a line of more than `maximum_bytes` only the length is told. If the first line goes on past
+    `first_ends_by` there is nothing.
     """
     held: list[bytes] = []
     held_bytes = 0
+    start = offset
     for piece in _with_whole_breaks(content):
         lines = piece.splitlines(keepends=True)
         if held_bytes:
             part = lines.pop(0)
             held_bytes += len(part)
             held = [*held, part] if held_bytes <= maximum_bytes else []
+            if offset == start and first_ends_by is not None and held_bytes > first_ends_by - start:
+                return
             if not part.endswith((b"\n", b"\r")):
                 continue
             yield (offset, [b"".join(held)], 0) if held else (offset, [], held_bytes)
