@@ -6,9 +6,10 @@ The text is that of benchmarks/texts.py as JSON Lines, repeated to the size that
 are of the processor, in this process, the least of all rounds; a round does every case once, so
 that all see the same machine, and figures are compared as ratios.
 
-`--datatrove` names the interpreter of an environment with datatrove[processing] and spacy in it. It runs
+`--datatrove` names the interpreter of an environment with datatrove[processing] and spacy. It runs
 there, one process: its JSON Lines reader, a filter by length and its MinHash signatures, beside
-reading, cleaning, segmenting and signing here. It neither cleans nor segments.
+reading, cleaning, segmenting and signing here. It neither cleans nor segments; its seconds hold the
+loading of its word tokenizer, so ask for enough megabytes.
 """
 
 from __future__ import annotations
