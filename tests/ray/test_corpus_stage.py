@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -169,19 +170,20 @@ def test_errors_are_one_line_and_the_users(
     (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(b"some words")[:-9])
     (tmp_path / "short.txt").write_text("Short.")
     (tmp_path / "one.txt").write_text("One document that is long enough to be kept as it is.")
-    output = tmp_path / "output"
+    outputs = (tmp_path / f"output-{number}" for number in itertools.count())
 
     def refusal(
         expected: type[UserError], keys: dict[str, Any] | None = None, **source: Any
     ) -> str:
         with pytest.raises(expected) as caught:
-            build(output, {"kind": "text"} | source, **(keys or {}))
+            build(next(outputs), {"kind": "text"} | source, **(keys or {}))
         assert type(caught.value) is expected
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
     assert refusal(DataError, paths=[str(bad)], keys={"on_error": "stop"}).startswith(
-        f"{bad}, line 1: not utf-8: byte 0xe9 at offset 3; change corpus.sources.0.encoding"
+        f"{bad}, line 1: not utf-8: byte 0xe9 at offset 3; mend the file, or change "
+        "corpus.sources.0.encoding"
     )
     assert refusal(DataError, paths=[str(bad)]) == (
         "1 parts of the files cannot be read, 100.00% of their bytes, and corpus.skip_limit is "
@@ -189,7 +191,8 @@ def test_errors_are_one_line_and_the_users(
         "corpus.sources.0.encoding, mend the files, or raise corpus.skip_limit"
     )
     assert refusal(DataError, paths=[str(bad)], keys={"skip_limit": 1.0}).startswith(
-        f"no document long enough: found 1 not decoded ({bad}: not utf-8: byte 0xe9 at offset 3);"
+        f"no document long enough: found 1 not in its encoding ({bad}: "
+        "not utf-8: byte 0xe9 at offset 3);"
     )
     (tmp_path / "twice.jsonl").write_text(
         "".join(json.dumps({"text": f"Text {n}. " * 9, "key": n % 7}) + "\n" for n in range(9))
