@@ -21,24 +21,25 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rungwise.core import artifact
 from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
-from rungwise.corpus import build, pydocs, readers, shards
+from rungwise.corpus import in_memory, pydocs
+from rungwise.corpus.build import RangeBuilder
 from rungwise.corpus.document import RawDocument, read_documents
-from rungwise.corpus.sources import FileSource, TextSource, WikiTextSource, files_of
+from rungwise.corpus.ranges import ranges_of, read_range
+from rungwise.corpus.shards import write_range
+from rungwise.corpus.sources import CorpusConfig, FileSource, Rules, TextSource, WikiTextSource
 from rungwise.corpus.summary import CorpusSummary, summary_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 HELD_OUT = 1 / 3
 SHARD_MEGABYTES = 8.0  # what a corpus shard holds by default
 CHANGED_WORDS = 0.01
-_MINIMUM_CHARACTERS = 50
-_MAXIMUM_BYTES = 32 << 20
-_SEED = 0
 
 
 def real_data() -> Path | None:
@@ -56,7 +57,7 @@ def english(limit_bytes: int) -> Iterator[RawDocument]:
         print("no real data (set RUNGWISE_DATA): the text is the documentation of Python packages")
         streams = [pydocs.read(pydocs.modules(pydocs.DEFAULT_PACKAGES, "packages"), "packages")]
     else:
-        streams = [_raw_documents(source, index) for index, source in enumerate(_sources(data))]
+        streams = [_raw_documents(source) for source in _sources(data)]
     # A document of each source in turn, so that a short text is mixed too.
     passed = 0
     while streams and passed < limit_bytes:
@@ -84,45 +85,33 @@ def _sources(data: Path) -> list[FileSource]:
             lines="sentence",
             label="brown",
         ),
-        TextSource(paths=(f"{folder}/gutenberg",), invalid_utf8="latin-1", label="gutenberg"),
+        TextSource(paths=(f"{folder}/gutenberg",), encoding="detect", label="gutenberg"),
         WikiTextSource(paths=(f"{folder}/wikitext-2-raw",)),
     ]
 
 
-def _raw_documents(source: FileSource, index: int) -> Iterator[RawDocument]:
-    for file in files_of(source, index):
-        yield from readers.read_file(file, source, index, _MAXIMUM_BYTES)
+def _raw_documents(source: FileSource) -> Iterator[RawDocument]:
+    config = CorpusConfig(sources=(source,))
+    for each in ranges_of(config):
+        yield from read_range(each, config)
 
 
 def write_corpus(documents: Iterable[RawDocument], folder: Path) -> Artifact:
     """A finished corpus artifact in `folder`, both splits, without a cluster."""
-    rows = pa.concat_tables(build.tables(documents, _MINIMUM_CHARACTERS))
-    size = sum(rows["bytes"].to_pylist())
-    num_shards = max(1, round(size * (1 - HELD_OUT) / (SHARD_MEGABYTES * 1e6)))
-    numbers = [shards.shard_of(digest, num_shards) for digest in rows["digest"].to_pylist()]
-    reports = []
-    for shard in range(num_shards):
-        chosen = [at for at, number in enumerate(numbers) if number == shard]
-        taken = rows.take(pa.array(chosen, pa.int64()))
-        reports.append(_write(taken, shard, Folder(str(folder)), HELD_OUT))
-    return _finish(Folder(str(folder)), reports)
+    place = Folder(str(folder))
+    rules = Rules(held_out_fraction=HELD_OUT, shard_megabytes=SHARD_MEGABYTES)
+    return _finish(place, in_memory.write_corpus([documents], rules, "benchmark", place))
 
 
-def _write(rows: pa.Table, shard: int, folder: Folder, held_out: float) -> dict[str, Any]:
-    return shards.write_shard(
-        rows, shard, folder, deduplicate=True, held_out_fraction=held_out, seed=_SEED
-    )
-
-
-def _finish(folder: Folder, reports: list[dict[str, Any]]) -> Artifact:
+def _finish(folder: Folder, summary: CorpusSummary) -> Artifact:
     record = {
         "stage": "corpus",
         "label": "benchmark",
         "fingerprint": "benchmark",
-        "summary": summary_of(shards.merged(reports)).model_dump(mode="json"),
+        "summary": summary.model_dump(mode="json"),
         "finished": "",
     }
-    return artifact.finish(folder, record, {})
+    return artifact.finish(folder, record, summary.sha256)
 
 
 def files(corpus: Artifact, split: str) -> list[str]:
@@ -162,17 +151,26 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
 
     A copy is written before the next is made, so memory holds one.
     """
-    target = Folder(str(folder))
+    target, rules = Folder(str(folder)), Rules()
+    read: list[dict[str, Any]] = []
     reports: list[dict[str, Any]] = []
     written = copy = 0
     while True:
         for row in CorpusSummary.of(base).files:
             if written >= megabytes * 1e6:
-                return _finish(target, reports)
-            documents = _changed(base, row.file, copy)
-            rows = pa.concat_tables(build.tables(documents, _MINIMUM_CHARACTERS))
-            report = _write(rows, len(reports), target, held_out=0.0)
+                return _finish(target, summary_of(read, reports))
+            builder = RangeBuilder(rules, 0)
+            report = write_range(
+                builder.tables(_changed(base, row.file, copy)),
+                np.empty((0, 2), np.int64),
+                number=len(reports),
+                source="benchmark",
+                last_held_out=0,  # nothing
+                shard_megabytes=SHARD_MEGABYTES,
+                output=target,
+            )
             written += sum(file["bytes"] for file in report["files"])
+            read.append(builder.report)
             reports.append(report)
         copy += 1
 

@@ -137,9 +137,15 @@ def corpus_summary(**fields: Any) -> CorpusSummary:
     """A corpus of ten documents in each split."""
     even = {"train": 10, "validation": 10}
     units = ("documents", "sentences", "words", "characters", "bytes", "spans")
-    none = ("unreadable_files", "spans_dropped", "characters_removed", "characters_replaced")
+    none = (
+        "skipped_parts",
+        "skipped_bytes",
+        "spans_dropped",
+        "characters_removed",
+        "characters_replaced",
+    )
     known: dict[str, Any] = dict.fromkeys(units, even) | dict.fromkeys(none, 0)
-    known |= {"files": (), "labels": {"made up": 20}, "unreadable": [], "headline": "corpus <done>"}
+    known |= {"files": (), "labels": {"made up": 20}, "skipped": (), "headline": "corpus <done>"}
     known |= {"dropped": {}, "dropped_examples": {}, "dropped_samples": {}}
     return CorpusSummary.model_validate(known | fields)
 

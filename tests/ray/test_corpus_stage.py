@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,14 @@ def build(output: Path, *sources: dict[str, Any], **keys: Any) -> CorpusSummary:
     return CorpusSummary.model_validate_json(summary.model_dump_json())
 
 
+def documents_in(folder: Folder) -> list[str]:
+    """The files of an artifact; nothing else may be left but a hidden summary."""
+    return [name for name in folder.names() if not name.startswith(".")]
+
+
 def digests(output: Path) -> dict[str, str]:
     folder = Folder.at(output)
-    return {name: folder.sha256(name) for name in folder.names()}
+    return {name: folder.sha256(name) for name in documents_in(folder)}
 
 
 @pytest.fixture(scope="module")
@@ -63,24 +69,26 @@ def test_what_is_built(tmp_path: Path, library: dict[str, Any]) -> None:
     watched = Watched()
     output = Folder.at(tmp_path)
     summary = stage.build_corpus(config, {}, output, Context(report=watched))
-    assert output.names() == ["train-00000.parquet", "validation-00000.parquet"]
+    assert documents_in(output) == ["train-00000.parquet", "validation-00000.parquet"]
     assert summary.dropped == {"duplicate": 12, "empty file": 1, "too short": 1}
+    # In the order of the files: 0/009 is a copy of 2/008, and stands before it.
     assert summary.dropped_examples == {
-        # Of 0/018 and 1/019 the former is kept; of 2/008 and 0/009 the latter.
         "duplicate": ["1/019.txt", "1/049.txt", "1/079.txt"],
         "empty file": ["empty.txt"],
         "too short": ["short.txt"],
     }
     assert summary.documents.total == 108
     assert summary.labels == {"letters": 108}
-    assert [file.file for file in summary.files] == output.names()
+    assert [file.file for file in summary.files] == documents_in(output)
+    assert {file.file: output.sha256(file.file) for file in summary.files} == summary.sha256
     documents = {
         split: list(read_documents(output, f"{split}-00000.parquet"))
         for split in ("train", "validation")
     }
-    assert {
-        split: len(found) for split, found in documents.items()
-    } == summary.documents.model_dump()
+    assert {split: len(rows) for split, rows in documents.items()} == summary.documents.model_dump()
+    for rows in documents.values():
+        ids = [document.id for document in rows]
+        assert ids == sorted(ids)
     assert not {doc.digest for doc in documents["train"]} & {
         doc.digest for doc in documents["validation"]
     }
@@ -91,28 +99,25 @@ def test_what_is_built(tmp_path: Path, library: dict[str, Any]) -> None:
     done = [number / total for number, total in watched.seen]
     assert done == sorted(done)
     assert done[-1] == 1
+    # A finished summary is taken as it is.
+    assert stage.build_corpus(config, {}, output, Context()) == summary
 
 
-@pytest.mark.parametrize("shuffle", ["sort", "default"])
-@pytest.mark.parametrize("num_tasks", [1, 5])
+@pytest.mark.parametrize(("num_packs", "num_parts"), [(1, 1), (40, 3)])
 def test_same_bytes_however_it_is_spread(
     tmp_path: Path,
     library: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
-    num_tasks: int,
-    shuffle: str,
+    num_packs: int,
+    num_parts: int,
 ) -> None:
-    keys = {"held_out_fraction": 0.2, "shard_megabytes": 0.005}
-    build(tmp_path / "expected", library, **keys)
-    monkeypatch.setattr(stage, "_TASKS_WANTED", num_tasks)
-    monkeypatch.setattr(stage, "_MINIMUM_TASK_WORK", 1)
-    if shuffle == "default":
-        monkeypatch.setattr(stage, "_SORTED_BELOW_BYTES", 0)
-    summary = build(tmp_path / "spread", library, **keys)
-    found = digests(tmp_path / "spread")
-    assert len(found) >= 6
-    assert found == digests(tmp_path / "expected")
-    assert [file.file for file in summary.files] == list(found)
+    keys = {"held_out_fraction": 0.2, "shard_megabytes": 0.005, "near_duplicates": {}}
+    expected = build(tmp_path / "expected", library, **keys)
+    monkeypatch.setattr(stage, "_num_packs", lambda ranges: num_packs)
+    monkeypatch.setattr(stage, "_num_parts", lambda moved_bytes: num_parts)
+    assert build(tmp_path / "spread", library, **keys) == expected
+    assert len(expected.files) >= 6
+    assert digests(tmp_path / "spread") == digests(tmp_path / "expected")
 
 
 def test_another_source_moves_no_document_across_the_split(
@@ -129,11 +134,25 @@ def test_another_source_moves_no_document_across_the_split(
 
     def held_out(name: str) -> set[str]:
         folder = Folder.at(tmp_path / name)
-        return {doc.id for doc in read_documents(folder, "validation-00000.parquet")}
+        files = [file for file in documents_in(folder) if file.startswith("validation")]
+        return {doc.id for file in files for doc in read_documents(folder, file)}
 
     from_library = {name for name in held_out("two") if not name.startswith("other")}
     assert from_library == held_out("one")
     assert held_out("two") > from_library
+
+
+def test_two_sources_may_have_files_of_one_name(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.txt").write_text(f"The text of {name} is a text of its own. " * 3)
+    sources = [{"kind": "text", "paths": [str(tmp_path / name)], "name": name} for name in "ab"]
+    summary = build(tmp_path / "out", *sources)
+    assert {file.source for file in summary.files} == {"a", "b"}
+    assert summary.documents.model_dump() == {"train": 1, "validation": 1}
+    sources = [{"kind": "text", "paths": [str(tmp_path / name) for name in "ab"]}]
+    with pytest.raises(UserError, match=r"1\.txt.*source"):
+        build(tmp_path / "one", *sources)
 
 
 def test_pydocs(tmp_path: Path) -> None:
@@ -151,25 +170,39 @@ def test_errors_are_one_line_and_the_users(
     (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(b"some words")[:-9])
     (tmp_path / "short.txt").write_text("Short.")
     (tmp_path / "one.txt").write_text("One document that is long enough to be kept as it is.")
-    output = tmp_path / "output"
+    outputs = (tmp_path / f"output-{number}" for number in itertools.count())
 
     def refusal(
         expected: type[UserError], keys: dict[str, Any] | None = None, **source: Any
     ) -> str:
         with pytest.raises(expected) as caught:
-            build(output, {"kind": "text"} | source, **(keys or {}))
+            build(next(outputs), {"kind": "text"} | source, **(keys or {}))
         assert type(caught.value) is expected
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    assert refusal(DataError, paths=[str(bad)], invalid_utf8="refuse") == (
-        f"{bad} is not UTF-8: byte 0xe9 at offset 3; convert it, or set "
-        "corpus.sources.0.invalid_utf8 to drop, replace or latin-1"
+    assert refusal(DataError, paths=[str(bad)], keys={"on_error": "stop"}).startswith(
+        f"{bad}, line 1: not utf-8: byte 0xe9 at offset 3; mend the file, or change "
+        "corpus.sources.0.encoding"
     )
-    assert refusal(DataError, paths=[str(bad)]).startswith(
-        f"no document long enough: found 1 not UTF-8 ({bad} is not UTF-8: byte 0xe9 at offset 3);"
+    assert refusal(DataError, paths=[str(bad)]) == (
+        "1 parts of the files cannot be read, 100.00% of their bytes, and corpus.skip_limit is "
+        f"1.00%; the first is {bad}, byte 0: not utf-8: byte 0xe9 at offset 3; change "
+        "corpus.sources.0.encoding, mend the files, or raise corpus.skip_limit"
     )
-    assert "1 cut-off .gz" in refusal(DataError, paths=[str(tmp_path / "*.gz")])
+    assert refusal(DataError, paths=[str(bad)], keys={"skip_limit": 1.0}).startswith(
+        f"no document long enough: found 1 not in its encoding ({bad}: "
+        "not utf-8: byte 0xe9 at offset 3);"
+    )
+    (tmp_path / "twice.jsonl").write_text(
+        "".join(json.dumps({"text": f"Text {n}. " * 9, "key": n % 7}) + "\n" for n in range(9))
+    )
+    assert refusal(
+        DataError, kind="jsonl", paths=[str(tmp_path / "twice.jsonl")], id_field="key"
+    ) == (
+        f"two documents of the source 'jsonl' have the id '0', in {tmp_path}/twice.jsonl and "
+        f"{tmp_path}/twice.jsonl; change corpus.sources.0.id_field (now key)"
+    )
     assert refusal(DataError, paths=[str(tmp_path / "short.txt")]) == (
         "no document long enough: found 1 too short; lower corpus.minimum_characters (now 50) or "
         "add to corpus.sources"

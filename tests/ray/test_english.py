@@ -23,7 +23,7 @@ def test_a_model_of_real_english_ends_below_its_unigram_entropy(
         "lines: paragraph, label: reuters}, "
         f"{{kind: text, paths: [{english}/brown/brown.txt.gz], documents: blank_line, "
         "lines: sentence, label: brown}, "
-        f"{{kind: text, paths: [{english}/gutenberg], invalid_utf8: latin-1, label: gutenberg}}]"
+        f"{{kind: text, paths: [{english}/gutenberg], encoding: detect, label: gutenberg}}]"
     )
     command = [sys.executable, "workflows/pretrain.py", "workflows/configs/quickstart.yaml"]
     command += [f"root={tmp_path}", f"corpus.sources={sources}", "pretrain.steps=1200"]

@@ -21,10 +21,9 @@ from rungwise.core.context import Context
 from rungwise.core.errors import DataError
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
-from rungwise.corpus import shards as corpus_shards
-from rungwise.corpus.build import tables
 from rungwise.corpus.document import RawDocument, read_documents
-from rungwise.corpus.summary import summary_of
+from rungwise.corpus.in_memory import write_corpus
+from rungwise.corpus.sources import Rules
 from rungwise.instances import pairs, stage
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
@@ -45,20 +44,13 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     """The tokens of a corpus of twelve shards, made without Ray."""
     root = tmp_path_factory.mktemp("inputs")
     corpus = Folder.at(root / "corpus")
-    drafts = (
+    drafts = [
         RawDocument(f"d{number}", "l", made_up_sentences(number, 40), segmented=True)
         for number in range(1500)
-    )
-    reports = []
-    [rows] = list(tables(drafts, 10))
-    digests = rows["digest"].to_pylist()
-    for shard in range(SHARDS):
-        here = [at for at, digest in enumerate(digests) if int(digest[:8], 16) % SHARDS == shard]
-        report = corpus_shards.write_shard(
-            rows.take(here), shard, corpus, deduplicate=True, held_out_fraction=0.2, seed=0
-        )
-        reports.append(report)
-    text = summary_of(corpus_shards.merged(reports))
+    ]
+    rules = Rules(minimum_characters=10, held_out_fraction=0.2)
+    ranges = [drafts[shard::SHARDS] for shard in range(SHARDS)]
+    text = write_corpus(ranges, rules, "made up", corpus)
     found = {"corpus": artifact.finish(corpus, record_of("corpus", text), {})}
     folder = Folder.at(root / "tokenizer")
     sentences = [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rungwise.corpus.clean import Cleaned, clean
+from rungwise.corpus.clean import DOCUMENT, PARAGRAPH, Cleaned, clean, clean_all
 
 ANY_TEXT = st.text(alphabet=st.characters())
 MESSY_TEXT = st.text(
@@ -60,3 +60,17 @@ def test_clean_text_is_clean(text: str) -> None:
     cleaned.text.encode("utf-8")
     controls = [c for c in cleaned.text if unicodedata.category(c) == "Cc"]
     assert set(controls) <= {"\n"}
+
+
+@given(st.lists(st.lists(MESSY_TEXT, min_size=1, max_size=3), max_size=4))
+def test_many_at_once_are_cleaned_as_each_alone(documents: list[list[str]]) -> None:
+    # A line break made of two characters with one between them that goes is two line breaks here.
+    documents = [[text.replace("\r", "") for text in texts] for texts in documents]
+    cleaned = clean_all(documents)
+    alone = [[clean(text) for text in several] for several in documents]
+    texts = [one.split(PARAGRAPH) for one in cleaned.text.split(DOCUMENT)] if documents else []
+    assert [[text.strip("\n") for text in several] for several in texts] == [
+        [one.text for one in several] for several in alone
+    ]
+    assert cleaned.removed == sum(one.removed for several in alone for one in several)
+    assert cleaned.replaced == sum(one.replaced for several in alone for one in several)

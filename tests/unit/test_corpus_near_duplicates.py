@@ -53,7 +53,9 @@ def found_marks(
     keys = band_keys(signed, banding(config)).astype("<u8")
     rows = pa.table(
         {
-            "digest": [digest(number) for number in range(len(texts))],
+            "digest": pa.array(
+                [bytes.fromhex(digest(number)) for number in range(len(texts))], pa.binary(16)
+            ),
             "bands": pa.array([key.tobytes() for key in keys], pa.binary()),
             "signature": pa.array([one.tobytes() for one in compact(signed)], pa.binary()),
         }

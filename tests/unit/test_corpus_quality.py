@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 
-from rungwise.core.storage import find_files
-from rungwise.corpus.build import tables
+from rungwise.core.config import validate
+from rungwise.corpus import CorpusConfig
+from rungwise.corpus.build import RangeBuilder
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.quality import QualityConfig, fault
-from rungwise.corpus.readers import read_file
-from rungwise.corpus.sources import Source
+from rungwise.corpus.ranges import ranges_of, read_range
+from rungwise.corpus.sources import Rules
 
 ENGLISH = ["The committee met on Monday.", "It decided, after some hours, to wait for the report."]
 CHINESE = [
@@ -72,18 +72,18 @@ def test_a_share_may_reach_its_limit_and_not_pass_it(
 
 
 def test_a_dropped_document_shows_its_start() -> None:
-    (table,) = tables([RawDocument("a", "b", ["1 2 3. " * 40])], 50, quality=QualityConfig())
-    (row,) = table.to_pylist()
-    assert row["reason"] == "quality: few letters"
-    assert row["sample"] == ("1 2 3. " * 40)[:80]
-    assert row["sentences"] == []
+    builder = RangeBuilder(Rules(quality=QualityConfig()), 0)
+    assert list(builder.tables([RawDocument("a", "b", ["1 2 3. " * 40])])) == []
+    assert builder.report["samples"] == {
+        "quality: few letters": [{"id": "a", "text": ("1 2 3. " * 40)[:80]}]
+    }
 
 
 @pytest.mark.parametrize(
     ("source", "most"),
     [
         ({"paths": ["en/brown/brown.txt.gz"], "documents": "blank_line", "lines": "sentence"}, 0),
-        ({"paths": ["en/gutenberg"], "invalid_utf8": "latin-1"}, 0),
+        ({"paths": ["en/gutenberg"], "encoding": "detect"}, 0),
         ({"kind": "wikitext", "paths": ["en/wikitext-2-raw"]}, 0),
         ({"paths": ["zh/classics"], "lines": "paragraph"}, 0),
         # Measured: 0.86 %, chemical formulas and lists of results.
@@ -92,12 +92,17 @@ def test_a_dropped_document_shows_its_start() -> None:
     ids=["brown", "gutenberg", "wikitext", "classics", "abstracts"],
 )
 def test_real_prose_passes(real_data: Path, source: dict[str, Any], most: float) -> None:
-    place = str(real_data / "corpora" / source["paths"][0])
-    block = TypeAdapter(Source).validate_python({"kind": "text"} | source)
-    drafts = (d for f in find_files(place) for d in read_file(f, block, 0, 32_000_000))
-    rows = [r for t in tables(drafts, 50, quality=QualityConfig()) for r in t["reason"].to_pylist()]
-    dropped = sum(reason.startswith("quality") for reason in rows)
-    assert dropped <= most * len(rows)
+    paths = [str(real_data / "corpora" / path) for path in source["paths"]]
+    block = {"kind": "text"} | source | {"paths": paths}
+    config = validate(CorpusConfig, {"sources": [block], "quality": {}})
+    kept = dropped = 0
+    for each in ranges_of(config):
+        builder = RangeBuilder(config, 0)
+        kept += sum(table.num_rows for table in builder.tables(read_range(each, config)))
+        reasons = builder.report["dropped"].items()
+        dropped += sum(count for reason, count in reasons if reason.startswith("quality"))
+    assert kept
+    assert dropped <= most * (kept + dropped)
 
 
 def test_number_tables_of_a_news_wire_are_dropped(real_data: Path) -> None:

@@ -1,23 +1,37 @@
-"""Rows and shards: what is kept, dropped and held out depends on the texts alone."""
+"""Ranges and their files: what is kept, dropped and held out, and in which order."""
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.config import validate
+from rungwise.core.errors import DataError
 from rungwise.core.storage import Folder
-from rungwise.corpus import Document, build, read_documents, shards
-from rungwise.corpus.document import RawDocument, digest_of
+from rungwise.corpus import Document, build, duplicates, read_documents
+from rungwise.corpus.build import RangeBuilder
+from rungwise.corpus.document import Damage, RawDocument, digest_of
+from rungwise.corpus.in_memory import write_corpus
+from rungwise.corpus.sources import Rules
+from rungwise.corpus.summary import CorpusSummary
 
 
-def rows(drafts: list[RawDocument], minimum_characters: int = 1) -> pa.Table:
-    return pa.concat_tables(build.tables(drafts, minimum_characters))
+def rules_of(**rules: Any) -> Rules:
+    return validate(Rules, {"minimum_characters": 1} | rules)
+
+
+def built(drafts: list[RawDocument], **rules: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows that are kept, and the report."""
+    builder = RangeBuilder(rules_of(**rules), 0)
+    rows = [row for table in builder.tables(drafts) for row in table.to_pylist()]
+    return rows, builder.report
 
 
 def drafts(count: int) -> list[RawDocument]:
@@ -29,73 +43,106 @@ def drafts(count: int) -> list[RawDocument]:
     ]
 
 
-def write(table: pa.Table, folder: Path, **changes: Any) -> dict[str, Any]:
-    keys = {"deduplicate": True, "held_out_fraction": 0.25, "seed": 0} | changes
-    return shards.write_shard(table, 7, Folder.at(folder), **keys)
+def write(ranges: list[list[RawDocument]], folder: Path, **rules: Any) -> CorpusSummary:
+    chosen = rules_of(**{"held_out_fraction": 0.25} | rules)
+    return write_corpus(ranges, chosen, "x", Folder.at(folder))
+
+
+def documents_in(folder: Path, files: list[str] | None = None) -> list[Document]:
+    place = Folder.at(folder)
+    return [doc for name in files or place.names() for doc in read_documents(place, name)]
 
 
 def test_a_row_has_sentences_paragraphs_and_counts() -> None:
-    (row,) = rows(
-        [RawDocument("a", "b", ["One\x00 here. Two\u00a0here.", " \n ", "Caf\u00e9."])]
-    ).to_pylist()
+    rows, report = built(
+        [
+            RawDocument("a", "b", ["One\x00 here. Two\u00a0here.", " \n ", "Caf\u00e9."]),
+            RawDocument("c", "b", ["Three\x01\x02."]),
+        ]
+    )
+    row = rows[0]
     assert row["sentences"] == ["One here.", "Two here.", "Caf\u00e9."]
     assert row["paragraph_starts"] == [0, 2]
     assert row["digest"] == digest_of(row["sentences"])
-    assert (row["bytes"], row["removed"]) == (len(b"One here. Two here. Caf__."), 1)
-    assert row["reason"] == ""
+    assert row["bytes"] == len(b"One here. Two here. Caf__.")
+    assert rows[1]["sentences"] == ["Three."]
+    assert report["removed"] == 3
 
 
 def test_sentences_given_are_left_alone() -> None:
-    (row,) = rows([RawDocument("a", "b", ["No. 1 . No\n 2 ? Yes"], segmented=True)]).to_pylist()
-    assert row["sentences"] == ["No. 1 . No", "2 ? Yes"]
+    ((row,), _) = built([RawDocument("a", "b", ["No. 1 . No\n 2 ? Yes", "3."], segmented=True)])
+    assert row["sentences"] == ["No. 1 . No", "2 ? Yes", "3."]
+    assert row["paragraph_starts"] == [0, 2]
 
 
 @pytest.mark.parametrize(
-    ("draft", "reason"),
+    ("draft", "reason", "sample"),
     [
-        (RawDocument("a", "", ["Just ten."]), "too short"),
-        (RawDocument("a", "", ["Just ten!!"]), ""),
-        (RawDocument("a", "", [" \u200b "]), "no text"),
-        (RawDocument("a", "", [], reason="empty file"), "empty file"),
+        (RawDocument("a", "", ["Just ten."]), "too short", "Just ten."),
+        (RawDocument("a", "", [" \u200b "]), "no text", ""),
+        (RawDocument("a", "", [], reason="empty file"), "empty file", ""),
     ],
 )
-def test_why_a_document_is_dropped(draft: RawDocument, reason: str) -> None:
-    (row,) = rows([draft], minimum_characters=10).to_pylist()
-    assert row["reason"] == reason
-    assert bool(row["sentences"]) == (reason == "")
+def test_why_a_document_is_dropped(draft: RawDocument, reason: str, sample: str) -> None:
+    rows, report = built([draft], minimum_characters=10)
+    assert rows == []
+    assert report["dropped"] == {reason: 1}
+    assert report["samples"] == {reason: [{"id": "a", "text": sample}]}
+    assert len(built([RawDocument("a", "", ["Just ten!!"])], minimum_characters=10)[0]) == 1
 
 
 def test_ids_that_utf8_cannot_hold_are_cleaned() -> None:
-    (row,) = rows([RawDocument("a\ud800b", "c\udcff", ["Some words."])]).to_pylist()
+    ((row,), _) = built([RawDocument("a\ud800b", "c\udcff", ["Some words."])])
     assert (row["id"], row["label"]) == ("ab", "c")
 
 
-def test_many_rows_make_many_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+PARAGRAPHS = st.lists(
+    st.text(st.sampled_from("aB.\n \t\u00a0\u00e9\x00\x01\x02\u3002")), max_size=4
+)
+
+
+@given(st.lists(st.tuples(PARAGRAPHS, st.booleans()), max_size=5))
+def test_a_document_is_the_same_alone_and_among_others(
+    several: list[tuple[list[str], bool]],
+) -> None:
+    raw = [RawDocument(str(at), "l", some, flag) for at, (some, flag) in enumerate(several)]
+    alone = [row for draft in raw for row in built([draft])[0]]
+    assert built(raw)[0] == alone
+
+
+def test_many_rows_make_many_tables_of_one_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = built(drafts(50))
     monkeypatch.setattr(build, "_TABLE_BYTES", 1000)
-    tables = list(build.tables(drafts(50), 1))
-    assert len(tables) > 5
-    assert pa.concat_tables(tables)["id"].to_pylist() == [f"id{number}" for number in range(50)]
+    monkeypatch.setattr(build, "_CHARACTERS_AT_ONCE", 100)
+    builder = RangeBuilder(Rules(minimum_characters=1), 0)
+    assert len(list(builder.tables(drafts(50)))) > 1
+    assert builder.keys.num_rows == 50
+    assert built(drafts(50)) == whole
 
 
-def test_files_read_back_as_documents(tmp_path: Path) -> None:
-    report = write(rows(drafts(200)), tmp_path)
-    assert [file["file"] for file in report["files"]] == [
-        "train-00007.parquet",
-        "validation-00007.parquet",
+def test_files_read_back_as_documents_in_order(tmp_path: Path) -> None:
+    summary = write([drafts(200)], tmp_path)
+    assert [file.file for file in summary.files] == [
+        "train-00000.parquet",
+        "validation-00000.parquet",
     ]
     folder = Folder.at(tmp_path)
-    documents = [doc for name in folder.names() for doc in read_documents(folder, name)]
+    documents = documents_in(tmp_path)
     assert sorted(doc.id for doc in documents) == sorted(f"id{number}" for number in range(200))
     one = next(doc for doc in documents if doc.id == "id5")
     assert one == Document("id5", "label2", ("Text 5 is here.", "It ends.", "Second."), (0, 2))
     assert list(one.paragraphs()) == [("Text 5 is here.", "It ends."), ("Second.",)]
-    for file in report["files"]:
-        texts = [" ".join(doc.sentences) for doc in read_documents(folder, file["file"])]
-        assert file["documents"] == len(texts)
-        assert file["sentences"] == 3 * len(texts)
-        assert file["words"] == sum(len(text.split()) for text in texts)
-        assert file["characters"] == sum(map(len, texts)) == file["bytes"]
-    assert report["labels"] == {"label0": 67, "label1": 67, "label2": 66}
+    for file in summary.files:
+        several = list(read_documents(folder, file.file))
+        numbers = [int(doc.id[2:]) for doc in several]
+        assert numbers == sorted(numbers)
+        texts = [" ".join(doc.sentences) for doc in several]
+        assert file.documents == len(texts)
+        assert file.sentences == 3 * len(texts)
+        assert file.words == sum(len(text.split()) for text in texts)
+        assert file.characters == sum(map(len, texts)) == file.bytes
+        assert summary.sha256[file.file] == folder.sha256(file.file)
+    assert summary.labels == {"label0": 67, "label1": 67, "label2": 66}
 
 
 def test_a_file_that_is_no_corpus_is_named(tmp_path: Path) -> None:
@@ -104,145 +151,151 @@ def test_a_file_that_is_no_corpus_is_named(tmp_path: Path) -> None:
         next(read_documents(Folder.at(tmp_path), "train-00000.parquet"))
 
 
-def test_order_of_rows_does_not_matter(tmp_path: Path) -> None:
-    ordered = [*drafts(100), RawDocument("a duplicate", "z", drafts(1)[0].paragraphs)]
-    shuffled = random.Random(3).sample(ordered, len(ordered))
-    reports = [
-        write(rows(some), tmp_path / name) for name, some in (("a", ordered), ("b", shuffled))
-    ]
-    assert reports[0] == reports[1]
-    for file in reports[0]["files"]:
-        first, second = (Folder.at(tmp_path / name).sha256(file["file"]) for name in "ab")
-        assert first == second
+def test_a_range_of_much_text_has_several_files(tmp_path: Path) -> None:
+    some = [*drafts(100), RawDocument("long", "x", ["Long. " * 400]), *drafts(103)[100:]]
+    summary = write([some, drafts(106)[103:]], tmp_path, shard_megabytes=0.001)
+    train = [file for file in summary.files if file.split == "train"]
+    assert [file.file for file in train[:2]] == ["train-00000-00.parquet", "train-00000-01.parquet"]
+    assert train[-1].file == "train-00001.parquet"
+    assert all(file.bytes <= 1000 or file.documents == 1 for file in summary.files)
+    assert max(file.bytes for file in summary.files) == 2399
+    ids = [doc.id for doc in documents_in(tmp_path, [file.file for file in train])]
+    kept = set(ids)
+    assert ids == [raw.id for raw in (*some, *drafts(106)[103:]) if raw.id in kept]
+    assert sum(file.documents for file in summary.files) == 107
 
 
-def test_duplicates_keep_the_smallest_id(tmp_path: Path) -> None:
+def test_duplicates_keep_the_first_by_range_and_place(tmp_path: Path) -> None:
     same = ["The same text.", "Twice."]
-    table = rows(
-        [RawDocument(name, "x", same) for name in "cab"]
-        + [RawDocument("d", "x", ["Another text."])]
-    )
+    other = RawDocument("d", "x", ["Another text."])
     # A break between paragraphs is no difference of text.
-    table = pa.concat_tables([table, rows([RawDocument("e", "x", [" ".join(same)])])])
-    report = write(table, tmp_path / "kept once")
-    assert report["dropped"] == {"duplicate": 3}
-    samples = report["dropped_samples"]["duplicate"]
-    assert [one["id"] for one in samples] == ["b", "c", "e"]
+    ranges = [
+        [other, *(RawDocument(name, "x", same) for name in "cab")],
+        [RawDocument("e", "x", [" ".join(same)]), *drafts(3)],
+    ]
+    summary = write(ranges, tmp_path / "kept once")
+    assert summary.dropped == {"duplicate": 3}
+    samples = summary.dropped_samples["duplicate"]
+    assert [one["id"] for one in samples] == ["a", "b", "e"]
     assert {one["text"] for one in samples} == {"The same text. Twice."}
-    folder = Folder.at(tmp_path / "kept once")
-    kept = {doc.id for name in folder.names() for doc in read_documents(folder, name)}
-    assert kept == {"a", "d"}
-    everything = write(table, tmp_path / "all", deduplicate=False)
-    assert sum(file["documents"] for file in everything["files"]) == 5
+    kept = {doc.id: doc for doc in documents_in(tmp_path / "kept once")}
+    assert set(kept) == {"c", "d", "id0", "id1", "id2"}
+    assert kept["c"].paragraph_starts == (0, 1)
+    assert write(ranges, tmp_path / "all", deduplicate=False).documents.total == 8
 
 
-def test_a_copy_travels_without_its_text_and_changes_nothing(tmp_path: Path) -> None:
-    # The smallest id comes last, and its paragraphs are its own.
-    same = [RawDocument(f"c{n}", "x", ["The same text.", "Twice."]) for n in range(1000)]
-    same.append(RawDocument("a", "x", ["The same text. Twice."]))
-    light, heavy = rows(same), pa.concat_tables(rows([draft]) for draft in same)
-    assert sum(len(sentences) for sentences in light["sentences"].to_pylist()) == 2
-    assert sum(light["bytes"].to_pylist()) == sum(heavy["bytes"].to_pylist())
-    reports = [
-        write(table, tmp_path / name) for name, table in (("light", light), ("heavy", heavy))
-    ]
-    assert reports[0] == reports[1]
-    (file,) = reports[0]["files"]
-    assert file["documents"] == 1
-    first, second = (Folder.at(tmp_path / name).sha256(file["file"]) for name in ("light", "heavy"))
-    assert first == second
-    (document,) = read_documents(Folder.at(tmp_path / "light"), file["file"])
-    assert document == Document("a", "x", ("The same text.", "Twice."), (0,))
+def test_a_doubled_id_is_an_error_unless_its_documents_are_copies(tmp_path: Path) -> None:
+    one, again = RawDocument("a", "x", ["One."]), RawDocument("a", "x", ["Two."])
+    assert write([[one, *drafts(3)], [one]], tmp_path / "copy").dropped == {"duplicate": 1}
+    with pytest.raises(DataError, match="two documents of x have the id 'a'"):
+        write([[one, *drafts(3)], [again]], tmp_path / "two")
+    with pytest.raises(DataError, match="two documents of x have the id 'a'"):
+        write([[one, *drafts(3)], [one]], tmp_path / "kept", deduplicate=False)
 
 
-def test_ids_that_repeat_leave_the_order_of_rows_without_effect(tmp_path: Path) -> None:
-    several = [
-        RawDocument("a", "x", ["One two.", "Three."]),
-        RawDocument("a", "x", ["One two. Three."]),
-        RawDocument("a", "x", ["Another one."]),
-        RawDocument("a", "x", ["Yes."]),
-        RawDocument("a", "x", ["No!"]),
-    ]
-    found = []
-    for number, order in enumerate((several, several[::-1])):
-        table = pa.concat_tables(rows([draft], 5) for draft in order)
-        report = write(table, tmp_path / str(number))
-        files = [Folder.at(tmp_path / str(number)).sha256(row["file"]) for row in report["files"]]
-        found.append((report, files))
-    assert found[0] == found[1]
-
-
-def test_marked_documents_are_dropped_with_their_copies(tmp_path: Path) -> None:
-    table = rows(
-        [RawDocument("a", "x", ["One text."]), *drafts(1), RawDocument("b", "x", ["One text."])]
+@pytest.mark.parametrize("num_partitions", [1, 5])
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_a_verdict_is_that_of_a_plain_loop(num_partitions: int, deduplicate: bool) -> None:
+    rng = random.Random(num_partitions)
+    texts = [[str(rng.randrange(60)) for _ in range(rng.randrange(20))] for _ in range(8)]
+    keys = []
+    for number, some in enumerate(texts):
+        builder = RangeBuilder(Rules(minimum_characters=1), 0)
+        list(builder.tables(RawDocument(f"{number}-{at}", "", [t]) for at, t in enumerate(some)))
+        keys.append(builder.keys)
+    marks = {digest_of([str(number)]): "" for number in range(0, 60, 7)}
+    rows = pa.concat_tables(
+        [
+            *(duplicates.rows_of(each, at, num_partitions) for at, each in enumerate(keys)),
+            duplicates.mark_rows(marks, num_partitions),
+        ]
     )
-    digest = table["digest"][0].as_py()
-    marks = pa.concat_tables(build.mark_table({digest: other}) for other in ("f" * 32, "0" * 32))
-    report = write(pa.concat_tables([marks, table]), tmp_path)
-    assert report["dropped"] == {"near-duplicate": 1, "duplicate": 1}
-    assert report["dropped_samples"]["near-duplicate"] == [{"id": "a", "text": "One text."}]
-    assert [file["documents"] for file in report["files"]] == [1]
+    lost, documents = [], 0
+    for part in range(num_partitions):
+        of_part = rows.filter(pa.array(rows["partition"].to_numpy() == part))
+        verdict = duplicates.verdict(
+            of_part.take(rng.sample(range(len(of_part)), len(of_part))), deduplicate
+        )
+        assert verdict.doubled is None
+        lost += verdict.lost.tolist()
+        documents += verdict.documents
+    expected, seen = [], set()
+    for number, some in enumerate(texts):
+        for row, text in enumerate(some):
+            if deduplicate and text in seen:
+                expected.append([number, row, 0])
+            elif int(text) % 7 == 0:
+                expected.append([number, row, 1])
+            seen.add(text)
+    assert sorted(lost) == expected
+    assert documents == sum(map(len, texts)) - len(expected)
 
 
-def test_files_that_cannot_be_read_are_listed_in_order(tmp_path: Path) -> None:
+def test_near_duplicates_are_dropped_with_their_copies(tmp_path: Path) -> None:
+    text = " ".join(f"Word {number} of a text." for number in range(60))
+    pair = [RawDocument("a", "x", [text]), RawDocument("b", "x", [text + " End."])]
+    copies = [RawDocument(f"copy of {one.id}", "x", one.paragraphs) for one in pair]
+    summary = write([pair, [*copies, *drafts(3)]], tmp_path, near_duplicates={})
+    assert summary.dropped == {"near-duplicate": 1, "duplicate": 2}
+    assert summary.documents.total == 4
+
+
+def test_damage_is_counted_and_the_first_is_listed() -> None:
     several = [
-        RawDocument(f"{n}.gz", "x", [], reason="unsound .gz", unreadable=json.dumps(told))
+        RawDocument(
+            f"{n}.gz", "x", [], reason="unsound", damage=Damage(f"{n}.gz", "", 5, "cut", "k")
+        )
         for n in range(30)
-        if (told := {"file": f"/in/{n:02}.gz", "reason": "an unsound .gz"})
     ]
-    total = shards.merged(
-        [write(rows(several[start::3]), tmp_path / str(start)) for start in range(3)]
-    )
-    assert total["unreadable_files"] == 30
-    assert [one["file"] for one in total["unreadable"]] == [f"/in/{n:02}.gz" for n in range(20)]
+    _, report = built(several)
+    assert (report["damaged"], report["damaged_bytes"]) == (30, 150)
+    assert [one["file"] for one in report["damage"]] == [f"{n}.gz" for n in range(20)]
 
 
 def test_spans_are_stored_with_their_sentences(tmp_path: Path) -> None:
     text = "A  big dog ran. It saw a cat.\nAll."
     spans = [(3, 10), (25, 28), (0, 99)]
-    table = rows([RawDocument("a", "x", text.split("\n"), text=text, spans=spans), *drafts(1)])
-    report = write(table, tmp_path, held_out_fraction=1e-9)
-    assert (report["files"][0]["spans"], report["spans_dropped"]) == (2, 1)
-    documents = {d.id: d for d in read_documents(Folder.at(tmp_path), "train-00007.parquet")}
+    spanned = RawDocument("a", "x", text.split("\n"), text=text, spans=spans)
+    summary = write([[spanned, *drafts(3)]], tmp_path)
+    assert (summary.spans.total, summary.spans_dropped) == (2, 1)
+    documents = {d.id: d for d in documents_in(tmp_path)}
     assert documents["a"].spans == ((2, 9), (9, 12), ())
     assert documents["id0"].spans == ()
-    plain = rows([RawDocument("a", "x", text.split("\n"))])
-    assert plain["digest"][0] == table["digest"][0]
+    ((plain,), _) = built([RawDocument("a", "x", text.split("\n"))])
+    assert plain["digest"] == documents["a"].digest
+
+
+def held_out(count: int, fraction: float, seed: int = 0) -> set[int]:
+    numbers = [pa.array([bytes.fromhex(digest_of([str(n)]))], pa.binary(16)) for n in range(count)]
+    keys = build.split_keys(pa.concat_arrays(numbers), seed)
+    last = duplicates.last_held_out(fraction, count, np.sort(keys)[:2].tolist())
+    return set(np.nonzero(keys <= np.uint64(last))[0].tolist())
 
 
 def test_split_is_of_the_asked_size_and_independent_of_the_rest() -> None:
-    digests = [digest_of([str(number)]) for number in range(20_000)]
     for fraction in (0.05, 0.3):
-        held_out = sum(shards.is_held_out(digest, fraction, 0) for digest in digests)
         # Five standard deviations of a binomial.
         margin = 5 * (20_000 * fraction * (1 - fraction)) ** 0.5
-        assert abs(held_out - 20_000 * fraction) < margin
-    smaller = {digest for digest in digests if shards.is_held_out(digest, 0.05, 0)}
-    assert smaller <= {digest for digest in digests if shards.is_held_out(digest, 0.3, 0)}
-    assert smaller != {digest for digest in digests if shards.is_held_out(digest, 0.05, 1)}
-    counts = [0] * 8
-    for digest in smaller:
-        counts[shards.shard_of(digest, 8)] += 1
-    assert min(counts) > 0.6 * len(smaller) / 8
+        assert abs(len(held_out(20_000, fraction)) - 20_000 * fraction) < margin
+    smaller = held_out(20_000, 0.05)
+    assert smaller <= held_out(20_000, 0.3)
+    assert smaller != held_out(20_000, 0.05, seed=1)
+    # More documents move none of those that were there.
+    assert {one for one in smaller if one < 500} == held_out(500, 0.05)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, 1), (2, 1), (3, 1), (4, 2), (15, 2)])
+def test_a_small_corpus_holds_out_the_smallest_hashes(count: int, expected: int) -> None:
+    for seed in range(20):
+        assert len(held_out(count, 1e-9, seed)) == expected
 
 
 def test_reports_add_up(tmp_path: Path) -> None:
-    drafts_of = {
-        name: [RawDocument(f"{name}{n}", name, ["x" * n]) for n in range(9)] for name in "ab"
+    ranges = [[RawDocument(f"{name}{n}", name, [name * n]) for n in range(9)] for name in "ab"]
+    total = write(ranges, tmp_path, minimum_characters=5)
+    assert total.dropped == {"no text": 2, "too short": 8}
+    assert total.dropped_examples == {"no text": ["a0", "b0"], "too short": ["a1", "a2", "a3"]}
+    assert total.dropped_samples == {
+        "too short": [{"id": f"a{n}", "text": "a" * n} for n in (1, 2, 3)],
     }
-    reports = [write(rows(some, 5), tmp_path / name) for name, some in drafts_of.items()]
-    total = shards.merged(reports)
-    assert total["dropped"] == {"no text": 2, "too short": 8}
-    assert total["dropped_samples"] == {
-        "no text": [{"id": name, "text": ""} for name in ("a0", "b0")],
-        "too short": [{"id": f"a{n}", "text": "x" * n} for n in (1, 2, 3)],
-    }
-    assert total["labels"] == {"a": 4, "b": 4}
-
-
-@pytest.mark.parametrize("error", [ConfigError("a key"), DataError("a file")])
-def test_errors_pass_between_processes_unchanged(error: Exception) -> None:
-    text = build.failure(error)["error"][0].as_py()
-    with pytest.raises(type(error)) as caught:
-        build.raise_failure(text)
-    assert str(caught.value) == str(error)
+    assert total.labels == {"a": 4, "b": 4}

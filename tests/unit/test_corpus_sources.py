@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -11,7 +12,11 @@ import pytest
 
 from rungwise.core.config import fingerprint, validate
 from rungwise.core.errors import ConfigError, DataError, UserError
+from rungwise.core.storage import SourceFile, find_files
 from rungwise.corpus import CorpusConfig, PydocsSource, identity, outside
+from rungwise.corpus.digests import digests_of
+from rungwise.corpus.ranges import ranges_of
+from rungwise.corpus.sources import files_of, names_of
 
 
 def corpus(*sources: dict[str, Any], **keys: Any) -> CorpusConfig:
@@ -83,6 +88,70 @@ def test_a_source_that_matches_or_holds_nothing_is_refused(tmp_path: Path) -> No
     assert outside(corpus(text(tmp_path)))["sources.0"]["files"] == 2
     with pytest.raises(UserError):
         outside(corpus(text(tmp_path / "nowhere")))
+
+
+def test_sources_have_names_of_their_own(tmp_path: Path) -> None:
+    alone = corpus(text(tmp_path), {"kind": "pydocs"})
+    assert names_of(alone.sources) == ["text", "pydocs"]
+    several = corpus(text(tmp_path), text(tmp_path, name="books"), text(tmp_path))
+    assert names_of(several.sources) == ["text-0", "books", "text-2"]
+    with pytest.raises(ConfigError, match=r"two sources are called 'books'; give each of corpus"):
+        corpus(text(tmp_path, name="books"), text(tmp_path, name="books"))
+
+
+def test_two_files_of_one_name_in_a_source_are_refused(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "part.txt").write_text("words")
+    with pytest.raises(ConfigError, match=r"part\.txt.*name a folder above both, or make them two"):
+        files_of(corpus(text(tmp_path / "a", tmp_path / "b")).sources[0], 0)
+    (one, two) = files_of(corpus(text(tmp_path)).sources[0], 0)
+    assert (one.name, two.name) == ("a/part.txt", "b/part.txt")
+
+
+def test_a_key_of_former_times_is_named() -> None:
+    with pytest.raises(ConfigError, match="invalid_utf8: this key is called encoding"):
+        corpus(text("a", invalid_utf8="latin-1"))
+
+
+def test_a_large_file_is_hashed_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytes(range(250)) * 4
+    (tmp_path / "a.txt").write_bytes(data)
+    (file,) = find_files(str(tmp_path))
+    whole = hashlib.sha256(data).hexdigest()
+    assert (file.digest(), digests_of([file], "key")) == (whole, [whole])
+    monkeypatch.setattr(SourceFile, "BLOCK_BYTES", 300)
+    blocks = [hashlib.sha256(data[at : at + 300]).digest() for at in range(0, 1000, 300)]
+    expected = hashlib.sha256(b"".join(blocks)).hexdigest()
+    assert (file.digest(), digests_of([file, file], "key")) == (expected, [expected] * 2)
+
+
+def test_ranges_follow_from_the_listing(tmp_path: Path) -> None:
+    sizes = {"a": 2600, "b": 300, "c": 300, "d": 500, "e": 1400, "f": 1600, "g": 0}
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(b"x" * size)
+    (tmp_path / "b.gz").write_bytes(b"x" * 300)
+    lines = corpus(text(tmp_path, documents="line"), {"kind": "pydocs"}, shard_megabytes=0.001)
+    first = [part for part in ranges_of(lines) if part.source == 0]
+    assert [([file.name for file in part.files], part.begin, part.end) for part in first] == [
+        (["a"], 0, 1000),
+        (["a"], 1000, 2000),
+        (["a"], 2000, 2600),
+        (["b"], 0, None),
+        (["b.gz"], 0, None),
+        (["c", "d"], 0, None),
+        (["e"], 0, None),
+        (["f"], 0, 1000),
+        (["f"], 1000, 1600),
+        (["g"], 0, None),
+    ]
+    assert sum(part.num_bytes for part in first) == sum(sizes.values()) + 300
+    numbers = [part.number for part in ranges_of(lines)]
+    assert numbers == list(range(len(numbers)))
+    whole = corpus(text(tmp_path), shard_megabytes=0.001)
+    assert all(part.end is None for part in ranges_of(whole))
+    wide = corpus(text(tmp_path, documents="line", encoding="utf-16"), shard_megabytes=0.001)
+    assert all(part.end is None for part in ranges_of(wide))
 
 
 def test_a_file_that_two_paths_match_is_read_once(tmp_path: Path) -> None:

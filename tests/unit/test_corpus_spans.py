@@ -6,17 +6,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rungwise.corpus.build import tables
+from rungwise.corpus.build import RangeBuilder
 from rungwise.corpus.clean import clean
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.readers import paragraphs_of
+from rungwise.corpus.sources import Rules
 from rungwise.corpus.spans import Located, located
 
 
 def sentences_of(text: str) -> list[str]:
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
-    (table,) = tables([RawDocument("a", "b", paragraphs_of(plain, "paragraph"))], 1)
-    return table["sentences"][0].as_py()
+    draft = RawDocument("a", "b", paragraphs_of(plain, "paragraph"))
+    tables = RangeBuilder(Rules(minimum_characters=1), 0).tables([draft])
+    return [sentence for table in tables for sentence in table["sentences"][0].as_py()]
 
 
 @pytest.mark.parametrize(

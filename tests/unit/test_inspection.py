@@ -16,10 +16,9 @@ from rungwise.core import artifact
 from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
-from rungwise.corpus import shards as corpus_shards
-from rungwise.corpus.build import tables
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.summary import summary_of
+from rungwise.corpus.in_memory import write_corpus
+from rungwise.corpus.sources import Rules
 from rungwise.instances import stage
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.inspection import find, inspect
@@ -50,10 +49,8 @@ def build(root: Path, kind: str) -> Artifact:
         RawDocument(f"d{number}", "l", made_up_sentences(number, 12), segmented=True)
         for number in range(60)
     ]
-    [rows] = list(tables(drafts, 10))
-    report = corpus_shards.write_shard(
-        rows, 0, corpus, deduplicate=True, held_out_fraction=0.3, seed=0
-    )
+    rules = Rules(minimum_characters=10, held_out_fraction=0.3)
+    written = write_corpus([drafts], rules, "made up", corpus)
     text = [sentence for draft in drafts for sentence in draft.paragraphs]
     settings = (
         ByteBpeConfig(vocab_size=400, min_frequency=1)
@@ -64,9 +61,7 @@ def build(root: Path, kind: str) -> Artifact:
     folder = Folder.at(root / "tokenizer" / "small-abc")
     with folder.staged("tokenizer.json") as path:
         tokenizer.save(str(path))
-    corpus_artifact = artifact.finish(
-        corpus, record_of("corpus", "c", summary_of(corpus_shards.merged([report])), {}), {}
-    )
+    corpus_artifact = artifact.finish(corpus, record_of("corpus", "c", written, {}), {})
     pieces = tokenizer_summary(tokenizer, settings.kind)
     tokenizer_artifact = artifact.finish(folder, record_of("tokenizer", "abc", pieces, {}), {})
     tokens = tokens_of(root / "tokens" / "small-tttttttttttt", corpus_artifact, tokenizer_artifact)

@@ -13,7 +13,7 @@ from pydantic import Field
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config
-from rungwise.core.errors import DataError
+from rungwise.core.errors import ConfigError, DataError, UserError, from_text, to_text
 from rungwise.core.stage import Stage, StageType, plan
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
@@ -183,3 +183,9 @@ def test_nobody_reads_a_summary_as_plain_data_or_a_title_as_text() -> None:
     for package in ("pipeline", "report", "sweep", "evaluation"):
         for path in (platform / "rungwise" / package).rglob("*.py"):
             assert not parses.search(path.read_text("utf-8")), path
+
+
+@pytest.mark.parametrize("error", [ConfigError("a key"), DataError("a file"), UserError("else")])
+def test_errors_pass_between_processes_unchanged(error: UserError) -> None:
+    passed = from_text(to_text(error))
+    assert (type(passed), str(passed)) == (type(error), str(error))

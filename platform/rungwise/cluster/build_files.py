@@ -6,7 +6,6 @@ marker. Ray Data takes 0.1 to 0.2 s to schedule a task, so a task builds several
 
 from __future__ import annotations
 
-import heapq
 import json
 import pickle
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ import pyarrow as pa
 import ray
 import ray.data
 
+from rungwise.cluster.packing import packed
 from rungwise.cluster.session import quiet_ray_data
 from rungwise.core.context import Reporter
 from rungwise.core.errors import UserError, from_text, to_text
@@ -70,7 +70,9 @@ def build_files(
                 break
         return pa.table({"row": rows})
 
-    packs = _packed(orders, int(ray.cluster_resources().get("CPU", 1)))
+    sizes = [order.text_bytes for order in orders]
+    cpus = int(ray.cluster_resources().get("CPU", 1))
+    packs = packed(orders, sizes, cpus * max(1, round(sum(sizes) / _TASK_BYTES / cpus)))
     tables = [pa.table({"order": [pickle.dumps(order) for order in pack]}) for pack in packs]
     rows: dict[str, Row] = {}
     answers = ray.data.from_arrow(tables).map_batches(run, batch_size=None, batch_format="pyarrow")
@@ -91,16 +93,3 @@ def _build_once(order: OrderT, build: Callable[[OrderT], Row], output: Folder) -
     row = build(order)
     output.write_bytes(marker, json.dumps(row).encode())
     return row
-
-
-def _packed(orders: Sequence[OrderT], cpus: int) -> list[list[OrderT]]:
-    """The orders in packs of about equal work: several seconds each, and every CPU busy."""
-    total = sum(order.text_bytes for order in orders)
-    rounds = max(1, round(total / _TASK_BYTES / cpus))
-    packs: list[list[OrderT]] = [[] for _ in range(min(len(orders), rounds * cpus))]
-    least = [(0, number) for number in range(len(packs))]
-    for order in sorted(orders, key=lambda order: -order.text_bytes):
-        so_far, number = heapq.heappop(least)
-        packs[number].append(order)
-        heapq.heappush(least, (so_far + order.text_bytes, number))
-    return packs

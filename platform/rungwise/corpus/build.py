@@ -1,157 +1,244 @@
-"""Turn raw documents into table rows: clean, segment, measure, and decide which to drop.
+"""Turn raw documents into tables: clean, segment, measure, sign, and drop those that break a rule.
 
-A dropped document is a row too, without sentences and with a `reason`, so that counts are merged
-across the cluster the way documents are. So is an error that the user can fix: Ray Data would print
-a page for it and add its own words to the message.
-
-A text that a task has seen before travels without its sentences, so that a thousand copies do not
-fill the memory of the task where they meet.
+A range gives tables of documents, with their text, and one table of keys: digests and signatures,
+which are all that has to be compared with other ranges. A document that is dropped here leaves a
+count, and the first few of each reason a sample.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from rungwise.core.errors import UserError, to_text
 from rungwise.corpus import signatures
-from rungwise.corpus.clean import clean
-from rungwise.corpus.document import SCHEMA, RawDocument, digest_of
-from rungwise.corpus.quality import QualityConfig, fault
+from rungwise.corpus.clean import DOCUMENT, PARAGRAPH, clean, clean_all
+from rungwise.corpus.document import SCHEMA, RawDocument
+from rungwise.corpus.quality import fault
 from rungwise.corpus.segment import segment
-from rungwise.corpus.signatures import NearDuplicateConfig
+from rungwise.corpus.sources import Rules
 from rungwise.corpus.spans import located
 
-ROW_SCHEMA = pa.schema(
+TEXT_SCHEMA = pa.schema(
     [
         *SCHEMA,
         ("bytes", pa.int64()),  # of text, sentences joined by one blank
-        ("reason", pa.string()),  # why it is dropped; empty for a document
-        ("sample", pa.string()),  # the start of the text of what is dropped
-        ("unreadable", pa.string()),  # what is wrong with a file; see RawDocument
-        ("copied", pa.bool_()),  # the sentences are left out: a row with this digest has them
+        ("split", pa.uint64()),  # documents with the smallest are held out
         ("spans_dropped", pa.int64()),
-        ("removed", pa.int64()),  # unreadable characters taken out
-        ("replaced", pa.int64()),  # replacement characters in the text
-        ("bands", pa.binary()),  # keys, little-endian uint64; null without near_duplicates
-        ("signature", pa.binary()),  # compact
-        ("near", pa.string()),  # not a document but a mark: this digest resembles that one
-        ("error", pa.string()),  # what stopped the reader, in the one row of such a table
     ]
 )
-SAMPLE_CHARACTERS = 80
+KEYS_SCHEMA = pa.schema(
+    [
+        ("digest", pa.binary(16)),
+        ("name", pa.binary(16)),  # a hash of the source and the id
+        ("split", pa.uint64()),
+        ("bands", pa.binary()),  # keys, little-endian uint64; null without near_duplicates
+        ("signature", pa.binary()),  # compact
+    ]
+)
+SAMPLES = 3
+_SAMPLE_CHARACTERS = 80
+_DAMAGE_SHOWN = 20
+_LABELS_SHOWN = 100
+# Few enough for the caches of a processor, enough that the work on arrays is for many documents.
+_CHARACTERS_AT_ONCE = 1 << 18
 _TABLE_BYTES = 8 << 20
 
 
-def tables(
-    documents: Iterable[RawDocument],
-    minimum_characters: int,
-    *,
-    deduplicate: bool = True,
-    quality: QualityConfig | None = None,
-    near_duplicates: NearDuplicateConfig | None = None,
-) -> Iterator[pa.Table]:
-    """One row for each document, in order, in tables of a few megabytes; at least one table."""
-    rows: list[dict[str, Any]] = []
-    held_bytes = 0
-    seen: set[str] = set()
+class RangeBuilder:
+    """Builds the tables of one range; afterwards `keys` and `report` tell what went in."""
+
+    def __init__(self, rules: Rules, source: int) -> None:
+        self._rules = rules
+        self._source = source
+        self._keys: list[pa.Table] = [KEYS_SCHEMA.empty_table()]
+        self._removed = self._replaced = self._documents = 0
+        self._dropped: Counter[str] = Counter()
+        self._samples: dict[str, list[dict[str, str]]] = {}
+        self._damage: list[dict[str, Any]] = []
+        self._damaged_bytes = self._num_damaged = 0
+
+    def tables(self, documents: Iterable[RawDocument]) -> Iterator[pa.Table]:
+        """Tables of a few megabytes with a row for each document that is kept, in order."""
+        rows: list[_Row] = []
+        held_bytes = 0
+        for batch in _batches(documents):
+            cleaned = clean_all([document.paragraphs for document in batch])
+            self._removed += cleaned.removed
+            self._replaced += cleaned.replaced
+            sentences = (
+                [line for line in cleaned.text.split("\n") if line]
+                if batch[0].segmented
+                else segment(cleaned.text)
+            )
+            for document, lines in zip(batch, _documents(sentences), strict=True):
+                row = _Row(document, *lines)
+                if reason := document.reason or self._fault(row):
+                    self._drop(row, reason)
+                else:
+                    rows.append(row)
+                    held_bytes += len(row.encoded)
+            if held_bytes >= _TABLE_BYTES:
+                yield self._table(rows)
+                rows, held_bytes = [], 0
+        if rows:
+            yield self._table(rows)
+
+    @property
+    def keys(self) -> pa.Table:
+        """A row for each document that was kept, in order."""
+        return pa.concat_tables(self._keys).combine_chunks()
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """Counts of what was kept and dropped, as plain data of bounded size."""
+        return {
+            "documents": self._documents,
+            "dropped": dict(self._dropped),
+            "samples": self._samples,
+            "damage": self._damage,
+            "damaged": self._num_damaged,
+            "damaged_bytes": self._damaged_bytes,
+            "removed": self._removed,
+            "replaced": self._replaced,
+        }
+
+    def _fault(self, row: _Row) -> str:
+        if not row.sentences:
+            return "no text"
+        if len(row.text) < self._rules.minimum_characters:
+            return "too short"
+        return "" if self._rules.quality is None else fault(row.sentences, self._rules.quality)
+
+    def _drop(self, row: _Row, reason: str) -> None:
+        self._dropped[reason] += 1
+        samples = self._samples.setdefault(reason, [])
+        if len(samples) < SAMPLES:
+            samples.append({"id": row.id, "text": sample_of(row.sentences)})
+        damage = row.raw.damage
+        if damage and damage.bytes:
+            self._num_damaged += 1
+            self._damaged_bytes += damage.bytes
+            if len(self._damage) < _DAMAGE_SHOWN:
+                self._damage.append(asdict(damage) | {"reason": reason})
+
+    def _table(self, rows: list[_Row]) -> pa.Table:
+        rules = self._rules
+        self._documents += len(rows)
+        digests = [hashlib.blake2b(row.encoded, digest_size=16) for row in rows]
+        digest = pa.array([one.digest() for one in digests], pa.binary(16))
+        split = pa.array(split_keys(digest, rules.seed))
+        bands = signed = pa.nulls(len(rows), pa.binary())
+        if rules.near_duplicates is not None:
+            full = signatures.signatures([row.text for row in rows], rules.near_duplicates)
+            keys = signatures.band_keys(full, signatures.banding(rules.near_duplicates))
+            bands = pa.array([row.tobytes() for row in keys.astype("<u8")], pa.binary())
+            signed = pa.array([row.tobytes() for row in signatures.compact(full)], pa.binary())
+        names = pa.array([_name_of(self._source, row.id) for row in rows], pa.binary(16))
+        self._keys.append(
+            pa.Table.from_arrays([digest, names, split, bands, signed], schema=KEYS_SCHEMA)
+        )
+        placed = [located(row.raw.text, row.raw.spans, row.sentences) for row in rows]
+        sentence_spans = [spans for one in placed for spans in one.spans]
+        return pa.Table.from_arrays(
+            [
+                pa.array([row.id for row in rows], pa.string()),
+                pa.array([clean(row.raw.label).text for row in rows], pa.string()),
+                pa.array([one.hexdigest() for one in digests], pa.string()),
+                _lists([row.sentences for row in rows], pa.string()),
+                _lists([row.starts for row in rows], pa.int32()),
+                pa.ListArray.from_arrays(
+                    _offsets([one.spans for one in placed]), _lists(sentence_spans, pa.int32())
+                ),
+                pa.array([len(row.encoded) for row in rows], pa.int64()),
+                split,
+                pa.array([one.dropped for one in placed], pa.int64()),
+            ],
+            schema=TEXT_SCHEMA,
+        )
+
+
+class _Row:
+    """A document between clean-up and its place in a table."""
+
+    __slots__ = ("encoded", "id", "raw", "sentences", "starts", "text")
+
+    def __init__(self, raw: RawDocument, sentences: list[str], starts: list[int]) -> None:
+        self.raw = raw
+        self.id = clean(raw.id).text
+        self.sentences = sentences
+        self.starts = starts
+        # As document.digest_of has it; as long as with blanks instead.
+        self.text = "\n".join(sentences)
+        self.encoded = self.text.encode()
+
+
+def _batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
+    """Batches to be cleaned and segmented at once."""
+    batch: list[RawDocument] = []
+    characters = 0
     for document in documents:
-        row = _row(document, minimum_characters, quality)
-        held_bytes += 200
-        if not row["reason"] and row["digest"] in seen:
-            row |= {"sentences": [], "copied": True}
-        else:
-            held_bytes += row["bytes"]
-        if deduplicate and not row["reason"]:
-            seen.add(row["digest"])
-        rows.append(row)
-        if held_bytes >= _TABLE_BYTES:
-            yield _table(rows, near_duplicates)
-            rows, held_bytes = [], 0
-    yield _table(rows, near_duplicates)
+        if batch and (
+            characters >= _CHARACTERS_AT_ONCE or document.segmented != batch[0].segmented
+        ):
+            yield batch
+            batch, characters = [], 0
+        batch.append(document)
+        characters += sum(map(len, document.paragraphs))
+    if batch:
+        yield batch
 
 
-def mark_table(marks: dict[str, str]) -> pa.Table:
-    """Rows that mark digests as near-duplicates of others; see near_duplicates.py."""
-    rows = [{"id": "", "digest": digest, "near": marks[digest]} for digest in sorted(marks)]
-    return pa.Table.from_pylist(rows, schema=ROW_SCHEMA)
-
-
-def failure(error: UserError) -> pa.Table:
-    """A table of one row that holds the error which stopped the reader; see `from_text`."""
-    return pa.Table.from_pylist([{"error": to_text(error)}], schema=ROW_SCHEMA)
-
-
-def _table(rows: list[dict[str, Any]], near_duplicates: NearDuplicateConfig | None) -> pa.Table:
-    if near_duplicates is not None:
-        signed = [row for row in rows if row["sentences"]]
-        texts = ["\n".join(row["sentences"]) for row in signed]
-        full = signatures.signatures(texts, near_duplicates)
-        keys = signatures.band_keys(full, signatures.banding(near_duplicates)).astype("<u8")
-        for row, band_keys, compact in zip(signed, keys, signatures.compact(full), strict=True):
-            row |= {"bands": band_keys.tobytes(), "signature": compact.tobytes()}
-    return pa.Table.from_pylist(rows, schema=ROW_SCHEMA)
-
-
-def _row(
-    document: RawDocument, minimum_characters: int, quality: QualityConfig | None
-) -> dict[str, Any]:
+def _documents(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
+    """The sentences of each document, and the index of the first of each paragraph."""
     sentences: list[str] = []
     starts: list[int] = []
-    removed = replaced = 0
-    for paragraph in document.paragraphs:
-        cleaned = clean(paragraph)
-        removed += cleaned.removed
-        replaced += cleaned.replaced
-        if document.segmented:
-            lines = [line for line in cleaned.text.split("\n") if line]
+    opens = True
+    for line in lines:
+        if line == PARAGRAPH:
+            opens = True
+        elif line == DOCUMENT:
+            yield sentences, starts
+            sentences, starts, opens = [], [], True
         else:
-            lines = segment(cleaned.text)
-        if lines:
-            starts.append(len(sentences))
-            sentences.extend(lines)
-    characters = sum(map(len, sentences)) + max(0, len(sentences) - 1)
-    reason = document.reason
-    if not sentences:
-        reason = reason or "no text"
-    elif characters < minimum_characters:
-        reason = "too short"
-    elif quality is not None:
-        reason = fault(sentences, quality)
-    row: dict[str, Any] = {
-        "id": clean(document.id).text,
-        "label": clean(document.label).text,
-        "reason": reason,
-        "sample": sample_of(sentences) if reason else "",
-        "unreadable": document.unreadable,
-        "copied": False,
-        "removed": removed,
-        "replaced": replaced,
-    }
-    if reason:
-        # The digest only has to spread the dropped over the shards.
-        digest = hashlib.blake2b(document.id.encode("utf-8", "replace"), digest_size=16).hexdigest()
-        nothing = {"sentences": [], "paragraph_starts": [], "spans": [], "spans_dropped": 0}
-        return row | nothing | {"digest": digest, "bytes": 0}
-    spans = located(document.text, document.spans, sentences)
-    return row | {
-        "digest": digest_of(sentences),
-        "sentences": sentences,
-        "paragraph_starts": starts,
-        "spans": spans.spans,
-        "spans_dropped": spans.dropped,
-        "bytes": sum(len(line.encode("utf-8")) for line in sentences) + len(sentences) - 1,
-    }
+            if opens:
+                starts.append(len(sentences))
+                opens = False
+            sentences.append(line)
+    yield sentences, starts
+
+
+def split_keys(digests: pa.Array, seed: int) -> np.ndarray:
+    """A number for each digest, binary(16), that decides its split: (N,) uint64."""
+    words = np.frombuffer(digests.buffers()[1], "<u8").reshape(-1, 2)[digests.offset :, 0]
+    return signatures.mixed(words[: len(digests)] + signatures.mixed(np.array([seed], np.uint64)))
+
+
+def _name_of(source: int, id_: str) -> bytes:
+    return hashlib.blake2b(f"{source}\0{id_}".encode(), digest_size=16).digest()
+
+
+def _lists(several: Sequence[Sequence[Any]], value_type: pa.DataType) -> pa.ListArray:
+    """A list array made of flat values, which is several times as fast as one of lists."""
+    flat = [value for values in several for value in values]
+    return pa.ListArray.from_arrays(_offsets(several), pa.array(flat, value_type))
+
+
+def _offsets(several: Sequence[Sequence[Any]]) -> pa.Array:
+    return pa.array(list(accumulate(map(len, several), initial=0)), pa.int32())
 
 
 def sample_of(sentences: Sequence[str]) -> str:
     """The start of a text, to show people what was dropped."""
     start = ""
     for sentence in sentences:
-        start = f"{start} {sentence[:SAMPLE_CHARACTERS]}".lstrip()
-        if len(start) >= SAMPLE_CHARACTERS:
+        start = f"{start} {sentence[:_SAMPLE_CHARACTERS]}".lstrip()
+        if len(start) >= _SAMPLE_CHARACTERS:
             break
-    return start[:SAMPLE_CHARACTERS]
+    return start[:_SAMPLE_CHARACTERS]

@@ -58,13 +58,30 @@ class Document:
 
 
 @dataclass(frozen=True)
+class Damage:
+    """A part of a file that is skipped: `bytes` at `place` ("line 3", "row 5", "" for all of it).
+
+    `detail` says what is wrong in words, `key` is the config key to change.
+    """
+
+    file: str
+    place: str
+    bytes: int
+    detail: str
+    key: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}, {self.place}" if self.place else self.file
+        return f"{where}: {self.detail}; mend the file, or change {self.key}"
+
+
+@dataclass(slots=True)  # frozen, one would take five times as long to make
 class RawDocument:
     """A document as a reader yields it, before clean-up and segmentation.
 
     A line break in a paragraph ends a sentence; with `segmented` nothing else does. `reason` says
-    why there is no text, where the reader knows, and `unreadable` is a JSON object with the keys
-    `file` and `reason` if a file is to blame. `spans` are [start, end) in characters of `text`, the
-    text that the paragraphs were cut from.
+    why there is no text, where the reader knows, and `damage` tells more if the file is to blame.
+    `spans` are [start, end) in characters of `text`, the text that the paragraphs were cut from.
     """
 
     id: str
@@ -72,7 +89,7 @@ class RawDocument:
     paragraphs: Sequence[str]
     segmented: bool = False
     reason: str = ""
-    unreadable: str = ""
+    damage: Damage | None = None
     text: str = ""
     spans: Sequence[tuple[int, int]] = ()
 

@@ -18,11 +18,10 @@ from rungwise.corpus.signatures import similarity
 
 # At most so many representatives in one bucket; what is left after them is kept.
 _ROUNDS = 64
-_DIGEST = pa.binary(16)
 
 
 def band_rows(rows: pa.Table, num_partitions: int) -> pa.Table:
-    """A row for each band of each document in `rows` that has a signature.
+    """A row for each band of each document that has a signature; `rows` are keys (build.py).
 
     Columns: `partition`, the part of the shuffle that handles the band; `band`, its key; `digest`
     and `signature`, those of the document.
@@ -32,12 +31,11 @@ def band_rows(rows: pa.Table, num_partitions: int) -> pa.Table:
     width = len(rows["bands"][0].as_py()) // 8 if count else 1
     keys = np.frombuffer(b"".join(rows["bands"].to_pylist()), "<u8")
     owners = pa.array(np.repeat(np.arange(count), width))
-    digests = pa.array([bytes.fromhex(digest) for digest in rows["digest"].to_pylist()], _DIGEST)
     return pa.table(
         {
             "partition": (keys % np.uint64(num_partitions)).astype(np.int64),
             "band": keys.astype(np.uint64),
-            "digest": digests.take(owners),
+            "digest": rows["digest"].take(owners),
             "signature": rows["signature"].take(owners),
         }
     )

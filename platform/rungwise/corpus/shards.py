@@ -1,176 +1,147 @@
-"""Write the rows of one shard to its two files: deduplicate, shuffle, split, write, count.
+"""Write the documents of one range to its files: leave out the lost, split, count.
 
-Everything here is a pure function of the rows, whatever their order: a document's shard, its place
-in it and its side of the split depend on the digest of its text alone. Equal texts therefore meet
-in one shard and land on one side, and adding a source moves no document across the split.
+Documents keep their order. The files of a split are `{split}-{range}.parquet`, or several with a
+part at the end of the name if the range holds more text than a shard may.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc  # makes most of its functions at run time: no checker knows them
 import pyarrow.parquet as pq
 
 from rungwise.core.storage import Folder
-from rungwise.corpus.build import sample_of
+from rungwise.corpus.build import SAMPLES, sample_of
 from rungwise.corpus.document import SCHEMA
+from rungwise.corpus.duplicates import REASONS
 
 SPLITS = ("train", "validation")
-_EXAMPLES = 3
-_UNREADABLE_SHOWN = 20
-# The sort key of documents; the first two decide, unless a source repeats its ids.
-_ORDER = ("id", "label", "digest", "paragraph_starts", "spans", "sample")
-_FACTS = [*_ORDER, "reason", "unreadable", "copied", "near", "spans_dropped"]
-_ROWS_A_GROUP = 512
+_ROWS_A_GROUP = 4096
+_LABELS_OF_A_RANGE = 100
 
 
-def shard_of(digest: str, num_shards: int) -> int:
-    """The shard of the document with this digest."""
-    return int(digest[:16], 16) % num_shards
-
-
-def is_held_out(digest: str, fraction: float, seed: int) -> bool:
-    """Whether the document with this digest goes to validation: for `fraction` of all digests."""
-    return int(_keyed(digest, f"split-{seed}")[:16], 16) < fraction * 2**64
-
-
-def write_shard(
-    rows: pa.Table,
-    shard: int,
-    output: Folder,
+def write_range(
+    tables: Iterable[pa.Table],
+    lost: np.ndarray,
     *,
-    deduplicate: bool,
-    held_out_fraction: float,
-    seed: int,
+    number: int,
+    source: str,
+    last_held_out: int,
+    shard_megabytes: float,
+    output: Folder,
 ) -> dict[str, Any]:
-    """Write the files of one shard, none for a split without documents, and return its report."""
-    facts: list[dict[str, Any]] = rows.select(_FACTS).to_pylist()
-    near: dict[str, str] = {}
-    # A copy has left its sentences with the first of its text that its task has read.
-    with_text: dict[str, int] = {}
-    for at, fact in enumerate(facts):
-        if fact["near"] is not None:
-            near[fact["digest"]] = min(fact["near"], near.get(fact["digest"], fact["near"]))
-        elif not fact["reason"] and not fact["copied"]:
-            with_text[fact["digest"]] = at
-    # Of equal texts the smallest id is kept, so sort before looking.
-    documents = (at for at, fact in enumerate(facts) if fact["near"] is None)
-    by_id = sorted(documents, key=lambda at: [facts[at][name] for name in _ORDER])
-    dropped: dict[str, list[int]] = {}
-    kept: list[int] = []
-    seen: set[str] = set()
-    for at in by_id:
-        reason, digest = facts[at]["reason"], facts[at]["digest"]
-        if not reason and deduplicate and digest in seen:
-            reason = "duplicate"
-        elif not reason and digest in near:
-            reason = "near-duplicate"
-        if not facts[at]["reason"]:
-            seen.add(digest)
-        if reason:
-            dropped.setdefault(reason, []).append(at)
-        else:
-            kept.append(at)
-    # By a hash, so that any stretch of a shard is a fair sample of the corpus.
-    kept.sort(key=lambda at: _keyed(facts[at]["digest"], f"order-{seed}"))
-    held_out = {at for at in kept if is_held_out(facts[at]["digest"], held_out_fraction, seed)}
-    files = []
-    for split in SPLITS:
-        chosen = [at for at in kept if (at in held_out) == (split == "validation")]
-        if chosen:
-            table = rows.select(SCHEMA.names).take(pa.array(chosen, pa.int64()))
-            if any(facts[at]["copied"] for at in chosen):
-                texts = [with_text[facts[at]["digest"]] for at in chosen]
-                sentences = rows["sentences"].take(pa.array(texts, pa.int64()))
-                column = SCHEMA.get_field_index("sentences")
-                table = table.set_column(column, SCHEMA.field("sentences"), sentences)
-            files.append(_write(table, f"{split}-{shard:05d}.parquet", split, output))
+    """Write the files of range `number`, none for a split without documents; return its report.
 
-    def example(at: int) -> dict[str, str]:
-        if facts[at]["reason"]:
-            text = facts[at]["sample"]
-        else:
-            text = sample_of(rows["sentences"][with_text[facts[at]["digest"]]].as_py())
-        return {"id": facts[at]["id"], "text": text}
-
-    unreadable = [json.loads(fact["unreadable"]) for fact in facts if fact["unreadable"]]
+    `tables` are those of `RangeBuilder`; `lost` is (N, 2), row and index of the reason, in order.
+    """
+    limit_bytes = int(shard_megabytes * 1e6)
+    writers = [_Writer(split, number, limit_bytes, output) for split in SPLITS]
+    labels: Counter[str] = Counter()
+    samples: dict[str, list[dict[str, str]]] = {}
+    spans_dropped = begin = 0
+    for table in tables:
+        here = lost[np.searchsorted(lost[:, 0], begin) :]
+        here = here[: np.searchsorted(here[:, 0], begin + table.num_rows)]
+        for row, reason in here.tolist():
+            several = samples.setdefault(REASONS[reason], [])
+            if len(several) < SAMPLES:
+                text = sample_of(table["sentences"][row - begin].as_py())
+                several.append({"id": table["id"][row - begin].as_py(), "text": text})
+        keep = np.ones(table.num_rows, bool)
+        keep[here[:, 0] - begin] = False
+        begin += table.num_rows
+        held_out = table["split"].to_numpy() <= np.uint64(last_held_out)
+        for writer, chosen in zip(writers, (keep & ~held_out, keep & held_out), strict=True):
+            writer.add(table.filter(pa.array(chosen)))
+        kept = table.select(["label", "spans_dropped"]).filter(pa.array(keep))
+        spans_dropped += pc.sum(kept["spans_dropped"]).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
+        for entry in pc.value_counts(kept["label"]).to_pylist():  # pyright: ignore[reportAttributeAccessIssue]
+            labels[entry["values"]] += entry["counts"]
+    reasons, counts = np.unique(lost[:, 1], return_counts=True)
+    files = [file | {"source": source} for writer in writers for file in writer.close()]
     return {
         "files": files,
-        "labels": dict(Counter(facts[at]["label"] for at in kept)),
-        "dropped": {reason: len(rows) for reason, rows in dropped.items()},
-        "dropped_samples": {
-            reason: [example(at) for at in rows[:_EXAMPLES]] for reason, rows in dropped.items()
-        },
-        "unreadable": _first_unreadable(unreadable),
-        "unreadable_files": len(unreadable),
-        "spans_dropped": sum(facts[at]["spans_dropped"] for at in kept),
-        "removed": pc.sum(rows["removed"]).as_py() or 0,  # pyright: ignore[reportAttributeAccessIssue]
-        "replaced": pc.sum(rows["replaced"]).as_py() or 0,  # pyright: ignore[reportAttributeAccessIssue]
+        "labels": dict(labels.most_common(_LABELS_OF_A_RANGE)),
+        "dropped": {REASONS[r]: int(n) for r, n in zip(reasons, counts, strict=True)},
+        "samples": samples,
+        "spans_dropped": spans_dropped,
     }
 
 
-def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Merge the reports of shards: files in order, counts summed, the smallest examples kept."""
-    labels: Counter[str] = Counter()
-    dropped: Counter[str] = Counter()
-    samples: dict[str, list[dict[str, str]]] = {}
-    for report in reports:
-        labels.update(report["labels"])
-        dropped.update(report["dropped"])
-        for reason, examples in report["dropped_samples"].items():
-            several = sorted(
-                [*samples.get(reason, []), *examples], key=lambda example: list(example.values())
+class _Writer:
+    """Collects the documents of one split and writes a file whenever it is full."""
+
+    def __init__(self, split: str, number: int, limit_bytes: int, output: Folder) -> None:
+        self._split = split
+        self._stem = f"{split}-{number:05d}"
+        self._limit_bytes = limit_bytes
+        self._output = output
+        self._tables: list[pa.Table] = []
+        self._held_bytes = 0
+        self._files: list[dict[str, Any]] = []
+
+    def add(self, table: pa.Table) -> None:
+        while table.num_rows:
+            ends = np.cumsum(table["bytes"].to_numpy()) + self._held_bytes
+            fits = int(np.searchsorted(ends, self._limit_bytes, side="right"))
+            # A document that is larger than a shard has one of its own.
+            fits = max(fits, 0 if self._tables else 1)
+            if fits:
+                self._tables.append(table[:fits])
+                self._held_bytes = int(ends[fits - 1])
+            table = table[fits:]
+            if table.num_rows:
+                self._flush(f"{self._stem}-{len(self._files):02d}.parquet")
+
+    def close(self) -> list[dict[str, Any]]:
+        """Write what is left; the files, in order."""
+        if self._tables:
+            part = f"-{len(self._files):02d}" if self._files else ""
+            self._flush(f"{self._stem}{part}.parquet")
+        return self._files
+
+    def _flush(self, name: str) -> None:
+        table = pa.concat_tables(self._tables).select(SCHEMA.names).combine_chunks()
+        self._tables, self._held_bytes = [], 0
+        with self._output.staged(name) as path:
+            pq.write_table(
+                table,
+                path,
+                compression="zstd",
+                compression_level=1,
+                row_group_size=_ROWS_A_GROUP,
+                use_dictionary=["label"],  # pyright: ignore[reportArgumentType]
+                write_statistics=False,
             )
-            samples[reason] = several[:_EXAMPLES]
-    files = [file for report in reports for file in report["files"]]
-    unreadable = [file for report in reports for file in report["unreadable"]]
-    totals = {
-        key: sum(report[key] for report in reports)
-        for key in ("unreadable_files", "spans_dropped", "removed", "replaced")
-    }
-    return {
-        "files": sorted(files, key=lambda file: file["file"]),
-        "labels": labels,
-        "dropped": dict(sorted(dropped.items())),
-        "dropped_samples": dict(sorted(samples.items())),
-        "unreadable": _first_unreadable(unreadable),
-        **totals,
-    }
+            with path.open("rb") as stream:
+                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+        self._files.append({"file": name, "split": self._split, "sha256": sha256} | _counts(table))
 
 
-def _first_unreadable(files: list[dict[str, str]]) -> list[dict[str, str]]:
-    return sorted(files, key=lambda file: (file["file"], file["reason"]))[:_UNREADABLE_SHOWN]
-
-
-def _write(table: pa.Table, name: str, split: str, output: Folder) -> dict[str, Any]:
-    table = table.combine_chunks().cast(SCHEMA)
-    with output.staged(name) as path:
-        pq.write_table(
-            table,
-            path,
-            compression="zstd",
-            row_group_size=_ROWS_A_GROUP,
-            use_dictionary=["label"],  # pyright: ignore[reportArgumentType]
-        )
+def _counts(table: pa.Table) -> dict[str, int]:
     sentences = pc.list_flatten(table["sentences"])  # pyright: ignore[reportAttributeAccessIssue]
     # Clean text has single blanks only, and one more stands between two sentences.
     between = len(sentences) - table.num_rows
+    text_bytes = pc.sum(pc.binary_length(sentences)).as_py()  # pyright: ignore[reportAttributeAccessIssue]
+    blanks = sum(int((_content(chunk) == ord(" ")).sum()) for chunk in sentences.chunks)
     return {
-        "file": name,
-        "split": split,
         "documents": table.num_rows,
         "sentences": len(sentences),
-        "words": pc.sum(pc.count_substring(sentences, " ")).as_py() + len(sentences),  # pyright: ignore[reportAttributeAccessIssue]
+        "words": blanks + len(sentences),
         "characters": pc.sum(pc.utf8_length(sentences)).as_py() + between,  # pyright: ignore[reportAttributeAccessIssue]
-        "bytes": pc.sum(pc.binary_length(sentences)).as_py() + between,  # pyright: ignore[reportAttributeAccessIssue]
+        "bytes": text_bytes + between,
         "spans": len(pc.list_flatten(pc.list_flatten(table["spans"]))) // 2,  # pyright: ignore[reportAttributeAccessIssue]
     }
 
 
-def _keyed(digest: str, key: str) -> str:
-    return hashlib.blake2b(digest.encode(), key=key.encode(), digest_size=16).hexdigest()
+def _content(texts: pa.StringArray) -> np.ndarray:
+    """The bytes of all `texts`, one after the other."""
+    _, offsets, content = texts.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    return np.frombuffer(content, np.uint8)[bounds[0] : bounds[-1]]

@@ -77,7 +77,7 @@ def band_keys(signatures: np.ndarray, banding: Banding) -> np.ndarray:
     used = used.reshape(len(signatures), banding.bands, banding.rows)
     keys = np.broadcast_to(np.arange(1, banding.bands + 1, dtype=_WORD), used.shape[:2]).copy()
     for row in range(banding.rows):
-        keys = _mixed(keys * _GOLDEN + used[:, :, row])
+        keys = mixed(keys * _GOLDEN + used[:, :, row])
     return keys
 
 
@@ -125,7 +125,7 @@ def _sketch(batch: list[str], size: int, sketches: np.ndarray) -> None:
         for offset in range(1, size):
             hashes *= _GOLDEN
             hashes += codes[offset : offset + stop - start]
-        hashes = _mixed(hashes)
+        hashes = mixed(hashes)
         places = np.arange(start, stop)
         document = np.searchsorted(ends, places, side="right")
         # A shingle that reaches into the next document belongs to none.
@@ -143,7 +143,7 @@ def _densify(sketches: np.ndarray) -> None:
     attempt = 0
     while len(slot):
         attempt += 1
-        key = _mixed(slot.astype(_WORD) * _GOLDEN + _WORD(attempt))
+        key = mixed(slot.astype(_WORD) * _GOLDEN + _WORD(attempt))
         source = (key % _WORD(slots)).astype(np.int64)
         taken = original[document, source]
         sketches[document, slot] = taken
@@ -151,7 +151,8 @@ def _densify(sketches: np.ndarray) -> None:
         document, slot = document[left], slot[left]
 
 
-def _mixed(words: np.ndarray) -> np.ndarray:
+def mixed(words: np.ndarray) -> np.ndarray:
+    """Hash each of `words`, uint64, one to one (the steps of SplitMix64)."""
     for bits, factor in _MIX:
         words = (words ^ (words >> _WORD(bits))) * _WORD(factor)
     return words ^ (words >> _WORD(31))

@@ -7,71 +7,120 @@ built, and refuse a source that matches no file or only empty ones.
 
 from __future__ import annotations
 
+import codecs
+import functools
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from rungwise.core.config import Config
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage import SourceFile, find_files, reached
 from rungwise.corpus import pydocs
+from rungwise.corpus.digests import digests_of
 from rungwise.corpus.quality import QualityConfig
 from rungwise.corpus.signatures import NearDuplicateConfig
 
-# A file that is not UTF-8 is left out and named, or stops the stage, or has its invalid bytes
-# replaced, or is read as latin-1.
-InvalidUtf8 = Literal["drop", "refuse", "replace", "latin-1"]
 # The layout of a text's lines: hard-wrapped with blank lines between paragraphs, a paragraph each,
 # or a sentence each, taken as it is.
 Lines = Literal["wrapped", "paragraph", "sentence"]
 
-_DIGESTS_AT_ONCE = 16
+DETECT = "detect"
+
+
+@dataclass(frozen=True)
+class Codec:
+    """`splittable` if its line breaks are the bytes of ASCII, and nothing else is."""
+
+    is_utf8: bool
+    splittable: bool
+
+
+@functools.cache
+def codec_of(encoding: str) -> Codec:
+    """What matters of an encoding, by its name; ValueError if Python knows none of that name."""
+    if encoding == DETECT:
+        return Codec(is_utf8=True, splittable=True)
+    try:
+        sample = "\r\n =".encode(encoding)
+    except LookupError:
+        raise ValueError(
+            f"expected a text encoding that Python knows, such as utf-8, latin-1 or gb18030, or "
+            f"{DETECT}"
+        ) from None
+    name = codecs.lookup(encoding).name
+    return Codec(name in ("utf-8", "utf-8-sig"), sample.endswith(b"\r\n =") and name != "utf-7")
 
 
 class _Files(Config):
-    paths: tuple[str, ...] = Field(min_length=1)  # files, folders and globs, local or s3://
+    # Of the source, which no other has; its kind, and its number if there are several of a kind.
+    name: str | None = Field(default=None, min_length=1)
+    # Files, folders and globs, local or s3://; .gz, .bz2, .xz and .zst are unpacked.
+    paths: tuple[str, ...] = Field(min_length=1)
 
 
-class TextSource(_Files):
-    """Plain text, or .gz of it."""
+class _Encoded(_Files):
+    renamed: ClassVar[Mapping[str, str]] = {"invalid_utf8": "encoding (such as latin-1 or detect)"}
+    # That of Python's codecs; detect takes what is not UTF-8 for what charset-normalizer says.
+    encoding: str = "utf-8"
+
+    @field_validator("encoding")
+    @classmethod
+    def _known(cls, encoding: str) -> str:
+        if encoding != DETECT:
+            codec_of(encoding)
+        return encoding
+
+
+class TextSource(_Encoded):
+    """Plain text."""
 
     kind: Literal["text"] = "text"
     documents: Literal["file", "blank_line", "line"] = "file"
     lines: Lines = "wrapped"
-    label: str | None = None  # of every document; the name of its file if unset
-    invalid_utf8: InvalidUtf8 = "drop"
+    label: str | None = None  # of every document; the name of the source if unset
 
 
-class WikiTextSource(_Files):
+class WikiTextSource(_Encoded):
     """WikiText: ` = Title = ` opens an article, ` = = Section = = ` a section."""
 
     kind: Literal["wikitext"] = "wikitext"
-    label: str | None = "wikitext"
-    invalid_utf8: InvalidUtf8 = "drop"
+    label: str | None = None  # of every document; the name of the source if unset
 
 
-class JsonLinesSource(_Files):
-    """One JSON object a line, one document an object."""
-
-    kind: Literal["jsonl"] = "jsonl"
+class _Fields(Config):
     text_field: str = "text"
     id_field: str | None = None
     label_field: str | None = None
     spans_field: str | None = None  # a list of [start, end) in characters of the text
     lines: Lines = "paragraph"
-    invalid_utf8: InvalidUtf8 = "drop"
 
 
-class ParquetSource(_Files):
+class JsonLinesSource(_Fields, _Encoded):
+    """One JSON object a line, one document an object."""
+
+    kind: Literal["jsonl"] = "jsonl"
+
+
+class ParquetSource(_Fields, _Files):
     """One document a row."""
 
     kind: Literal["parquet"] = "parquet"
-    text_field: str = "text"
-    id_field: str | None = None
-    label_field: str | None = None
-    spans_field: str | None = None  # a list of [start, end) in characters of the text
+
+
+class ArrowSource(_Fields, _Files):
+    """One document a row of Arrow files, such as a Hugging Face dataset saved by save_to_disk."""
+
+    kind: Literal["arrow"] = "arrow"
+
+
+class WarcSource(_Encoded):
+    """One document a record of plain text in a web archive, such as the WET of Common Crawl."""
+
+    kind: Literal["warc"] = "warc"
     lines: Lines = "paragraph"
 
 
@@ -79,29 +128,61 @@ class PydocsSource(Config):
     """The documentation that is on every machine that can run rungwise; see pydocs.py."""
 
     kind: Literal["pydocs"] = "pydocs"
+    name: str | None = Field(default=None, min_length=1)  # as of other sources
     packages: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], ...] = Field(
         default=pydocs.DEFAULT_PACKAGES, min_length=1
     )
 
 
-FileSource = TextSource | WikiTextSource | JsonLinesSource | ParquetSource
+FileSource = (
+    TextSource | WikiTextSource | JsonLinesSource | ParquetSource | ArrowSource | WarcSource
+)
 Source = Annotated[FileSource | PydocsSource, Field(discriminator="kind")]
 
 
-class CorpusConfig(Config):
-    """The corpus block."""
+class Rules(Config):
+    """What is done with documents, wherever they come from."""
 
-    sources: tuple[Source, ...] = Field(min_length=1)
     minimum_characters: int = Field(default=50, ge=1)  # a shorter document is dropped
-    # A larger one is dropped too: UTF-8 text of one document, which a worker has to hold.
-    maximum_document_megabytes: float = Field(default=32.0, gt=0)
     deduplicate: bool = True  # drop documents whose text was seen already
     near_duplicates: NearDuplicateConfig | None = None  # drop documents like another
     quality: QualityConfig | None = None  # drop documents that break its rules
     held_out_fraction: float = Field(default=0.05, gt=0, lt=1)  # goes to validation
-    # Text of an output shard. A task that builds instances of it stays under 1 GiB up to the limit.
+    # Read at once, and of text in an output shard. A task that builds instances of one stays under
+    # 1 GiB up to the limit.
     shard_megabytes: float = Field(default=8.0, gt=0, le=256)
     seed: int = 0
+
+
+class CorpusConfig(Rules):
+    """The corpus block."""
+
+    sources: tuple[Source, ...] = Field(min_length=1)
+    # A larger document is skipped: a worker has to hold one.
+    maximum_document_megabytes: float = Field(default=32.0, gt=0)
+    # Where a part of a file cannot be read: skip it and list it, or stop the stage.
+    on_error: Literal["skip", "stop"] = "skip"
+    skip_limit: float = Field(default=0.01, ge=0, le=1)  # share of the bytes that may be skipped
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> CorpusConfig:
+        names_of(self.sources)
+        return self
+
+
+def names_of(sources: Sequence[Source]) -> list[str]:
+    """The name of each source, all different; ValueError if they are not."""
+    kinds = [source.kind for source in sources]
+    names = []
+    for index, source in enumerate(sources):
+        alone = kinds.count(source.kind) == 1
+        name = source.name or (source.kind if alone else f"{source.kind}-{index}")
+        if name in names:
+            raise ValueError(
+                f"two sources are called {name!r}; give each of corpus.sources a name of its own"
+            )
+        names.append(name)
+    return names
 
 
 def key_of(index: int, name: str) -> str:
@@ -127,10 +208,12 @@ def outside(config: CorpusConfig) -> dict[str, Any]:
             )
         else:
             files = files_of(source, index)
+            named = zip(files, digests_of(files, key_of(index, "paths")), strict=True)
+            lines = "".join(f"{file.name}\0{digest}\n" for file, digest in named)
             digests[f"sources.{index}"] = {
                 "files": len(files),
                 "bytes": sum(file.size_bytes for file in files),
-                "sha256": _digest(files, index),
+                "sha256": hashlib.sha256(lines.encode()).hexdigest(),
             }
     return digests
 
@@ -141,7 +224,7 @@ def files_of(source: FileSource, index: int) -> list[SourceFile]:
     files: dict[str, SourceFile] = {}
     for pattern in source.paths:
         with reached(pattern, key):
-            matched = find_files(pattern)
+            matched = [file for file in find_files(pattern) if _is_data(file, source)]
         if not matched:
             raise ConfigError(
                 f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
@@ -153,17 +236,18 @@ def files_of(source: FileSource, index: int) -> list[SourceFile]:
             f"{key}: the corpus is empty: {len(files)} files match {', '.join(source.paths)} and "
             "none holds a byte"
         )
-    return sorted(files.values(), key=lambda file: (file.name, file.uri))
+    by_name: dict[str, str] = {}
+    for file in files.values():
+        if (other := by_name.setdefault(file.name, file.uri)) != file.uri:
+            raise ConfigError(
+                f"{key}: two files are called {file.name} in this source, {other} and {file.uri}, "
+                "so their documents could not be told apart; name a folder above both, or make "
+                "them two sources"
+            )
+    return sorted(files.values(), key=lambda file: file.name)
 
 
-def _digest(files: list[SourceFile], index: int) -> str:
-    digest = hashlib.sha256()
-
-    def digest_of(file: SourceFile) -> str:
-        with reached(file.uri, key_of(index, "paths")):
-            return file.digest()
-
-    with ThreadPoolExecutor(_DIGESTS_AT_ONCE) as pool:
-        for file, file_digest in zip(files, pool.map(digest_of, files), strict=True):
-            digest.update(f"{file.name}\0{file_digest}\n".encode())
-    return digest.hexdigest()
+def _is_data(file: SourceFile, source: FileSource) -> bool:
+    # Hugging Face puts JSON files, and caches of what was computed, beside a dataset's own.
+    name = file.name.rpartition("/")[2]
+    return source.kind != "arrow" or (name.endswith(".arrow") and not name.startswith("cache-"))

@@ -1,63 +1,59 @@
-"""The corpus stage on Ray Data: read, clean and segment; shuffle by shard; deduplicate and write.
+"""The corpus stage on Ray Data: read and clean; shuffle keys; write what is left.
 
-    files ── a few tasks of several seconds ──> rows ── groupby(shard) ──> files of ~8 MB of text
+    ranges ── read ──> staging files ── keys ──> who is lost ── write ──> files of the ranges
 
-The number of shards follows from the bytes of text, so the first half runs to its end (its blocks
-stay in the object store, which spills) before the second begins. Ray Data needs 0.1 to 0.2 s to
-schedule a task; therefore files are packed into few tasks, by how long each should take. A file is
-read by one task, whatever its size.
+A range (ranges.py) is read, and written, by one task, and a task takes several. Text stays where it
+was read to. What is compared across the corpus are digests, names and the bands of signatures: rows
+of some fifty bytes, shuffled by value, each part of them decided by one task. The driver holds a
+report a range and nothing that grows with documents.
 
-Near-duplicates are found between the halves: a row for each band of each signature, grouped by
-parts of the bands; who is marked there meets its document again where shards are written. The
-driver holds references to blocks, never a document, a band or a mark.
+What comes out depends on the ranges, which follow from the config and the files, not on tasks or
+workers. A killed stage goes on with the ranges that are left (range_task.py).
 """
 
 from __future__ import annotations
 
-import heapq
 import json
 import math
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import ray
 import ray.data
 from ray.data.context import ShuffleStrategy
-from ray.types import ObjectRef
 
+from rungwise.cluster.packing import packed
 from rungwise.cluster.session import quiet_ray_data
 from rungwise.core.context import Context
 from rungwise.core.errors import DataError, UserError, from_text, to_text
 from rungwise.core.stage import StageType
-from rungwise.core.storage import Folder, SourceFile
-from rungwise.corpus import build, near_duplicates, pydocs, readers, shards, signatures
-from rungwise.corpus.document import RawDocument
+from rungwise.core.storage import Folder
+from rungwise.corpus import duplicates, near_duplicates, signatures
+from rungwise.corpus.duplicates import Place, Verdict
+from rungwise.corpus.range_task import STAGING, RangeTask, write_lost
+from rungwise.corpus.ranges import Range, ranges_of
 from rungwise.corpus.signatures import NearDuplicateConfig
-from rungwise.corpus.sources import (
-    CorpusConfig,
-    PydocsSource,
-    files_of,
-    identity,
-    key_of,
-    outside,
-)
+from rungwise.corpus.sources import CorpusConfig, identity, key_of, names_of, outside
+from rungwise.corpus.streams import packing_of
 from rungwise.corpus.summary import CorpusSummary, summary_of
 
-# Work is measured in bytes of plain text: what else takes as long as so many of them.
-_WORK_OF_PYDOCS_BYTE = 2.5
-_WORK_OF_GZIP_BYTE = 3.0
-_TASKS_WANTED = 8
-_MINIMUM_TASK_WORK = 2 << 20
-_MAXIMUM_TASK_WORK = 64 << 20
+# The summary of a stage that was killed between its last file and its record.
+_DONE = ".summary.json"
+# Ray Data takes 0.1 to 0.2 s to schedule a task: this much text is some seconds of work.
+_TASK_BYTES = 96e6
+_COMPRESSED_FACTOR = 3
 # Ray's default shuffle and its hash shuffle start processes of their own, which takes 4 to 6 s; its
 # sort shuffle does 27 MB in 0.7 s, but makes an object for each pair of blocks. What is written is
 # the same with all three.
 _SORTED_BELOW_BYTES = 4 << 30
-# Of the bands of near-duplicates: a row without its signature, and what one task looks at.
+# Of the bands of near-duplicates: a row without its signature.
 _BAND_ROW_BYTES = 32
+# What one task compares. Beyond so many parts they grow, for each writer looks into all of them.
 _PARTITION_BYTES = 64 << 20
+_MOST_PARTITIONS = 256
 
 
 def build_corpus(
@@ -67,168 +63,225 @@ def build_corpus(
 
     Raises DataError or ConfigError for what the user can mend, wherever on the cluster it arose.
     """
-    quiet_ray_data()
-    summary = summary_of(shards.merged(_build(config, output, context)))
+    if output.exists(_DONE):
+        done = json.loads(output.read_bytes(_DONE))
+        summary = CorpusSummary(**done["summary"], sha256=done["sha256"])
+    else:
+        quiet_ray_data()
+        summary = _build(config, output, context)
+        done = {"summary": summary.model_dump(mode="json"), "sha256": summary.sha256}
+        output.write_bytes(_DONE, json.dumps(done).encode())
+    output.remove(STAGING)
+    return summary
+
+
+CORPUS = StageType(
+    "corpus", 4, build_corpus, CorpusSummary, identity=identity, outside=outside, resumes=True
+)
+
+
+def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSummary:
+    task, ranges = RangeTask(config, output), ranges_of(config)
+    packs = packed(ranges, [_work(range) for range in ranges], _num_packs(ranges))
+    staged: dict[int, dict[str, Any]] = {}
+    for number, report in _over(packs, lambda pack: map(task.read, pack)):
+        staged[number] = report
+        context.report.progress(len(staged), 2 * len(ranges))
+    reports = [staged[range.number] for range in ranges]
+    _refuse_damage(config, ranges, reports)
+    num_documents = sum(report["documents"] for report in reports)
+    if not num_documents:
+        _refuse_too_few(config, summary_of(reports, []))
+    verdicts, num_parts = _verdicts(task, packs, num_documents)
+    for verdict in verdicts:
+        if verdict.doubled:
+            _refuse_doubled(task, ranges, *verdict.doubled)
+    last = duplicates.last_held_out(
+        config.held_out_fraction,
+        sum(verdict.documents for verdict in verdicts),
+        [key for verdict in verdicts for key in verdict.held_out],
+    )
+
+    def write(pack: list[Range]) -> Iterator[dict[str, Any]]:
+        lost = task.lost(num_parts, number_of[pack[0].number])
+        return (task.write(range, lost, last) for range in pack)
+
+    number_of = {range.number: number for number, pack in enumerate(packs) for range in pack}
+    written: dict[int, dict[str, Any]] = {}
+    for number, report in _over(packs, write):
+        written[number] = report
+        context.report.progress(len(ranges) + len(written), 2 * len(ranges))
+    summary = summary_of(reports, [written[range.number] for range in ranges])
     _refuse_too_few(config, summary)
     return summary
 
 
-CORPUS = StageType("corpus", 3, build_corpus, CorpusSummary, identity=identity, outside=outside)
+def _over(
+    packs: list[list[Range]], work: Callable[[list[Range]], Iterator[dict[str, Any]]]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Do `work` on every pack, a task each; yields the number and the report of each range."""
 
-
-def _build(config: CorpusConfig, output: Folder, context: Context) -> list[dict[str, Any]]:
-    tasks = _tasks(config)
-
-    def read(batch: pa.Table) -> Iterator[pa.Table]:
-        for task in batch["task"].to_pylist():
+    def reports(batch: pa.Table) -> Iterator[pa.Table]:
+        for pickled in batch["pack"].to_pylist():
+            pack = pickle.loads(pickled)
             try:
-                yield from build.tables(
-                    _raw_documents(task, config),
-                    config.minimum_characters,
-                    deduplicate=config.deduplicate,
-                    quality=config.quality,
-                    near_duplicates=config.near_duplicates,
-                )
+                for range, report in zip(pack, work(pack), strict=True):
+                    yield pa.table({"range": [range.number], "report": [json.dumps(report)]})
             except UserError as error:
-                yield build.failure(error)
+                # As a row: Ray Data would put a page of its own words around the message.
+                yield pa.table({"range": [-1], "report": [to_text(error)]})
 
-    documents = ray.data.from_items(
-        [{"task": task} for task in tasks], override_num_blocks=len(tasks)
-    ).map_batches(read, batch_size=1, batch_format="pyarrow")
-    blocks: list[ObjectRef[Any]] = []
-    text_bytes = num_signed = 0
-    for bundle in documents.iter_internal_ref_bundles():
-        for measured, signed, failed in ray.get(
-            [_measure.remote(ref) for ref in bundle.block_refs]
-        ):
-            if failed is not None:
-                raise from_text(failed)
-            text_bytes += measured
-            num_signed += signed
-        blocks.extend(bundle.block_refs)
-        context.report.progress(len(blocks), 2 * max(len(tasks), len(blocks)))
+    rows = [pa.table({"pack": pa.array([pickle.dumps(pack)], pa.binary())}) for pack in packs]
+    dataset = ray.data.from_arrow(rows).map_batches(reports, batch_size=1, batch_format="pyarrow")
+    for row in dataset.iter_rows():
+        if row["range"] < 0:
+            raise from_text(row["report"])
+        yield row["range"], json.loads(row["report"])
+
+
+def _verdicts(
+    task: RangeTask, packs: list[list[Range]], num_documents: int
+) -> tuple[list[Verdict], int]:
+    """The outcome of every part of the keys, without who is lost, which is written; and how many
+    parts there are."""
+    config = task.config
+    pack_of = np.empty(sum(map(len, packs)), np.int64)
+    for number, pack in enumerate(packs):
+        pack_of[[range.number for range in pack]] = number
+    numbers = [pa.table({"range": [range.number for range in pack]}) for pack in packs]
+    moved_bytes = 2 * num_documents * duplicates.ROW_BYTES
+    num_parts = _num_parts(moved_bytes)
+
+    def rows(batch: pa.Table) -> Iterator[pa.Table]:
+        for number in batch["range"].to_pylist():
+            yield duplicates.rows_of(task.keys(number), number, num_parts)
+
+    def decide(part: pa.Table) -> pa.Table:
+        verdict = duplicates.verdict(part, config.deduplicate)
+        number = part["partition"][0].as_py()
+        write_lost(task.output, number, verdict.lost, pack_of)
+        return pa.table({"verdict": [json.dumps(verdict[1:])], "part": [number]})
+
+    keys = ray.data.from_arrow(numbers).map_batches(rows, batch_size=None, batch_format="pyarrow")
     if config.near_duplicates is not None:
-        blocks.extend(_marks(blocks, num_signed, config.near_duplicates))
-    num_shards = max(1, math.ceil(text_bytes / (config.shard_megabytes * 1e6)))
-
-    def with_shard(rows: pa.Table) -> pa.Table:
-        shard_numbers = [
-            shards.shard_of(digest, num_shards) for digest in rows["digest"].to_pylist()
-        ]
-        rows = rows.drop_columns(["bands", "signature"])
-        return rows.append_column("shard", pa.array(shard_numbers, pa.int64()))
-
-    def write(rows: pa.Table) -> pa.Table:
-        try:
-            report = shards.write_shard(
-                rows,
-                rows["shard"][0].as_py(),
-                output,
-                deduplicate=config.deduplicate,
-                held_out_fraction=config.held_out_fraction,
-                seed=config.seed,
-            )
-        except UserError as error:
-            report = {"error": to_text(error)}
-        return pa.table({"report": [json.dumps(report)]})
-
-    written = (
-        _shuffled(blocks, text_bytes)
-        .map_batches(with_shard, batch_size=None, batch_format="pyarrow")
-        .groupby("shard", num_partitions=num_shards)
-        .map_groups(write, batch_format="pyarrow")
-    )
-    reports = []
-    for row in written.iter_rows():
-        report = json.loads(row["report"])
-        if "error" in report:
-            raise from_text(report["error"])
-        reports.append(report)
-        context.report.progress(num_shards + len(reports), 2 * num_shards)
-    return reports
+        marked = _marks(task, numbers, num_documents, num_parts, config.near_duplicates)
+        keys = keys.union(marked)
+    verdicts: list[Verdict] = []
+    parts: set[int] = set()
+    for row in _grouped(keys, num_parts, moved_bytes, decide).iter_rows():
+        documents, held_out, doubled = json.loads(row["verdict"])
+        places = doubled and (Place(*doubled[0]), Place(*doubled[1]))
+        verdicts.append(Verdict(np.empty((0, 3)), documents, held_out, places))
+        parts.add(row["part"])
+    for part in set(range(num_parts)) - parts:
+        write_lost(task.output, part, np.empty((0, 3), np.int64), pack_of)
+    return verdicts, num_parts
 
 
 def _marks(
-    blocks: list[ObjectRef[Any]], num_signed: int, config: NearDuplicateConfig
-) -> list[ObjectRef[Any]]:
-    """Blocks of rows that mark the near-duplicates among the documents of `blocks`."""
+    task: RangeTask,
+    numbers: list[pa.Table],
+    num_documents: int,
+    num_parts: int,
+    config: NearDuplicateConfig,
+) -> ray.data.Dataset:
+    """Rows that mark the near-duplicates among all documents."""
     row_bytes = config.permutations + _BAND_ROW_BYTES
-    moved_bytes = num_signed * signatures.banding(config).bands * row_bytes
-    num_partitions = max(1, math.ceil(moved_bytes / _PARTITION_BYTES))
+    moved_bytes = num_documents * signatures.banding(config).bands * row_bytes
+    num_partitions = _num_parts(moved_bytes)
 
-    def split(rows: pa.Table) -> pa.Table:
-        return near_duplicates.band_rows(rows, num_partitions)
+    def bands(batch: pa.Table) -> Iterator[pa.Table]:
+        for number in batch["range"].to_pylist():
+            yield near_duplicates.band_rows(task.keys(number), num_partitions)
 
     def mark(rows: pa.Table) -> pa.Table:
-        return build.mark_table(near_duplicates.marks(rows, config.similarity))
+        return duplicates.mark_rows(near_duplicates.marks(rows, config.similarity), num_parts)
 
-    marked = (
-        _shuffled(blocks, moved_bytes)
-        .map_batches(split, batch_size=None, batch_format="pyarrow")
-        .groupby("partition", num_partitions=num_partitions)
-        .map_groups(mark, batch_format="pyarrow")
-    )
-    return [ref for bundle in marked.iter_internal_ref_bundles() for ref in bundle.block_refs]
+    rows = ray.data.from_arrow(numbers).map_batches(bands, batch_size=None, batch_format="pyarrow")
+    return _grouped(rows, num_partitions, moved_bytes, mark)
 
 
-def _shuffled(blocks: list[ObjectRef[Any]], moved_bytes: int) -> ray.data.Dataset:
-    """The rows of `blocks`, to be grouped in the way that is fastest for so many bytes."""
-    rows = ray.data.from_arrow_refs(blocks)
+def _grouped(
+    rows: ray.data.Dataset,
+    num_parts: int,
+    moved_bytes: float,
+    decide: Callable[[pa.Table], pa.Table],
+) -> ray.data.Dataset:
+    """`decide` on all rows of each partition, brought together in the way that is fastest."""
+    if num_parts == 1:
+        whole = rows.repartition(1)
+        return whole.map_batches(decide, batch_size=None, batch_format="pyarrow")
     if moved_bytes < _SORTED_BELOW_BYTES:
         rows.context.shuffle_strategy = ShuffleStrategy.SORT_SHUFFLE_PULL_BASED
-    return rows
+    return rows.groupby("partition", num_partitions=num_parts).map_groups(
+        decide, batch_format="pyarrow"
+    )
 
 
-@ray.remote(num_cpus=0.1)
-def _measure(rows: pa.Table) -> tuple[int, int, str | None]:
-    """The bytes of text in a block, its signatures, and what stopped its reader if anything did."""
-    failures = rows["error"].drop_null()
-    measured = pc.sum(rows["bytes"]).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
-    signed = rows.num_rows - rows["signature"].null_count
-    return measured, signed, failures[0].as_py() if len(failures) else None
+def _num_parts(moved_bytes: float) -> int:
+    return min(max(1, math.ceil(moved_bytes / _PARTITION_BYTES)), _MOST_PARTITIONS)
 
 
-def _tasks(config: CorpusConfig) -> list[str]:
-    """Pack the files and modules to read into tasks of about equal work, each as JSON."""
-    items: list[tuple[float, int, list[Any]]] = []
-    for index, source in enumerate(config.sources):
-        if isinstance(source, PydocsSource):
-            for module in pydocs.modules(source.packages, key_of(index, "packages")):
-                items.append((module.size_bytes * _WORK_OF_PYDOCS_BYTE, index, list(module)))
-        else:
-            for file in files_of(source, index):
-                factor = _WORK_OF_GZIP_BYTE if file.uri.endswith(".gz") else 1.0
-                item = [file.uri, file.name, file.size_bytes, file.tag]
-                items.append((file.size_bytes * factor, index, item))
-    total = sum(work for work, _, _ in items)
-    work_a_task = min(max(total / _TASKS_WANTED, _MINIMUM_TASK_WORK), _MAXIMUM_TASK_WORK)
-    num_tasks = max(1, min(len(items), round(total / work_a_task)))
-    # The largest first, each to the task with the least so far.
-    tasks: list[list[tuple[int, list[Any]]]] = [[] for _ in range(num_tasks)]
-    least = [(0.0, number) for number in range(num_tasks)]
-    for work, index, item in sorted(items, key=lambda entry: -entry[0]):
-        so_far, number = heapq.heappop(least)
-        tasks[number].append((index, item))
-        heapq.heappush(least, (so_far + work, number))
-    return [json.dumps(task) for task in tasks]
+def _work(range: Range) -> float:
+    """The bytes of text that take as long as this range."""
+    return (
+        sum(
+            file.size_bytes * (_COMPRESSED_FACTOR if packing_of(file.name) else 1)
+            for file in range.files
+        )
+        if range.end is None
+        else range.num_bytes
+    )
 
 
-def _raw_documents(task: str, config: CorpusConfig) -> Iterator[RawDocument]:
-    for index, item in json.loads(task):
-        source = config.sources[index]
-        if isinstance(source, PydocsSource):
-            yield from pydocs.read([pydocs.Module(*item)], key_of(index, "packages"))
-        else:
-            maximum_bytes = int(config.maximum_document_megabytes * 1e6)
-            yield from readers.read_file(SourceFile(*item), source, index, maximum_bytes)
+def _num_packs(ranges: list[Range]) -> int:
+    """Tasks of several seconds each that keep every CPU busy."""
+    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
+    rounds = max(1, round(sum(map(_work, ranges)) / _TASK_BYTES / cpus))
+    return rounds * cpus
+
+
+def _refuse_damage(
+    config: CorpusConfig, ranges: list[Range], reports: list[dict[str, Any]]
+) -> None:
+    skipped = sum(report["damaged_bytes"] for report in reports)
+    total = sum(range.num_bytes for range in ranges)
+    if skipped > config.skip_limit * total:
+        first = next(damage for report in reports for damage in report["damage"])
+        where = ", ".join(filter(None, (first["file"], first["place"])))
+        raise DataError(
+            f"{sum(report['damaged'] for report in reports):,} parts of the files cannot be read, "
+            f"{skipped / total:.2%} of their bytes, and corpus.skip_limit is "
+            f"{config.skip_limit:.2%}; the first is {where}: {first['detail']}; change "
+            f"{first['key']}, mend the files, or raise corpus.skip_limit"
+        )
+
+
+def _refuse_doubled(task: RangeTask, ranges: list[Range], one: Place, other: Place) -> None:
+    source = ranges[one.range].source
+    name, id_ = names_of(task.config.sources)[source], task.name_of(*one)
+    id_field = getattr(task.config.sources[source], "id_field", None)
+    if id_field is None:
+        change = f"give one of its {key_of(source, 'paths')} a source of its own"
+    else:
+        change = f"change {key_of(source, 'id_field')} (now {id_field})"
+    raise DataError(
+        f"two documents of the source {name!r} have the id {id_!r}, in "
+        f"{_file_of(ranges[one.range])} and {_file_of(ranges[other.range])}; {change}"
+    )
+
+
+def _file_of(range: Range) -> str:
+    first, last = range.files[0].uri, range.files[-1].uri
+    return first if first == last else f"one of {first} to {last}"
 
 
 def _refuse_too_few(config: CorpusConfig, summary: CorpusSummary) -> None:
     documents = summary.documents
     if not summary.files:
         what = ", ".join(f"{count} {reason}" for reason, count in summary.dropped.items())
-        for file in summary.unreadable[:1]:
-            what += f" ({file['file']} is {file['reason']})"
+        for part in summary.skipped[:1]:
+            what += f" ({part.file}: {part.detail})"
         raise DataError(
             f"no document long enough: found {what or 'nothing'}; lower corpus.minimum_characters "
             f"(now {config.minimum_characters}) or add to corpus.sources"
@@ -240,10 +293,9 @@ def _refuse_too_few(config: CorpusConfig, summary: CorpusSummary) -> None:
             "corpus.sources.N.documents (blank_line or line), and for fewer than four set "
             "instances.kind=masked_blocks pretrain.objective=mlm"
         )
-    for split, direction in (("validation", "raise"), ("train", "lower")):
-        if getattr(documents, split) == 0:
-            raise DataError(
-                f"no document fell into {split}: there are {documents.total} in all and "
-                f"corpus.held_out_fraction is {config.held_out_fraction}; {direction} it or add "
-                "documents to corpus.sources"
-            )
+    if not documents.train:
+        raise DataError(
+            f"no document fell into train: there are {documents.total} in all and "
+            f"corpus.held_out_fraction is {config.held_out_fraction}; lower it or add "
+            "documents to corpus.sources"
+        )

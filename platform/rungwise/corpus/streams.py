@@ -1,220 +1,245 @@
-"""Read any text file as a stream of lines, decompressed and decoded piece by piece.
+"""The bytes of a file, decompressed as far as they are sound, and their lines with offsets.
 
-Every file is read twice. `check` finds out whether it is UTF-8 and, if compressed, whether it is
-whole, so that a file is refused or dropped before any of its documents is passed on; `lines` then
-reads as far as it is sound. Neither holds more than a piece and one line, and of a line no more
-than the limit: 200 MB without a break cost no more memory than a line may take.
+Nothing here holds more than a piece and one line, and of a line no more than the limit: 200 MB
+without a break cost no more memory than a line may take.
 """
 
 from __future__ import annotations
 
+import bz2
 import codecs
-import contextlib
-import io
+import gzip
+import lzma
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import BinaryIO
+from functools import partial
+from itertools import accumulate
+from typing import Any, BinaryIO
+
+import pyarrow as pa
 
 from rungwise.core.storage import SourceFile
 
-TOO_LONG = "too long"
-CUT_OFF = "cut-off .gz"
-UNSOUND = "unsound .gz"
+CUT_OFF = "cut-off file"
+UNSOUND = "unsound file"
+NOT_DECODED = "not in its encoding"
 
-_PIECE_BYTES = 1 << 20
-_PACKED_PIECE_BYTES = 1 << 17
-_FINE_BYTES = 1 << 8
-# A file up to this size, as it is stored, is fetched once and kept for the second reading.
-_KEPT_BYTES = 8 << 20
-_GZIP_WINDOW = 31  # zlib's number for: a gzip header, and the largest window
+_SMALLEST_PIECE, _LARGEST_PIECE = 1 << 20, 8 << 20
+_UNPACKED_PIECE = 1 << 16
+_ZSTANDARD_PIECE = 1 << 12  # where a file is damaged, so much of what is sound is lost
+# Past the end of a range: most often enough for the rest of its last line.
+_MARGIN = 1 << 16
+# charset-normalizer is asked about no more than this, of the lines that are not ASCII.
+_HEAD_BYTES, _SAMPLE_BYTES = 1 << 20, 1 << 16
+_USUAL = ("cp1252", "gb18030", "cp932", "big5", "cp949")
+_WIDE = {
+    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16, whose mark it begins with
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 
-Line = tuple[int, str, str]  # its number from 1, its text, and the reason if it has none
+# The offset of the first line, and whole lines with their ends; or no line, and the bytes of one
+# that is too long.
+Batch = tuple[int, list[bytes], int]
 
 
-class UnsoundGzipError(Exception):
-    """The compressed bytes end too early or are corrupt."""
+def _zstandard(stream: BinaryIO) -> Any:
+    # python-zstandard's own stream ends without a word where its file is cut off.
+    return pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")
 
-    def __init__(self, reason: str, detail: str) -> None:
+
+_UNPACKED: dict[str, Callable[[BinaryIO], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": _zstandard,
+}
+
+
+class UnsoundError(Exception):
+    """The content of a file is sound for `at` bytes and cannot be read any further.
+
+    `lost` are the bytes of the file, as it is stored, that were not understood.
+    """
+
+    def __init__(self, reason: str, detail: str, at: int, lost: int) -> None:
         super().__init__(detail)
         self.reason = reason
+        self.at = at
+        self.lost = lost
 
 
-@dataclass(frozen=True)
-class Checked:
-    """The result of reading a file for the first time.
+def packing_of(name: str) -> str:
+    """The suffix of a compressed file's name, such as ".gz"; empty if it is not compressed."""
+    return next((suffix for suffix in _UNPACKED if name.endswith(suffix)), "")
 
-    `invalid_at` is the offset of the first byte that is not UTF-8, None if there is none, and
-    `invalid` says so in words. The content is sound up to `end` bytes, all of it if None; then
-    `reason` and `detail` say what is wrong from there on.
+
+def pieces(file: SourceFile, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """The content of a file from `begin` on, decompressed; `end` is about where the reader stops.
+
+    Raises UnsoundError where compressed bytes are corrupt or cut off.
     """
-
-    invalid_at: int | None = None
-    invalid: str = ""
-    end: int | None = None
-    reason: str = ""
-    detail: str = ""
-
-
-class Content:
-    """The decompressed bytes of a file, which can be read more than once."""
-
-    def __init__(self, file: SourceFile) -> None:
-        self._open: Callable[[], BinaryIO] = file.open
-        self._packed = file.uri.endswith(".gz")
-        if file.size_bytes <= _KEPT_BYTES:
-            with file.open() as stream:
-                kept = stream.read()
-            self._open = lambda: io.BytesIO(kept)
-
-    def pieces(self) -> Iterator[bytes]:
-        """The content in order, the same pieces each time; UnsoundGzipError where it is corrupt."""
-        with self._open() as stream:
-            if self._packed:
-                yield from _unpacked(stream)
-            else:
-                while piece := stream.read(_PIECE_BYTES):
-                    yield piece
+    with file.open() as stream:
+        if suffix := packing_of(file.name):
+            yield from _unpacked(stream, suffix, file.size_bytes)
+            return
+        # Without the buffer, which would fetch more from a store than is asked for.
+        stream.raw.seek(begin, os.SEEK_SET)
+        wanted = (file.size_bytes if end is None else end + _MARGIN) - begin
+        while piece := stream.raw.read(min(max(wanted, _SMALLEST_PIECE), _LARGEST_PIECE)):
+            yield piece
+            wanted -= len(piece)
 
 
-def check(content: Content) -> Checked:
-    """Check that the content is UTF-8 and whole. Errors of the file system are passed on."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    head, read, invalid_at, invalid = b"", 0, None, ""
-    unsound = None
-
-    def decode(piece: bytes, final: bool = False) -> None:
-        nonlocal invalid_at, invalid
+def _unpacked(stream: BinaryIO, suffix: str, size_bytes: int) -> Iterator[bytes]:
+    at = 0
+    with _UNPACKED[suffix](stream) as content:
+        # read1 returns what there is, so that nothing sound before an error is lost.
+        if suffix == ".zst":
+            read = partial(content.read, _ZSTANDARD_PIECE)
+        else:
+            read = partial(content.read1, _UNPACKED_PIECE)
         try:
-            decoder.decode(piece, final)
-        except UnicodeDecodeError as error:
-            # Counted from the start of what the decoder still held.
-            invalid_at = read + len(piece) - len(error.object) + error.start
-            invalid = f"byte 0x{error.object[error.start]:02x} at offset {invalid_at}"
-            if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-                invalid += ", it looks like UTF-16"
-
-    try:
-        for piece in content.pieces():
-            head = head or piece[:2]
-            if invalid_at is None:
-                decode(piece)
-            read += len(piece)
-    except UnsoundGzipError as error:
-        unsound = error
-    if unsound is None:
-        if invalid_at is None:
-            decode(b"", final=True)
-        return Checked(invalid_at, invalid)
-    end = read
-    if unsound.reason == UNSOUND and invalid_at is not None:
-        # The corruption of the .gz explains the invalid bytes too.
-        end, invalid_at, invalid = invalid_at, None, ""
-    detail = f"{unsound}, sound for {end:,} bytes of its content"
-    return Checked(invalid_at, invalid, end, unsound.reason, detail)
+            while piece := read():
+                yield piece
+                at += len(piece)
+        except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            lost = max(1, size_bytes - stream.tell())
+            sound = f"sound for {at:,} bytes of its content"
+            # pyarrow has no error of its own for this.
+            if isinstance(error, EOFError) or "Truncated" in str(error):
+                raise UnsoundError(CUT_OFF, f"a cut-off {suffix}, {sound}", at, lost) from None
+            detail = f"an unsound {suffix} ({error}), {sound}"
+            raise UnsoundError(UNSOUND, detail, at, lost) from None
 
 
-def lines(
-    content: Content, checked: Checked, encoding: str, errors: str, maximum_bytes: int
-) -> Iterator[Line]:
-    """The lines of the sound part, ended by any of LF, CRLF and CR, without a BOM.
+def transcoded(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
+    """Turn `content` into UTF-8; UnsoundError, with an offset in UTF-8, where it is something else.
 
-    A line of more than `maximum_bytes` in UTF-8 has no text and the reason "too long". If the
-    content is not sound to its end, the last line, which may be empty, has no text and its reason.
+    For encodings whose line breaks are not those of ASCII; their files are never cut.
     """
-    number, held, held_bytes = 1, [], 0
-    for text in _texts(content, checked, encoding, errors):
-        first, *others = text.split("\n")
-        for part in (first, *others[:-1]) if others else ():
-            if held:
-                held_bytes += utf8_length(part)
-                whole = "".join((*held, part)) if held_bytes <= maximum_bytes else None
-                held, held_bytes = [], 0
+    decoder = codecs.getincrementaldecoder(encoding)()
+    at = 0
+    try:
+        for piece in content:
+            converted = decoder.decode(piece).encode("utf-8", "surrogatepass")
+            yield converted
+            at += len(converted)
+        yield decoder.decode(b"", final=True).encode()
+    except UnicodeDecodeError as error:
+        lost = len(error.object) - error.start
+        raise UnsoundError(NOT_DECODED, f"not {encoding}: {error.reason}", at, lost) from None
+
+
+def batches(
+    content: Iterable[bytes], offset: int, maximum_bytes: int, first_ends_by: int | None = None
+) -> Iterator[Batch]:
+    """The lines of `content`, which begins at `offset`, ended by any of LF, CRLF and CR.
+
+    Of a line of more than `maximum_bytes` only the length is told. If the first line goes on past
+    `first_ends_by` there is nothing.
+    """
+    held: list[bytes] = []
+    held_bytes = 0
+    start = offset
+    for piece in _with_whole_breaks(content):
+        lines = piece.splitlines(keepends=True)
+        if held_bytes:
+            part = lines.pop(0)
+            held_bytes += len(part)
+            held = [*held, part] if held_bytes <= maximum_bytes else []
+            if offset == start and first_ends_by is not None and held_bytes > first_ends_by - start:
+                return
+            if not part.endswith((b"\n", b"\r")):
+                continue
+            yield (offset, [b"".join(held)], 0) if held else (offset, [], held_bytes)
+            offset, held, held_bytes = offset + held_bytes, [], 0
+        if lines and not lines[-1].endswith((b"\n", b"\r")):
+            last = lines.pop()
+            held_bytes = len(last)
+            held = [last] if held_bytes <= maximum_bytes else []
+        if not lines:
+            continue
+        fit = max(map(len, lines)) <= maximum_bytes
+        for some in [lines] if fit else ([line] for line in lines):
+            num_bytes = sum(map(len, some))
+            if fit or num_bytes <= maximum_bytes:
+                yield offset, some, 0
             else:
-                whole = part if _fits(part, maximum_bytes) else None
-            yield (number, "", TOO_LONG) if whole is None else (number, whole, "")
-            number += 1
-        last = others[-1] if others else first
-        held_bytes += utf8_length(last)
-        # Past the limit only the length counts, but something has to show that there was a line.
-        held = [*held, last] if held_bytes <= maximum_bytes else [""]
-    if checked.end is not None:
-        yield number, "", checked.reason
-    elif held_bytes > maximum_bytes:
-        yield number, "", TOO_LONG
-    elif held:
-        yield number, "".join(held), ""
+                yield offset, [], num_bytes
+            offset += num_bytes
+    if held_bytes:
+        yield (offset, [b"".join(held)], 0) if held else (offset, [], held_bytes)
+
+
+def _with_whole_breaks(content: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces of which none ends between a CR and its LF."""
+    held = b""
+    for piece in content:
+        joined = held + piece if held else piece
+        held = b"\r" if joined.endswith(b"\r") else b""
+        if ready := joined[:-1] if held else joined:
+            yield ready
+    if held:
+        yield held
+
+
+def line_number(file: SourceFile, offset: int) -> int:
+    """The number, from 1, of the line at `offset` of the content; for messages, as it reads all."""
+    number = 1
+    for at, lines, too_long in batches(pieces(file), 0, _LARGEST_PIECE):
+        ends = accumulate(map(len, lines), initial=at) if lines else (at, at + too_long)
+        passed = sum(end <= offset for end in ends) - 1
+        number += passed
+        if passed < max(1, len(lines)):
+            break
+    return number
+
+
+def wide_encoding(file: SourceFile) -> str:
+    """The encoding, of more than one byte a character, that a file's first bytes say; else ""."""
+    head = next(pieces(file, 0, 4), b"")
+    return next((name for mark, name in _WIDE.items() if head.startswith(mark)), "")
+
+
+def head_encoding(file: SourceFile) -> str | None:
+    """The encoding of the first megabyte of a file, as far as it is not ASCII; see `guessed`."""
+    head = b""
+    for piece in pieces(file, 0, _HEAD_BYTES):
+        head += piece
+        if len(head) >= _HEAD_BYTES:
+            break
+    return guessed(head[:_HEAD_BYTES].rpartition(b"\n")[0] or head)
+
+
+def guessed(content: bytes) -> str | None:
+    """The encoding that charset-normalizer takes `content` for; None if ASCII, or none fits."""
+    from charset_normalizer import from_bytes
+
+    sample = b""
+    for line in content.splitlines(keepends=True):
+        if not line.isascii():
+            sample += line
+        if len(sample) > _SAMPLE_BYTES:
+            break
+    matches = from_bytes(sample)
+    best = matches.best()
+    if not sample or best is None:
+        return None
+    # Of those that fit equally well it names the first by the alphabet.
+    equal = {
+        name
+        for match in matches
+        if (match.chaos, match.coherence) == (best.chaos, best.coherence)
+        for name in match.could_be_from_charset
+    }
+    return next((name for name in _USUAL if name in equal), best.encoding)
 
 
 def utf8_length(text: str) -> int:
     """Bytes of `text` in UTF-8; a lone surrogate, which JSON can hold, counts three."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-
-
-def _fits(text: str, maximum_bytes: int) -> bool:
-    # No character has more than four bytes, so that few lines need to be measured.
-    return 4 * len(text) <= maximum_bytes or utf8_length(text) <= maximum_bytes
-
-
-def _texts(content: Content, checked: Checked, encoding: str, errors: str) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder(encoding)(errors)
-    breaks = io.IncrementalNewlineDecoder(None, translate=True)
-    at_start = True
-    for piece, last in _marked(_up_to(content.pieces(), checked.end)):
-        final = last and checked.end is None
-        text = decoder.decode(piece, final)
-        if at_start and text:
-            text, at_start = text.removeprefix("\ufeff"), False
-        yield breaks.decode(text, final=last)
-
-
-def _up_to(pieces: Iterator[bytes], end: int | None) -> Iterator[bytes]:
-    if end is None:
-        yield from pieces
-        return
-    while end > 0 and (piece := next(pieces, b"")):
-        yield piece[:end]
-        end -= len(piece)
-
-
-def _marked(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Each piece, and whether it is the last; one empty piece if there is none."""
-    previous = b""
-    for piece in pieces:
-        if previous:
-            yield previous, False
-        previous = piece
-    yield previous, True
-
-
-def _unpacked(stream: BinaryIO) -> Iterator[bytes]:
-    """Decompress the members of a gzip file, one after the other (RFC 1952)."""
-    unpacker, members, started, packed = zlib.decompressobj(_GZIP_WINDOW), 0, False, b""
-    while True:
-        packed = packed or stream.read(_PACKED_PIECE_BYTES)
-        ended = not packed
-        if members and not started:
-            # Tapes and some tools fill the end of a file with zeros.
-            packed = packed.lstrip(b"\0")
-        if not packed and not started:
-            if ended:
-                break
-            continue
-        started = True
-        before = unpacker.copy()
-        try:
-            piece = unpacker.decompress(packed, _PIECE_BYTES)
-        except zlib.error as error:
-            # zlib does not return what it had decompressed of this piece.
-            with contextlib.suppress(zlib.error):
-                for at in range(0, len(packed), _FINE_BYTES):
-                    yield before.decompress(packed[at : at + _FINE_BYTES])
-            raise UnsoundGzipError(UNSOUND, f"an unsound .gz ({error})") from None
-        packed = unpacker.unconsumed_tail
-        if piece:
-            yield piece
-        if unpacker.eof:
-            packed, members, started = unpacker.unused_data, members + 1, False
-            unpacker = zlib.decompressobj(_GZIP_WINDOW)
-        elif ended and not piece:
-            raise UnsoundGzipError(CUT_OFF, "a cut-off .gz")

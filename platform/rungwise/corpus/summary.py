@@ -1,22 +1,27 @@
-"""The summary of a corpus artifact, from the reports of its shards."""
+"""The summary of a corpus artifact, from the reports of its ranges."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from rungwise.core.summary import Part, PerSplit, Summary
+from rungwise.corpus.build import SAMPLES
 from rungwise.corpus.shards import SPLITS
 
 _LABELS_SHOWN = 100
+_SKIPPED_SHOWN = 20
 _UNITS = ("documents", "sentences", "words", "characters", "bytes", "spans")
 
 
 class CorpusFile(Part):
-    """One file of documents and how much it holds of each unit."""
+    """One file of documents and how much it holds of each unit; `source` is the name of the one
+    source they come from."""
 
     file: str
     split: str
-    source: str = "corpus"
+    source: str
     documents: int
     sentences: int
     words: int
@@ -25,11 +30,23 @@ class CorpusFile(Part):
     spans: int
 
 
+class Skipped(Part):
+    """A part of a file that could not be read: its place and size, why, and the key to change."""
+
+    file: str
+    place: str
+    bytes: int
+    reason: str
+    detail: str
+    key: str
+
+
 class CorpusSummary(Summary):
     """How much text there is, by split and by label, and what was dropped for which reason.
 
     `dropped_examples` are ids of a few documents, `dropped_samples` the same with their text where
-    some is known; `unreadable` names a few of the `unreadable_files`.
+    some is known; `skipped` are the first of `skipped_parts`, which hold `skipped_bytes`. Of labels
+    the most frequent are listed.
     """
 
     files: tuple[CorpusFile, ...]
@@ -43,8 +60,9 @@ class CorpusSummary(Summary):
     dropped: dict[str, int]
     dropped_examples: dict[str, list[str]]
     dropped_samples: dict[str, list[dict[str, str]]]
-    unreadable: list[dict[str, str]]
-    unreadable_files: int
+    skipped: tuple[Skipped, ...]
+    skipped_parts: int
+    skipped_bytes: int
     spans_dropped: int
     characters_removed: int
     characters_replaced: int
@@ -54,9 +72,13 @@ class CorpusSummary(Summary):
         return [row.file for row in self.files if row.split == split]
 
 
-def summary_of(reports: dict[str, Any]) -> CorpusSummary:
-    """The summary of a corpus; `reports` are of `shards.merged`."""
-    files = [CorpusFile(**row) for row in reports["files"]]
+def summary_of(
+    staged: Sequence[dict[str, Any]], written: Sequence[dict[str, Any]]
+) -> CorpusSummary:
+    """The summary of a corpus from the reports of reading and of writing its ranges, in order."""
+    rows = [file for report in written for file in report["files"]]
+    rows.sort(key=lambda row: SPLITS.index(row["split"]))
+    files = [CorpusFile(**{key: row[key] for key in CorpusFile.model_fields}) for row in rows]
     totals: dict[str, Any] = {
         unit: PerSplit(
             **{
@@ -66,31 +88,45 @@ def summary_of(reports: dict[str, Any]) -> CorpusSummary:
         )
         for unit in _UNITS
     }
-    samples = reports["dropped_samples"]
+    labels: Counter[str] = Counter()
+    dropped: Counter[str] = Counter()
+    samples: dict[str, list[dict[str, str]]] = {}
+    for report in written:
+        labels.update(report["labels"])
+    for report in (*staged, *written):
+        dropped.update(report["dropped"])
+        for reason, several in report["samples"].items():
+            samples[reason] = (samples.get(reason, []) + several)[:SAMPLES]
+    skipped = [Skipped(**part) for report in staged for part in report["damage"]]
+    skipped_parts = sum(report["damaged"] for report in staged)
+    skipped_bytes = sum(report["damaged_bytes"] for report in staged)
     headline = [
         f"{totals['documents'].total:,} documents",
         f"{totals['words'].total / 1e6:.1f} M words",
-        f"{sum(reports['dropped'].values()):,} dropped",
+        f"{dropped.total():,} dropped",
     ]
-    if count := reports["unreadable_files"]:
-        headline.append(f"{count:,} file{'s' * (count > 1)} unreadable")
+    if skipped:
+        headline.append(f"skipped {skipped_parts:,} unreadable, {skipped_bytes:,} bytes")
     return CorpusSummary(
         files=tuple(files),
         **totals,
+        sha256={row["file"]: row["sha256"] for row in rows},
         headline="  ".join(headline),
-        labels=dict(reports["labels"].most_common(_LABELS_SHOWN)),
-        dropped=reports["dropped"],
+        # Of equal counts by name.
+        labels=dict(sorted(labels.items(), key=lambda one: (-one[1], one[0]))[:_LABELS_SHOWN]),
+        dropped=dict(sorted(dropped.items())),
         dropped_examples={
-            reason: [one["id"] for one in several] for reason, several in samples.items()
+            reason: [one["id"] for one in samples[reason]] for reason in sorted(samples)
         },
         dropped_samples={
             reason: shown
-            for reason, examples in samples.items()
-            if (shown := [example for example in examples if example["text"]])
+            for reason in sorted(samples)
+            if (shown := [example for example in samples[reason] if example["text"]])
         },
-        unreadable=reports["unreadable"],
-        unreadable_files=reports["unreadable_files"],
-        spans_dropped=reports["spans_dropped"],
-        characters_removed=reports["removed"],
-        characters_replaced=reports["replaced"],
+        skipped=tuple(skipped[:_SKIPPED_SHOWN]),
+        skipped_parts=skipped_parts,
+        skipped_bytes=skipped_bytes,
+        spans_dropped=sum(report["spans_dropped"] for report in written),
+        characters_removed=sum(report["removed"] for report in staged),
+        characters_replaced=sum(report["replaced"] for report in staged),
     )

@@ -18,11 +18,9 @@ have the format of any corpus.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
-import pyarrow as pa
 from pydantic import Field
 
 from rungwise.core.artifact import Artifact
@@ -32,14 +30,14 @@ from rungwise.core.errors import DataError
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.core.summary import PerSplit
-from rungwise.corpus import build, shards
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.summary import CorpusSummary, summary_of
+from rungwise.corpus.in_memory import write_corpus
+from rungwise.corpus.sources import Rules
+from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.examples import ChoiceExample, Example, Question, Tagged, Text, read
 
 _SPLIT = "train"
 _LABEL = "task"  # of every document: its origin, and nothing about its class
-_SHARD_BYTES = 8e6
 
 
 class TaskTextConfig(Config):
@@ -56,32 +54,16 @@ def build_task_text(
 
     Raises DataError if there is too little text to train on some and hold out some.
     """
+    rules = Rules(
+        minimum_characters=1, held_out_fraction=config.held_out_fraction, seed=config.seed
+    )
     raw_documents = documents(read(inputs["task"], _SPLIT))
-    rows = pa.concat_tables(build.tables(raw_documents, minimum_characters=1))
-    text_bytes = sum(rows["bytes"].to_pylist())
-    num_shards = max(1, math.ceil(text_bytes / _SHARD_BYTES))
-    by_shard: list[list[int]] = [[] for _ in range(num_shards)]
-    for at, digest in enumerate(rows["digest"].to_pylist()):
-        by_shard[shards.shard_of(digest, num_shards)].append(at)
-    reports = []
-    for shard, rows_of_shard in enumerate(by_shard):
-        reports.append(
-            shards.write_shard(
-                rows.take(pa.array(rows_of_shard, pa.int64())),
-                shard,
-                output,
-                deduplicate=True,
-                held_out_fraction=config.held_out_fraction,
-                seed=config.seed,
-            )
-        )
-        context.report.progress(len(reports), num_shards)
-    summary = summary_of(shards.merged(reports))
+    summary = write_corpus([raw_documents], rules, _LABEL, output)
     _refuse_too_few(config, summary.documents)
     return summary
 
 
-TASK_TEXT = StageType("task_text", 2, build_task_text, CorpusSummary)
+TASK_TEXT = StageType("task_text", 3, build_task_text, CorpusSummary)
 
 
 def documents(examples: Sequence[Example]) -> Iterator[RawDocument]:

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator
 from rungwise.core.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.storage import SourceFile
-from rungwise.corpus.streams import Content, UnsoundGzipError
+from rungwise.corpus.streams import UnsoundError, pieces
 from rungwise.tasks.examples import Example, Kind
 
 _SHOWN = 60
@@ -94,8 +94,8 @@ def text_of(file: SourceFile) -> str:
     Raises DataError if it is not UTF-8, naming the line, or not a sound .gz.
     """
     try:
-        content = b"".join(Content(file).pieces())
-    except UnsoundGzipError as error:
+        content = b"".join(pieces(file))
+    except UnsoundError as error:
         raise DataError(f"{file.uri}: {error}; fetch the file again") from None
     try:
         return content.decode("utf-8-sig")

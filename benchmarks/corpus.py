@@ -1,0 +1,162 @@
+"""The corpus stage: megabytes of source a second, step by step, and beside datatrove.
+
+    python benchmarks/corpus.py [MEGABYTES] [--datatrove PYTHON] [--rounds N]
+
+The text is that of benchmarks/texts.py as JSON Lines, repeated to the size that is asked. Seconds
+are of the processor, in this process, the least of all rounds; a round does every case once, so
+that all see the same machine, and figures are compared as ratios.
+
+`--datatrove` names the interpreter of an environment with datatrove[processing] and spacy. It runs
+there, one process: its JSON Lines reader, a filter by length and its MinHash signatures, beside
+reading, cleaning, segmenting and signing here. It neither cleans nor segments; its seconds hold the
+loading of its word tokenizer, so ask for enough megabytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import texts
+from rungwise.core.config import validate
+from rungwise.core.storage import Folder
+from rungwise.corpus import CorpusConfig
+from rungwise.corpus.build import RangeBuilder
+from rungwise.corpus.clean import clean_all
+from rungwise.corpus.range_task import RangeTask
+from rungwise.corpus.ranges import ranges_of, read_range
+from rungwise.corpus.segment import segment
+
+DATATROVE = """
+import sys, time
+from datatrove.executor import LocalPipelineExecutor
+from datatrove.pipeline.dedup import MinhashDedupSignature
+from datatrove.pipeline.filters import LambdaFilter
+from datatrove.pipeline.readers import JsonlReader
+folder, output = sys.argv[1:]
+begin = time.process_time()
+LocalPipelineExecutor(
+    pipeline=[
+        JsonlReader(folder, glob_pattern="*.jsonl"),
+        LambdaFilter(lambda document: len(document.text) >= 50),
+        MinhashDedupSignature(output_folder=output + "/signatures"),
+    ],
+    logging_dir=output + "/logs",
+    tasks=1,
+).run()
+print("seconds", time.process_time() - begin)
+"""
+
+
+def write_source(path: Path, megabytes: float) -> float:
+    """Write documents as JSON Lines; the megabytes of the file."""
+    written = copy = 0
+    with path.open("w", encoding="utf-8") as stream:
+        while written < megabytes * 1e6:
+            for document in texts.english(int(megabytes * 1e6) - written):
+                text = "\n".join(document.paragraphs)
+                line = json.dumps({"text": f"{text} Copy {copy}.", "id": f"{document.id}-{copy}"})
+                written += stream.write(line + "\n")
+            copy += 1
+    return path.stat().st_size / 1e6
+
+
+def cases(source: Path, scratch: Path, python: str | None) -> Iterator[tuple[str, Callable]]:
+    """Each step by name, and a function that does it and gives the seconds it took."""
+    block = {"kind": "jsonl", "paths": [str(source)]}
+    config = validate(CorpusConfig, {"sources": [block]})
+    signed = validate(CorpusConfig, {"sources": [block], "near_duplicates": {}})
+    ranges = ranges_of(config)
+    raw = [list(read_range(each, config)) for each in ranges]
+    cleaned = [
+        clean_all([document.paragraphs for document in some[at : at + 100]]).text
+        for some in raw
+        for at in range(0, len(some), 100)
+    ]
+
+    def built(rules: CorpusConfig, read: bool) -> None:
+        for each, documents in zip(ranges, raw, strict=True):
+            source = read_range(each, config) if read else documents
+            for _ in RangeBuilder(rules, 0).tables(source):
+                pass
+
+    def staged(rules: CorpusConfig) -> None:
+        with tempfile.TemporaryDirectory(dir=scratch) as folder:
+            task = RangeTask(rules, Folder(folder))
+            for each in ranges:
+                task.read(each)
+            for each in ranges:
+                task.write(each, np.empty((0, 3), np.int64), 1 << 60)
+
+    def timed(work: Callable[[], object]) -> Callable[[], float]:
+        def seconds() -> float:
+            begin = time.process_time()
+            work()
+            return time.process_time() - begin
+
+        return seconds
+
+    def read_all() -> None:
+        for each in ranges:
+            for _ in read_range(each, config):
+                pass
+
+    yield "read", timed(read_all)
+    yield (
+        "clean",
+        timed(
+            lambda: [
+                clean_all([document.paragraphs for document in some[at : at + 100]])
+                for some in raw
+                for at in range(0, len(some), 100)
+            ]
+        ),
+    )
+    yield "segment", timed(lambda: [segment(text) for text in cleaned])
+    yield "clean, segment, digest, tables", timed(lambda: built(config, read=False))
+    yield "the same with signatures", timed(lambda: built(signed, read=False))
+    yield "read, build, stage, write", timed(lambda: staged(config))
+    if python:
+        yield "read, build with signatures", timed(lambda: built(signed, read=True))
+        yield "datatrove: read, filter, sign", lambda: _datatrove(python, source.parent, scratch)
+
+
+def _datatrove(python: str, folder: Path, scratch: Path) -> float:
+    with tempfile.TemporaryDirectory(dir=scratch) as output:
+        done = subprocess.run(
+            [python, "-c", DATATROVE, str(folder), output], capture_output=True, text=True
+        )
+    if done.returncode:
+        raise SystemExit(f"datatrove failed:\n{done.stderr[-2000:]}")
+    return float(done.stdout.rsplit("seconds", 1)[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The corpus stage, step by step.")
+    parser.add_argument("megabytes", nargs="?", type=float, default=25.0)
+    parser.add_argument("--datatrove", metavar="PYTHON")
+    parser.add_argument("--rounds", type=int, default=3)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "in").mkdir()
+        source = Path(folder) / "in" / "text.jsonl"
+        megabytes = write_source(source, chosen.megabytes)
+        steps = dict(cases(source, Path(folder), chosen.datatrove))
+        seconds = {name: [] for name in steps}
+        for _ in range(chosen.rounds):
+            for name, step in steps.items():
+                seconds[name].append(step())
+    print(f"{megabytes:.1f} MB of JSON Lines, a core, the best of {chosen.rounds}")
+    for name, several in seconds.items():
+        print(f"  {name:32} {megabytes / min(several):7.1f} MB/s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Build a corpus that fits in memory in this process, by the same steps as the stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from rungwise.core.errors import DataError
+from rungwise.core.storage import Folder
+from rungwise.corpus import duplicates, near_duplicates
+from rungwise.corpus.build import RangeBuilder
+from rungwise.corpus.document import RawDocument
+from rungwise.corpus.shards import write_range
+from rungwise.corpus.sources import Rules
+from rungwise.corpus.summary import CorpusSummary, summary_of
+
+
+def write_corpus(
+    ranges: Iterable[Iterable[RawDocument]], rules: Rules, source: str, output: Folder
+) -> CorpusSummary:
+    """Write the documents of each range, all of one source, to files of its own in `output`.
+
+    Raises DataError if two documents have one id.
+    """
+    builders, tables = [], []
+    for documents in ranges:
+        builders.append(RangeBuilder(rules, 0))
+        tables.append(list(builders[-1].tables(documents)))
+    keys = [builder.keys for builder in builders]
+    rows = [duplicates.rows_of(each, number, 1) for number, each in enumerate(keys)]
+    if rules.near_duplicates is not None:
+        bands = pa.concat_tables([near_duplicates.band_rows(each, 1) for each in keys])
+        marks = near_duplicates.marks(bands, rules.near_duplicates.similarity)
+        rows.append(duplicates.mark_rows(marks, 1))
+    verdict = duplicates.verdict(pa.concat_tables(rows), rules.deduplicate)
+    if verdict.doubled:
+        number, row = verdict.doubled[0]
+        id_ = pa.concat_tables(tables[number])["id"][row].as_py()
+        raise DataError(f"two documents of {source} have the id {id_!r}; ids must differ")
+    reports = [
+        write_range(
+            each,
+            verdict.lost[verdict.lost[:, 0] == number, 1:],
+            number=number,
+            source=source,
+            last_held_out=duplicates.last_held_out(
+                rules.held_out_fraction, verdict.documents, verdict.held_out
+            ),
+            shard_megabytes=rules.shard_megabytes,
+            output=output,
+        )
+        for number, each in enumerate(tables)
+    ]
+    return summary_of([builder.report for builder in builders], reports)

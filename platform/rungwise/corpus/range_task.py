@@ -1,0 +1,155 @@
+"""The work on one range: read it to a staging file, say which keys it has, write what is kept.
+
+    {output}/staging/{range}.text.arrow    every document, uncompressed, in the order of the source
+    {output}/staging/{range}.keys.arrow    their keys, and the report of reading: the marker of that
+    {output}/staging/{range}.json          the report of writing: the marker of that
+    {output}/staging/lost-{part}.arrow     who is lost to others, a record batch for each pack
+
+Every file appears whole or not at all, so a killed stage goes on where it was. Text stays in its
+range; keys alone meet those of others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rungwise.core.storage import Folder
+from rungwise.corpus.build import TEXT_SCHEMA, RangeBuilder
+from rungwise.corpus.ranges import Range, read_range
+from rungwise.corpus.shards import write_range
+from rungwise.corpus.sources import CorpusConfig, names_of
+
+STAGING = "staging"
+_LOST_SCHEMA = pa.schema([("range", pa.int32()), ("row", pa.int32()), ("reason", pa.int8())])
+
+
+@dataclass(frozen=True)
+class RangeTask:
+    """Reads and writes the ranges of an artifact; it holds everything that they share."""
+
+    config: CorpusConfig
+    output: Folder
+
+    def read(self, range: Range) -> dict[str, Any]:
+        """Stage the documents of a range unless an earlier attempt did; return the report."""
+        if self.output.exists(_keys_file(range.number)):
+            return self._report(range.number)
+        builder = RangeBuilder(self.config, range.source)
+        documents = read_range(range, self.config)
+        _write_ipc(self.output, _text_file(range.number), TEXT_SCHEMA, builder.tables(documents))
+        report = builder.report
+        keys = builder.keys.replace_schema_metadata({"report": json.dumps(report)})
+        _write_ipc(self.output, _keys_file(range.number), keys.schema, [keys])
+        return report
+
+    def keys(self, number: int) -> pa.Table:
+        """The keys of a range that has been read."""
+        with _opened(self.output, _keys_file(number)) as reader:
+            return reader.read_all()
+
+    def name_of(self, number: int, row: int) -> str:
+        """The id of one document of a range that has been read."""
+        for table in self._tables(number):
+            if row < table.num_rows:
+                return table["id"][row].as_py()
+            row -= table.num_rows
+        raise IndexError(row)
+
+    def lost(self, num_parts: int, pack: int) -> np.ndarray:
+        """Who is lost among the ranges of a pack, (N, 3): range, row, reason, in this order."""
+        parts = [np.empty((0, 3), np.int64)]
+        for part in range(num_parts):
+            with _opened(self.output, _lost_file(part)) as reader:
+                batch = reader.get_batch(pack)
+            parts.append(np.column_stack([column.to_numpy() for column in batch.columns]))
+        lost = np.concatenate(parts)
+        return lost[np.lexsort((lost[:, 1], lost[:, 0]))]
+
+    def write(self, range: Range, lost: np.ndarray, last_held_out: int) -> dict[str, Any]:
+        """Write the files of a range unless an earlier attempt did; return the report.
+
+        `lost` may hold other ranges too.
+        """
+        marker = f"{STAGING}/{range.number:05d}.json"
+        if self.output.exists(marker):
+            return json.loads(self.output.read_bytes(marker))
+        report = write_range(
+            self._tables(range.number),
+            lost[lost[:, 0] == range.number, 1:],
+            number=range.number,
+            source=names_of(self.config.sources)[range.source],
+            last_held_out=last_held_out,
+            shard_megabytes=self.config.shard_megabytes,
+            output=self.output,
+        )
+        self.output.write_bytes(marker, json.dumps(report).encode())
+        return report
+
+    def _report(self, number: int) -> dict[str, Any]:
+        with _opened(self.output, _keys_file(number)) as reader:
+            return json.loads(reader.schema.metadata[b"report"])
+
+    def _tables(self, number: int) -> Iterator[pa.Table]:
+        with _opened(self.output, _text_file(number)) as reader:
+            for batch in range(reader.num_record_batches):
+                yield pa.Table.from_batches([reader.get_batch(batch)])
+
+
+def write_lost(output: Folder, part: int, lost: np.ndarray, pack_of: np.ndarray) -> None:
+    """Write who is lost in one partition, (N, 3): a record batch for each pack of ranges.
+
+    `pack_of` has the number of the pack for each range.
+    """
+    packs = pack_of[lost[:, 0]]
+    lost = lost[np.argsort(packs, kind="stable")]
+    ends = np.cumsum(np.bincount(packs, minlength=pack_of.max(initial=0) + 1))
+    batches = [
+        pa.record_batch(
+            [
+                pa.array(column, column_type)
+                for column, column_type in zip(rows.T, _LOST_SCHEMA.types, strict=True)
+            ],
+            schema=_LOST_SCHEMA,
+        )
+        for rows in np.split(lost, ends[:-1])
+    ]
+    _write_ipc(output, _lost_file(part), _LOST_SCHEMA, batches)
+
+
+def _lost_file(part: int) -> str:
+    return f"{STAGING}/lost-{part:05d}.arrow"
+
+
+def _write_ipc(
+    output: Folder,
+    name: str,
+    schema: pa.Schema,
+    parts: Iterable[pa.Table | pa.RecordBatch],
+) -> None:
+    with (
+        output.staged(name) as path,
+        pa.OSFile(str(path), "wb") as sink,
+        pa.ipc.new_file(sink, schema) as writer,
+    ):
+        for part in parts:
+            writer.write(part)
+
+
+def _opened(output: Folder, name: str) -> Any:
+    """A reader of an Arrow file, mapped into memory where it is on this machine."""
+    source = output.open(name) if output.remote else pa.memory_map(str(output.local(name)))
+    return pa.ipc.open_file(source)
+
+
+def _text_file(number: int) -> str:
+    return f"{STAGING}/{number:05d}.text.arrow"
+
+
+def _keys_file(number: int) -> str:
+    return f"{STAGING}/{number:05d}.keys.arrow"

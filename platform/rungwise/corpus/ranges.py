@@ -1,0 +1,171 @@
+"""Ranges: what is read at once, cut from the files of the sources without opening any.
+
+A range is consecutive bytes of one file that can be split, or several whole files, always of one
+source. A record (line, article, row group) belongs to the range in which its first byte stands, so
+the ranges of a file yield exactly its documents, each once, wherever it is cut. The cuts are a pure
+function of the config and of the listing, whatever the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rungwise.core.errors import DataError
+from rungwise.core.storage import SourceFile, is_remote, reached
+from rungwise.corpus import pydocs, readers, records, streams, warc
+from rungwise.corpus.document import RawDocument
+from rungwise.corpus.part import Part
+from rungwise.corpus.sources import (
+    ArrowSource,
+    CorpusConfig,
+    FileSource,
+    JsonLinesSource,
+    ParquetSource,
+    PydocsSource,
+    TextSource,
+    WarcSource,
+    WikiTextSource,
+    codec_of,
+    files_of,
+    key_of,
+    names_of,
+)
+from rungwise.corpus.streams import UnsoundError
+
+_EMPTY = "empty file"
+# A compressed file is taken for so many times its size, that many more ranges are made.
+_PACKED_FACTOR = 3
+
+
+@dataclass(frozen=True)
+class Range:
+    """Bytes [begin, end) of one file, or several whole files if `end` is None.
+
+    `number` counts the ranges of a corpus, `source` is an index into its sources.
+    """
+
+    number: int
+    source: int
+    files: tuple[SourceFile, ...]
+    begin: int = 0
+    end: int | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the files, as they are stored, that this range stands for."""
+        if self.end is not None:
+            return self.end - self.begin
+        return sum(file.size_bytes for file in self.files)
+
+
+def ranges_of(config: CorpusConfig) -> list[Range]:
+    """Cut the sources into ranges of about `shard_megabytes`, in order of source, name, place.
+
+    Raises ConfigError or DataError for a source without files, or without a byte in them.
+    """
+    step = max(1, int(config.shard_megabytes * 1e6))
+    ranges: list[Range] = []
+    for index, source in enumerate(config.sources):
+        packed: list[SourceFile] = []
+        packed_bytes = 0
+        # A list that ends with None, to close the last pack.
+        for file in [*_files_of(source, index), None]:
+            weight = 0 if file is None else _weight(file)
+            # The rest of a file joins its last cut if it is less than half of one.
+            cuts = round(weight / step) if file and _is_splittable(file, source) else 1
+            if packed and (file is None or cuts > 1 or packed_bytes + weight > step):
+                ranges.append(Range(len(ranges), index, tuple(packed)))
+                packed, packed_bytes = [], 0
+            if file is not None and cuts > 1:
+                for cut in range(cuts):
+                    end = file.size_bytes if cut == cuts - 1 else (cut + 1) * step
+                    ranges.append(Range(len(ranges), index, (file,), cut * step, end))
+            elif file is not None:
+                packed.append(file)
+                packed_bytes += weight
+    return ranges
+
+
+def _files_of(source: FileSource | PydocsSource, index: int) -> list[SourceFile]:
+    if not isinstance(source, PydocsSource):
+        return files_of(source, index)
+    modules = pydocs.modules(source.packages, key_of(index, "packages"))
+    return [SourceFile(module.package, module.path, module.size_bytes) for module in modules]
+
+
+def _weight(file: SourceFile) -> int:
+    return file.size_bytes * (_PACKED_FACTOR if streams.packing_of(file.name) else 1)
+
+
+def _is_splittable(file: SourceFile, source: FileSource | PydocsSource) -> bool:
+    if streams.packing_of(file.name):
+        return False
+    match source:
+        case TextSource():
+            return source.documents != "file" and codec_of(source.encoding).splittable
+        case WikiTextSource() | JsonLinesSource():
+            return codec_of(source.encoding).splittable
+        case ParquetSource():
+            return True
+        case ArrowSource():
+            # The batches before a cut are passed over, which is free in a mapped file only.
+            return not is_remote(file.uri)
+        case _:
+            return False
+
+
+def read_range(range: Range, config: CorpusConfig) -> Iterator[RawDocument]:
+    """The documents of a range in their order, and one without text for each part skipped.
+
+    Raises DataError for the first damage if `on_error` is stop.
+    """
+    source = config.sources[range.source]
+    key = key_of(range.source, "paths")
+    if isinstance(source, PydocsSource):
+        modules = (pydocs.Module(file.uri, file.name, file.size_bytes) for file in range.files)
+        yield from pydocs.read(modules, key_of(range.source, "packages"))
+        return
+    for file in range.files:
+        part = Part(
+            file=file,
+            index=range.source,
+            label=getattr(source, "label", None) or names_of(config.sources)[range.source],
+            encoding=getattr(source, "encoding", ""),
+            maximum_bytes=int(config.maximum_document_megabytes * 1e6),
+            stop=config.on_error == "stop",
+            begin=range.begin,
+            end=range.end,
+        )
+        nothing = range.end is None
+        try:
+            with reached(file.uri, key):
+                for document in _documents(part, source):
+                    nothing = False
+                    yield document
+                if nothing:
+                    yield part.skipped(None, file.size_bytes, _EMPTY, _EMPTY, key)
+        except OSError as error:
+            raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
+
+
+def _documents(part: Part, source: FileSource) -> Iterator[RawDocument]:
+    if part.file.size_bytes == 0:
+        return
+    try:
+        match source:
+            case TextSource():
+                yield from readers.text_documents(part, source)
+            case WikiTextSource():
+                yield from readers.wikitext_documents(part)
+            case JsonLinesSource():
+                yield from records.json_documents(part, source)
+            case ParquetSource():
+                yield from records.parquet_documents(part, source)
+            case ArrowSource():
+                yield from records.arrow_documents(part, source)
+            case WarcSource():
+                yield from warc.warc_documents(part, source)
+    except UnsoundError as error:
+        key = part.key("encoding" if error.reason == streams.NOT_DECODED else "paths")
+        yield part.skipped(error.at, error.lost, error.reason, str(error), key, "unpacked byte")

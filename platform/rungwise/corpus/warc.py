@@ -1,0 +1,80 @@
+"""Read the text of web archives: WET records, and the records of a WARC that are plain text.
+
+warcio reads the archive; it comes with `pip install rungwise[web]`. Pages of HTML are left alone:
+what of a page is text is the work of tools such as those that made the WET. Ids are
+`{file}:{offset of the record}`, in the unpacked content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rungwise.core.errors import UserError
+from rungwise.corpus import streams
+from rungwise.corpus.document import RawDocument
+from rungwise.corpus.part import Part
+from rungwise.corpus.readers import paragraphs_of
+from rungwise.corpus.sources import WarcSource
+
+
+class _Content:
+    """The unpacked content of a file, with the one method that warcio calls."""
+
+    def __init__(self, part: Part) -> None:
+        self._pieces = part.pieces()
+        self._held = b""
+
+    def read(self, size: int = -1) -> bytes:
+        if not self._held:
+            self._held = next(self._pieces, b"")
+        end = len(self._held) if size < 0 else size
+        taken, self._held = self._held[:end], self._held[end:]
+        return taken
+
+
+def warc_documents(part: Part, source: WarcSource) -> Iterator[RawDocument]:
+    """The text of each record that is plain text, in order; the other records are passed over."""
+    try:
+        from warcio.archiveiterator import ArchiveIterator
+        from warcio.exceptions import ArchiveLoadFailed
+    except ImportError as error:
+        raise UserError(
+            f"{part.key('kind')}: web archives take `pip install rungwise[web]` on every machine"
+        ) from error
+    records = ArchiveIterator(_Content(part))
+    try:
+        for record in records:
+            if not _is_text(record):
+                continue
+            content = record.content_stream().read(part.maximum_bytes + 1)
+            # Moves on to the end of the record.
+            offset = records.get_record_offset()
+            if len(content) > part.maximum_bytes:
+                yield part.too_long(offset, record.length or 0)
+                continue
+            if record.http_headers is None and len(content) != record.length:
+                detail = "a cut-off record, or one without its length"
+                yield part.skipped(offset, len(content), streams.CUT_OFF, detail, part.key("paths"))
+                continue
+            try:
+                text = part.text(content)
+            except UnicodeDecodeError as error:
+                yield part.not_decoded(offset, content, error)
+                continue
+            paragraphs = paragraphs_of(text, source.lines)
+            yield RawDocument(
+                part.id_at(offset), part.label, paragraphs, segmented=source.lines == "sentence"
+            )
+    except ArchiveLoadFailed as error:
+        detail = f"unsound from here on: {' '.join(str(error).split())[:200]}"
+        at = records.offset
+        yield part.skipped(at, 1, streams.UNSOUND, detail, part.key("paths"))
+
+
+def _is_text(record: Any) -> bool:
+    if record.rec_type == "conversion":
+        return True
+    headers = record.http_headers or record.rec_headers
+    content_type = headers.get_header("Content-Type") or ""
+    return record.rec_type in ("response", "resource") and content_type.startswith("text/plain")

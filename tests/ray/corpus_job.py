@@ -1,0 +1,26 @@
+"""The corpus stage by itself: `python corpus_job.py WANTED.json` with its config and its output.
+
+A process of its own, because it is killed, and because each has its own number of CPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from rungwise.cluster.environment import set_environment
+from rungwise.cluster.session import session
+from rungwise.core.config import validate
+from rungwise.core.context import ComputeConfig, Context
+from rungwise.core.storage import Folder
+from rungwise.corpus import CorpusConfig, stage
+
+if __name__ == "__main__":
+    wanted = json.loads(Path(sys.argv[1]).read_text())
+    set_environment()
+    compute = ComputeConfig(object_store_megabytes=100)
+    with session(compute, num_cpus=wanted["cpus"]):
+        config = validate(CorpusConfig, wanted["config"])
+        summary = stage.build_corpus(config, {}, Folder.at(wanted["output"]), Context(compute))
+    print(json.dumps(summary.sha256))

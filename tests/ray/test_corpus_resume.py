@@ -1,0 +1,151 @@
+"""The corpus stage killed while it reads or writes: it goes on, and the bytes are equal."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rungwise.core.config import validate
+from rungwise.core.storage import Folder
+from rungwise.corpus import CorpusConfig, duplicates, near_duplicates
+from rungwise.corpus.range_task import STAGING, RangeTask
+from rungwise.corpus.ranges import ranges_of
+from tests.conftest import REPOSITORY, made_up_sentences
+
+RANGES = 120
+
+
+def config_of(path: Path) -> dict[str, Any]:
+    return {
+        "sources": [{"kind": "jsonl", "paths": [str(path)]}],
+        "shard_megabytes": path.stat().st_size / RANGES / 1e6,
+        "near_duplicates": {},
+        "held_out_fraction": 0.2,
+    }
+
+
+def start(tmp_path: Path, output: Path, source: Path, cpus: int) -> subprocess.Popen[str]:
+    wanted = {"config": config_of(source), "output": str(output), "cpus": cpus}
+    (tmp_path / "wanted.json").write_text(json.dumps(wanted))
+    path = os.pathsep.join([str(REPOSITORY / "platform"), str(REPOSITORY), *sys.path])
+    return subprocess.Popen(
+        [sys.executable, "tests/ray/corpus_job.py", str(tmp_path / "wanted.json")],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> dict[str, str]:
+    printed, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    return json.loads(printed.strip().splitlines()[-1])
+
+
+def kill_at(process: subprocess.Popen[str], output: Path, pattern: str) -> set[int]:
+    """Kill the job when a few ranges have the marker `pattern`; the numbers of those that do."""
+    deadline = time.monotonic() + 200
+    while len(list(output.glob(f"{STAGING}/{pattern}"))) < 5:
+        assert process.poll() is None, "the job ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return {int(path.name[:5]) for path in output.glob(f"{STAGING}/{pattern}")}
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Three thousand records, of which some are copies of others and some nearly."""
+    rng = random.Random(0)
+    texts = [" ".join(made_up_sentences(number, 12)) for number in range(2600)]
+    texts += [rng.choice(texts) for _ in range(200)]
+    texts += [f"{rng.choice(texts)} And more." for _ in range(200)]
+    rng.shuffle(texts)
+    return b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts)
+
+
+@pytest.fixture(scope="module")
+def expected(lines: bytes, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The digests of all files, built at one go by three workers."""
+    root = tmp_path_factory.mktemp("once")
+    (root / "in.jsonl").write_bytes(lines)
+    return finished(start(root, root / "out", root / "in.jsonl", cpus=3))
+
+
+def test_killed_while_it_reads_it_reads_no_finished_range_again(
+    lines: bytes, expected: dict[str, str], tmp_path: Path
+) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out"
+    source.write_bytes(lines)
+    read = kill_at(start(tmp_path, output, source, cpus=2), output, "*.keys.arrow")
+    assert len(read) < RANGES
+    # What was read is gone from the source: a second reading would be seen.
+    ranges = ranges_of(validate(CorpusConfig, config_of(source)))
+    damaged = bytearray(lines)
+    for range_ in ranges:
+        if range_.number in read:
+            begin = lines.index(b"\n", range_.begin) + 1
+            end = lines.rindex(b"\n", 0, range_.end)
+            damaged[begin:end] = b"x" * (end - begin)
+    source.write_bytes(damaged)
+    # Half a file without its marker counts for nothing.
+    left = next(range_.number for range_ in ranges if range_.number not in read)
+    (output / STAGING / f"{left:05d}.text.arrow").write_bytes(b"ARROW1 and half of it")
+    assert finished(start(tmp_path, output, source, cpus=1)) == expected
+    assert set(Folder.at(output).files()) == {*expected, ".summary.json"}
+    assert Folder.at(output).subfolders() == []
+
+
+def test_killed_while_it_writes_it_writes_no_finished_range_again(
+    lines: bytes, expected: dict[str, str], tmp_path: Path
+) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out"
+    source.write_bytes(lines)
+    written = kill_at(start(tmp_path, output, source, cpus=2), output, "?????.json")
+    assert len(written) < RANGES
+    before = {
+        path: path.stat().st_mtime_ns
+        for path in output.glob("*.parquet")
+        if int(path.name.split("-")[1][:5]) in written
+    }
+    # Everything has been read: the source is not looked at.
+    source.write_bytes(b"x" * len(lines))
+    assert finished(start(tmp_path, output, source, cpus=1)) == expected
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_one_process_without_a_cluster_writes_the_same(
+    lines: bytes, expected: dict[str, str], tmp_path: Path
+) -> None:
+    """By the parts of the stage, one range after the other, half of them read twice."""
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(lines)
+    config = validate(CorpusConfig, config_of(source))
+    assert config.near_duplicates is not None
+    task, ranges = RangeTask(config, Folder.at(tmp_path / "out")), ranges_of(config)
+    for range_ in (*ranges[::2], *ranges):
+        task.read(range_)
+    rows = [duplicates.rows_of(task.keys(one.number), one.number, 1) for one in ranges]
+    bands = [near_duplicates.band_rows(task.keys(one.number), 1) for one in ranges]
+    marks = near_duplicates.marks(pa.concat_tables(bands), config.near_duplicates.similarity)
+    verdict = duplicates.verdict(
+        pa.concat_tables([*rows, duplicates.mark_rows(marks, 1)]), deduplicate=True
+    )
+    assert len(verdict.lost) > 300
+    last = duplicates.last_held_out(0.2, verdict.documents, verdict.held_out)
+    reports = [task.write(one, verdict.lost, last) for one in ranges]
+    written = {file["file"]: file["sha256"] for one in reports for file in one["files"]}
+    assert written == expected
