@@ -53,11 +53,12 @@ def refusal(config: Path, capfd: pytest.CaptureFixture[str]) -> str:
         ("corpus", b"One document of some length. " * 9, {}, "the corpus is one document"),
         ("tokenizer", None, {"tokenizer.vocab_size": 30_522}, "tokenizer.vocab_size: 30,522 asked"),
         ("pretrain", None, {"pretrain.global_batch_size": 10**6}, "training instances; lower it"),
-        (
+        pytest.param(
             "pretrain",
             None,
             {"pretrain.optimizer.learning_rate": 1e30},
             "lower pretrain.optimizer.learning_rate",
+            marks=pytest.mark.slow,
         ),
     ],
 )

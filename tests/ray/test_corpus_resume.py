@@ -109,6 +109,7 @@ def test_killed_while_it_reads_it_reads_no_finished_range_again(
     assert Folder.at(output).subfolders() == []
 
 
+@pytest.mark.slow
 def test_killed_while_it_writes_it_writes_no_finished_range_again(
     lines: bytes, expected: dict[str, str], tmp_path: Path
 ) -> None:

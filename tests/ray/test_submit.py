@@ -248,6 +248,7 @@ def test_a_submitted_workflow_is_followed_over_a_line_that_breaks(
     assert "documents of the job" in json.loads(corpus.read_text())["summary"]["headline"]
 
 
+@pytest.mark.slow
 def test_ray_s_own_command_submits_the_same_workflow_file(head: Head, project: Path) -> None:
     command = [str(Path(sys.executable).with_name("ray")), "job", "submit"]
     command += ["--address", head.address, "--working-dir", str(project), "--"]

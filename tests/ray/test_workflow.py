@@ -253,6 +253,7 @@ def test_plan_says_which_value_rebuilds_which_stages(finished: Path) -> None:
         assert "build" in rows[name]
 
 
+@pytest.mark.slow
 def test_an_evaluation_goes_on_with_the_seeds_that_are_missing(
     finished: Path, ray_session: None, tmp_path: Path
 ) -> None:
