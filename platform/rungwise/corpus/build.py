@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,7 @@ class RangeBuilder:
             sentences = (
                 [line for line in cleaned.text.split("\n") if line]
                 if batch[0].segmented
-                else segment(cleaned.text)
+                else _segmented(cleaned.text)
             )
             for document, lines in zip(batch, _documents(sentences), strict=True):
                 row = _Row(document, *lines)
@@ -193,6 +193,15 @@ def _batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
         characters += sum(map(len, document.paragraphs))
     if batch:
         yield batch
+
+
+def _segmented(text: str) -> list[str]:
+    """The sentences of many documents and the marks between them, as of each document alone."""
+    sentences: list[str] = []
+    # Whether a small letter may open a sentence is a matter of the document.
+    for number, (_, group) in enumerate(groupby(text.split(DOCUMENT), str.islower)):
+        sentences += [DOCUMENT] * (number > 0) + segment(DOCUMENT.join(group))
+    return sentences
 
 
 def _documents(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:

@@ -76,7 +76,7 @@ def build_corpus(
 
 
 CORPUS = StageType(
-    "corpus", 4, build_corpus, CorpusSummary, identity=identity, outside=outside, resumes=True
+    "corpus", 5, build_corpus, CorpusSummary, identity=identity, outside=outside, resumes=True
 )
 
 
