@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate, groupby
 from typing import Any
@@ -107,6 +107,7 @@ class RangeBuilder:
             "damaged_bytes": self._damaged_bytes,
             "removed": self._removed,
             "replaced": self._replaced,
+            "cut": [],
         }
 
     def _fault(self, row: _Row) -> str:
@@ -241,6 +242,15 @@ def _lists(several: Sequence[Sequence[Any]], value_type: pa.DataType) -> pa.List
 
 def _offsets(several: Sequence[Sequence[Any]]) -> pa.Array:
     return pa.array(list(accumulate(map(len, several), initial=0)), pa.int32())
+
+
+def cut_of(source: str, cut: Mapping[str, tuple[int, int]]) -> list[dict[str, Any]]:
+    """The entries of a report for the paragraphs and characters taken out for each reason."""
+    return [
+        {"source": source, "reason": reason, "paragraphs": paragraphs, "characters": characters}
+        for reason, (paragraphs, characters) in cut.items()
+        if characters
+    ]
 
 
 def sample_of(sentences: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import pyarrow as pa
 
 from rungwise.core.errors import DataError
@@ -42,11 +43,13 @@ def write_corpus(
         write_range(
             each,
             verdict.lost[verdict.lost[:, 0] == number, 1:],
+            np.empty((0, 2), np.int64),
             number=number,
             source=source,
             last_held_out=duplicates.last_held_out(
                 rules.held_out_fraction, verdict.documents, verdict.held_out
             ),
+            minimum_characters=rules.minimum_characters,
             shard_megabytes=rules.shard_megabytes,
             output=output,
         )

@@ -21,6 +21,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage import SourceFile, find_files, reached
 from rungwise.corpus import pydocs
 from rungwise.corpus.digests import digests_of
+from rungwise.corpus.paragraphs import DuplicateParagraphConfig
 from rungwise.corpus.quality import QualityConfig
 from rungwise.corpus.signatures import NearDuplicateConfig
 
@@ -158,6 +159,8 @@ class CorpusConfig(Rules):
     """The corpus block."""
 
     sources: tuple[Source, ...] = Field(min_length=1)
+    # Take out paragraphs that stand in the corpus again, such as licences and menus.
+    duplicate_paragraphs: DuplicateParagraphConfig | None = None
     # A larger document is skipped: a worker has to hold one.
     maximum_document_megabytes: float = Field(default=32.0, gt=0)
     # Where a part of a file cannot be read: skip it and list it, or stop the stage.
