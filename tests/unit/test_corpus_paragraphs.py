@@ -21,7 +21,7 @@ Texts = list[list[list[str]]]  # ranges of documents of paragraphs
 def tables_of(ranges: Texts) -> list[list[pa.Table]]:
     return [
         list(
-            RangeBuilder(Rules(minimum_characters=1, deduplicate=False), 0).tables(
+            RangeBuilder(Rules(minimum_characters=1, deduplicate=False), "x").tables(
                 RawDocument(f"{number}-{row}", "", document)
                 for row, document in enumerate(documents)
             )
@@ -92,7 +92,7 @@ def test_spans_stay_with_their_sentences() -> None:
         RawDocument("b", "", ["Drop this one.", "Without spans."]),
         RawDocument("c", "", text.split("\n"), text=text, spans=[(0, 4), (36, 38)]),
     ]
-    (table,) = RangeBuilder(Rules(minimum_characters=1, deduplicate=False), 0).tables(drafts)
+    (table,) = RangeBuilder(Rules(minimum_characters=1, deduplicate=False), "x").tables(drafts)
     # Also of a table that is a slice of another.
     for begin in (0, 1):
         places = np.array([[row, 0] for row in range(3 - begin)])

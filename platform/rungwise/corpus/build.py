@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import accumulate, groupby
 from typing import Any
@@ -43,6 +43,7 @@ KEYS_SCHEMA = pa.schema(
     ]
 )
 SAMPLES = 3
+BOILERPLATE = "boilerplate"
 _SAMPLE_CHARACTERS = 80
 _DAMAGE_SHOWN = 20
 _LABELS_SHOWN = 100
@@ -54,11 +55,14 @@ _TABLE_BYTES = 8 << 20
 class RangeBuilder:
     """Builds the tables of one range; afterwards `keys` and `report` tell what went in."""
 
-    def __init__(self, rules: Rules, source: int) -> None:
+    def __init__(self, rules: Rules, source: str) -> None:
         self._rules = rules
         self._source = source
         self._keys: list[pa.Table] = [KEYS_SCHEMA.empty_table()]
         self._removed = self._replaced = self._documents = 0
+        # Paragraphs and characters that were taken out, by reason.
+        self._paragraphs_cut: Counter[str] = Counter()
+        self._characters_cut: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
         self._samples: dict[str, list[dict[str, str]]] = {}
         self._damage: list[dict[str, Any]] = []
@@ -79,6 +83,8 @@ class RangeBuilder:
             )
             for document, lines in zip(batch, _documents(sentences), strict=True):
                 row = _Row(document, *lines)
+                if document.boilerplate:
+                    self._cut(BOILERPLATE, 0, document.boilerplate)
                 if reason := document.reason or self._fault(row):
                     self._drop(row, reason)
                 else:
@@ -107,7 +113,10 @@ class RangeBuilder:
             "damaged_bytes": self._damaged_bytes,
             "removed": self._removed,
             "replaced": self._replaced,
-            "cut": [],
+            "cut": [
+                cut_of(self._source, reason, self._paragraphs_cut[reason], characters)
+                for reason, characters in self._characters_cut.items()
+            ],
         }
 
     def _fault(self, row: _Row) -> str:
@@ -116,6 +125,10 @@ class RangeBuilder:
         if len(row.text) < self._rules.minimum_characters:
             return "too short"
         return "" if self._rules.quality is None else fault(row.sentences, self._rules.quality)
+
+    def _cut(self, reason: str, paragraphs: int, characters: int) -> None:
+        self._paragraphs_cut[reason] += paragraphs
+        self._characters_cut[reason] += characters
 
     def _drop(self, row: _Row, reason: str) -> None:
         self._dropped[reason] += 1
@@ -230,7 +243,7 @@ def split_keys(digests: pa.Array, seed: int) -> np.ndarray:
     return signatures.mixed(words[: len(digests)] + signatures.mixed(np.array([seed], np.uint64)))
 
 
-def _name_of(source: int, id_: str) -> bytes:
+def _name_of(source: str, id_: str) -> bytes:
     return hashlib.blake2b(f"{source}\0{id_}".encode(), digest_size=16).digest()
 
 
@@ -244,13 +257,14 @@ def _offsets(several: Sequence[Sequence[Any]]) -> pa.Array:
     return pa.array(list(accumulate(map(len, several), initial=0)), pa.int32())
 
 
-def cut_of(source: str, cut: Mapping[str, tuple[int, int]]) -> list[dict[str, Any]]:
-    """The entries of a report for the paragraphs and characters taken out for each reason."""
-    return [
-        {"source": source, "reason": reason, "paragraphs": paragraphs, "characters": characters}
-        for reason, (paragraphs, characters) in cut.items()
-        if characters
-    ]
+def cut_of(source: str, reason: str, paragraphs: int, characters: int) -> dict[str, Any]:
+    """The entry of a report for what was taken out of documents for one reason."""
+    return {
+        "source": source,
+        "reason": reason,
+        "paragraphs": paragraphs,
+        "characters": characters,
+    }
 
 
 def sample_of(sentences: Sequence[str]) -> str:

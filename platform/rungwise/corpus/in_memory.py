@@ -26,7 +26,7 @@ def write_corpus(
     """
     builders, tables = [], []
     for documents in ranges:
-        builders.append(RangeBuilder(rules, 0))
+        builders.append(RangeBuilder(rules, source))
         tables.append(list(builders[-1].tables(documents)))
     keys = [builder.keys for builder in builders]
     rows = [duplicates.rows_of(each, number, 1) for number, each in enumerate(keys)]

@@ -43,7 +43,7 @@ class RangeTask:
         """Stage the documents of a range unless an earlier attempt did; return the report."""
         if self.output.exists(_keys_file(range.number)):
             return self._report(range.number)
-        builder = RangeBuilder(self.config, range.source)
+        builder = RangeBuilder(self.config, self._source_of(range))
         documents = read_range(range, self.config)
         _write_ipc(self.output, _text_file(range.number), TEXT_SCHEMA, builder.tables(documents))
         report = builder.report
@@ -89,7 +89,7 @@ class RangeTask:
             lost[lost[:, 0] == range.number, 1:],
             repeated[repeated[:, 0] == range.number, 1:],
             number=range.number,
-            source=names_of(self.config.sources)[range.source],
+            source=self._source_of(range),
             last_held_out=last_held_out,
             minimum_characters=self.config.minimum_characters,
             shard_megabytes=self.config.shard_megabytes,
@@ -97,6 +97,9 @@ class RangeTask:
         )
         self.output.write_bytes(marker, json.dumps(report).encode())
         return report
+
+    def _source_of(self, range: Range) -> str:
+        return names_of(self.config.sources)[range.source]
 
     def _report(self, number: int) -> dict[str, Any]:
         with _opened(self.output, _keys_file(number)) as reader:

@@ -78,7 +78,7 @@ def write_range(
         "files": files,
         "labels": dict(labels.most_common(_LABELS_OF_A_RANGE)),
         "dropped": dict(dropped),
-        "cut": cut_of(source, {REPEATED: (len(repeated), characters_cut)}),
+        "cut": [cut_of(source, REPEATED, len(repeated), characters_cut)][: len(repeated)],
         "samples": samples,
         "spans_dropped": spans_dropped,
     }

@@ -82,7 +82,18 @@ class TextSource(_Encoded):
     kind: Literal["text"] = "text"
     documents: Literal["file", "blank_line", "line"] = "file"
     lines: Lines = "wrapped"
+    # Of books: take out the header and the licence of Project Gutenberg.
+    boilerplate: Literal["gutenberg"] | None = None
     label: str | None = None  # of every document; the name of the source if unset
+
+    @model_validator(mode="after")
+    def _boilerplate_of_files(self) -> TextSource:
+        if self.boilerplate and self.documents != "file":
+            raise ValueError(
+                f"boilerplate={self.boilerplate} is taken out of whole files; set documents=file "
+                f"(now {self.documents}) or leave boilerplate out"
+            )
+        return self
 
 
 class WikiTextSource(_Encoded):
