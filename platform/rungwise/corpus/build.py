@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from rungwise.corpus import signatures
 from rungwise.corpus.clean import DOCUMENT, PARAGRAPH, clean, clean_all
+from rungwise.corpus.decontamination import NgramsOfTests, decontaminated
 from rungwise.corpus.document import SCHEMA, RawDocument
 from rungwise.corpus.quality import fault
 from rungwise.corpus.segment import segment
@@ -43,7 +44,7 @@ KEYS_SCHEMA = pa.schema(
     ]
 )
 SAMPLES = 3
-BOILERPLATE = "boilerplate"
+BOILERPLATE, TEST_TEXT = "boilerplate", "test text"
 _SAMPLE_CHARACTERS = 80
 _DAMAGE_SHOWN = 20
 _LABELS_SHOWN = 100
@@ -55,9 +56,10 @@ _TABLE_BYTES = 8 << 20
 class RangeBuilder:
     """Builds the tables of one range; afterwards `keys` and `report` tell what went in."""
 
-    def __init__(self, rules: Rules, source: str) -> None:
+    def __init__(self, rules: Rules, source: str, tests: NgramsOfTests | None = None) -> None:
         self._rules = rules
         self._source = source
+        self._tests = tests
         self._keys: list[pa.Table] = [KEYS_SCHEMA.empty_table()]
         self._removed = self._replaced = self._documents = 0
         # Paragraphs and characters that were taken out, by reason.
@@ -81,8 +83,15 @@ class RangeBuilder:
                 if batch[0].segmented
                 else _segmented(cleaned.text)
             )
-            for document, lines in zip(batch, _documents(sentences), strict=True):
-                row = _Row(document, *lines)
+            contaminated = frozenset[int]()
+            if self._tests is not None:
+                sentences, paragraphs, characters, contaminated = decontaminated(
+                    sentences, self._tests
+                )
+                self._cut(TEST_TEXT, paragraphs, characters)
+            documents_of = zip(batch, _documents(sentences), strict=True)
+            for number, (document, lines) in enumerate(documents_of):
+                row = _Row(document, *lines, is_cut=number in contaminated)
                 if document.boilerplate:
                     self._cut(BOILERPLATE, 0, document.boilerplate)
                 if reason := document.reason or self._fault(row):
@@ -116,14 +125,15 @@ class RangeBuilder:
             "cut": [
                 cut_of(self._source, reason, self._paragraphs_cut[reason], characters)
                 for reason, characters in self._characters_cut.items()
+                if characters
             ],
         }
 
     def _fault(self, row: _Row) -> str:
         if not row.sentences:
-            return "no text"
+            return TEST_TEXT if row.is_cut else "no text"
         if len(row.text) < self._rules.minimum_characters:
-            return "too short"
+            return TEST_TEXT if row.is_cut else "too short"
         return "" if self._rules.quality is None else fault(row.sentences, self._rules.quality)
 
     def _cut(self, reason: str, paragraphs: int, characters: int) -> None:
@@ -158,7 +168,11 @@ class RangeBuilder:
         self._keys.append(
             pa.Table.from_arrays([digest, names, split, bands, signed], schema=KEYS_SCHEMA)
         )
-        placed = [located(row.raw.text, row.raw.spans, row.sentences) for row in rows]
+        # What was taken out has moved the places of what follows.
+        placed = [
+            located(row.raw.text, row.raw.spans, () if row.is_cut else row.sentences)
+            for row in rows
+        ]
         sentence_spans = [spans for one in placed for spans in one.spans]
         return pa.Table.from_arrays(
             [
@@ -181,9 +195,12 @@ class RangeBuilder:
 class _Row:
     """A document between clean-up and its place in a table."""
 
-    __slots__ = ("encoded", "id", "raw", "sentences", "starts", "text")
+    __slots__ = ("encoded", "id", "is_cut", "raw", "sentences", "starts", "text")
 
-    def __init__(self, raw: RawDocument, sentences: list[str], starts: list[int]) -> None:
+    def __init__(
+        self, raw: RawDocument, sentences: list[str], starts: list[int], *, is_cut: bool
+    ) -> None:
+        self.is_cut = is_cut
         self.raw = raw
         self.id = clean(raw.id).text
         self.sentences = sentences

@@ -3,6 +3,7 @@
     {output}/staging/{range}.text.arrow    every document, uncompressed, in the order of the source
     {output}/staging/{range}.keys.arrow    their keys, and the report of reading: the marker of that
     {output}/staging/{range}.json          the report of writing: the marker of that
+    {output}/staging/tests                 hashes of test texts
     {output}/staging/lost-{part}.arrow     who is lost to others, a record batch for each pack
     {output}/staging/repeated-{part}.arrow paragraphs that stand elsewhere too, likewise
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,13 +24,15 @@ import pyarrow as pa
 
 from rungwise.core.storage import Folder
 from rungwise.corpus.build import TEXT_SCHEMA, RangeBuilder
+from rungwise.corpus.decontamination import NgramsOfTests, ngrams_of_tests
 from rungwise.corpus.ranges import Range, read_range
 from rungwise.corpus.shards import write_range
-from rungwise.corpus.sources import CorpusConfig, names_of
+from rungwise.corpus.sources import CorpusConfig, files_of_tests, names_of
 
 STAGING = "staging"
 # Of places in documents: who is lost, for which reason; and which paragraph is repeated.
 LOST, REPEATED = "lost", "repeated"
+_TESTS_FILE = f"{STAGING}/tests"
 _PLACES_SCHEMA = pa.schema([("range", pa.int32()), ("row", pa.int32()), ("index", pa.int32())])
 
 
@@ -43,7 +47,7 @@ class RangeTask:
         """Stage the documents of a range unless an earlier attempt did; return the report."""
         if self.output.exists(_keys_file(range.number)):
             return self._report(range.number)
-        builder = RangeBuilder(self.config, self._source_of(range))
+        builder = RangeBuilder(self.config, self._source_of(range), self._tests)
         documents = read_range(range, self.config)
         _write_ipc(self.output, _text_file(range.number), TEXT_SCHEMA, builder.tables(documents))
         report = builder.report
@@ -97,6 +101,22 @@ class RangeTask:
         )
         self.output.write_bytes(marker, json.dumps(report).encode())
         return report
+
+    def stage_tests(self) -> None:
+        """Stage the hashes of the test texts, if there are any, for `read`."""
+        config = self.config.decontaminate
+        if config is not None and not self.output.exists(_TESTS_FILE):
+            hashes = ngrams_of_tests(files_of_tests(config), config.ngram).hashes
+            self.output.write_bytes(_TESTS_FILE, hashes.tobytes())
+
+    @cached_property
+    def _tests(self) -> NgramsOfTests | None:
+        config = self.config.decontaminate
+        if config is None:
+            return None
+        return NgramsOfTests(
+            np.frombuffer(self.output.read_bytes(_TESTS_FILE), np.uint64), config.ngram
+        )
 
     def _source_of(self, range: Range) -> str:
         return names_of(self.config.sources)[range.source]

@@ -82,6 +82,7 @@ CORPUS = StageType(
 
 def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSummary:
     task, ranges = RangeTask(config, output), ranges_of(config)
+    task.stage_tests()
     packs = packed(ranges, [_work(range) for range in ranges], _num_packs(ranges))
     staged: dict[int, dict[str, Any]] = {}
     for number, report in _over(packs, lambda pack: map(task.read, pack)):
