@@ -8,10 +8,11 @@ count, and the first few of each reason a sample.
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import accumulate, groupby
+from itertools import accumulate, compress
 from typing import Any
 
 import numpy as np
@@ -228,11 +229,26 @@ def _batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
 
 def _segmented(text: str) -> list[str]:
     """The sentences of many documents and the marks between them, as of each document alone."""
-    sentences: list[str] = []
+    documents = text.split(DOCUMENT)
     # Whether a small letter may open a sentence is a matter of the document.
-    for number, (_, group) in enumerate(groupby(text.split(DOCUMENT), str.islower)):
-        sentences += [DOCUMENT] * (number > 0) + segment(DOCUMENT.join(group))
+    kinds = list(map(str.islower, documents))
+    if not any(kinds):
+        return segment(text)
+    lines_of = [
+        _between_marks(segment(DOCUMENT.join(compress(documents, chosen))))
+        for chosen in (map(operator.not_, kinds), kinds)
+    ]
+    sentences = next(lines_of[kinds[0]])
+    for kind in kinds[1:]:
+        sentences += [DOCUMENT, *next(lines_of[kind])]
     return sentences
+
+
+def _between_marks(lines: list[str]) -> Iterator[list[str]]:
+    begin = 0
+    for end in [*(at for at, line in enumerate(lines) if line == DOCUMENT), len(lines)]:
+        yield lines[begin:end]
+        begin = end + 1
 
 
 def _documents(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
