@@ -1,6 +1,6 @@
 """The corpus stage: megabytes of source a second, step by step, and beside datatrove.
 
-    python benchmarks/corpus.py [MEGABYTES] [--datatrove PYTHON] [--rounds N]
+    python -m benchmarks.corpus [MEGABYTES] [--datatrove PYTHON] [--rounds N]
 
 The text is that of benchmarks/texts.py as JSON Lines, repeated to the size that is asked. Seconds
 are of the processor, in this process, the least of all rounds; a round does every case once, so

@@ -3,7 +3,8 @@
     python -m benchmarks.instance_workers NAME SETUP.json
 
 prints one JSON object: `seconds` (CPU of this process, or `wall` where several take part), `tokens`
-of text done in them, and what else a section wants. Caches cannot leak from one to the next, and
+of text done in them, and what else a section wants; or as `missing` the package that a peer needs
+and that is not installed. Caches cannot leak from one to the next, and
 imports and the loading of vocabularies are outside the measured time.
 """
 
@@ -25,19 +26,20 @@ import pyarrow.parquet as pq
 from benchmarks.measuring import (
     BERT_ROLES,
     END,
+    PEERS,
     Setup,
     artifact_at,
     instances_summary,
     measured,
     rows_of,
-    shard_task,
+    stages_of,
     texts_of,
+    tokenizer_summary,
 )
 from benchmarks.reading_workers import READ_ROWS, build_instances, masks, reader
 from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
-from rungwise.corpus.summary import CorpusFile, CorpusSummary
-from rungwise.tokenizer import TokenizerSummary
+from rungwise.corpus.summary import CorpusSummary
 
 _BATCH = 1000  # texts in a call of a tokenizer
 
@@ -88,40 +90,42 @@ def encoder(setup: Setup) -> dict[str, Any]:
 
 
 def ours(setup: Setup) -> dict[str, Any]:
-    """Read a corpus file, tokenise, build, check, write: the task of the stage, shard after shard.
+    """Tokens and instances in this process: read a corpus file, tokenise, write; then build, check,
+    write.
 
-    `kind`, `backend`; `split` to build; with `warm` the other split is built before; with `masks`
-    every row is then read and masked once.
+    `kind`, `backend`; `split` to build, which may be encoded before the clock starts; with `warm`
+    the training split is built before; with `masks` every row is then read and masked once.
     """
     from rungwise.instances.reader import MaskedReader
-    from rungwise.instances.stage import specs_of
 
     arguments = setup.arguments
     corpus = artifact_at(arguments.get("corpus", setup.corpus))
     with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:
-        output = Folder(folder)
-        task = shard_task(setup, corpus, output, arguments["kind"], arguments["backend"])
+        stages = stages_of(
+            setup, corpus.folder, Folder(folder), arguments["kind"], arguments["backend"]
+        )
+        task = stages.instances
         chosen = rows_of(corpus, arguments["split"])[: arguments.get("shards")]
-        specs = specs_of(task.config, chosen)
         if arguments["warm"]:
-            for spec in specs_of(task.config, rows_of(corpus, "train")):
-                task.build(spec)
+            stages.build(stages.encode(rows_of(corpus, "train")))
+        encoded = stages.encode(chosen) if arguments.get("encoded") else None
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         result: dict[str, Any] = {}
         with measured(result):
-            rows = [task.build(spec) for spec in specs]
+            tokens = encoded or stages.encode(chosen)
+            rows = stages.build(tokens)
             if arguments.get("masks"):
                 summary = instances_summary(rows, task.vocab_size, task.special)
                 record = {"config": task.config.model_dump(mode="json")}
-                made = summary.replacing_that_of(Artifact("instances", "", output, record))
+                made = summary.replacing_that_of(Artifact("instances", "", task.output, record))
                 reader = MaskedReader(made, rows[0]["split"])
                 for begin in range(0, len(reader), READ_ROWS):
                     instances = np.arange(begin, min(begin + READ_ROWS, len(reader)))
                     reader.batch(instances, np.zeros_like(instances), seed=0)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return result | {
-        "tokens": sum(row["text_tokens"] for row in rows),
-        "text_bytes": sum(row.bytes for row in chosen),
+        "tokens": tokens.tokens.total,
+        "text_bytes": tokens.text_bytes.total,
         "peak_bytes": peak * 1024,
         "bytes_before": before * 1024,
     }
@@ -177,33 +181,23 @@ def hugging_face(setup: Setup) -> dict[str, Any]:
 
 
 def stage(setup: Setup) -> dict[str, Any]:
-    """The stage over `shards` files of the repeated text on a Ray of `cpus`, after its start."""
+    """The stages tokens and instances over `shards` files of the repeated text on a Ray of `cpus`,
+    after its start."""
     import ray
 
     from rungwise.cluster.environment import set_environment
     from rungwise.core.context import ComputeConfig, Context
-    from rungwise.instances.kinds import KINDS
     from rungwise.instances.stage import INSTANCES
-    from rungwise.tokenizer import load, special_ids
+    from rungwise.tokens.stage import TOKENS
 
     set_environment()
-    assert "masked_pairs" in KINDS
-    corpus = artifact_at(setup.repeated)
-    tokenizer = load(Folder(setup.wordpiece))
     with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:
-        task = shard_task(setup, corpus, Folder(folder), "masked_pairs", "nanotoken")
-        text = CorpusSummary.of(corpus)
-        # The stage wants both splits; one small file of the other text is held out.
-        files = _with_held_out(setup, text.files[: setup.arguments["shards"]], folder)
-        source = Artifact("corpus", "", Folder(folder) / "corpus", {})
-        vocabulary = TokenizerSummary.model_construct(
-            vocab_size=tokenizer.get_vocab_size(), special=special_ids(tokenizer)
-        )
-        words = Artifact("tokenizer", "", Folder(setup.wordpiece), {})
-        inputs = {
-            "corpus": text.model_copy(update={"files": files}).replacing_that_of(source),
-            "tokenizer": vocabulary.replacing_that_of(words),
-        }
+        text = _with_held_out(setup, folder)
+        stages = stages_of(setup, text.folder, Folder(folder), "masked_pairs", "nanotoken")
+        encode, build = stages.tokens, stages.instances
+        vocabulary = tokenizer_summary(build.vocab_size, build.special)
+        words = Artifact("tokenizer", "", encode.tokenizer, {})
+        inputs = {"corpus": text, "tokenizer": vocabulary.replacing_that_of(words)}
         ray.init(
             address="local",
             num_cpus=setup.arguments["cpus"],
@@ -217,25 +211,22 @@ def stage(setup: Setup) -> dict[str, Any]:
             result: dict[str, Any] = {}
             with measured(result):
                 context = Context(compute=ComputeConfig())
-                summary = INSTANCES.run(task.config, inputs, Folder(folder) / "output", context)
+                encoded = TOKENS.run(encode.config, inputs, encode.output, context)
+                tokens = encoded.replacing_that_of(Artifact("tokens", "", encode.output, {}))
+                summary = INSTANCES.run(build.config, {"tokens": tokens}, build.output, context)
         finally:
             ray.shutdown()
     return result | {"instances": summary.instances.total}
 
 
 def loop(setup: Setup) -> dict[str, Any]:
-    """The same shards, one after the other in this process."""
-    from rungwise.instances.stage import specs_of
-
-    corpus = artifact_at(setup.repeated)
+    """The same files, one after the other in this process."""
     with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:
-        rows = CorpusSummary.of(corpus).files[: setup.arguments["shards"]]
-        files = _with_held_out(setup, rows, folder)
-        source = Artifact("corpus", "", Folder(folder) / "corpus", {})
-        task = shard_task(setup, source, Folder(folder) / "output", "masked_pairs", "nanotoken")
+        text = _with_held_out(setup, folder)
+        stages = stages_of(setup, text.folder, Folder(folder), "masked_pairs", "nanotoken")
         result: dict[str, Any] = {}
         with measured(result):
-            rows = [task.build(spec) for spec in specs_of(task.config, files)]
+            rows = stages.build(stages.encode(CorpusSummary.of(text).files))
     return result | {"instances": sum(row["instances"] for row in rows)}
 
 
@@ -243,17 +234,19 @@ def _nothing() -> None:
     pass
 
 
-def _with_held_out(
-    setup: Setup, rows: tuple[CorpusFile, ...], folder: str
-) -> tuple[CorpusFile, ...]:
-    """Links to these training files and to a held-out file of the English, and their rows."""
+def _with_held_out(setup: Setup, folder: str) -> Artifact:
+    """A corpus in `folder` of links to `shards` files of the repeated text, and to a held-out one
+    of the English, for the stage wants both splits."""
     english, repeated = artifact_at(setup.corpus), artifact_at(setup.repeated)
+    text = CorpusSummary.of(repeated)
+    chosen = text.files[: setup.arguments["shards"]]
     held_out = rows_of(english, "validation")[0]
     target = Path(folder) / "corpus"
     target.mkdir()
-    for source, row in ((english, held_out), *((repeated, row) for row in rows)):
+    for source, row in ((english, held_out), *((repeated, row) for row in chosen)):
         (target / row.file).symlink_to(source.folder.local(row.file))
-    return (*rows, held_out)
+    summary = text.model_copy(update={"files": (*chosen, held_out)})
+    return summary.replacing_that_of(Artifact("corpus", "", Folder(str(target)), {}))
 
 
 WORKERS: dict[str, Callable[[Setup], dict[str, Any]]] = {
@@ -276,7 +269,13 @@ WORKERS: dict[str, Callable[[Setup], dict[str, Any]]] = {
 def main() -> None:
     name, path = sys.argv[1:]
     setup = Setup(**json.loads(Path(path).read_text()))
-    print(json.dumps(WORKERS[name](setup)))
+    try:
+        result = WORKERS[name](setup)
+    except ModuleNotFoundError as error:
+        if error.name not in PEERS:
+            raise
+        result = {"missing": error.name}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,10 +29,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks import texts
-from benchmarks.turns import Bench, Row, prepare, rates_of, ratio, shards_of
+from benchmarks.measuring import PEERS
+from benchmarks.turns import Bench, Row, prepare, rate_of, rates_of, ratio, shards_of
 from rungwise.core.provenance import provenance
 
-PEERS = ("tokenizers", "datasets", "transformers", "nanotoken", "gigatoken")
+# The tokens are there, and the same instances have been built before the clock starts.
+_ENCODED = {"split": "train", "warm": True, "encoded": True}
+_TARGET = "the target is 12"
 
 
 def tokenizer(bench: Bench) -> list[Row]:
@@ -55,24 +58,23 @@ def tokenizer(bench: Bench) -> list[Row]:
     )
     same = {rounds[0]["digest"] for name, rounds in measured.items() if name != "rust_documents"}
     assert len(same) == 1, "the encoders disagree"
-    rates = {name: rates_of(rounds) for name, rounds in measured.items()}
-    reference = rates["rust_documents"]
+    rates, reference = rates_of(measured), "rust_documents"
     return [
         Row(
             "tokenizer: Rust on documents, a core",
-            f"{median(reference) / 1e6:.3f} M tokens/s",
+            rate_of(rates, reference),
             "the reference of the ratios below",
         ),
-        ratio("tokenizer: Rust by sentence over by document", rates["rust_sentences"], reference),
+        ratio(rates, "tokenizer: Rust by sentence over by document", "rust_sentences", reference),
         *(
-            ratio(f"tokenizer: {name.replace('_', ', ')}, over Rust", rates[name], reference)
+            ratio(rates, f"tokenizer: {name.replace('_', ', ')}, over Rust", name, reference)
             for name in competitors
         ),
     ]
 
 
 def end_to_end(bench: Bench) -> list[Row]:
-    """Section 2: Parquet to checked shards of masked pairs, V = 30,522, length 128, a core."""
+    """Section 2: Parquet to tokens to checked shards of pairs, V = 30,522, length 128, a core."""
     pairs = {"kind": "masked_pairs", "backend": "nanotoken", "split": "validation"}
     measured = bench.take_turns(
         "end_to_end",
@@ -84,85 +86,70 @@ def end_to_end(bench: Bench) -> list[Row]:
             "memo_cold": ("ours", {**pairs, "backend": "memo", "warm": False}),
             "memo_warm": ("ours", {**pairs, "backend": "memo", "warm": True}),
             "ours_warm_with_masks": ("ours", {**pairs, "warm": True, "masks": True}),
+            "from_tokens": ("ours", {**pairs, **_ENCODED}),
             "google_bert": ("google", {}),
             "hugging_face": ("hugging_face", {"kind": "masked", "masks": False}),
             "hugging_face_with_masks": ("hugging_face", {"kind": "masked", "masks": True}),
         },
     )
-    tokens = measured["rust"][0]["tokens"]
-    rates = {name: rates_of(rounds, tokens) for name, rounds in measured.items()}
+    rates = rates_of(measured, measured["rust"][0]["tokens"])
     large = f"{texts.size(bench.base, 'train') / 1e6:.0f} MB"
     small = f"{texts.size(bench.base, 'validation') / 1e6:.0f} MB"
+    over_rust = "end to end over Rust tokenizer"
     return [
+        ratio(rates, f"{over_rust}: warm, {small} unseen", "ours_warm", "rust"),
+        ratio(rates, f"{over_rust}: fresh process, {small}", "ours_cold", "rust"),
+        ratio(rates, f"{over_rust}: fresh process, {large}", "ours_cold_seen_part", "rust"),
+        ratio(rates, f"{over_rust}: memo, cold, {small}", "memo_cold", "rust"),
+        ratio(rates, f"{over_rust}: memo, warm, {small}", "memo_warm", "rust"),
         ratio(
-            f"end to end over Rust tokenizer: warm, {small} unseen",
-            rates["ours_warm"],
-            rates["rust"],
-        ),
-        ratio(
-            f"end to end over Rust tokenizer: fresh process, {small}",
-            rates["ours_cold"],
-            rates["rust"],
-        ),
-        ratio(
-            f"end to end over Rust tokenizer: fresh process, {large}",
-            rates["ours_cold_seen_part"],
-            rates["rust"],
-        ),
-        *(
-            ratio(
-                f"end to end over Rust tokenizer: {name.replace('_', ', ')}, {small}",
-                rates[name],
-                rates["rust"],
-            )
-            for name in ("memo_cold", "memo_warm")
-        ),
-        ratio(
+            rates,
             "end to end and masks drawn once over google-research/bert",
-            rates["ours_warm_with_masks"],
-            rates["google_bert"],
+            *("ours_warm_with_masks", "google_bert"),
         ),
         ratio(
+            rates,
             "end to end, fresh process, over google-research/bert",
-            rates["ours_cold"],
-            rates["google_bert"],
+            *("ours_cold", "google_bert"),
         ),
+        ratio(rates, "end to end over Hugging Face map and group", "ours_warm", "hugging_face"),
         ratio(
-            "end to end over Hugging Face map and group",
-            rates["ours_warm"],
-            rates["hugging_face"],
-        ),
-        ratio(
+            rates,
             "end to end and masks over Hugging Face and its collator",
-            rates["ours_warm_with_masks"],
-            rates["hugging_face_with_masks"],
+            *("ours_warm_with_masks", "hugging_face_with_masks"),
         ),
+        Row("tokens to instances, pairs, a core", rate_of(rates, "from_tokens"), _TARGET),
     ]
 
 
 def causal(bench: Bench) -> list[Row]:
     """Section 3: GPT: tokenise, pack blocks of 1,024, write; V = 50,257, a core."""
     blocks = {"kind": "causal", "split": "validation"}
+    ways = {
+        f"{backend}_{state}": ("ours", {**blocks, "backend": backend, "warm": state == "warm"})
+        for backend in ("memo", "gigatoken")
+        for state in ("cold", "warm")
+    }
     measured = bench.take_turns(
         "causal",
         {
             "rust": ("rust", {"unit": "document", "vocabulary": "bpe"}),
             "hugging_face": ("hugging_face", {"kind": "causal"}),
-            "memo_cold": ("ours", {**blocks, "backend": "memo", "warm": False}),
-            "memo_warm": ("ours", {**blocks, "backend": "memo", "warm": True}),
-            "gigatoken_cold": ("ours", {**blocks, "backend": "gigatoken", "warm": False}),
-            "gigatoken_warm": ("ours", {**blocks, "backend": "gigatoken", "warm": True}),
+            **ways,
+            "from_tokens": ("ours", {**blocks, "backend": "gigatoken", **_ENCODED}),
         },
     )
-    tokens = measured["rust"][0]["tokens"]
-    rates = {name: rates_of(rounds, tokens) for name, rounds in measured.items()}
+    rates = rates_of(measured, measured["rust"][0]["tokens"])
     return [
-        ratio(
-            f"GPT end to end, {name.replace('_', ', ')}, over Hugging Face fast BPE",
-            rates[name],
-            rates["hugging_face"],
-        )
-        for name in ("memo_cold", "memo_warm", "gigatoken_cold", "gigatoken_warm")
+        *(
+            ratio(
+                rates,
+                f"GPT end to end, {name.replace('_', ', ')}, over Hugging Face fast BPE",
+                *(name, "hugging_face"),
+            )
+            for name in ways
+        ),
+        Row("tokens to instances, GPT, a core", rate_of(rates, "from_tokens"), _TARGET),
     ]
 
 
@@ -180,9 +167,9 @@ def masks(bench: Bench) -> list[Row]:
             for system in ("ours", "collator", "tensors")
         },
     )
-    rates = {name: rates_of(rounds) for name, rounds in measured.items()}
+    rates = rates_of(measured)
     return [
-        ratio(f"masks: {unit} over Hugging Face {what}", rates[f"ours_{key}"], rates[peer])
+        ratio(rates, f"masks: {unit} over Hugging Face {what}", f"ours_{key}", peer)
         for key, unit in (("token", "tokens"), ("whole_word", "whole words"))
         for what, peer in (
             ("collator as a loader calls it", f"collator_{key}"),
@@ -210,14 +197,12 @@ def reader(bench: Bench) -> list[Row]:
             )
         },
     )
-    return [
-        Row(f"reader: {name}, a core", f"{median(rates_of(rounds)) / 1e6:.1f} M tokens/s")
-        for name, rounds in measured.items()
-    ]
+    rates = rates_of(measured)
+    return [Row(f"reader: {name}, a core", rate_of(rates, name)) for name in rates]
 
 
 def on_ray(bench: Bench) -> list[Row]:
-    """Section 6: the stage on Ray beside the same shards in one process, wall time."""
+    """Section 6: both stages on Ray beside the same files in one process, wall time."""
     shards = shards_of(bench, 10 if bench.quick else 400)
     measured = bench.take_turns(
         "on_ray",
@@ -235,8 +220,8 @@ def on_ray(bench: Bench) -> list[Row]:
     }
     unit = "instances/s"
     return [
-        ratio("Ray, one CPU, over the loop in one process", rates["ray_1"], rates["loop"], unit),
-        ratio("Ray, two CPUs, over one", rates["ray_2"], rates["ray_1"], unit),
+        ratio(rates, "Ray, one CPU, over the loop in one process", "ray_1", "loop", unit),
+        ratio(rates, "Ray, two CPUs, over one", "ray_2", "ray_1", unit),
         Row(
             "Ray: seconds of the job on one CPU",
             f"{median(run['wall'] for run in measured['ray_1']):.0f} s",
@@ -340,7 +325,7 @@ def _write(bench: Bench, sections: list[str], rows: list[Row]) -> None:
         "date": datetime.date.today().isoformat(),
         "made_by": provenance(),
         "processor": platform.processor() or platform.machine(),
-        "peers": {name: version(name) for name in PEERS},
+        "peers": {name: _version(name) for name in PEERS},
         "sections": sections,
         "rounds": bench.rounds,
         "text_bytes": {
@@ -355,6 +340,13 @@ def _write(bench: Bench, sections: list[str], rows: list[Row]) -> None:
     folder.mkdir(exist_ok=True)
     path = folder / f"{result['date']}-instances.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,8 +18,14 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.instances.summary import InstancesSummary, ShardFile
-from rungwise.tokenizer import SpecialIds
+from rungwise.tokenizer import SpecialIds, TokenizerSummary
 
+if TYPE_CHECKING:
+    from rungwise.instances.shard_task import ShardTask
+    from rungwise.tokens.stage import EncodeTask
+    from rungwise.tokens.summary import TokensSummary
+
+PEERS = ("tokenizers", "datasets", "transformers", "nanotoken", "gigatoken")
 END = "<|endoftext|>"
 BERT_ROLES = {
     "unk_token": "[UNK]",
@@ -85,7 +91,7 @@ def instances_summary(
     }
     known: dict[str, Any] = {
         "kind": "masked_pairs",
-        "sequence_length": None,
+        "sequence_length": 128,
         "files": files,
         "vocab_size": vocab_size,
         "special": special,
@@ -113,25 +119,56 @@ def texts_of(setup: Setup, unit: str, split: str = "validation") -> pa.StringArr
     return pa.concat_arrays(parts)
 
 
-def shard_task(
-    setup: Setup, corpus: Artifact, output: Folder, kind: str, backend: str, unit: str = "token"
-) -> Any:
-    """The task of the stage for masked pairs of 128 tokens or causal blocks of 1,024."""
+@dataclass(frozen=True)
+class Stages:
+    """The tasks of the stages tokens and instances, for files of a corpus in this process."""
+
+    tokens: EncodeTask
+    instances: ShardTask
+
+    def encode(self, files: Sequence[CorpusFile]) -> TokensSummary:
+        """Encode files of the corpus, one after the other."""
+        from rungwise.tokens.stage import FileOrder, summary_of
+
+        rows = [self.tokens(FileOrder(row)) for row in files]
+        task = self.instances
+        return summary_of(rows, tokenizer_summary(task.vocab_size, task.special))
+
+    def build(self, tokens: TokensSummary) -> list[dict[str, Any]]:
+        """Build the shards of encoded files; their rows of the manifest."""
+        from rungwise.instances.stage import orders_of
+
+        return [self.instances(row) for row in orders_of(self.instances.config, tokens.files)]
+
+
+def tokenizer_summary(vocab_size: int, special: SpecialIds) -> TokenizerSummary:
+    """As much of the summary of a tokenizer as the stages after it read."""
+    return TokenizerSummary.model_construct(vocab_size=vocab_size, special=special)
+
+
+def stages_of(
+    setup: Setup, corpus: Folder, output: Folder, kind: str, backend: str, unit: str = "token"
+) -> Stages:
+    """The stages for masked pairs of 128 tokens or causal blocks of 1,024; tokens go to the folder
+    `tokens` of `output`, shards to `instances`."""
+    # The stages import Ray, which only few workers need; and here, since their methods are timed.
+    import rungwise.instances.stage
+    import rungwise.tokens.stage  # noqa: F401
     from rungwise.instances.causal import CausalConfig
+    from rungwise.instances.kinds import tokens_config
     from rungwise.instances.pairs import MaskedPairsConfig
     from rungwise.instances.shard_task import ShardTask
     from rungwise.tokenizer import EncoderChoice, load, special_ids
+    from rungwise.tokens.stage import EncodeTask
 
     masked = {"sequence_length": 128, "masking": {"unit": unit}}
     config = CausalConfig() if kind == "causal" else MaskedPairsConfig.model_validate(masked)
     folder = Folder(setup.bpe if kind == "causal" else setup.wordpiece)
     tokenizer = load(folder)
-    return ShardTask(
-        config,
-        corpus.folder,
-        folder,
-        output,
-        tokenizer.get_vocab_size(),
-        special_ids(tokenizer),
-        EncoderChoice(backend),  # pyright: ignore[reportArgumentType]
+    vocab_size = tokenizer.get_vocab_size()
+    choice = EncoderChoice(backend)  # pyright: ignore[reportArgumentType]
+    tokens, instances = output / "tokens", output / "instances"
+    return Stages(
+        EncodeTask(tokens_config(config), corpus, folder, tokens, vocab_size, choice),
+        ShardTask(config, tokens, instances, vocab_size, special_ids(tokenizer)),
     )

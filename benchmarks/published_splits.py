@@ -42,12 +42,12 @@ from rungwise.core.context import ComputeConfig, SilentReporter
 from rungwise.core.storage import Folder
 from rungwise.instances import causal, shards
 from rungwise.instances.causal import CausalConfig
-from rungwise.instances.stage import entropy
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.gpt import GptConfig
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import build, pretrain
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.stage import entropy
 from rungwise.tokens.text import TokenisedText, file_digest
 from rungwise.training.checkpoint import MODEL, load_tensors
 from rungwise.training.config import GradientConfig
@@ -164,15 +164,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def learn(settings: PretrainStageConfig, splits: dict[str, list[int]], seed: int) -> dict[str, Any]:
     """Train with this seed; the losses in nats a token, and how long it took."""
-    settings = settings.model_copy(
-        update={"pretrain": settings.pretrain.model_copy(update={"seed": seed})}
-    )
-    length = settings.model.max_position_embeddings
+    model_config, training = settings.model, settings.pretrain
+    assert isinstance(model_config, GptConfig)
+    assert isinstance(training, GradientConfig)
+    training = training.model_copy(update={"seed": seed})
+    settings = settings.model_copy(update={"pretrain": training})
+    length = model_config.max_position_embeddings
     group = Group.current(torch.device("cpu"))
     compute = ComputeConfig(
         num_workers=1,
-        micro_batch_size=settings.pretrain.global_batch_size,
-        checkpoint_every_steps=settings.pretrain.steps,
+        micro_batch_size=training.global_batch_size,
+        checkpoint_every_steps=training.steps,
     )
     with tempfile.TemporaryDirectory(prefix="rungwise-splits-") as place:
         folder = Path(place)
@@ -200,11 +202,8 @@ def learn(settings: PretrainStageConfig, splits: dict[str, list[int]], seed: int
             vocab_size = InstancesSummary.of(held_out).vocab_size
             model = build(settings, vocab_size)
             model.load_state_dict(load_tensors(Folder.at(folder / "run"), MODEL))
-            (phase,) = phases_of(
-                settings.model, settings.pretrain, {"instances": held_out}, compute, group
-            )
-            objective = settings.objective
-            values = validate(model, objective, phase, settings.pretrain, group)
+            (phase,) = phases_of(model_config, training, {"instances": held_out}, compute, group)
+            values = validate(model, settings.objective, phase, training, group)
             row["test_loss"] = round(values["lm_loss"], 4)
         return row
 

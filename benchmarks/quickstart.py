@@ -8,6 +8,7 @@ processes that the run starts, read once a second; shared pages count once.
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import os
@@ -55,6 +56,7 @@ def _record(root: str, stage: str) -> dict:
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as root:
         cold, memory, status = measured(root)
         if status:
@@ -65,6 +67,7 @@ def main() -> int:
         stages = (
             "corpus",
             "tokenizer",
+            "tokens",
             "instances",
             "pretrain",
             "task",

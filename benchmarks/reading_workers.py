@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from benchmarks.measuring import (
     instances_summary,
     measured,
     rows_of,
-    shard_task,
+    stages_of,
     texts_of,
 )
 from rungwise.core import artifact
@@ -136,15 +137,14 @@ def reader(setup: Setup) -> dict[str, Any]:
 
 def build_instances(setup: Setup) -> dict[str, Any]:
     """A finished artifact of pairs over the seen text at `target`, for the reader: `unit`."""
-    from rungwise.instances.shard_task import MARKERS
-    from rungwise.instances.stage import specs_of
-
-    target = setup.arguments["target"]
-    shutil.rmtree(target, ignore_errors=True)
-    corpus, folder = artifact_at(setup.corpus), Folder(target)
-    task = shard_task(setup, corpus, folder, "masked_pairs", "memo", setup.arguments["unit"])
-    rows = [task.build(spec) for spec in specs_of(task.config, rows_of(corpus, "train"))]
-    folder.remove(MARKERS)
+    target = Path(setup.arguments["target"])
+    corpus, unit = artifact_at(setup.corpus), setup.arguments["unit"]
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        stages = stages_of(setup, corpus.folder, Folder(scratch), "masked_pairs", "memo", unit)
+        task = stages.instances
+        rows = stages.build(stages.encode(rows_of(corpus, "train")))
+        shutil.rmtree(target, ignore_errors=True)
+        Path(task.output.uri).rename(target)
     summary = instances_summary(rows, task.vocab_size, task.special)
     record = {
         "stage": "instances",
@@ -154,5 +154,5 @@ def build_instances(setup: Setup) -> dict[str, Any]:
         "summary": summary.model_dump(mode="json"),
         "finished": "",
     }
-    artifact.finish(folder, record, {})
-    return {"tokens": sum(row["tokens"] for row in rows)}
+    artifact.finish(Folder(str(target)), record, {})
+    return {"tokens": summary.tokens}

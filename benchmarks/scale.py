@@ -1,6 +1,6 @@
 """Reading 10^10 instances in 25,000 shards with 1,000 readers, simulated; and ten times more.
 
-    python benchmarks/scale.py             prints a table and writes benchmarks/results/
+    python -m benchmarks.scale            prints a table and writes benchmarks/results/
 
 What a reader needs comes from the order itself (rungwise.instances.order), on sampled ranks, over a
 whole epoch; its cache is modelled as the files used last that fit. Sampled rows are located, and
@@ -10,6 +10,7 @@ not measured: the sizes, the rates in capitals below, and nothing else.
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import hashlib
 import json
@@ -395,6 +396,7 @@ def rows(found: dict[str, Any] | None = None) -> list[tuple[str, str]]:
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     found = measured()
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{found['date']}-scale.json"

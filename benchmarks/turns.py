@@ -35,6 +35,7 @@ ONE_THREAD = {
     "HF_HUB_OFFLINE": "1",
 }
 Measured = dict[str, list[dict[str, Any]]]  # competitor: what each round gave
+Rates = dict[str, list[float]]  # competitor: the rate of each round
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,10 @@ class Bench:
         competitors: dict[str, tuple[str, dict[str, Any]]],
         rounds: int | None = None,
     ) -> Measured:
-        """Every competitor once a round, and in every round another one first."""
+        """Every competitor once a round, and in every round another one first.
+
+        One that needs a package which is not installed is left out, and that is said.
+        """
         measured: Measured = {name: [] for name in competitors}
         names = list(competitors)
         for turn in range(rounds or self.rounds):
@@ -71,7 +75,13 @@ class Bench:
             for name in names[first:] + names[:first]:
                 worker, arguments = competitors[name]
                 print(f"  {section}, round {turn + 1}: {name}", file=sys.stderr)
-                measured[name].append(self.run(worker, **arguments))
+                result = self.run(worker, **arguments)
+                if "missing" in result:
+                    print(f"  {name} is left out: no package {result['missing']}", file=sys.stderr)
+                    del measured[name]
+                    names.remove(name)
+                else:
+                    measured[name].append(result)
         self.measured[section] = measured
         return measured
 
@@ -91,16 +101,26 @@ class Bench:
         return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def rates_of(rounds: list[dict[str, Any]], tokens: int = 0) -> list[float]:
+def rates_of(measured: Measured, tokens: int = 0) -> Rates:
     """Tokens a CPU second in each round; `tokens` is for competitors that do not count them."""
-    return [run.get("tokens", tokens) / run["seconds"] for run in rounds]
+    return {
+        name: [run.get("tokens", tokens) / run["seconds"] for run in rounds]
+        for name, rounds in measured.items()
+    }
 
 
-def ratio(label: str, ours: list[float], theirs: list[float], unit: str = "M tokens/s") -> Row:
-    """The median ratio of rates, round by round."""
+def rate_of(rates: Rates, name: str) -> str:
+    """The median rate of one competitor in words."""
+    return f"{median(rates[name]) / 1e6:.2f} M tokens/s"
+
+
+def ratio(rates: Rates, label: str, ours: str, theirs: str, unit: str = "M tokens/s") -> Row:
+    """The median ratio of the rates of two competitors, round by round."""
+    if missing := [name for name in (ours, theirs) if name not in rates]:
+        return Row(label, "left out", f"{' and '.join(missing)} cannot run here")
     scale = 1e6 if unit == "M tokens/s" else 1.0
-    value = median(a / b for a, b in zip(ours, theirs, strict=True))
-    absolute = f"{median(ours) / scale:.3g} over {median(theirs) / scale:.3g} {unit}"
+    value = median(a / b for a, b in zip(rates[ours], rates[theirs], strict=True))
+    absolute = f"{median(rates[ours]) / scale:.3g} over {median(rates[theirs]) / scale:.3g} {unit}"
     return Row(label, f"{value:.2f}", absolute)
 
 

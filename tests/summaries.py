@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
@@ -50,7 +51,9 @@ def tokens_of(
     files = CorpusSummary.of(corpus).files
     rows = [task(tokens_stage.FileOrder(row)) for row in files if row.documents]
     inputs = made_of(corpus=corpus, tokenizer=tokenizer)
-    return standing("tokens", place, tokens_stage.summary_of(rows, pieces), inputs=inputs)
+    summary = tokens_stage.summary_of(rows, pieces).model_dump(mode="json")
+    record = {"stage": "tokens", "fingerprint": "t" * 12, "inputs": inputs, "summary": summary}
+    return artifacts.finish(place, record | {"label": "made", "finished": ""}, {})
 
 
 def made_of(**inputs: Artifact) -> dict[str, dict[str, str]]:

@@ -11,13 +11,15 @@ import os
 from collections.abc import Callable, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 
-import datasets
 import transformers
+
+if TYPE_CHECKING:
+    import datasets
 
 # As the masked-language-model example has it: ids, and whether a token is special.
 _COLUMNS = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
@@ -72,6 +74,8 @@ def masking_collator(
 def _grouped(
     documents: Path, cache: Path, tokenise: Callable[[dict[str, list[str]]], Any], length: int
 ) -> datasets.Dataset:
+    import datasets  # the collator does without it
+
     def group(rows: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
         joined = {key: list(chain.from_iterable(rows[key])) for key in rows}
         whole = len(joined["input_ids"]) // length * length

@@ -43,7 +43,12 @@ def refusal(config: Path, capfd: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("stage", "text", "changes", "message"),
     [
-        ("corpus", b"caf\xe9 " * 50, {}, "is not UTF-8: byte 0xe9 at offset 3"),
+        (
+            "corpus",
+            b"caf\xe9 " * 50,
+            {},
+            "not utf-8: byte 0xe9 at offset 3; change corpus.sources.0.encoding",
+        ),
         ("corpus", b"Short.", {}, "no document long enough: found 1 too short"),
         ("corpus", b"One document of some length. " * 9, {}, "the corpus is one document"),
         ("tokenizer", None, {"tokenizer.vocab_size": 30_522}, "tokenizer.vocab_size: 30,522 asked"),

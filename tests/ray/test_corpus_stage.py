@@ -200,9 +200,9 @@ def test_errors_are_one_line_and_the_users(
         "corpus.sources.0.encoding"
     )
     assert refusal(DataError, paths=[str(bad)]) == (
-        "1 parts of the files cannot be read, 100.00% of their bytes, and corpus.skip_limit is "
-        f"1.00%; the first is {bad}, byte 0: not utf-8: byte 0xe9 at offset 3; change "
-        "corpus.sources.0.encoding, mend the files, or raise corpus.skip_limit"
+        "one part of the files cannot be read, 100.00% of their bytes, more than the 1.00% of "
+        f"corpus.skip_limit; the first is {bad}, byte 0: not utf-8: byte 0xe9 at offset 3; change "
+        "corpus.sources.0.encoding, mend the files, or raise the limit"
     )
     assert refusal(DataError, paths=[str(bad)], keys={"skip_limit": 1.0}).startswith(
         f"no document long enough: found 1 not in its encoding ({bad}: "

@@ -238,7 +238,7 @@ def test_a_submitted_workflow_is_followed_over_a_line_that_breaks(
     (job,) = re.findall(r"^submitted (\S+)$", text, re.MULTILINE)
     assert client.get_job_logs(job) in text  # all of it, each line once
     assert "connected again" in errors.read_text()
-    assert "3 of 3 stages built" in text
+    assert "4 of 4 stages built" in text
     logs = [path for path in head.folder.rglob("*.*") if path.suffix in (".log", ".out", ".err")]
     assert any(job in path.name for path in logs)
     for shown in (text, errors.read_text(), str(client.details(job)), *map(str, running)):
@@ -256,7 +256,7 @@ def test_ray_s_own_command_submits_the_same_workflow_file(head: Head, project: P
         command, env=head.environment, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "of 3 stages built of the job" in done.stdout
+    assert "of 4 stages built of the job" in done.stdout
 
 
 def test_a_job_is_stopped_in_peace_and_resumed_and_its_end_is_the_command_s(

@@ -41,7 +41,7 @@ PLANTED = {
     "AWS_SECRET_ACCESS_KEY": CLOUD_KEY,
     "MLFLOW_TRACKING_URI": f"http://somebody:{PASSWORD}@127.0.0.1:1",
 }
-STAGES = ("corpus", "tokenizer", "instances", "pretrain")
+STAGES = ("corpus", "tokenizer", "tokens", "instances", "pretrain")
 
 
 def rungwise(*arguments: str, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:

@@ -34,7 +34,7 @@ from rungwise.serving.predictor import Predictor
 from rungwise.tasks.unlabelled import example_of
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
-STAGES = ("corpus", "tokenizer", "instances", "pretrain")
+STAGES = ("corpus", "tokenizer", "tokens", "instances", "pretrain")
 DOWNSTREAM: dict[str, Any] = {
     "tasks": {
         "libraries": {
@@ -245,7 +245,7 @@ def test_plan_says_which_value_rebuilds_which_stages(finished: Path) -> None:
         check=True,
     )
     rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
-    for name in ("corpus", "tokenizer", "instances", "task/libraries"):
+    for name in ("corpus", "tokenizer", "tokens", "instances", "task/libraries"):
         assert "cached" in rows[name]
     assert "pretrain.steps 40 -> 50" in rows["pretrain"]
     assert "its input pretrain is rebuilt" in rows["sweep/libraries/pretrained"]
@@ -365,7 +365,7 @@ def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(
     process.wait()
     assert not list(root.glob("pretrain/*/artifact.json"))
     finished_before = set(records(root))
-    assert finished_before == {"corpus", "tokenizer", "instances"}
+    assert finished_before == {"corpus", "tokenizer", "tokens", "instances"}
 
     resumed = run("pretrain", config)
     for name in finished_before:

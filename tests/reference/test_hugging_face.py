@@ -26,7 +26,6 @@ from rungwise.models.bert import (
     NOT_NEXT,
     Bert,
     BertConfig,
-    BertEncoder,
     BertForPretraining,
 )
 from rungwise.models.gpt import GptConfig, GptForPretraining
@@ -164,9 +163,13 @@ def test_bert_without_nsp_goes_out(wordpiece, tmp_path):
     )
 
 
+def encoder_of(config, vocab_size):
+    return config.encoder(config.objective(None), vocab_size, config.dropout)
+
+
 def headed(config, vocab_size, head):
     """A BERT with one of the heads, every weight random."""
-    return shaken(HeadedEncoder(BertEncoder(config, vocab_size), head), 0.1).eval()
+    return shaken(HeadedEncoder(encoder_of(config, vocab_size), head), 0.1).eval()
 
 
 def one_row_an_item(lengths_B, T):
@@ -440,8 +443,8 @@ def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
     bert, gpt = BertConfig(**SIZES, norm="pre"), GptConfig(**SIZES | {"intermediate_size": 100})
     wide = gpt.model_copy(update={"norm": "post"})
     plain = BertConfig(**SIZES)
-    mean = HeadedEncoder(BertEncoder(plain, V), SequenceHead(32, 2, "mean", 0.1))
-    topped = HeadedEncoder(BertEncoder(plain, V), SpanHead(8), top=BiLstm(32, 4, 1, 0.0))
+    mean = HeadedEncoder(encoder_of(plain, V), SequenceHead(32, 2, "mean", 0.1))
+    topped = HeadedEncoder(encoder_of(plain, V), SpanHead(8), top=BiLstm(32, 4, 1, 0.0))
     reader = HeadedEncoder(gpt.encoder(gpt.objective("causal"), V, 0.0, 3), SpanHead(32))
     left = small_model("left_to_right", V, norm="pre")
     for model, config, message in (

@@ -73,7 +73,7 @@ def test_plan_writes_nothing(recipe: Path, capfd: pytest.CaptureFixture[str]) ->
     assert main(["plan", "pretrain", str(recipe)]) == 0
     out = capfd.readouterr().out
     assert "never built" in out
-    assert "5 of 5 stages to build" in out
+    assert "6 of 6 stages to build" in out
     assert not (recipe.parent / "root").exists()
 
 

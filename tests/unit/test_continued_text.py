@@ -165,7 +165,7 @@ def test_two_calls_make_four_stages_of_training(recipe: Recipe) -> None:
     adapted = continued_stages(further(task_text={}), "task", general | domain, task)
     assert adapted["pretrain"].inputs["initial"] is domain["pretrain"]
     assert domain["pretrain"].inputs["initial"] is general["pretrain"]
-    assert adapted["instances"].inputs["tokenizer"] is general["tokenizer"]
+    assert adapted["tokens"].inputs["tokenizer"] is general["tokenizer"]
     assert adapted["corpus"].inputs["task"] is task
     stages = [*general.values(), *domain.values(), task, *adapted.values()]
     titles = [stage.shown for stage in stages]

@@ -22,6 +22,7 @@ from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tasks.examples import TaskInfo
 from rungwise.training.checkpoint import MODEL, load_tensors, save_tensors
 from tests.small_models import objective_of
+from tests.summaries import made_of
 from tests.training_runs import (
     VOCAB,
     Killed,
@@ -47,10 +48,12 @@ def kept(root: Path, stage: str, fingerprint: str, made: dict[str, Any]) -> Arti
 
 
 def instances_of(root: Path, tokenizer: str = "t" * 12, kind: str = "masked_pairs") -> Artifact:
-    """Instances that name the tokenizer they were built with."""
+    """Instances of tokens that name the tokenizer they were encoded with."""
     fingerprint = f"{tokenizer[0]}{kind[0]}" + "0" * 10
     made = make_instances(root / "instances" / f"made-{fingerprint}", kind).record
-    inputs = {"tokenizer": {"stage": "tokenizer", "fingerprint": tokenizer}}
+    encoded = {"tokenizer": {"stage": "tokenizer", "fingerprint": tokenizer}}
+    tokens = kept(root, "tokens", fingerprint, {"inputs": encoded})
+    inputs = made_of(tokens=tokens)
     return kept(root, "instances", fingerprint, {**made, "inputs": inputs})
 
 

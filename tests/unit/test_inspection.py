@@ -65,7 +65,6 @@ def build(root: Path, kind: str) -> Artifact:
     pieces = tokenizer_summary(tokenizer, settings.kind)
     tokenizer_artifact = artifact.finish(folder, record_of("tokenizer", "abc", pieces, {}), {})
     tokens = tokens_of(root / "tokens" / "small-tttttttttttt", corpus_artifact, tokenizer_artifact)
-    tokens = artifact.finish(tokens.folder, tokens.record | {"finished": ""}, {})
     output, read = Folder.at(root / "instances" / f"small-{kind}"), TokensSummary.of(tokens)
     task = ShardTask(config, tokens.folder, output, read.vocab_size, read.special)
     rows = [task(order) for order in stage.orders_of(config, read.files)]

@@ -285,7 +285,11 @@ def test_what_was_read_is_told_by_source(instances: Artifact) -> None:
     assert 999_998 <= books.tokens + wiki.tokens <= 1_000_000
     # Two phases add up, each with its own instances.
     phases = [(0, instances), (1, instances)]
-    assert sources_read(settings.model, pretrain, phases, 3, 1_000_000) == (books, wiki)
+    for source, whole in zip(
+        sources_read(settings.model, pretrain, phases, 3, 1_000_000), (books, wiki), strict=True
+    ):
+        assert source.epochs == pytest.approx(whole.epochs, rel=1e-12)
+        assert source.model_copy(update={"epochs": whole.epochs}) == whole
 
 
 def test_a_mixture_of_unknown_sources_is_refused_before_the_run(instances: Artifact) -> None:

@@ -227,7 +227,7 @@ def test_the_stage_saves_a_foreign_vocabulary_and_measures_it(tmp_path: Path) ->
     for split in shards.SPLITS:
         table = pa.Table.from_pylist([row], schema=SCHEMA)
         pq.write_table(table, tmp_path / "c" / f"{split}-00000.parquet")
-        files.append({"file": f"{split}-00000.parquet", "split": split})
+        files.append({"file": f"{split}-00000.parquet", "split": split, "characters": 20})
     corpus = corpus_of(tmp_path / "c", files)
     output = Folder.at(tmp_path / "t")
     path = written(tmp_path / "v" / "vocab.txt", VOCAB_TXT)

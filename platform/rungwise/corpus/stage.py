@@ -288,11 +288,12 @@ def _refuse_damage(
     if skipped > config.skip_limit * total:
         first = next(damage for report in reports for damage in report["damage"])
         where = ", ".join(filter(None, (first["file"], first["place"])))
+        count = sum(report["damaged"] for report in reports)
+        parts = "one part" if count == 1 else f"{count:,} parts"
         raise DataError(
-            f"{sum(report['damaged'] for report in reports):,} parts of the files cannot be read, "
-            f"{skipped / total:.2%} of their bytes, and corpus.skip_limit is "
-            f"{config.skip_limit:.2%}; the first is {where}: {first['detail']}; change "
-            f"{first['key']}, mend the files, or raise corpus.skip_limit"
+            f"{parts} of the files cannot be read, {skipped / total:.2%} of their bytes, more than "
+            f"the {config.skip_limit:.2%} of corpus.skip_limit; the first is {where}: "
+            f"{first['detail']}; change {first['key']}, mend the files, or raise the limit"
         )
 
 

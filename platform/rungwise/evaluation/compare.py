@@ -121,6 +121,7 @@ def compare_variants(
         rows_of[first],
         key=lambda row: (-row.validation[info.metric], row.validation["loss"], row.seed),
     )
+    differences = _differences(rows_of, read(inputs["task"], "test"), info, settings, scratch)
     _keep(rows, best, inputs, output)
     trivial = max(
         (scores[info.metric] for scores in task.baselines.values() if info.metric in scores),
@@ -136,7 +137,7 @@ def compare_variants(
         examples=task.examples,
         rows=tuple(SeedRow(**row.model_dump(exclude={"files", "model"})) for row in rows),
         variants=variants,
-        differences=_differences(rows_of, read(inputs["task"], "test"), info, settings, scratch),
+        differences=differences,
         baselines=task.baselines,
         beats_baselines=None if trivial is None else lowest > trivial,
         chosen=SeedRow(**best.model_dump(exclude={"files", "model"})),

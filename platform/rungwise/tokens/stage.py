@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from rungwise.cluster.build_files import MARKERS, Row, build_files
 from rungwise.core.artifact import Artifact
@@ -59,7 +61,7 @@ class EncodeTask:
         encoder = cached_encoder(self.tokenizer, self.encoder)
         text = encode_file(
             *(self.corpus, read.file, read.bytes, read.source),
-            *(load(self.tokenizer), encoder, self.config),
+            *(_loaded(self.tokenizer), encoder, self.config),
         )
         with self.output.staged(order.file) as path:
             texts.write(text, path)
@@ -76,6 +78,11 @@ class EncodeTask:
             "text_bytes": read.bytes,
             "held_out_counts": _sparse(np.bincount(held_out, minlength=self.vocab_size)),
         }
+
+
+@functools.lru_cache(maxsize=2)  # a worker encodes file after file with the same
+def _loaded(tokenizer: Folder) -> Tokenizer:
+    return load(tokenizer)
 
 
 def encode_corpus(

@@ -1,0 +1,176 @@
+"""Tokens: what is encoded is the text as a whole, and what is read is what was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rungwise.core.artifact import Artifact
+from rungwise.core.errors import DataError
+from rungwise.core.storage import Folder
+from rungwise.corpus.document import RawDocument, read_documents
+from rungwise.corpus.in_memory import write_corpus
+from rungwise.corpus.sources import Rules
+from rungwise.corpus.summary import CorpusSummary
+from rungwise.instances.pairs import MaskedPairsConfig
+from rungwise.instances.shard_task import ShardTask
+from rungwise.instances.stage import orders_of
+from rungwise.tokenizer import (
+    ByteBpeConfig,
+    CharacterConfig,
+    UnigramConfig,
+    WordConfig,
+    WordPieceConfig,
+    load,
+    special_ids,
+    train,
+)
+from rungwise.tokenizer.config import TrainedConfig
+from rungwise.tokens.config import TokensConfig
+from rungwise.tokens.summary import TokensSummary
+from rungwise.tokens.text import TokenisedText, TokensFile, write
+from tests.conftest import made_up_sentences
+from tests.report_pages import tokenizer_summary
+from tests.summaries import standing, tokens_of
+
+TOKENIZERS: list[TrainedConfig] = [
+    WordPieceConfig(vocab_size=200, min_frequency=1),
+    ByteBpeConfig(vocab_size=400, min_frequency=1),
+    UnigramConfig(vocab_size=120),
+    CharacterConfig(),
+    WordConfig(),
+]
+
+
+def artifacts_of(
+    folder: Path, documents: list[RawDocument], config: TrainedConfig, held_out: float = 0.3
+) -> tuple[Artifact, Artifact]:
+    """The corpus of these documents in one range, and a tokenizer trained on them."""
+    corpus = Folder.at(folder / "corpus")
+    rules = Rules(minimum_characters=1, held_out_fraction=held_out)
+    summary = write_corpus([documents], rules, "made up", corpus)
+    tokenizer = train(config, [line for document in documents for line in document.paragraphs])
+    with Folder.at(folder / "tokenizer").staged("tokenizer.json") as path:
+        tokenizer.save(str(path))
+    pieces = tokenizer_summary(tokenizer, config.kind)
+    return standing("corpus", corpus, summary), standing("tokenizer", folder / "tokenizer", pieces)
+
+
+def drafts(count: int, sentences: int = 12) -> list[RawDocument]:
+    return [
+        RawDocument(f"d{number}", "l", made_up_sentences(number, sentences), segmented=True)
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("config", TOKENIZERS, ids=lambda config: config.kind)
+def test_the_ids_of_a_document_are_those_of_its_text_as_a_whole(
+    tmp_path: Path, config: TrainedConfig
+) -> None:
+    corpus, tokenizer = artifacts_of(tmp_path, drafts(20), config)
+    tokens = tokens_of(tmp_path / "tokens", corpus, tokenizer)
+    reference = load(tokenizer.folder)
+    for row, read in zip(
+        TokensSummary.of(tokens).files, CorpusSummary.of(corpus).files, strict=True
+    ):
+        text = TokensFile(tokens.folder.local(row.file)).text()
+        bounds = text.starts[text.first_sentence]
+        documents = list(read_documents(corpus.folder, read.file))
+        assert row.documents == len(documents) == len(text.documents)
+        assert row.sentences == len(text.starts) - 1 == sum(len(d.sentences) for d in documents)
+        for number, document in enumerate(documents):
+            whole = reference.encode(" ".join(document.sentences), add_special_tokens=False)
+            assert text.ids[bounds[number] : bounds[number + 1]].tolist() == whole.ids
+
+
+DOCUMENTS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=8)
+
+
+@given(DOCUMENTS, st.booleans(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_any_documents_of_a_file_are_read_as_they_were_written(
+    tmp_path_factory: pytest.TempPathFactory,
+    lengths: list[list[int]],
+    units: bool,
+    data: st.DataObject,
+) -> None:
+    flat = [length for document in lengths for length in document]
+    rng = np.random.default_rng(sum(flat))
+    written = TokenisedText(
+        rng.integers(0, 60_000, sum(flat)).astype(np.uint16),
+        np.cumsum([0, *flat]),
+        np.cumsum([0, *map(len, lengths)]),
+        rng.integers(0, 1 << 63, len(lengths)).astype(np.uint64),
+        rng.integers(0, 2, sum(flat)).astype(bool) if units else None,
+    )
+    path = tmp_path_factory.mktemp("file") / "tokens.arrow"
+    write(written, path)
+    file = TokensFile(path)
+    assert (len(file), file.num_tokens) == (len(lengths), sum(flat))
+    first = data.draw(st.integers(0, len(lengths) - 1))
+    end = data.draw(st.integers(first + 1, len(lengths)))
+    part = file.text(first, end, units)
+    begin, stop = written.starts[written.first_sentence[[first, end]]]
+    np.testing.assert_array_equal(part.ids, written.ids[begin:stop])
+    np.testing.assert_array_equal(part.documents, written.documents[first:end])
+    held = [length for document in lengths[first:end] for length in document]
+    assert np.diff(part.starts).tolist() == held
+    assert np.diff(part.first_sentence).tolist() == [len(d) for d in lengths[first:end]]
+    if units:
+        assert written.unit_starts is not None
+        np.testing.assert_array_equal(part.unit_starts, written.unit_starts[begin:stop])
+
+
+def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    corpus, tokenizer = artifacts_of(tmp_path, drafts(6), TOKENIZERS[0])
+    tokens = tokens_of(tmp_path / "tokens", corpus, tokenizer)
+    path = tokens.folder.local(TokensSummary.of(tokens).files[0].file)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DataError, match=r"train-00000\.arrow is not a whole file of tokens"):
+        TokensFile(path)
+
+
+def test_spans_keep_their_words_where_a_blank_is_text(tmp_path: Path) -> None:
+    lines = ["The big house stood.", "Nobody saw the big house."]
+    text = "\n".join(lines)
+    spans = [(at, at + len("big house")) for at in (4, text.rindex("big house"))]
+    document = RawDocument("d", "l", lines, segmented=True, text=text, spans=spans)
+    units = {}
+    for config in TOKENIZERS[:2]:
+        folder = tmp_path / config.kind
+        corpus, tokenizer = artifacts_of(folder, [document, *drafts(5)], config, 0.01)
+        wanted = TokensConfig(units=True, spans=True)
+        tokens = tokens_of(folder / "tokens", corpus, tokenizer, wanted)
+        reference = load(tokenizer.folder)
+        for row in TokensSummary.of(tokens).files:
+            read = TokensFile(tokens.folder.local(row.file)).text(units=True)
+            assert read.unit_starts is not None
+            words = np.split(read.ids, np.flatnonzero(read.unit_starts)[1:])
+            found = [reference.decode(word.tolist()).strip().lower() for word in words]
+            units[config.kind] = units.get(config.kind, 0) + found.count("big house")
+    assert units == {"wordpiece": 2, "byte_bpe": 2}
+
+
+def test_a_file_of_one_document_borrows_the_other_sides_of_its_pairs(tmp_path: Path) -> None:
+    folder = Folder.at(tmp_path / "corpus")
+    rules = Rules(minimum_characters=1, held_out_fraction=0.01)
+    # Two documents are held out, so one at least of the three that stand alone is not.
+    alone = [[one] for one in drafts(12, 60)[9:]]
+    written = write_corpus([drafts(9), *alone], rules, "made up", folder)
+    corpus = standing("corpus", folder, written)
+    _, tokenizer = artifacts_of(tmp_path / "other", drafts(12, 60), TOKENIZERS[0])
+    tokens = tokens_of(tmp_path / "tokens", corpus, tokenizer)
+    summary = TokensSummary.of(tokens)
+    config = MaskedPairsConfig(sequence_length=32)
+    orders = [order for order in orders_of(config, summary.files) if order.split == "train"]
+    order = next(order for order in orders if order.lender is not None)
+    assert order.lender == "train-00000.arrow"
+    special = special_ids(load(tokenizer.folder))
+    task = ShardTask(config, tokens.folder, Folder.at(tmp_path / "out"), 200, special)
+    row = task(order)
+    assert (row["documents"], row["tokens_unused"]) == (1, 0)
+    assert 0 < row["is_next"] < row["instances"]
