@@ -145,7 +145,13 @@ def corpus_summary(**fields: Any) -> CorpusSummary:
         "characters_replaced",
     )
     known: dict[str, Any] = dict.fromkeys(units, even) | dict.fromkeys(none, 0)
-    known |= {"files": (), "labels": {"made up": 20}, "skipped": (), "headline": "corpus <done>"}
+    known |= {
+        "files": (),
+        "labels": {"made up": 20},
+        "skipped": (),
+        "cut": (),
+        "headline": "corpus <done>",
+    }
     known |= {"dropped": {}, "dropped_examples": {}, "dropped_samples": {}}
     return CorpusSummary.model_validate(known | fields)
 

@@ -111,12 +111,26 @@ def test_same_bytes_however_it_is_spread(
     num_packs: int,
     num_parts: int,
 ) -> None:
-    keys = {"held_out_fraction": 0.2, "shard_megabytes": 0.005, "near_duplicates": {}}
+    (tmp_path / "test.tsv").write_text("1\tJones wrote text 5. It is long enough.\n")
+    keys = {
+        "held_out_fraction": 0.2,
+        "shard_megabytes": 0.005,
+        "near_duplicates": {},
+        "duplicate_paragraphs": {},
+        "decontaminate": {"paths": [str(tmp_path / "test.tsv")], "ngram": 6},
+    }
     expected = build(tmp_path / "expected", library, **keys)
     monkeypatch.setattr(stage, "_num_packs", lambda ranges: num_packs)
     monkeypatch.setattr(stage, "_num_parts", lambda moved_bytes: num_parts)
     assert build(tmp_path / "spread", library, **keys) == expected
     assert len(expected.files) >= 6
+    assert expected.dropped["test text"] == 1
+    # A document has one paragraph three times; those that are lost count for nothing.
+    cut = {(one.source, one.reason): one.paragraphs for one in expected.cut}
+    assert cut == {
+        ("text", "duplicate paragraphs"): 2 * expected.documents.total,
+        ("text", "test text"): 3,
+    }
     assert digests(tmp_path / "spread") == digests(tmp_path / "expected")
 
 

@@ -29,7 +29,7 @@ def rules_of(**rules: Any) -> Rules:
 
 def built(drafts: list[RawDocument], **rules: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The rows that are kept, and the report."""
-    builder = RangeBuilder(rules_of(**rules), 0)
+    builder = RangeBuilder(rules_of(**rules), "x")
     rows = [row for table in builder.tables(drafts) for row in table.to_pylist()]
     return rows, builder.report
 
@@ -114,7 +114,7 @@ def test_many_rows_make_many_tables_of_one_content(monkeypatch: pytest.MonkeyPat
     whole = built(drafts(50))
     monkeypatch.setattr(build, "_TABLE_BYTES", 1000)
     monkeypatch.setattr(build, "_CHARACTERS_AT_ONCE", 100)
-    builder = RangeBuilder(Rules(minimum_characters=1), 0)
+    builder = RangeBuilder(Rules(minimum_characters=1), "x")
     assert len(list(builder.tables(drafts(50)))) > 1
     assert builder.keys.num_rows == 50
     assert built(drafts(50)) == whole
@@ -200,7 +200,7 @@ def test_a_verdict_is_that_of_a_plain_loop(num_partitions: int, deduplicate: boo
     texts = [[str(rng.randrange(60)) for _ in range(rng.randrange(20))] for _ in range(8)]
     keys = []
     for number, some in enumerate(texts):
-        builder = RangeBuilder(Rules(minimum_characters=1), 0)
+        builder = RangeBuilder(Rules(minimum_characters=1), "x")
         list(builder.tables(RawDocument(f"{number}-{at}", "", [t]) for at, t in enumerate(some)))
         keys.append(builder.keys)
     marks = {digest_of([str(number)]): "" for number in range(0, 60, 7)}

@@ -17,7 +17,7 @@ from rungwise.corpus.spans import Located, located
 def sentences_of(text: str) -> list[str]:
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
     draft = RawDocument("a", "b", paragraphs_of(plain, "paragraph"))
-    tables = RangeBuilder(Rules(minimum_characters=1), 0).tables([draft])
+    tables = RangeBuilder(Rules(minimum_characters=1), "x").tables([draft])
     return [sentence for table in tables for sentence in table["sentences"][0].as_py()]
 
 

@@ -67,6 +67,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
             labels={EVIL: 3, "rows": 1},
             dropped={"too short": 2},
             dropped_examples={"too short": [EVIL]},
+            cut=[{"source": "s", "reason": "test text", "paragraphs": 7, "characters": 654321}],
         ),
         facts={"outside": {"sources.0": "sha256:abc"}},
     )
@@ -242,6 +243,7 @@ def test_text_of_documents_and_labels_is_escaped(
     assert EVIL not in text
     assert "&lt;img src=x onerror=alert(1)&gt;" in text
     assert EVIL in page.words
+    assert "654,321" in page.words
     assert "corpus <done>" not in text
 
 

@@ -8,10 +8,11 @@ count, and the first few of each reason a sample.
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from rungwise.corpus import signatures
 from rungwise.corpus.clean import DOCUMENT, PARAGRAPH, clean, clean_all
+from rungwise.corpus.decontamination import NgramsOfTests, decontaminated
 from rungwise.corpus.document import SCHEMA, RawDocument
 from rungwise.corpus.quality import fault
 from rungwise.corpus.segment import segment
@@ -43,6 +45,7 @@ KEYS_SCHEMA = pa.schema(
     ]
 )
 SAMPLES = 3
+BOILERPLATE, TEST_TEXT = "boilerplate", "test text"
 _SAMPLE_CHARACTERS = 80
 _DAMAGE_SHOWN = 20
 _LABELS_SHOWN = 100
@@ -54,11 +57,15 @@ _TABLE_BYTES = 8 << 20
 class RangeBuilder:
     """Builds the tables of one range; afterwards `keys` and `report` tell what went in."""
 
-    def __init__(self, rules: Rules, source: int) -> None:
+    def __init__(self, rules: Rules, source: str, tests: NgramsOfTests | None = None) -> None:
         self._rules = rules
         self._source = source
+        self._tests = tests
         self._keys: list[pa.Table] = [KEYS_SCHEMA.empty_table()]
         self._removed = self._replaced = self._documents = 0
+        # Paragraphs and characters that were taken out, by reason.
+        self._paragraphs_cut: Counter[str] = Counter()
+        self._characters_cut: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
         self._samples: dict[str, list[dict[str, str]]] = {}
         self._damage: list[dict[str, Any]] = []
@@ -75,10 +82,19 @@ class RangeBuilder:
             sentences = (
                 [line for line in cleaned.text.split("\n") if line]
                 if batch[0].segmented
-                else segment(cleaned.text)
+                else _segmented(cleaned.text)
             )
-            for document, lines in zip(batch, _documents(sentences), strict=True):
-                row = _Row(document, *lines)
+            contaminated = frozenset[int]()
+            if self._tests is not None:
+                sentences, paragraphs, characters, contaminated = decontaminated(
+                    sentences, self._tests
+                )
+                self._cut(TEST_TEXT, paragraphs, characters)
+            documents_of = zip(batch, _documents(sentences), strict=True)
+            for number, (document, lines) in enumerate(documents_of):
+                row = _Row(document, *lines, is_cut=number in contaminated)
+                if document.boilerplate:
+                    self._cut(BOILERPLATE, 0, document.boilerplate)
                 if reason := document.reason or self._fault(row):
                     self._drop(row, reason)
                 else:
@@ -107,14 +123,23 @@ class RangeBuilder:
             "damaged_bytes": self._damaged_bytes,
             "removed": self._removed,
             "replaced": self._replaced,
+            "cut": [
+                cut_of(self._source, reason, self._paragraphs_cut[reason], characters)
+                for reason, characters in self._characters_cut.items()
+                if characters
+            ],
         }
 
     def _fault(self, row: _Row) -> str:
         if not row.sentences:
-            return "no text"
+            return TEST_TEXT if row.is_cut else "no text"
         if len(row.text) < self._rules.minimum_characters:
-            return "too short"
+            return TEST_TEXT if row.is_cut else "too short"
         return "" if self._rules.quality is None else fault(row.sentences, self._rules.quality)
+
+    def _cut(self, reason: str, paragraphs: int, characters: int) -> None:
+        self._paragraphs_cut[reason] += paragraphs
+        self._characters_cut[reason] += characters
 
     def _drop(self, row: _Row, reason: str) -> None:
         self._dropped[reason] += 1
@@ -144,7 +169,11 @@ class RangeBuilder:
         self._keys.append(
             pa.Table.from_arrays([digest, names, split, bands, signed], schema=KEYS_SCHEMA)
         )
-        placed = [located(row.raw.text, row.raw.spans, row.sentences) for row in rows]
+        # What was taken out has moved the places of what follows.
+        placed = [
+            located(row.raw.text, row.raw.spans, () if row.is_cut else row.sentences)
+            for row in rows
+        ]
         sentence_spans = [spans for one in placed for spans in one.spans]
         return pa.Table.from_arrays(
             [
@@ -167,9 +196,12 @@ class RangeBuilder:
 class _Row:
     """A document between clean-up and its place in a table."""
 
-    __slots__ = ("encoded", "id", "raw", "sentences", "starts", "text")
+    __slots__ = ("encoded", "id", "is_cut", "raw", "sentences", "starts", "text")
 
-    def __init__(self, raw: RawDocument, sentences: list[str], starts: list[int]) -> None:
+    def __init__(
+        self, raw: RawDocument, sentences: list[str], starts: list[int], *, is_cut: bool
+    ) -> None:
+        self.is_cut = is_cut
         self.raw = raw
         self.id = clean(raw.id).text
         self.sentences = sentences
@@ -193,6 +225,30 @@ def _batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
         characters += sum(map(len, document.paragraphs))
     if batch:
         yield batch
+
+
+def _segmented(text: str) -> list[str]:
+    """The sentences of many documents and the marks between them, as of each document alone."""
+    documents = text.split(DOCUMENT)
+    # Whether a small letter may open a sentence is a matter of the document.
+    kinds = list(map(str.islower, documents))
+    if not any(kinds):
+        return segment(text)
+    lines_of = [
+        _between_marks(segment(DOCUMENT.join(compress(documents, chosen))))
+        for chosen in (map(operator.not_, kinds), kinds)
+    ]
+    sentences = next(lines_of[kinds[0]])
+    for kind in kinds[1:]:
+        sentences += [DOCUMENT, *next(lines_of[kind])]
+    return sentences
+
+
+def _between_marks(lines: list[str]) -> Iterator[list[str]]:
+    begin = 0
+    for end in [*(at for at, line in enumerate(lines) if line == DOCUMENT), len(lines)]:
+        yield lines[begin:end]
+        begin = end + 1
 
 
 def _documents(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
@@ -220,7 +276,7 @@ def split_keys(digests: pa.Array, seed: int) -> np.ndarray:
     return signatures.mixed(words[: len(digests)] + signatures.mixed(np.array([seed], np.uint64)))
 
 
-def _name_of(source: int, id_: str) -> bytes:
+def _name_of(source: str, id_: str) -> bytes:
     return hashlib.blake2b(f"{source}\0{id_}".encode(), digest_size=16).digest()
 
 
@@ -232,6 +288,16 @@ def _lists(several: Sequence[Sequence[Any]], value_type: pa.DataType) -> pa.List
 
 def _offsets(several: Sequence[Sequence[Any]]) -> pa.Array:
     return pa.array(list(accumulate(map(len, several), initial=0)), pa.int32())
+
+
+def cut_of(source: str, reason: str, paragraphs: int, characters: int) -> dict[str, Any]:
+    """The entry of a report for what was taken out of documents for one reason."""
+    return {
+        "source": source,
+        "reason": reason,
+        "paragraphs": paragraphs,
+        "characters": characters,
+    }
 
 
 def sample_of(sentences: Sequence[str]) -> str:

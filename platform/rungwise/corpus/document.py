@@ -82,6 +82,7 @@ class RawDocument:
     A line break in a paragraph ends a sentence; with `segmented` nothing else does. `reason` says
     why there is no text, where the reader knows, and `damage` tells more if the file is to blame.
     `spans` are [start, end) in characters of `text`, the text that the paragraphs were cut from.
+    `boilerplate` counts the characters around it that the reader took out.
     """
 
     id: str
@@ -92,6 +93,7 @@ class RawDocument:
     damage: Damage | None = None
     text: str = ""
     spans: Sequence[tuple[int, int]] = ()
+    boilerplate: int = 0
 
 
 def digest_of(sentences: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import pyarrow as pa
 
 from rungwise.core.errors import DataError
@@ -25,7 +26,7 @@ def write_corpus(
     """
     builders, tables = [], []
     for documents in ranges:
-        builders.append(RangeBuilder(rules, 0))
+        builders.append(RangeBuilder(rules, source))
         tables.append(list(builders[-1].tables(documents)))
     keys = [builder.keys for builder in builders]
     rows = [duplicates.rows_of(each, number, 1) for number, each in enumerate(keys)]
@@ -42,11 +43,13 @@ def write_corpus(
         write_range(
             each,
             verdict.lost[verdict.lost[:, 0] == number, 1:],
+            np.empty((0, 2), np.int64),
             number=number,
             source=source,
             last_held_out=duplicates.last_held_out(
                 rules.held_out_fraction, verdict.documents, verdict.held_out
             ),
+            minimum_characters=rules.minimum_characters,
             shard_megabytes=rules.shard_megabytes,
             output=output,
         )

@@ -21,9 +21,15 @@ from pydantic import Field
 from rungwise.core.config import Config
 
 # Scripts that are written without blanks: Thai, Lao, Tibetan, Myanmar, Khmer, kana, and Han.
-_NO_BLANKS = re.compile(
-    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+_NO_BLANKS_RANGES = (
+    "\u0e00\u0fff",
+    "\u1000\u109f",
+    "\u1780\u17ff",
+    "\u2e80\u9fff",
+    "\uf900\ufaff",
+    "\U00020000\U0003ffff",
 )
+_NO_BLANKS = re.compile("[" + "".join(map("-".join, _NO_BLANKS_RANGES)) + "]")
 _OTHER, _BLANK, _LETTER, _DIGIT, _LOST = range(5)
 
 
@@ -61,6 +67,20 @@ def fault(sentences: Sequence[str], config: QualityConfig) -> str:
     if most > config.maximum_one_sentence_share * len(text):
         return "quality: one sentence again and again"
     return ""
+
+
+def is_word(codes: np.ndarray) -> np.ndarray:
+    """Whether each code point is a letter, a mark on one, or a digit."""
+    classes = _classes()[codes]
+    return (classes == _LETTER) | (classes == _DIGIT)
+
+
+def is_word_alone(codes: np.ndarray) -> np.ndarray:
+    """Whether each code point is of a script that is written without blanks."""
+    alone = np.zeros(len(codes), bool)
+    for first, last in _NO_BLANKS_RANGES:
+        alone |= (codes >= ord(first)) & (codes <= ord(last))
+    return alone
 
 
 def _counts(text: str) -> np.ndarray:

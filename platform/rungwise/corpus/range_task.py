@@ -3,7 +3,9 @@
     {output}/staging/{range}.text.arrow    every document, uncompressed, in the order of the source
     {output}/staging/{range}.keys.arrow    their keys, and the report of reading: the marker of that
     {output}/staging/{range}.json          the report of writing: the marker of that
+    {output}/staging/tests                 hashes of test texts
     {output}/staging/lost-{part}.arrow     who is lost to others, a record batch for each pack
+    {output}/staging/repeated-{part}.arrow paragraphs that stand elsewhere too, likewise
 
 Every file appears whole or not at all, so a killed stage goes on where it was. Text stays in its
 range; keys alone meet those of others.
@@ -14,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,12 +24,16 @@ import pyarrow as pa
 
 from rungwise.core.storage import Folder
 from rungwise.corpus.build import TEXT_SCHEMA, RangeBuilder
+from rungwise.corpus.decontamination import NgramsOfTests, ngrams_of_tests
 from rungwise.corpus.ranges import Range, read_range
 from rungwise.corpus.shards import write_range
-from rungwise.corpus.sources import CorpusConfig, names_of
+from rungwise.corpus.sources import CorpusConfig, files_of_tests, names_of
 
 STAGING = "staging"
-_LOST_SCHEMA = pa.schema([("range", pa.int32()), ("row", pa.int32()), ("reason", pa.int8())])
+# Of places in documents: who is lost, for which reason; and which paragraph is repeated.
+LOST, REPEATED = "lost", "repeated"
+_TESTS_FILE = f"{STAGING}/tests"
+_PLACES_SCHEMA = pa.schema([("range", pa.int32()), ("row", pa.int32()), ("index", pa.int32())])
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class RangeTask:
         """Stage the documents of a range unless an earlier attempt did; return the report."""
         if self.output.exists(_keys_file(range.number)):
             return self._report(range.number)
-        builder = RangeBuilder(self.config, range.source)
+        builder = RangeBuilder(self.config, self._source_of(range), self._tests)
         documents = read_range(range, self.config)
         _write_ipc(self.output, _text_file(range.number), TEXT_SCHEMA, builder.tables(documents))
         report = builder.report
@@ -55,75 +62,101 @@ class RangeTask:
 
     def name_of(self, number: int, row: int) -> str:
         """The id of one document of a range that has been read."""
-        for table in self._tables(number):
+        for table in self.tables(number):
             if row < table.num_rows:
                 return table["id"][row].as_py()
             row -= table.num_rows
         raise IndexError(row)
 
-    def lost(self, num_parts: int, pack: int) -> np.ndarray:
-        """Who is lost among the ranges of a pack, (N, 3): range, row, reason, in this order."""
+    def places(self, kind: str, num_parts: int, pack: int) -> np.ndarray:
+        """The places written for the ranges of a pack, (N, 3): range, row, index, in this order."""
         parts = [np.empty((0, 3), np.int64)]
         for part in range(num_parts):
-            with _opened(self.output, _lost_file(part)) as reader:
+            with _opened(self.output, _places_file(kind, part)) as reader:
                 batch = reader.get_batch(pack)
             parts.append(np.column_stack([column.to_numpy() for column in batch.columns]))
-        lost = np.concatenate(parts)
-        return lost[np.lexsort((lost[:, 1], lost[:, 0]))]
+        places = np.concatenate(parts)
+        return places[np.lexsort(places.T[::-1])]
 
-    def write(self, range: Range, lost: np.ndarray, last_held_out: int) -> dict[str, Any]:
+    def write(
+        self, range: Range, lost: np.ndarray, repeated: np.ndarray, last_held_out: int
+    ) -> dict[str, Any]:
         """Write the files of a range unless an earlier attempt did; return the report.
 
-        `lost` may hold other ranges too.
+        `lost` and `repeated` may hold other ranges too.
         """
         marker = f"{STAGING}/{range.number:05d}.json"
         if self.output.exists(marker):
             return json.loads(self.output.read_bytes(marker))
         report = write_range(
-            self._tables(range.number),
+            self.tables(range.number),
             lost[lost[:, 0] == range.number, 1:],
+            repeated[repeated[:, 0] == range.number, 1:],
             number=range.number,
-            source=names_of(self.config.sources)[range.source],
+            source=self._source_of(range),
             last_held_out=last_held_out,
+            minimum_characters=self.config.minimum_characters,
             shard_megabytes=self.config.shard_megabytes,
             output=self.output,
         )
         self.output.write_bytes(marker, json.dumps(report).encode())
         return report
 
+    def stage_tests(self) -> None:
+        """Stage the hashes of the test texts, if there are any, for `read`."""
+        config = self.config.decontaminate
+        if config is not None and not self.output.exists(_TESTS_FILE):
+            hashes = ngrams_of_tests(files_of_tests(config), config.ngram).hashes
+            self.output.write_bytes(_TESTS_FILE, hashes.tobytes())
+
+    @cached_property
+    def _tests(self) -> NgramsOfTests | None:
+        config = self.config.decontaminate
+        if config is None:
+            return None
+        return NgramsOfTests(
+            np.frombuffer(self.output.read_bytes(_TESTS_FILE), np.uint64), config.ngram
+        )
+
+    def _source_of(self, range: Range) -> str:
+        return names_of(self.config.sources)[range.source]
+
     def _report(self, number: int) -> dict[str, Any]:
         with _opened(self.output, _keys_file(number)) as reader:
             return json.loads(reader.schema.metadata[b"report"])
 
-    def _tables(self, number: int) -> Iterator[pa.Table]:
+    def tables(self, number: int) -> Iterator[pa.Table]:
+        """The documents of a range that has been read."""
         with _opened(self.output, _text_file(number)) as reader:
             for batch in range(reader.num_record_batches):
                 yield pa.Table.from_batches([reader.get_batch(batch)])
 
 
-def write_lost(output: Folder, part: int, lost: np.ndarray, pack_of: np.ndarray) -> None:
-    """Write who is lost in one partition, (N, 3): a record batch for each pack of ranges.
+def write_places(
+    output: Folder, kind: str, part: int, places: np.ndarray, pack_of: np.ndarray
+) -> None:
+    """Write the places of one partition, (N, 3): a record batch for each pack of ranges.
 
     `pack_of` has the number of the pack for each range.
     """
-    packs = pack_of[lost[:, 0]]
-    lost = lost[np.argsort(packs, kind="stable")]
+    packs = pack_of[places[:, 0]]
+    places = places[np.argsort(packs, kind="stable")]
     ends = np.cumsum(np.bincount(packs, minlength=pack_of.max(initial=0) + 1))
     batches = [
         pa.record_batch(
             [
                 pa.array(column, column_type)
-                for column, column_type in zip(rows.T, _LOST_SCHEMA.types, strict=True)
+                for column, column_type in zip(rows.T, _PLACES_SCHEMA.types, strict=True)
             ],
-            schema=_LOST_SCHEMA,
+            schema=_PLACES_SCHEMA,
         )
-        for rows in np.split(lost, ends[:-1])
+        for rows in np.split(places, ends[:-1])
     ]
-    _write_ipc(output, _lost_file(part), _LOST_SCHEMA, batches)
+    _write_ipc(output, _places_file(kind, part), _PLACES_SCHEMA, batches)
 
 
-def _lost_file(part: int) -> str:
-    return f"{STAGING}/lost-{part:05d}.arrow"
+def _places_file(kind: str, part: int) -> str:
+    return f"{STAGING}/{kind}-{part:05d}.arrow"
 
 
 def _write_ipc(

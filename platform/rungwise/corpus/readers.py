@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from itertools import accumulate, compress, count
 
+from rungwise.corpus.boilerplate import gutenberg_text
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.part import Part
 from rungwise.corpus.sources import Lines, TextSource
@@ -125,8 +126,14 @@ def _text_document(
     except UnicodeDecodeError as error:
         return part.not_decoded(offset, content, error)
     one_line = source.documents == "line"
-    paragraphs = [text] if one_line else paragraphs_of(text, source.lines)
-    return RawDocument(id_, part.label, paragraphs, segmented=source.lines == "sentence")
+    book = gutenberg_text(text) if source.boilerplate else text
+    return RawDocument(
+        id_,
+        part.label,
+        [text] if one_line else paragraphs_of(book, source.lines),
+        segmented=source.lines == "sentence",
+        boilerplate=len(text) - len(book),
+    )
 
 
 def wikitext_documents(part: Part) -> Iterator[RawDocument]:

@@ -14,7 +14,9 @@ ASCII stop between two such characters. A semicolon ends none. A full stop does 
     that usually opens a sentence;
   - after the number of a list item ("2. Then ...").
 
-A line break always ends a sentence: readers join lines that are only wrapped.
+In a text that has small letters and not one capital, a small letter opens a sentence as a capital
+does, and the words above count in small letters. A line break always ends a sentence: readers join
+lines that are only wrapped.
 """
 
 # ruff: noqa: RUF001, RUF002  (quotes and stops of other scripts are the subject here)
@@ -43,6 +45,8 @@ _OPENERS = (
     "And|But|So|For|As|At|By|On|To|When|Where|While|With|Note|Use|Used|Return|Returns|See|Also|"
     "After|Before|However|Only|Each|All|Any|Some|Not|No|What|Who|How|Why"
 )
+# Without a capital to tell, only those that hardly ever follow one.
+_SURE_OPENERS = "The|This|That|These|Those|There|Then|It|If|We|You|He|She|They|But|However"
 _LOWER = "a-zß-öø-ÿāăąćĉċčďđēĕėęěĝğġģĥħĩīĭįıĵķĺļľłńņňōŏőœŕřśŝşšţťũūŭůűųŵŷźżžα-ωά-ώа-џ"
 _WIDE = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # kana and Han
 _WIDE_CLOSING = "”’」』）》】〉〕\"'"
@@ -68,21 +72,23 @@ def _after_number_of(words: str) -> str:
     return "|".join(rf"(?<=\b(?:{group})\.\s[0-9]\.)" for group in _same_length(words))
 
 
-# The engine scans for the first class only; the branches then tell the characters apart.
-_END = re.compile(
-    rf"""
+def _end(case: str, openers: str, begins: str) -> re.Pattern[str]:
+    """The pattern of an end: `case` is "i" to know words in any, `begins` opens a sentence."""
+    # The engine scans for the first class only; the branches then tell the characters apart.
+    return re.compile(
+        rf"""
     [.!?…\n。！？．｡]
-    (?: (?: (?<=\.) (?!\.)
+    (?: (?: (?{case}: (?<=\.) (?!\.)
             {_not_after(_TITLES)}
             (?: {_not_after(_COUNTED)} | (?! \s+ [0-9(\[] ) )
-            (?: {_not_after(_MAYBE_LAST)} (?<!\b[A-Z]\.) | (?= \s+ (?:{_OPENERS})\b ) )
+            (?: {_not_after(_MAYBE_LAST)} (?<!\b[A-Z]\.) | (?= \s+ (?:{openers})\b ) )
             (?<! ^ [0-9]\. ) (?<! ^ [0-9][0-9]\. )
-            (?: (?<! [.!?:;]\s [0-9]\. ) | {_after_number_of(_COUNTED)} )
+            (?: (?<! [.!?:;]\s [0-9]\. ) | {_after_number_of(_COUNTED)} ) )
           | (?<=\.) (?=\.)
           | (?<=[!?…])
         )
         [.!?…]* [{_CLOSING}]* \s+
-        (?= [{_OPENING}]* [^\W_{_LOWER}] )
+        (?= [{_OPENING}]* {begins} )
       | (?: (?<=[。！？｡]) | (?<=．) (?![0-9０-９]) | (?<=[{_WIDE}]…) )
         [。！？…]*+ [{_WIDE_CLOSING}]*+ (?! [，、；：,;] ) \s*
       | (?: (?<=[{_WIDE}][.!?]) (?= [{_WIDE_CLOSING}]* [{_WIDE}A-Z0-9(（\[“‘「『《【] )
@@ -94,14 +100,21 @@ _END = re.compile(
       | (?<=\n) \s*
     )
     """,
-    re.VERBOSE | re.MULTILINE,
-)
+        re.VERBOSE | re.MULTILINE,
+    )
 
 
+_END = _end("", _OPENERS, rf"[^\W_{_LOWER}]")
+_END_WITHOUT_CAPITALS = _end("i", _SURE_OPENERS, r"[^\W_]")
 _STOP = re.compile("[.!?…\n。！？．｡]")
+# Stops of which no other ends a sentence if the first does not: what follows them decides.
+_RUN = re.compile(r"(?: [!?…] | \.(?=\.) ) [.!?…]* | [。！？][。！？…]*", re.VERBOSE)
 # Classes of characters, as bits: an ASCII stop, any other, a line break, a blank, what may stand
-# behind a stop that ends a sentence, kana or Han, and what may stand where a sentence begins.
-_ASCII_STOP, _OTHER_STOP, _BREAK, _BLANK, _BEHIND, _HAN, _BEGINS = (1 << bit for bit in range(7))
+# behind a stop that ends a sentence, kana or Han, what may stand where a sentence begins, and what
+# stands there in a text without capitals.
+_ASCII_STOP, _OTHER_STOP, _BREAK, _BLANK, _BEHIND, _HAN, _BEGINS, _SMALL = (
+    1 << bit for bit in range(8)
+)
 _PATTERN_OF = {
     _ASCII_STOP: "[.!?]",
     _OTHER_STOP: "[…。！？．｡]",
@@ -110,6 +123,7 @@ _PATTERN_OF = {
     _BEHIND: rf"[.!?…\s{_CLOSING}{_WIDE_CLOSING}{_WIDE}]",
     _HAN: f"[{_WIDE}]",
     _BEGINS: rf"[{_OPENING}]|[^\W_{_LOWER}]|\s",
+    _SMALL: f"[{_LOWER}]",
 }
 _SHORT = 2000
 
@@ -117,22 +131,26 @@ _SHORT = 2000
 def segment(text: str) -> list[str]:
     """The sentences of `text` in order, none empty; together they hold all but its white space."""
     sentences: list[str] = []
+    has_capitals = not text.islower()
+    ends = _END if has_capitals else _END_WITHOUT_CAPITALS
     start = counted = quotes = searched = 0
-    for at in _candidates(text):
+    for at in _candidates(text, has_capitals):
         if at < searched:
             continue
         if text[at] == "\n":
             stop = searched = at + 1
-        elif end := _END.match(text, at):
+        elif end := ends.match(text, at):
             stop = searched = end.end()
             if text[stop - 1] == '"' and stop - at > 1:
                 # The same mark opens and closes; in a text without blanks only its count tells.
-                opened = max(counted, text.rfind("\n", 0, stop) + 1)
+                opened = max(counted, text.rfind("\n", counted, stop) + 1)
                 marks = sum(text.count(mark, opened, stop) for mark in '"“”')
                 quotes = marks + (quotes if opened == counted else 0)
                 counted = stop
                 stop -= quotes % 2
         else:
+            if run := _RUN.match(text, at):
+                searched = run.end()
             continue
         if sentence := text[start:stop].strip():
             sentences.append(sentence)
@@ -142,7 +160,7 @@ def segment(text: str) -> list[str]:
     return sentences
 
 
-def _candidates(text: str) -> list[int]:
+def _candidates(text: str, has_capitals: bool) -> list[int]:
     """The places of all stops that may end a sentence, and of the line breaks.
 
     Most stops in a text end none, or stand at the end of a line, which ends one anyway; to tell so
@@ -157,8 +175,9 @@ def _candidates(text: str) -> list[int]:
         kinds = _classes()[np.minimum(codes, 0xFFFF)]
     before, after, second = np.zeros((3, len(kinds)), np.uint8)
     before[1:], after[:-1], second[:-2] = kinds[:-1], kinds[1:], kinds[2:]
-    # One blank and a small letter.
-    goes_on = ((after & _BLANK) > 0) & ((second & _BEGINS) == 0)
+    begins = _BEGINS if has_capitals else _BEGINS | _SMALL
+    # One blank and, unless it begins a sentence, a small letter.
+    goes_on = ((after & _BLANK) > 0) & ((second & begins) == 0)
     ends = ((after & _BEHIND) > 0) & ~goes_on | ((before & _HAN) > 0)
     ends = (kinds & _ASCII_STOP > 0) & ends | (kinds & _OTHER_STOP > 0)
     return np.nonzero(ends & (after & _BREAK == 0) | (kinds & _BREAK > 0))[0].tolist()

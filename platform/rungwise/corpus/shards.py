@@ -17,11 +17,13 @@ import pyarrow.compute as pc  # makes most of its functions at run time: no chec
 import pyarrow.parquet as pq
 
 from rungwise.core.storage import Folder
-from rungwise.corpus.build import SAMPLES, sample_of
+from rungwise.corpus.build import SAMPLES, cut_of, sample_of
 from rungwise.corpus.document import SCHEMA
 from rungwise.corpus.duplicates import REASONS
+from rungwise.corpus.paragraphs import without
 
 SPLITS = ("train", "validation")
+REPEATED = "duplicate paragraphs"
 _ROWS_A_GROUP = 4096
 _LABELS_OF_A_RANGE = 100
 
@@ -29,32 +31,40 @@ _LABELS_OF_A_RANGE = 100
 def write_range(
     tables: Iterable[pa.Table],
     lost: np.ndarray,
+    repeated: np.ndarray,
     *,
     number: int,
     source: str,
     last_held_out: int,
+    minimum_characters: int,
     shard_megabytes: float,
     output: Folder,
 ) -> dict[str, Any]:
     """Write the files of range `number`, none for a split without documents; return its report.
 
-    `tables` are those of `RangeBuilder`; `lost` is (N, 2), row and index of the reason, in order.
+    `tables` are those of `RangeBuilder`; `lost` is (N, 2), row and index of the reason, `repeated`
+    (N, 2), row and paragraph, both in order.
     """
     limit_bytes = int(shard_megabytes * 1e6)
     writers = [_Writer(split, number, limit_bytes, output) for split in SPLITS]
     labels: Counter[str] = Counter()
     samples: dict[str, list[dict[str, str]]] = {}
-    spans_dropped = begin = 0
-    for table in tables:
-        here = lost[np.searchsorted(lost[:, 0], begin) :]
-        here = here[: np.searchsorted(here[:, 0], begin + table.num_rows)]
-        for row, reason in here.tolist():
-            several = samples.setdefault(REASONS[reason], [])
-            if len(several) < SAMPLES:
-                text = sample_of(table["sentences"][row - begin].as_py())
-                several.append({"id": table["id"][row - begin].as_py(), "text": text})
+    dropped: Counter[str] = Counter()
+    spans_dropped = begin = characters_cut = 0
+    for whole in tables:
+        here = _within(lost, begin, whole.num_rows)
+        cut = _within(repeated, begin, whole.num_rows)
+        table, characters, too_short = without(whole, cut, minimum_characters)
+        characters_cut += characters
+        losses = [(row, REASONS[reason]) for row, reason in here.tolist()]
         keep = np.ones(table.num_rows, bool)
-        keep[here[:, 0] - begin] = False
+        for row, reason in (*losses, *((row, REPEATED) for row in too_short.tolist())):
+            keep[row] = False
+            dropped[reason] += 1
+            several = samples.setdefault(reason, [])
+            if len(several) < SAMPLES:
+                text = sample_of(whole["sentences"][row].as_py())
+                several.append({"id": whole["id"][row].as_py(), "text": text})
         begin += table.num_rows
         held_out = table["split"].to_numpy() <= np.uint64(last_held_out)
         for writer, chosen in zip(writers, (keep & ~held_out, keep & held_out), strict=True):
@@ -63,15 +73,21 @@ def write_range(
         spans_dropped += pc.sum(kept["spans_dropped"]).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
         for entry in pc.value_counts(kept["label"]).to_pylist():  # pyright: ignore[reportAttributeAccessIssue]
             labels[entry["values"]] += entry["counts"]
-    reasons, counts = np.unique(lost[:, 1], return_counts=True)
     files = [file | {"source": source} for writer in writers for file in writer.close()]
     return {
         "files": files,
         "labels": dict(labels.most_common(_LABELS_OF_A_RANGE)),
-        "dropped": {REASONS[r]: int(n) for r, n in zip(reasons, counts, strict=True)},
+        "dropped": dict(dropped),
+        "cut": [cut_of(source, REPEATED, len(repeated), characters_cut)][: len(repeated)],
         "samples": samples,
         "spans_dropped": spans_dropped,
     }
+
+
+def _within(places: np.ndarray, begin: int, num_rows: int) -> np.ndarray:
+    """The `places` in rows from `begin` on, counted from there."""
+    here = places[np.searchsorted(places[:, 0], begin) :]
+    return here[: np.searchsorted(here[:, 0], begin + num_rows)] - [begin, 0]
 
 
 class _Writer:

@@ -20,7 +20,9 @@ from rungwise.core.config import Config
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage import SourceFile, find_files, reached
 from rungwise.corpus import pydocs
+from rungwise.corpus.decontamination import PATHS_KEY, DecontaminationConfig
 from rungwise.corpus.digests import digests_of
+from rungwise.corpus.paragraphs import DuplicateParagraphConfig
 from rungwise.corpus.quality import QualityConfig
 from rungwise.corpus.signatures import NearDuplicateConfig
 
@@ -81,7 +83,18 @@ class TextSource(_Encoded):
     kind: Literal["text"] = "text"
     documents: Literal["file", "blank_line", "line"] = "file"
     lines: Lines = "wrapped"
+    # Of books: take out the header and the licence of Project Gutenberg.
+    boilerplate: Literal["gutenberg"] | None = None
     label: str | None = None  # of every document; the name of the source if unset
+
+    @model_validator(mode="after")
+    def _boilerplate_of_files(self) -> TextSource:
+        if self.boilerplate and self.documents != "file":
+            raise ValueError(
+                f"boilerplate={self.boilerplate} is taken out of whole files; set documents=file "
+                f"(now {self.documents}) or leave boilerplate out"
+            )
+        return self
 
 
 class WikiTextSource(_Encoded):
@@ -158,6 +171,10 @@ class CorpusConfig(Rules):
     """The corpus block."""
 
     sources: tuple[Source, ...] = Field(min_length=1)
+    # Take out paragraphs that stand in the corpus again, such as licences and menus.
+    duplicate_paragraphs: DuplicateParagraphConfig | None = None
+    # Take out paragraphs that share a run of words with the texts of these files.
+    decontaminate: DecontaminationConfig | None = None
     # A larger document is skipped: a worker has to hold one.
     maximum_document_megabytes: float = Field(default=32.0, gt=0)
     # Where a part of a file cannot be read: skip it and list it, or stop the stage.
@@ -195,6 +212,8 @@ def identity(config: CorpusConfig) -> dict[str, Any]:
     plain = config.model_dump(mode="json")
     for source in plain["sources"]:
         source.pop("paths", None)
+    if plain["decontaminate"]:
+        del plain["decontaminate"]["paths"]
     return plain
 
 
@@ -208,29 +227,32 @@ def outside(config: CorpusConfig) -> dict[str, Any]:
             )
         else:
             files = files_of(source, index)
-            named = zip(files, digests_of(files, key_of(index, "paths")), strict=True)
-            lines = "".join(f"{file.name}\0{digest}\n" for file, digest in named)
-            digests[f"sources.{index}"] = {
-                "files": len(files),
-                "bytes": sum(file.size_bytes for file in files),
-                "sha256": hashlib.sha256(lines.encode()).hexdigest(),
-            }
+            digests[f"sources.{index}"] = _digest_of(files, key_of(index, "paths"))
+    if config.decontaminate:
+        files = files_of_tests(config.decontaminate)
+        digests["decontaminate"] = _digest_of(files, PATHS_KEY)
     return digests
+
+
+def _digest_of(files: Sequence[SourceFile], key: str) -> dict[str, Any]:
+    named = zip(files, digests_of(files, key), strict=True)
+    lines = "".join(f"{file.name}\0{digest}\n" for file, digest in named)
+    return {
+        "files": len(files),
+        "bytes": sum(file.size_bytes for file in files),
+        "sha256": hashlib.sha256(lines.encode()).hexdigest(),
+    }
+
+
+def files_of_tests(config: DecontaminationConfig) -> list[SourceFile]:
+    """The files of test texts, sorted, each once."""
+    return sorted(_matched(config.paths, PATHS_KEY).values(), key=lambda file: file.uri)
 
 
 def files_of(source: FileSource, index: int) -> list[SourceFile]:
     """The files that source number `index` matches, sorted, each once."""
     key = key_of(index, "paths")
-    files: dict[str, SourceFile] = {}
-    for pattern in source.paths:
-        with reached(pattern, key):
-            matched = [file for file in find_files(pattern) if _is_data(file, source)]
-        if not matched:
-            raise ConfigError(
-                f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
-            )
-        for file in matched:
-            files.setdefault(file.uri, file)
+    files = _matched(source.paths, key, only_arrow=source.kind == "arrow")
     if not any(file.size_bytes for file in files.values()):
         raise DataError(
             f"{key}: the corpus is empty: {len(files)} files match {', '.join(source.paths)} and "
@@ -247,7 +269,22 @@ def files_of(source: FileSource, index: int) -> list[SourceFile]:
     return sorted(files.values(), key=lambda file: file.name)
 
 
-def _is_data(file: SourceFile, source: FileSource) -> bool:
+def _matched(paths: Sequence[str], key: str, *, only_arrow: bool = False) -> dict[str, SourceFile]:
+    """The files that match any of `paths`, by their URI; ConfigError if one matches none."""
+    files: dict[str, SourceFile] = {}
+    for pattern in paths:
+        with reached(pattern, key):
+            matched = [file for file in find_files(pattern) if not only_arrow or _is_arrow(file)]
+        if not matched:
+            raise ConfigError(
+                f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
+            )
+        for file in matched:
+            files.setdefault(file.uri, file)
+    return files
+
+
+def _is_arrow(file: SourceFile) -> bool:
     # Hugging Face puts JSON files, and caches of what was computed, beside a dataset's own.
     name = file.name.rpartition("/")[2]
-    return source.kind != "arrow" or (name.endswith(".arrow") and not name.startswith("cache-"))
+    return name.endswith(".arrow") and not name.startswith("cache-")

@@ -31,9 +31,9 @@ from rungwise.core.context import Context
 from rungwise.core.errors import DataError, UserError, from_text, to_text
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
-from rungwise.corpus import duplicates, near_duplicates, signatures
+from rungwise.corpus import duplicates, near_duplicates, paragraphs, signatures
 from rungwise.corpus.duplicates import Place, Verdict
-from rungwise.corpus.range_task import STAGING, RangeTask, write_lost
+from rungwise.corpus.range_task import LOST, REPEATED, STAGING, RangeTask, write_places
 from rungwise.corpus.ranges import Range, ranges_of
 from rungwise.corpus.signatures import NearDuplicateConfig
 from rungwise.corpus.sources import CorpusConfig, identity, key_of, names_of, outside
@@ -76,12 +76,13 @@ def build_corpus(
 
 
 CORPUS = StageType(
-    "corpus", 4, build_corpus, CorpusSummary, identity=identity, outside=outside, resumes=True
+    "corpus", 5, build_corpus, CorpusSummary, identity=identity, outside=outside, resumes=True
 )
 
 
 def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSummary:
     task, ranges = RangeTask(config, output), ranges_of(config)
+    task.stage_tests()
     packs = packed(ranges, [_work(range) for range in ranges], _num_packs(ranges))
     staged: dict[int, dict[str, Any]] = {}
     for number, report in _over(packs, lambda pack: map(task.read, pack)):
@@ -92,10 +93,14 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
     num_documents = sum(report["documents"] for report in reports)
     if not num_documents:
         _refuse_too_few(config, summary_of(reports, []))
-    verdicts, num_parts = _verdicts(task, packs, num_documents)
+    number_of = np.empty(len(ranges), np.int64)
+    for number, pack in enumerate(packs):
+        number_of[[range.number for range in pack]] = number
+    verdicts, num_lost = _verdicts(task, packs, number_of, num_documents)
     for verdict in verdicts:
         if verdict.doubled:
             _refuse_doubled(task, ranges, *verdict.doubled)
+    num_repeated = _repeated(task, packs, number_of, num_lost)
     last = duplicates.last_held_out(
         config.held_out_fraction,
         sum(verdict.documents for verdict in verdicts),
@@ -103,10 +108,11 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
     )
 
     def write(pack: list[Range]) -> Iterator[dict[str, Any]]:
-        lost = task.lost(num_parts, number_of[pack[0].number])
-        return (task.write(range, lost, last) for range in pack)
+        number = int(number_of[pack[0].number])
+        lost = task.places(LOST, num_lost, number)
+        repeated = task.places(REPEATED, num_repeated, number)
+        return (task.write(range, lost, repeated, last) for range in pack)
 
-    number_of = {range.number: number for number, pack in enumerate(packs) for range in pack}
     written: dict[int, dict[str, Any]] = {}
     for number, report in _over(packs, write):
         written[number] = report
@@ -140,15 +146,12 @@ def _over(
 
 
 def _verdicts(
-    task: RangeTask, packs: list[list[Range]], num_documents: int
+    task: RangeTask, packs: list[list[Range]], pack_of: np.ndarray, num_documents: int
 ) -> tuple[list[Verdict], int]:
     """The outcome of every part of the keys, without who is lost, which is written; and how many
     parts there are."""
     config = task.config
-    pack_of = np.empty(sum(map(len, packs)), np.int64)
-    for number, pack in enumerate(packs):
-        pack_of[[range.number for range in pack]] = number
-    numbers = [pa.table({"range": [range.number for range in pack]}) for pack in packs]
+    numbers = _numbers(packs)
     moved_bytes = 2 * num_documents * duplicates.ROW_BYTES
     num_parts = _num_parts(moved_bytes)
 
@@ -159,7 +162,7 @@ def _verdicts(
     def decide(part: pa.Table) -> pa.Table:
         verdict = duplicates.verdict(part, config.deduplicate)
         number = part["partition"][0].as_py()
-        write_lost(task.output, number, verdict.lost, pack_of)
+        write_places(task.output, LOST, number, verdict.lost, pack_of)
         return pa.table({"verdict": [json.dumps(verdict[1:])], "part": [number]})
 
     keys = ray.data.from_arrow(numbers).map_batches(rows, batch_size=None, batch_format="pyarrow")
@@ -174,8 +177,44 @@ def _verdicts(
         verdicts.append(Verdict(np.empty((0, 3)), documents, held_out, places))
         parts.add(row["part"])
     for part in set(range(num_parts)) - parts:
-        write_lost(task.output, part, np.empty((0, 3), np.int64), pack_of)
+        write_places(task.output, LOST, part, np.empty((0, 3), np.int64), pack_of)
     return verdicts, num_parts
+
+
+def _repeated(task: RangeTask, packs: list[list[Range]], pack_of: np.ndarray, num_lost: int) -> int:
+    """Write which paragraphs of the documents left are repeated; in how many parts."""
+    config = task.config.duplicate_paragraphs
+    if config is None:
+        return 0
+    num_bytes = sum(_work(range) for pack in packs for range in pack)
+    # At most: a paragraph has so many bytes or more.
+    moved_bytes = num_bytes / config.minimum_characters * paragraphs.ROW_BYTES
+    num_parts = _num_parts(moved_bytes)
+
+    def rows(batch: pa.Table) -> Iterator[pa.Table]:
+        for number in batch["range"].to_pylist():
+            lost = task.places(LOST, num_lost, int(pack_of[number]))
+            lost = lost[lost[:, 0] == number, 1]
+            tables = task.tables(number)
+            yield paragraphs.rows_of(tables, lost, number, config.minimum_characters, num_parts)
+
+    def decide(part: pa.Table) -> pa.Table:
+        numbers = part["partition"].to_pylist()[:1]
+        for number in numbers:
+            repeated = paragraphs.repeated(part, config.maximum_occurrences)
+            write_places(task.output, REPEATED, number, repeated, pack_of)
+        return pa.table({"part": pa.array(numbers, pa.int64())})
+
+    dataset = ray.data.from_arrow(_numbers(packs))
+    keys = dataset.map_batches(rows, batch_size=None, batch_format="pyarrow")
+    decided = _grouped(keys, num_parts, moved_bytes, decide).iter_rows()
+    for part in set(range(num_parts)) - {row["part"] for row in decided}:
+        write_places(task.output, REPEATED, part, np.empty((0, 3), np.int64), pack_of)
+    return num_parts
+
+
+def _numbers(packs: list[list[Range]]) -> list[pa.Table]:
+    return [pa.table({"range": [range.number for range in pack]}) for pack in packs]
 
 
 def _marks(

@@ -41,12 +41,21 @@ class Skipped(Part):
     key: str
 
 
+class Cut(Part):
+    """Text taken out of the documents of a source, and why."""
+
+    source: str
+    reason: str
+    paragraphs: int
+    characters: int
+
+
 class CorpusSummary(Summary):
     """How much text there is, by split and by label, and what was dropped for which reason.
 
     `dropped_examples` are ids of a few documents, `dropped_samples` the same with their text where
     some is known; `skipped` are the first of `skipped_parts`, which hold `skipped_bytes`. Of labels
-    the most frequent are listed.
+    the most frequent are listed. `cut` is what was taken out of documents that stay.
     """
 
     files: tuple[CorpusFile, ...]
@@ -63,6 +72,7 @@ class CorpusSummary(Summary):
     skipped: tuple[Skipped, ...]
     skipped_parts: int
     skipped_bytes: int
+    cut: tuple[Cut, ...]
     spans_dropped: int
     characters_removed: int
     characters_replaced: int
@@ -93,10 +103,15 @@ def summary_of(
     samples: dict[str, list[dict[str, str]]] = {}
     for report in written:
         labels.update(report["labels"])
+    paragraphs_cut: Counter[tuple[str, str]] = Counter()
+    characters_cut: Counter[tuple[str, str]] = Counter()
     for report in (*staged, *written):
         dropped.update(report["dropped"])
         for reason, several in report["samples"].items():
             samples[reason] = (samples.get(reason, []) + several)[:SAMPLES]
+        for one in report["cut"]:
+            paragraphs_cut[one["source"], one["reason"]] += one["paragraphs"]
+            characters_cut[one["source"], one["reason"]] += one["characters"]
     skipped = [Skipped(**part) for report in staged for part in report["damage"]]
     skipped_parts = sum(report["damaged"] for report in staged)
     skipped_bytes = sum(report["damaged_bytes"] for report in staged)
@@ -107,6 +122,8 @@ def summary_of(
     ]
     if skipped:
         headline.append(f"skipped {skipped_parts:,} unreadable, {skipped_bytes:,} bytes")
+    if characters_cut:
+        headline.append(f"cut {characters_cut.total():,} characters")
     return CorpusSummary(
         files=tuple(files),
         **totals,
@@ -126,6 +143,15 @@ def summary_of(
         skipped=tuple(skipped[:_SKIPPED_SHOWN]),
         skipped_parts=skipped_parts,
         skipped_bytes=skipped_bytes,
+        cut=tuple(
+            Cut(
+                source=source,
+                reason=reason,
+                paragraphs=paragraphs_cut[source, reason],
+                characters=characters,
+            )
+            for (source, reason), characters in sorted(characters_cut.items())
+        ),
         spans_dropped=sum(report["spans_dropped"] for report in written),
         characters_removed=sum(report["removed"] for report in staged),
         characters_replaced=sum(report["replaced"] for report in staged),

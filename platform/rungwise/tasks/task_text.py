@@ -63,7 +63,7 @@ def build_task_text(
     return summary
 
 
-TASK_TEXT = StageType("task_text", 3, build_task_text, CorpusSummary)
+TASK_TEXT = StageType("task_text", 4, build_task_text, CorpusSummary)
 
 
 def documents(examples: Sequence[Example]) -> Iterator[RawDocument]:

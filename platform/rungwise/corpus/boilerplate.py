@@ -1,0 +1,37 @@
+"""Find the text of a book of Project Gutenberg between the header and the licence around it.
+
+The header ends at a line such as `*** START OF THE PROJECT GUTENBERG EBOOK EMMA ***`, in files of
+before 2003 at `*END*THE SMALL PRINT! ...*END*`; a note of who made the file may follow. The text
+ends at `*** END OF ...` or `End of the Project Gutenberg Etext of Emma`.
+"""
+
+from __future__ import annotations
+
+import re
+
+_NOTE = (
+    r"(?: \s* ^[\[(_]? (?: Produced | E-?text\ (?:prepared|produced)"
+    r" | This\ e(?:text|book)\ was\ (?:prepared|produced) ) \ by\b .* (?: \n.+ )* )?"
+)
+_FLAGS = re.VERBOSE | re.MULTILINE | re.IGNORECASE
+# The title may go on in a second line, which the stars end.
+_STARTS = (
+    re.compile(
+        r"^\*{3}\ ?START\ OF\ (?:THE|THIS)\ PROJECT\ GUTENBERG\b .* (?: (?<!\*)\n.*\*{3}$ )?"
+        rf"{_NOTE}",
+        _FLAGS,
+    ),
+    re.compile(rf"^\*END\b .* THE\ SMALL\ PRINT .* {_NOTE}", _FLAGS),
+)
+_END = re.compile(
+    r"^(?: \*{3}\ ?END\ OF\ (?:THE|THIS) | \**\ *End\ of\ (?:(?:the|this)\ )? )"
+    r"\ ?(?:Project\ Gutenberg)",
+    _FLAGS,
+)
+
+
+def gutenberg_text(text: str) -> str:
+    """The book alone; all of `text` if nothing in it marks an end of the header or the book."""
+    start = next((match.end() for pattern in _STARTS if (match := pattern.search(text))), 0)
+    end = _END.search(text, start)
+    return text[start : end.start() if end else len(text)]

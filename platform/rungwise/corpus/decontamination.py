@@ -1,0 +1,155 @@
+"""Take paragraphs that also stand in a task's test split out of documents.
+
+A paragraph goes if it shares a run of words with a test text (Brown et al. 2020, arXiv:2005.14165,
+appendix C). Words are runs of letters and digits in any case, and each character of a script that
+has no blanks, so that punctuation and line breaks make no difference.
+
+W words   N runs of words (n-grams)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from rungwise.core.config import Config
+from rungwise.core.errors import DataError
+from rungwise.core.storage import SourceFile, reached
+from rungwise.corpus.clean import DOCUMENT, PARAGRAPH
+from rungwise.corpus.quality import is_word, is_word_alone
+from rungwise.corpus.signatures import mixed
+from rungwise.corpus.streams import UnsoundError, pieces
+
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_CHARACTERS_AT_ONCE = 1 << 20
+PATHS_KEY = "corpus.decontaminate.paths"
+
+
+class DecontaminationConfig(Config):
+    """The test texts whose paragraphs are not to be read, and how much of one tells it."""
+
+    # Files, folders and globs: every string of JSON (.json, .jsonl), any other file as lines.
+    paths: tuple[str, ...] = Field(min_length=1)
+    ngram: int = Field(default=13, ge=2)  # words in a row; shorter texts are not looked for
+
+
+class NgramsOfTests(NamedTuple):
+    """The hashes of all runs of `ngram` words in test texts, (N,) uint64, sorted."""
+
+    hashes: np.ndarray
+    ngram: int
+
+
+class Decontaminated(NamedTuple):
+    """Lines without those of some paragraphs, with how much that was and in which documents."""
+
+    lines: list[str]
+    paragraphs: int
+    characters: int
+    documents: frozenset[int]
+
+
+def ngrams_of_tests(files: Iterable[SourceFile], ngram: int) -> NgramsOfTests:
+    """Hash the texts of `files`; DataError if none of them is long enough."""
+    hashes: list[np.ndarray] = [np.empty(0, np.uint64)]
+    batch: list[str] = []
+    characters = 0
+    for text in (text for file in files for text in _texts(file)):
+        batch += [text.replace(DOCUMENT, " "), DOCUMENT]
+        characters += len(text)
+        if characters >= _CHARACTERS_AT_ONCE:
+            hashes.append(np.unique(_ngrams(batch, ngram)[0]))
+            batch, characters = [], 0
+    hashes.append(_ngrams(batch, ngram)[0])
+    unique = np.unique(np.concatenate(hashes))
+    if not len(unique):
+        raise DataError(
+            f"{PATHS_KEY}: no text has {ngram} words; name other files or lower "
+            "corpus.decontaminate.ngram"
+        )
+    return NgramsOfTests(unique, ngram)
+
+
+def decontaminated(lines: list[str], tests: NgramsOfTests) -> Decontaminated:
+    """The sentences of documents, and the marks between them, without paragraphs of tests."""
+    hashes, first, last = _ngrams(lines, tests.ngram)
+    at = np.minimum(np.searchsorted(tests.hashes, hashes), len(tests.hashes) - 1)
+    hit = tests.hashes[at] == hashes
+    if not hit.any():
+        return Decontaminated(lines, 0, 0, frozenset())
+    # A run of words may begin in one paragraph and end in another.
+    change = np.zeros(len(lines) + 1, np.int64)
+    np.add.at(change, first[hit], 1)
+    np.add.at(change, last[hit] + 1, -1)
+    is_document = np.array([line == DOCUMENT for line in lines])
+    is_mark = is_document | np.array([line == PARAGRAPH for line in lines])
+    touched = (np.cumsum(change)[:-1] > 0) & ~is_mark
+    paragraph = np.cumsum(is_mark)
+    cut = np.isin(paragraph, paragraph[touched]) & ~is_mark
+    return Decontaminated(
+        list(compress(lines, ~cut)),
+        len(np.unique(paragraph[cut])),
+        sum(map(len, compress(lines, cut))),
+        frozenset(np.cumsum(is_document)[cut].tolist()),
+    )
+
+
+def _ngrams(lines: Sequence[str], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The hash of each run of `size` words in one document, and its first and last line, (N,)."""
+    text = "\n".join(lines).lower()
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    inside, alone = is_word(codes), is_word_alone(codes)
+    starts = inside.copy()
+    starts[1:] &= ~inside[:-1] | alone[1:] | alone[:-1]
+    begins, places = np.nonzero(starts)[0], np.nonzero(inside)[0]
+    count = len(begins) - size + 1
+    if count <= 0:
+        nothing = np.empty(0, np.int64)
+        return nothing.astype(np.uint64), nothing, nothing
+    # A word is the sum of hashes of its characters, each with its place.
+    letters = places - begins[np.cumsum(starts)[places] - 1]
+    letters = mixed(codes[places].astype(np.uint64) + (letters.astype(np.uint64) << np.uint64(32)))
+    words = mixed(np.add.reduceat(letters, np.searchsorted(places, begins)))
+    hashes = np.zeros(count, np.uint64)
+    for offset in range(size):
+        hashes *= _FACTOR
+        hashes += words[offset : offset + count]
+    line = np.cumsum(codes == ord("\n"))[begins]
+    document = np.cumsum(codes == ord(DOCUMENT))[begins]
+    whole = document[:count] == document[size - 1 :]
+    return mixed(hashes[whole]), line[:count][whole], line[size - 1 :][whole]
+
+
+def _texts(file: SourceFile) -> Iterator[str]:
+    try:
+        with reached(file.uri, PATHS_KEY):
+            content = b"".join(pieces(file)).decode("utf-8-sig", "replace")
+    except (OSError, UnsoundError) as error:
+        raise DataError(f"cannot read {file.uri}, of {PATHS_KEY}: {error}") from error
+    if ".json" not in file.name.rpartition("/")[2]:
+        yield from content.split("\n")
+        return
+    try:
+        yield from _strings(json.loads(content))
+    except ValueError:
+        for line in filter(str.strip, content.split("\n")):
+            try:
+                yield from _strings(json.loads(line))
+            except ValueError:
+                yield line
+
+
+def _strings(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case list():
+            for one in value:
+                yield from _strings(one)
+        case dict():
+            yield from _strings(list(value.values()))

@@ -1,0 +1,81 @@
+"""Books of Project Gutenberg without what stands around them."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rungwise.core.config import validate
+from rungwise.core.errors import ConfigError
+from rungwise.core.storage import Folder, find_files
+from rungwise.corpus.boilerplate import gutenberg_text
+from rungwise.corpus.in_memory import write_corpus
+from rungwise.corpus.ranges import ranges_of, read_range
+from rungwise.corpus.sources import CorpusConfig, Rules
+
+TODAY = (
+    "The Project Gutenberg eBook of Emma\n\nThis eBook is for anyone.\n\n"
+    "*** START OF THE PROJECT GUTENBERG EBOOK EMMA ***\n",
+    "*** END OF THE PROJECT GUTENBERG EBOOK EMMA ***\n\nSection 1.\n*** START: FULL LICENSE ***\n",
+)
+LONG_TITLE = (
+    "*** START OF THIS PROJECT GUTENBERG EBOOK EMMA, A NOVEL\nOF MANY WORDS ***\n\n\n"
+    "Produced by A. B. and\nthe C team\n",
+    "End of the Project Gutenberg EBook of Emma\n\n*** END OF THIS PROJECT GUTENBERG EBOOK ***\n",
+)
+SMALL_PRINT = (
+    "****The Project Gutenberg Etext of Emma****\n\n"
+    "***START**THE SMALL PRINT!**FOR PUBLIC DOMAIN ETEXTS**START***\nLawyers.\n"
+    "*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n",
+    "End of The Project Gutenberg Etext of Emma\n",
+)
+BOOK = "\n\nEmma Woodhouse, handsome,\nclever, and rich.\n\nThe end of Project X.\n\n"
+
+
+@pytest.mark.parametrize("around", [TODAY, LONG_TITLE, SMALL_PRINT, ("", ""), (TODAY[0], "")])
+def test_the_book_is_left(around: tuple[str, str]) -> None:
+    assert gutenberg_text(around[0] + BOOK + around[1]).strip() == BOOK.strip()
+
+
+@settings(deadline=None)
+@given(st.text(st.sampled_from("aE *\n.")))
+def test_any_book_is_left(book: str) -> None:
+    for header, footer in (TODAY, SMALL_PRINT):
+        assert gutenberg_text(f"{header}{book}\n{footer}") == f"\n{book}\n"
+
+
+def test_what_is_cut_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "emma.txt").write_text(BOOK.join(TODAY))
+    (tmp_path / "plain.txt").write_text(BOOK + "Another one.")
+    source = {"kind": "text", "paths": [str(tmp_path)], "boilerplate": "gutenberg"}
+    config = validate(CorpusConfig, {"sources": [source]})
+    (only,) = ranges_of(config)
+    documents = read_range(only, config)
+    summary = write_corpus([documents], Rules(minimum_characters=1), "x", Folder.at(tmp_path / "o"))
+    (cut,) = summary.cut
+    # All but the line break at the end of the file.
+    around = len("".join(TODAY)) - 2
+    assert (cut.source, cut.reason, cut.characters) == ("x", "boilerplate", around)
+    assert summary.headline.endswith(f"cut {around:,} characters")
+
+
+def test_only_whole_files_have_boilerplate() -> None:
+    source = {"kind": "text", "paths": ["x"], "boilerplate": "gutenberg", "documents": "line"}
+    with pytest.raises(ConfigError, match=r"set documents=file \(now line\)"):
+        validate(CorpusConfig, {"sources": [source]})
+
+
+def test_books_as_they_are(real_data: Path) -> None:
+    for file in find_files(str(real_data / "corpora" / "en" / "gutenberg")):
+        text = gzip.decompress(Path(file.uri).read_bytes()).decode("utf-8", "replace")
+        text = text.replace("\r\n", "\n")
+        book = gutenberg_text(text)
+        assert 0.9 * len(text) - 20_000 < len(book) <= len(text)
+        assert "small print!" not in book.lower()
+        assert "*** end of" not in book.lower()
+        # Some were shortened before.
+        assert "Project Gutenberg" not in text or len(book) < len(text)
