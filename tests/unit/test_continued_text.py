@@ -57,8 +57,8 @@ def filler(count: int, target: str | float = LABELS[0]) -> list[Example]:
 
 
 def sentences(documents: list[Document], where: str) -> list[str]:
-    [found] = [document for document in documents if document.id == where]
-    return list(found.sentences)
+    [document] = [document for document in documents if document.id == where]
+    return list(document.sentences)
 
 
 def written(folder: Path, documents: list[Document]) -> str:
@@ -80,7 +80,7 @@ def test_a_text_is_a_document_and_its_second_text_the_next_sentence(
     ]
     summary, documents = corpus_of(tmp_path, kind, examples)
     assert summary.documents.total == 22
-    assert sentences(documents, "train.tsv:1") == ["a fine film . really"]
+    assert sentences(documents, "train.tsv:1") == ["a fine film .", "really"]
     assert sentences(documents, "train.tsv:2") == ["One man sits.", "A man stands.", "He waits."]
     assert str(target) not in written(tmp_path, documents) + str(summary)
 
