@@ -166,15 +166,20 @@ def _other_places(
     limit: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A place for the B of each document: another document, and a piece of it.
+    """A place for the B of each document: another document, and a piece of it. Where documents are
+    lent, it is one of these.
 
     A piece of more than `limit` tokens is drawn again, with its document, but not for ever.
     """
     other, at = np.empty_like(document), np.empty_like(document)
     todo = np.arange(len(document))
+    documents = len(pieces.first) - 1
     for _ in range(_TIMES_DRAWN):
-        drawn = rng.integers(0, len(pieces.first) - 2, len(todo))
-        drawn += drawn >= document[todo]
+        if pieces.planned < documents:
+            drawn = rng.integers(pieces.planned, documents, len(todo))
+        else:
+            drawn = rng.integers(0, documents - 1, len(todo))
+            drawn += drawn >= document[todo]
         other[todo] = drawn
         at[todo] = rng.integers(pieces.first[drawn], pieces.first[drawn + 1])
         todo = todo[pieces.starts[at[todo] + 1] - pieces.starts[at[todo]] > limit[todo]]

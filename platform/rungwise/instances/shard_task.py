@@ -23,15 +23,14 @@ from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText, TokensFile, document_hash, file_digest, joined
 
 _SECTION_TOKENS = 8 << 20
-_LENT = 64  # documents
+_LENT_DOCUMENTS, _LENT_TOKENS = 64, 1 << 18  # of a lender, at most
 
 
 @dataclass(frozen=True)
 class ShardOrder:
     """The order for a shard: a file of tokens, and the number of the pass over it.
 
-    A file of one document names as its `lender` another of the split, whose documents are there for
-    pairs to draw B from.
+    `lenders` are other files of the split, whose documents are there for pairs to draw B from.
     """
 
     read: str
@@ -39,7 +38,7 @@ class ShardOrder:
     source: str
     text_bytes: int
     dupe: int = 0
-    lender: str | None = None
+    lenders: tuple[str, ...] = ()
 
     @property
     def file(self) -> str:
@@ -73,7 +72,7 @@ class ShardTask:
         rng = np.random.Generator(np.random.Philox(key=key))
         parts: list[shards.Shard] = []
         totals: Counter[str] = Counter()
-        for text, planned in self._sections(order):
+        for text, planned in self._sections(order, rng):
             try:
                 built = kind.build(text, config, self.special, rng, planned)
             except DataError as error:
@@ -98,19 +97,25 @@ class ShardTask:
             **counts,
         }
 
-    def _sections(self, order: ShardOrder) -> Iterator[tuple[TokenisedText, int]]:
+    def _sections(
+        self, order: ShardOrder, rng: np.random.Generator
+    ) -> Iterator[tuple[TokenisedText, int]]:
         """The documents in sections of some millions of tokens, so that a task's memory does not
-        grow with its shard, at least two in each; and how many are the shard's own. Behind a single
-        one stand those of the lender."""
+        grow with its shard, at least two in each; and how many are the shard's own. Behind them
+        stand those that are lent."""
         config = self.config
         units = isinstance(config, MaskedConfig) and config.masking.unit != "token"
+        lent = [self._lent(name, units, rng) for name in order.lenders]
         tokens = TokensFile(self.tokens.local(order.read))
-        if order.lender is not None:
-            lent = TokensFile(self.tokens.local(order.lender))
-            texts = tokens.text(units=units), lent.text(0, min(len(lent), _LENT), units)
-            yield joined(texts), len(tokens)
-            return
         count = max(1, min(round(tokens.num_tokens / _SECTION_TOKENS), len(tokens) // 2))
         ends = [len(tokens) * (number + 1) // count for number in range(count)]
         for first, end in zip([0, *ends[:-1]], ends, strict=True):
-            yield tokens.text(first, end, units), end - first
+            yield joined([tokens.text(first, end, units), *lent]), end - first
+
+    def _lent(self, name: str, units: bool, rng: np.random.Generator) -> TokenisedText:
+        """Some documents of a file that stand side by side."""
+        tokens = TokensFile(self.tokens.local(name))
+        fitting = _LENT_TOKENS * len(tokens) // tokens.num_tokens
+        count = min(len(tokens), max(1, min(_LENT_DOCUMENTS, fitting)))
+        first = int(rng.integers(0, len(tokens) - count + 1))
+        return tokens.text(first, first + count, units)

@@ -17,6 +17,7 @@ from rungwise.cluster.build_files import MARKERS, Row, build_files
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
 from rungwise.core.errors import DataError
+from rungwise.core.randomness import bits
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.core.summary import PerSplit
@@ -30,6 +31,8 @@ from rungwise.tokens.summary import TokensRow, TokensSummary
 
 MANIFEST = "manifest.json"
 _SPLITS = ("train", "validation")
+_LENDERS = 31  # stream of the generator
+_MOST_LENDERS = 8
 
 
 def build_instances(
@@ -74,21 +77,24 @@ def _build_all(
 
 def orders_of(config: AnyInstancesConfig, files: Sequence[TokensRow]) -> list[ShardOrder]:
     """The shards to build."""
-    dupes = config.dupe_factor if isinstance(config, MaskedPairsConfig) else 1
+    rows = [row for row in files if row.documents]
+    if not isinstance(config, MaskedPairsConfig):
+        return [ShardOrder(row.file, row.split, row.source, row.text_bytes) for row in rows]
+    files_of = {split: [row.file for row in rows if row.split == split] for split in _SPLITS}
     return [
-        ShardOrder(row.file, row.split, row.source, row.text_bytes, dupe, _lender(row, files))
-        for row in files
-        for dupe in range(dupes)
-        if row.documents
+        dataclasses.replace(order, lenders=_lenders(order, files_of[row.split], config.seed))
+        for row in rows
+        for dupe in range(config.dupe_factor)
+        for order in [ShardOrder(row.file, row.split, row.source, row.text_bytes, dupe)]
     ]
 
 
-def _lender(row: TokensRow, files: Sequence[TokensRow]) -> str | None:
-    """Another file of the split for one that holds a single document, the fullest."""
-    if row.documents > 1:
-        return None
-    others = [other for other in files if other.split == row.split and other.file != row.file]
-    return max(others, key=lambda other: other.documents).file if others else None
+def _lenders(order: ShardOrder, files: Sequence[str], seed: int) -> tuple[str, ...]:
+    """Other files of the split, drawn for this shard: a random B is to be from anywhere in the
+    corpus, and a file holds documents that stand side by side in their source."""
+    draws = bits(seed, _LENDERS, order.stream, np.arange(_MOST_LENDERS)) % np.uint64(len(files))
+    drawn = {files[at] for at in draws.tolist()} - {order.read}
+    return tuple(sorted(drawn or set(files[:2]) - {order.read}))
 
 
 def _enough_documents(config: AnyInstancesConfig, documents: PerSplit) -> None:
