@@ -93,7 +93,7 @@ def _lenders(order: ShardOrder, files: Sequence[str], seed: int) -> tuple[str, .
     """Other files of the split, drawn for this shard: a random B is to be from anywhere in the
     corpus, and a file holds documents that stand side by side in their source."""
     draws = bits(seed, _LENDERS, order.stream, np.arange(_MOST_LENDERS)) % np.uint64(len(files))
-    drawn = {files[at] for at in draws.tolist()} - {order.read}
+    drawn = {files[int(draw)] for draw in draws} - {order.read}
     return tuple(sorted(drawn or set(files[:2]) - {order.read}))
 
 
