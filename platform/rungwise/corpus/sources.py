@@ -43,7 +43,7 @@ class Codec:
 
 @functools.cache
 def codec_of(encoding: str) -> Codec:
-    """What matters of an encoding, by its name; ValueError if Python knows none of that name."""
+    """Look an encoding up by its name; ValueError if Python knows none of that name."""
     if encoding == DETECT:
         return Codec(is_utf8=True, splittable=True)
     try:
@@ -154,7 +154,7 @@ Source = Annotated[FileSource | PydocsSource, Field(discriminator="kind")]
 
 
 class Rules(Config):
-    """What is done with documents, wherever they come from."""
+    """The rules for documents, wherever they come from."""
 
     minimum_characters: int = Field(default=50, ge=1)  # a shorter document is dropped
     deduplicate: bool = True  # drop documents whose text was seen already

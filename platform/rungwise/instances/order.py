@@ -93,7 +93,7 @@ class Line:
 
 
 class Order(Protocol):
-    """What a run reads at which position."""
+    """The instance that a run reads at each position."""
 
     def locate(self, positions: NDArray[np.int64]) -> Located: ...
 

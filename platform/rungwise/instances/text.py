@@ -1,4 +1,4 @@
-"""What a builder makes of tokenised text."""
+"""The result of a builder of instances."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def sources_read(
     steps: int,
     tokens: int,
 ) -> tuple[SourceRead, ...]:
-    """What the first `steps` steps read, which are `tokens` in all.
+    """The sources that the first `steps` steps read, which are `tokens` in all.
 
     Instances are exact. Tokens are shared out by the mean length of a source's instances, which is
     exact after whole epochs.

@@ -1,4 +1,4 @@
-"""What this machine has for a local cluster: cores and GPUs, free ports, memory and disk.
+"""The machine under a local cluster: its cores and GPUs, free ports, memory and disk.
 
 Ray listens on every interface, so a port has to be free on all of them.
 """
