@@ -123,7 +123,7 @@ def paths_of(recipe: Recipe) -> list[str]:
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """What nested mappings and lists hold in the end, each with the last key above it."""
+    """The leaves of nested mappings and lists, each with the last key above it."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from _leaves(item, str(name).rpartition(".")[2])

@@ -68,7 +68,7 @@ def side_by_side(stages: Sequence[Stage]) -> dict[str, int]:
 
 
 def demands(compute: ComputeConfig, stages: Mapping[str, int]) -> list[Demand]:
-    """What stages ask for; `stages` has how many of a name can run side by side."""
+    """The resources that stages ask for; `stages` has how many of a name can run side by side."""
 
     def together(name: str) -> int:
         return min(compute.max_concurrent_stages, stages.get(name, 0))
