@@ -60,8 +60,7 @@ def write(pretrain: Artifact, to: Folder) -> str:
     model, DataError if what the model was made of is gone.
     """
     from rungwise import tokenizer as tokenizers
-    from rungwise.core.artifact import find_input
-    from rungwise.pretraining.pretrained import config_of, load_module
+    from rungwise.pretraining.pretrained import config_of, load_module, tokenizer_of
     from rungwise.serving import hugging_face
     from rungwise.serving.hugging_face.names import AUTO_CLASSES, CONFIG, FILES
 
@@ -70,7 +69,7 @@ def write(pretrain: Artifact, to: Folder) -> str:
         raise UserError(
             f"--to {to.uri}: holds {', '.join(there)} already; give another folder, or empty it"
         )
-    tokenizer = find_input(find_input(pretrain, "instances"), "tokenizer")
+    tokenizer = tokenizer_of(pretrain)
     trained = load_module(pretrain)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         architecture = hugging_face.export(

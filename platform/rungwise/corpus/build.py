@@ -161,7 +161,9 @@ class RangeBuilder:
         split = pa.array(split_keys(digest, rules.seed))
         bands = signed = pa.nulls(len(rows), pa.binary())
         if rules.near_duplicates is not None:
-            full = signatures.signatures([row.text for row in rows], rules.near_duplicates)
+            # Where sentences end says nothing of how alike two texts are.
+            texts = [row.text.replace("\n", " ") for row in rows]
+            full = signatures.signatures(texts, rules.near_duplicates)
             keys = signatures.band_keys(full, signatures.banding(rules.near_duplicates))
             bands = pa.array([row.tobytes() for row in keys.astype("<u8")], pa.binary())
             signed = pa.array([row.tobytes() for row in signatures.compact(full)], pa.binary())

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from rungwise import tokenizer as tokenizers
 from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact, find_input
+from rungwise.core.artifact import Artifact
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stage import plan
 from rungwise.core.storage import Folder
@@ -20,7 +20,7 @@ from rungwise.core.tracking import default_uri, quieten_mlflow
 from rungwise.finetune import DESCRIPTION
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pipeline.workflow import load_recipe, root_folder
-from rungwise.pretraining.pretrained import load_model
+from rungwise.pretraining.pretrained import load_model, tokenizer_of
 from rungwise.serving.predictor import Predictor
 
 _RECIPES = (".yaml", ".yml")
@@ -114,7 +114,7 @@ def _built(recipe: Recipe, how: str) -> Artifact:
 
 
 def _pretrained(artifact: Artifact) -> Pretrained:
-    tokenizer = find_input(find_input(artifact, "instances"), "tokenizer")
+    tokenizer = tokenizer_of(artifact)
     return Pretrained(load_model(artifact), tokenizers.load(tokenizer.folder))
 
 

@@ -22,13 +22,23 @@ def load_model(pretrain: Artifact, instances: Artifact | None = None) -> object:
     `instances` are those that it was trained on, looked up below the same root if left out.
     """
     config = config_of(pretrain)
-    instances = instances or find_input(pretrain, "instances")
-    special = InstancesSummary.of(instances).special
     match config.pretrain:
         case GradientConfig():
+            instances = instances or find_input(pretrain, "instances")
+            special = InstancesSummary.of(instances).special
             return config.model.trained(load_module(pretrain), config.objective, special)
         case CountsConfig():
             return load_counted(config, pretrain)
+
+
+def tokenizer_of(pretrain: Artifact) -> Artifact:
+    """The tokenizer of a finished run, by way of its tokens.
+
+    Raises DataError if what it was built from is not below the same root.
+    """
+    direct = "tokens" in pretrain.record["inputs"]  # what counts tokens reads no instances
+    read = pretrain if direct else find_input(pretrain, "instances")
+    return find_input(find_input(read, "tokens"), "tokenizer")
 
 
 def load_module(pretrain: Artifact) -> nn.Module:
