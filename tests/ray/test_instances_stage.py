@@ -156,6 +156,7 @@ def test_killed_with_four_workers_and_resumed_with_one_the_bytes_are_the_same(
     }
 
 
+@pytest.mark.slow
 def test_from_s3_to_s3_the_bytes_are_the_same_and_are_read_from_there(
     inputs: dict[str, Artifact], one_process: dict[str, str], tmp_path: Path, bucket: str
 ) -> None:

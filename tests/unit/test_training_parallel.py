@@ -78,6 +78,7 @@ def assert_same_rows_and_losses(one: Progress, other: Progress, relative: float)
         pytest.param("hybrid on 4", "gpt", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_any_number_of_workers_reads_the_same_rows_and_has_the_same_losses_for_200_steps(
     made: Callable[[str], tuple[Artifact, Progress]],
     tmp_path: Path,
