@@ -27,6 +27,7 @@ from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.report.page import ReportConfig, ReportSummary, write_report
 from rungwise.tokenizer import ByteBpeConfig, TokenizerSummary, WordPieceConfig, train
+from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokenisedText
 from rungwise.training.checkpoint import save_tensors
 from rungwise.training.config import GradientConfig
@@ -244,6 +245,8 @@ def built(
     made = recorder.add("tokenizer", config.model_dump(), tokenizer_summary(tokenizer, config.kind))
     with made.folder.staged("tokenizer.json") as path:
         tokenizer.save(str(path))
+
+    recorder.add("tokens", {}, TokensSummary.model_construct(headline="tokens"))
 
     read = INSTANCES.get(objective, CausalConfig)(sequence_length=LENGTH)
     kind = KINDS[read.kind]
