@@ -108,7 +108,7 @@ def test_a_path_that_matches_or_holds_nothing_is_refused(tmp_path: Path) -> None
     assert str(error.value) == (
         f"data.train: no file matches {missing!r}; expected a file, folder or glob"
     )
-    with pytest.raises(DataError, match=r"data\.train: expected examples, found 1 empty files"):
+    with pytest.raises(DataError, match=r"data\.train: expected data, found 1 empty files"):
         outside(task(train=str(tmp_path / "empty.tsv")))
 
 

@@ -96,28 +96,58 @@ def paired_bootstrap(
             "expected two arrays (seeds, examples, sums) of one shape with at least one example, "
             f"found {first.shape} and {second.shape}"
         )
-    seeds, examples, _ = first.shape
+
+    def minus(totals: NDArray[np.floating]) -> NDArray[np.floating]:
+        of_first, of_second = value(totals)
+        return of_first - of_second
+
+    observed, drawn = _resampled(np.stack([first, second]), minus, seed, resamples)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    # One is added to each count, so that no p is 0 (Davison and Hinkley 1997, sec. 4.2).
+    tails = [(np.sum(drawn <= 0) + 1), (np.sum(drawn >= 0) + 1)]
+    p = min(1.0, 2 * float(min(tails)) / (resamples + 1))
+    return Difference(observed, float(low), float(high), p)
+
+
+def bootstrap(
+    sums: NDArray[np.floating],
+    value: Callable[[NDArray[np.floating]], NDArray[np.floating]],
+    seed: int,
+    resamples: int = 10_000,
+) -> Estimate:
+    """The mean over seeds of a metric, with the interval that `paired_bootstrap` gives to a
+    difference; `sums` (S, N, k) and `value` as there. Its count is that of examples."""
+    observed, drawn = _resampled(sums[None], lambda totals: value(totals)[0], seed, resamples)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Estimate(observed, float(low), float(high), sums.shape[1])
+
+
+def _resampled(
+    sums: NDArray[np.floating],
+    value: Callable[[NDArray[np.floating]], NDArray[np.floating]],
+    seed: int,
+    resamples: int,
+) -> tuple[float, NDArray[np.float64]]:
+    """The mean over seeds of `value`, which makes a number of summed rows (V, ..., k), and the same
+    of each resample of the examples and seeds of `sums` (V, S, N, k)."""
+    variants, seeds, examples, _ = sums.shape
     of_examples, of_seeds = np.random.default_rng(seed).spawn(2)
-    both = np.stack([first, second]).astype(np.float64)
-    sums = np.moveaxis(both, 2, 0).reshape(examples, -1)  # (N, 2 S k)
-    observed = float(np.mean(_difference(both.sum(axis=2), value)))
+    sums = sums.astype(np.float64)
+    flat = np.moveaxis(sums, 2, 0).reshape(examples, -1)  # (N, V S k)
+    observed = float(np.mean(value(sums.sum(axis=2))))
     drawn = np.empty(resamples)
     # A mean over S drawn seeds varies by (S - 1) / S of what the mean over S new ones would.
     stretch = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 1.0
     rows = max(1, _CHUNK // examples)
     for begin in range(0, resamples, rows):
         count = min(rows, resamples - begin)
-        totals = (_counts(of_examples, examples, count) @ sums).reshape(count, 2, seeds, -1)
-        by_seed = _difference(np.moveaxis(totals, 1, 0), value)  # (R, S)
+        totals = (_counts(of_examples, examples, count) @ flat).reshape(count, variants, seeds, -1)
+        by_seed = value(np.moveaxis(totals, 1, 0))  # (R, S)
         shares = _counts(of_seeds, seeds, count) / seeds
         middle = by_seed.mean(axis=1)
         luck = (shares * by_seed).sum(axis=1) - middle
         drawn[begin : begin + count] = middle + stretch * luck
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    # One is added to each count, so that no p is 0 (Davison and Hinkley 1997, sec. 4.2).
-    tails = [(np.sum(drawn <= 0) + 1), (np.sum(drawn >= 0) + 1)]
-    p = min(1.0, 2 * float(min(tails)) / (resamples + 1))
-    return Difference(observed, float(low), float(high), p)
+    return observed, drawn
 
 
 def error_reduction(old: float, new: float) -> float:
@@ -147,11 +177,3 @@ def _counts(rng: np.random.Generator, things: int, resamples: int) -> NDArray[np
     drawn += things * np.arange(resamples)[:, None]
     counts = np.bincount(drawn.ravel(), minlength=resamples * things)
     return counts.reshape(resamples, things).astype(np.float64)
-
-
-def _difference(
-    totals: NDArray[np.floating], value: Callable[[NDArray[np.floating]], NDArray[np.floating]]
-) -> NDArray[np.floating]:
-    """First minus second metric of two variants, whose sums are (2, ..., k)."""
-    of_first, of_second = value(totals)
-    return of_first - of_second

@@ -35,6 +35,7 @@ class Family(Config):
     kind: Any
     objectives: ClassVar[tuple[Objective, ...]]  # the first is the default
     fitting: ClassVar[str] = "gradient"  # the kind of the pretrain block that it takes
+    has_encoder: ClassVar[bool] = True  # whether its weights have states to fine-tune and to probe
     # Whether it goes on where the row before has ended: the `CarriesState` of objectives.py.
     carries_state: ClassVar[bool] = False
     # Tensors, by the beginnings of their names, that only some of its objectives train: what goes

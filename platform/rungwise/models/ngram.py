@@ -1,8 +1,9 @@
 """The n-gram model as a family: the oldest rung, fitted by counting and not by gradient.
 
-    sentences ──> counts of n-grams ──> modified Kneser-Ney ──> P(token | n - 1 tokens before)
+    documents ──> counts of n-grams ──> modified Kneser-Ney ──> P(token | n - 1 tokens before)
 
-The counting and the smoothing are in kneser_ney.py. Every sentence begins anew, as in kenlm.
+The counting and the smoothing are in kneser_ney.py. Every document begins anew, as a line
+does in kenlm; what crosses the ends of sentences in it is counted like the rest.
 
 N n-grams, O order
 """
@@ -34,6 +35,7 @@ class NgramConfig(Family):
 
     objectives: ClassVar = (dataclasses.replace(CAUSAL, reads=()),)  # counts need no instances
     fitting: ClassVar[str] = "counts"
+    has_encoder: ClassVar[bool] = False
 
     kind: Literal["ngram"] = "ngram"
     order: int = Field(default=5, ge=1, le=16)
@@ -48,7 +50,7 @@ class NgramConfig(Family):
     def count(
         self, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.integer], special: SpecialIds
     ) -> Table:
-        """The n-grams of one shard of sentences, each closed by the end symbol."""
+        """The n-grams of one shard of documents, each closed by the end symbol."""
         (start,) = special.require("cls")
         return kneser_ney.count(ids, offsets, self.order, start)
 

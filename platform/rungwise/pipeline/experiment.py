@@ -1,8 +1,9 @@
 """A whole experiment as stages: variants, tasks and label budgets.
 
-    pretrain of each variant ──┬──> sweep of each variant and task ──┐
-    task, whole and at budgets ┴───────────────────────────────────┴──> evaluate ──> table
-                                                                             └──> register
+    pretrain of each variant ──┬──> measure
+                               ├──> sweep of each variant and task ──┐
+    task, whole and at budgets ┴─────────────────────────────────────┴──> evaluate ──┬──> table
+                                                                                     └──> register
 
 A recipe without tasks ends with the pretraining of every variant. Variants that share stages share
 artifacts: a stage is known by its fingerprint, so the same pretraining is built once, whoever asks
@@ -18,6 +19,7 @@ from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stage import Stage
 from rungwise.core.title import Title
 from rungwise.evaluation.compare import EVALUATE, CompareConfig, EvaluateConfig, input_name
+from rungwise.evaluation.measure import MEASURE, MeasureConfig
 from rungwise.evaluation.table import TABLE, TableConfig
 from rungwise.finetune import FinetuneConfig, check
 from rungwise.pipeline.continued import continued_stages
@@ -51,6 +53,7 @@ _OF_A_VARIANT = (
     "sweep",
 )
 _READ_OF_A_VARIANT = ("tokenizer", "pretrain")  # by fine-tuning
+_READ_OF_A_RUNG = ("corpus", "tokenizer", "tokens", "pretrain")  # by suites
 
 
 def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
@@ -123,6 +126,11 @@ class _Experiment:
             ]
             if not self._recipe.tasks:
                 self._continue(name)
+            if self._recipe.measure:
+                stages = self._pretrained[name][0].stages
+                inputs = {of: stages[of] for of in _READ_OF_A_RUNG}
+                config = MeasureConfig(suites=self._recipe.measure)
+                self._add(MEASURE.stage(config, inputs), Title("measure", variant=titled))
 
     def run_task(self, task: str) -> None:
         """Read a task, sweep and evaluate every variant on it, and register the first's model."""

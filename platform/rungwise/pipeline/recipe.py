@@ -21,6 +21,7 @@ from rungwise.core.tracking import TrackingConfig, without_password
 from rungwise.corpus.sources import CorpusConfig
 from rungwise.corpus.stage import CORPUS
 from rungwise.evaluation.compare import EvaluateConfig
+from rungwise.evaluation.suites.config import SuiteConfig
 from rungwise.finetune import FinetuneConfig
 from rungwise.instances.kinds import InstancesConfig, tokens_config
 from rungwise.instances.stage import INSTANCES, LONGER_INSTANCES
@@ -81,6 +82,7 @@ class Recipe(Config):
     model: ModelConfig | None = None
     pretrain: PretrainConfig | None = None
     report: ReportConfig = ReportConfig()
+    measure: dict[Name, SuiteConfig] = Field(default_factory=dict)  # what every variant is asked
     compute: ComputeConfig = ComputeConfig()
     tracking: TrackingConfig = TrackingConfig()
     continued_pretraining: dict[Name, ContinuedConfig] = Field(default_factory=dict)

@@ -31,7 +31,7 @@ from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import TokensFile
+from rungwise.tokens.text import TokensFile, closed_documents
 from rungwise.training.checkpoint import MODEL
 
 _PARTS = 16  # that the counts of a shard are split in, to be merged side by side
@@ -47,12 +47,12 @@ class CountedModel(LanguageModel, Protocol):
 
 
 class CountedFamily(Protocol):
-    """A family whose model follows from counts of sentences; a table holds counts."""
+    """A family whose model follows from counts of documents; a table holds counts."""
 
     def count(
         self, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.integer], special: SpecialIds
     ) -> Any:
-        """The table of one shard of sentences, each closed by the end symbol."""
+        """The table of one shard of documents, each closed by the end symbol."""
         ...
 
     def split(self, table: Any, parts: int) -> Sequence[Any]:
@@ -87,7 +87,7 @@ def pretrain_by_counts(
     model = family.estimate(table, tokens.vocab_size, tokens.special)
     tensors = model.to_tensors()
     output.write_bytes(MODEL, safetensors.numpy.save(tensors))
-    held_out = list(_sentences(artifact, tokens))
+    held_out = list(_held_out(artifact, tokens))
     measured = perplexity(model, held_out, tokens.text_bytes.validation)
     nats = measured.nats_per_token
     parameters = sum(array.size for name, array in tensors.items() if name.startswith("log"))
@@ -97,7 +97,7 @@ def pretrain_by_counts(
         objective=objective.name,
         parameters=parameters,
         vocab_size=tokens.vocab_size,
-        tokens=tokens.tokens.train + sum(row.sentences for row in tokens.files_of("train")),
+        tokens=tokens.tokens.train + tokens.documents.train,
         epochs=1.0,
         unigram_entropy=tokens.unigram_entropy,
         final={
@@ -134,7 +134,7 @@ def _counted(
         parts: list[list[Any]] = [[] for _ in range(_PARTS)]
         try:
             for name in batch["file"].to_pylist():
-                table = family.count(*_closed_sentences(artifact, name, special), special)
+                table = family.count(*_closed_documents(artifact, name, special), special)
                 for part, piece in zip(parts, family.split(table, _PARTS), strict=True):
                     part.append(piece)
         except UserError as error:
@@ -170,19 +170,17 @@ def _rows(parts: Sequence[int], tables: list[bytes], error: str | None = None) -
     )
 
 
-def _closed_sentences(
+def _closed_documents(
     artifact: Artifact, file: str, special: SpecialIds
 ) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
-    """The ids of a file's sentences, each closed by the end symbol, and where each begins."""
-    end_id, _ = special.require("end", "cls")
-    text = TokensFile(artifact.folder.local(file)).text()
-    ids = np.insert(text.ids, text.starts[1:], np.array(end_id, dtype=text.ids.dtype))
-    return ids, text.starts + np.arange(len(text.starts))
+    """The ids of a file's documents, each closed by the end symbol, and where each begins."""
+    (end,) = special.require("end")
+    return closed_documents(TokensFile(artifact.folder.local(file)).text(), end)
 
 
-def _sentences(artifact: Artifact, tokens: TokensSummary) -> Iterator[list[int]]:
+def _held_out(artifact: Artifact, tokens: TokensSummary) -> Iterator[list[int]]:
     for row in tokens.files_of("validation"):
-        ids, offsets = _closed_sentences(artifact, row.file, tokens.special)
+        ids, starts = _closed_documents(artifact, row.file, tokens.special)
         flat = ids.tolist()
-        for begin, end in itertools.pairwise(offsets.tolist()):
+        for begin, end in itertools.pairwise(starts.tolist()):
             yield flat[begin:end]

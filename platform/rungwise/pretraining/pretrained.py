@@ -8,6 +8,7 @@ from rungwise.core.artifact import Artifact, find_input
 from rungwise.core.errors import ConfigError
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.capabilities import LanguageModel, WordVectors
+from rungwise.models.encoders import LayeredEncoder
 from rungwise.pretraining.config import CountsConfig, PretrainStageConfig
 from rungwise.pretraining.counts import load_counted
 from rungwise.pretraining.initial import carried_by, config_of
@@ -50,6 +51,17 @@ def load_module(pretrain: Artifact) -> nn.Module:
         del tensors[name]
     module.load_state_dict(tensors)
     return module.eval()
+
+
+def load_encoder(pretrain: Artifact) -> LayeredEncoder | None:
+    """The states of the trained model, layer by layer, without marks of its own, in eval mode;
+    None for a family without states."""
+    config, summary = config_of(pretrain), PretrainSummary.of(pretrain)
+    if not config.model.has_encoder:
+        return None
+    encoder = config.model.encoder(config.objective, summary.vocab_size, dropout=0.0)
+    encoder.load(load_tensors(pretrain.folder, MODEL))
+    return encoder.eval()
 
 
 def language_model(pretrain: Artifact) -> LanguageModel:

@@ -32,4 +32,4 @@ def pretrain_model(
             return pretrain_by_counts(config, inputs, output, context)
 
 
-PRETRAIN = StageType("pretrain", 3, pretrain_model, PretrainSummary, resumes=True)
+PRETRAIN = StageType("pretrain", 4, pretrain_model, PretrainSummary, resumes=True)

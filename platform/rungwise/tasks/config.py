@@ -7,15 +7,14 @@ and refuse a path that matches nothing.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from rungwise.core.config import Config
-from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage import SourceFile, find_files, reached
+from rungwise.core.outside import Paths, digest, matching
+from rungwise.core.storage import SourceFile
 from rungwise.tasks.examples import SPLITS, Kind
 from rungwise.tasks.formats import TaggedFormat
 
@@ -27,13 +26,6 @@ METRICS: Mapping[Kind, tuple[str, ...]] = {
     "span": ("f1", "exact_match"),
     "choice": ("accuracy",),
 }
-
-# Files, folders and globs, local or s3://, .gz too; one or a list.
-Paths = Annotated[
-    tuple[str, ...],
-    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
-    Field(min_length=1),
-]
 
 
 class ParagraphTaskConfig(Config):
@@ -112,39 +104,12 @@ def outside(config: ParagraphTaskConfig | FilesTaskConfig) -> dict[str, Any]:
     """
     if not isinstance(config, FilesTaskConfig):
         return {}
-    digests = {}
-    for split in config.paths():
-        files = files_of(config, split)
-        digest = hashlib.sha256()
-        for file in files:
-            with reached(file.uri, key_of(split)):
-                digest.update(f"{file.name}\0{file.digest()}\n".encode())
-        digests[split] = {
-            "files": len(files),
-            "bytes": sum(file.size_bytes for file in files),
-            "sha256": digest.hexdigest(),
-        }
-    return digests
+    return {split: digest(paths, key_of(split)) for split, paths in config.paths().items()}
 
 
 def files_of(config: FilesTaskConfig, split: str) -> list[SourceFile]:
     """The files that a split's paths match, sorted, each once."""
-    key = key_of(split)
-    files: dict[str, SourceFile] = {}
-    for pattern in config.paths()[split]:
-        with reached(pattern, key):
-            matched = find_files(pattern)
-        if not matched:
-            raise ConfigError(
-                f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
-            )
-        files |= {file.uri: file for file in matched if file.uri not in files}
-    if not any(file.size_bytes for file in files.values()):
-        raise DataError(
-            f"{key}: expected examples, found {len(files)} empty files that match "
-            f"{', '.join(config.paths()[split])}; change {key}"
-        )
-    return sorted(files.values(), key=lambda file: (file.name, file.uri))
+    return matching(config.paths()[split], key_of(split))
 
 
 def key_of(name: str) -> str:

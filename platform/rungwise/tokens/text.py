@@ -54,6 +54,14 @@ def _offsets(lengths: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
 
 
+def closed_documents(text: TokenisedText, end: int) -> tuple[Ids, NDArray[np.int64]]:
+    """The ids of documents, each closed by the end symbol, and where each begins (D + 1,): what a
+    language model is to predict of a text."""
+    starts = text.starts[text.first_sentence]
+    ids = np.insert(text.ids, starts[1:], np.array(end, dtype=text.ids.dtype))
+    return ids, starts + np.arange(len(starts))
+
+
 def document_hash(name: str) -> int:
     """The 64 bits that identify the document of this name."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")

@@ -1,0 +1,54 @@
+"""Files that a stage reads from outside: what the patterns of a key match, and their digest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.storage import SourceFile, find_files, reached
+
+# Files, folders and globs, local or s3://, .gz too; one or a list.
+Paths = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    Field(min_length=1),
+]
+
+
+def matching(patterns: Sequence[str], key: str) -> list[SourceFile]:
+    """The files that `patterns` match, sorted, each once; `key` is theirs in the config.
+
+    Raises ConfigError where one matches nothing, DataError where all files are empty.
+    """
+    files: dict[str, SourceFile] = {}
+    for pattern in patterns:
+        with reached(pattern, key):
+            matched = find_files(pattern)
+        if not matched:
+            raise ConfigError(
+                f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
+            )
+        files |= {file.uri: file for file in matched if file.uri not in files}
+    if not any(file.size_bytes for file in files.values()):
+        raise DataError(
+            f"{key}: expected data, found {len(files)} empty files that match "
+            f"{', '.join(patterns)}; change {key}"
+        )
+    return sorted(files.values(), key=lambda file: (file.name, file.uri))
+
+
+def digest(patterns: Sequence[str], key: str) -> dict[str, Any]:
+    """How many files match, their size, and one digest of their names and bytes."""
+    files, sha256 = matching(patterns, key), hashlib.sha256()
+    for file in files:
+        with reached(file.uri, key):
+            sha256.update(f"{file.name}\0{file.digest()}\n".encode())
+    return {
+        "files": len(files),
+        "bytes": sum(file.size_bytes for file in files),
+        "sha256": sha256.hexdigest(),
+    }

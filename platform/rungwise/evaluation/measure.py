@@ -1,0 +1,149 @@
+"""Measure stage: what one rung knows, asked by suites such as perplexity and minimal pairs.
+
+    model with its capabilities ──> suite ──> items ──> value with a 95 % interval
+
+Every item is kept (`items.parquet`, items.py), so that any two rungs are compared item by item
+without asking them again. A suite that needs what the rung has not is passed over by name.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from pydantic import Field
+
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import Config
+from rungwise.core.context import Context
+from rungwise.core.stage import StageType
+from rungwise.core.storage import Folder
+from rungwise.core.summary import Part, Summary
+from rungwise.evaluation import items as items_of
+from rungwise.evaluation.items import Items
+from rungwise.evaluation.suites.base import Rung
+from rungwise.evaluation.suites.config import SuiteConfig
+
+ITEMS = "items.parquet"
+
+
+class MeasureConfig(Config):
+    """The suites by name."""
+
+    suites: dict[str, SuiteConfig] = Field(min_length=1)
+
+
+class Score(Part):
+    """A value of one suite with its 95 % interval over `count` items. `group` is None for all of
+    them."""
+
+    suite: str
+    part: str
+    metric: str
+    group: str | None
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+class MeasureSummary(Summary):
+    """All values; suites that the rung cannot be asked with what it lacks; seconds by suite."""
+
+    scores: tuple[Score, ...]
+    passed_over: dict[str, str]
+    seconds: dict[str, float]
+
+    def value(self, suite: str, metric: str, part: str = "") -> Score | None:
+        """The value over all items; None if it was not measured."""
+        key = (suite, part, metric, None)
+        return next(
+            (row for row in self.scores if (row.suite, row.part, row.metric, row.group) == key),
+            None,
+        )
+
+
+def measure(
+    config: MeasureConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> MeasureSummary:
+    """Ask a rung with every suite that it can answer.
+
+    Inputs: pretrain, and the corpus, tokenizer and tokens that it was trained on.
+    """
+    rung = Rung(
+        inputs["pretrain"],
+        inputs["tokens"],
+        inputs["tokenizer"],
+        inputs["corpus"],
+        context.report,
+    )
+    measured: list[Items] = []
+    passed_over, seconds = {}, {}
+    for done, (name, suite) in enumerate(config.suites.items()):
+        context.report.progress(done, len(config.suites), suite=name)
+        if not suite.serves(rung):
+            passed_over[name] = suite.needs
+            continue
+        began = time.monotonic()
+        result = suite.measure(rung, name)
+        seconds[name] = time.monotonic() - began
+        measured += result.items
+        for file, data in result.files.items():
+            output.write_bytes(f"{name}/{file}", data)
+    output.write_bytes(ITEMS, items_of.write(measured))
+    scores = tuple(score for items in measured for score in _scores(items))
+    whole = [score for score in scores if score.group is None]
+    return MeasureSummary(
+        scores=scores,
+        passed_over=passed_over,
+        seconds=seconds,
+        headline="  ".join(map(_short, whole[:4])) or "no suite that it can answer",
+    )
+
+
+def items_of_rung(artifact: Artifact) -> dict[tuple[str, str, str], Items]:
+    """The items of a finished stage by suite, part and metric."""
+    return {items.key: items for items in items_of.read(artifact.folder.read_bytes(ITEMS))}
+
+
+def _scores(items: Items) -> list[Score]:
+    groups = sorted(set(items.groups) - {""})
+    chosen = [(None, items), *((group, items.of_group(group)) for group in groups)]
+    rows = []
+    for group, each in chosen:
+        estimate = items_of.estimate([each])
+        rows.append(
+            Score(
+                suite=items.suite,
+                part=items.part,
+                metric=items.metric,
+                group=group,
+                value=estimate.mean,
+                low=estimate.low,
+                high=estimate.high,
+                count=estimate.count,
+            )
+        )
+    return rows
+
+
+def _short(score: Score) -> str:
+    name = f"{score.suite} {score.part}".strip()
+    if score.metric == "accuracy":
+        return f"{name} {100 * score.value:.1f} %"
+    return f"{name} {score.metric.replace('_', ' ')} {score.value:.3g}"
+
+
+def _outside(config: MeasureConfig) -> dict[str, Any]:
+    return {name: suite.outside(f"measure.{name}") for name, suite in config.suites.items()}
+
+
+def _identity(config: MeasureConfig) -> dict[str, Any]:
+    """The config without paths, whose digests stand for them."""
+    return {
+        name: suite.model_dump(mode="json", exclude={"path"})
+        for name, suite in config.suites.items()
+    }
+
+
+MEASURE = StageType("measure", 1, measure, MeasureSummary, identity=_identity, outside=_outside)

@@ -1,0 +1,114 @@
+"""A suite: one evaluation that any rung can be asked for, as long as it has what the suite needs.
+
+A suite is a config with `measure(rung)`, in a file of its own, and its name in the union of
+config.py. What it needs of a model is one of the capabilities (models/capabilities.py): a rung that
+does not offer it is passed over, and the page says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from rungwise.core import outside
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import Config
+from rungwise.core.context import Reporter
+from rungwise.core.outside import Paths
+from rungwise.evaluation.items import Items
+from rungwise.models.capabilities import Encoder
+from rungwise.pretraining.pretrained import load_encoder, load_model
+from rungwise.pretraining.summary import PretrainSummary
+from rungwise.tokenizer import SpecialIds, cached_encoder, load
+from rungwise.tokens.summary import TokensSummary
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A trained model with its text, as suites ask it."""
+
+    pretrain: Artifact
+    tokens: Artifact
+    tokenizer: Artifact
+    corpus: Artifact
+    report: Reporter
+
+    @cached_property
+    def model(self) -> Any:
+        """The model on the CPU; `isinstance` of a capability says what it offers."""
+        return load_model(self.pretrain)
+
+    @cached_property
+    def encoder(self) -> Encoder | None:
+        """Its states, layer by layer, with the weights of pretraining; None if it has none."""
+        return load_encoder(self.pretrain)
+
+    @cached_property
+    def summary(self) -> PretrainSummary:
+        return PretrainSummary.of(self.pretrain)
+
+    @property
+    def special(self) -> SpecialIds:
+        """The ids of special tokens."""
+        return TokensSummary.of(self.tokens).special
+
+    @cached_property
+    def splitter(self) -> Any:
+        """The tokenizer of the `tokenizers` library, for offsets of tokens and their text."""
+        return load(self.tokenizer.folder)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, without any frame."""
+        encoded = cached_encoder(self.tokenizer.folder).encode(pa.array(texts, pa.string()))
+        ids, ends = encoded.ids.tolist(), encoded.lengths.cumsum().tolist()
+        return [
+            ids[end - length : end]
+            for end, length in zip(ends, encoded.lengths.tolist(), strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a suite gives: items, and files for the page by name (a map, a list of neighbours)."""
+
+    items: list[Items]
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+class Suite(Config):
+    """The keys that suites share; each subclass has a literal `kind`.
+
+    `needs` is the capability in words, for the page.
+    """
+
+    needs: ClassVar[str]
+
+    kind: Any
+
+    def serves(self, rung: Rung) -> bool:
+        """Whether the rung has what the suite needs."""
+        raise NotImplementedError
+
+    def measure(self, rung: Rung, name: str) -> Measured:
+        """Ask the rung; `name` is that of the suite in the recipe.
+
+        Raises DataError for a file that is not what the suite reads.
+        """
+        raise NotImplementedError
+
+    def outside(self, key: str) -> dict[str, Any]:
+        """Digests of the files that it reads; `key` is the suite's in the config."""
+        return {}
+
+
+class FileSuite(Suite):
+    """A suite that reads published files."""
+
+    path: Paths
+
+    def outside(self, key: str) -> dict[str, Any]:
+        return outside.digest(self.path, f"{key}.path")

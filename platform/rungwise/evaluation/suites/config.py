@@ -1,0 +1,11 @@
+"""The suites as one union tagged by `kind`. A new suite adds its name here."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from rungwise.evaluation.suites.perplexity import PerplexitySuite
+
+SuiteConfig = Annotated[PerplexitySuite, Field(discriminator="kind")]

@@ -1,0 +1,25 @@
+"""The ladder: every rung on one corpus, asked by the same suites and compared.
+
+python workflows/ladder.py workflows/configs/quickstart.yaml
+python workflows/ladder.py workflows/configs/ablation.yaml
+"""
+
+import sys
+from pathlib import Path
+
+# A job's folder holds the package but has not installed it.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
+
+from rungwise.commands.run import run_workflow
+from rungwise.core.stage import Stage
+from rungwise.pipeline.experiment import experiment_stages
+from rungwise.pipeline.recipe import Recipe, report_stage
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    before = experiment_stages(recipe)
+    return [*before.values(), report_stage(recipe, before)]
+
+
+if __name__ == "__main__":
+    sys.exit(run_workflow(__file__, sys.argv[1:]))
