@@ -89,11 +89,11 @@ def cases(source: Path, scratch: Path, python: str | None) -> Iterator[tuple[str
 
     def staged(rules: CorpusConfig) -> None:
         with tempfile.TemporaryDirectory(dir=scratch) as folder:
-            task = RangeTask(rules, Folder(folder))
+            task, none = RangeTask(rules, Folder(folder)), np.empty((0, 3), np.int64)
             for each in ranges:
                 task.read(each)
             for each in ranges:
-                task.write(each, np.empty((0, 3), np.int64), 1 << 60)
+                task.write(each, none, none, last_held_out=0)
 
     def timed(work: Callable[[], object]) -> Callable[[], float]:
         def seconds() -> float:

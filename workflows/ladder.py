@@ -1,7 +1,6 @@
 """The ladder: every rung on one corpus, asked by the same suites and compared.
 
-python workflows/ladder.py workflows/configs/quickstart.yaml
-python workflows/ladder.py workflows/configs/ablation.yaml
+python workflows/ladder.py workflows/configs/ladder-quick.yaml
 """
 
 import sys
@@ -12,13 +11,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
 from rungwise.commands.run import run_workflow
 from rungwise.core.stage import Stage
-from rungwise.pipeline.experiment import experiment_stages
-from rungwise.pipeline.recipe import Recipe, report_stage
+from rungwise.pipeline.ladder import ladder_stages
+from rungwise.pipeline.recipe import Recipe
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    before = experiment_stages(recipe)
-    return [*before.values(), report_stage(recipe, before)]
+    return list(ladder_stages(recipe).values())
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from rungwise.core.errors import DataError
-from rungwise.evaluation.statistics import Difference, Estimate, bootstrap, paired_bootstrap
+from rungwise.evaluation.statistics import Estimate, bootstrap
 
 _RESAMPLES = 2000
 
@@ -87,36 +87,45 @@ class Items:
 
 def estimate(seeds: Sequence[Items], seed: int = 0) -> Estimate:
     """The metric of one model with its 95 % interval; one `Items` for each seed of pretraining."""
-    metric, numbers = METRICS[seeds[0].metric], _stacked(seeds)
-    if metric.value is not None:
-        return bootstrap(numbers, metric.value, seed, _RESAMPLES)
-    drawn = _rank_correlations(numbers, seed)
-    low, high = np.quantile(drawn[1:].mean(axis=1), [0.025, 0.975])
-    return Estimate(float(drawn[0].mean()), float(low), float(high), numbers.shape[1])
+    return contrast([(1.0, seeds)], seed)
 
 
-def difference(first: Sequence[Items], second: Sequence[Items], seed: int = 0) -> Difference:
-    """First minus second model on the items that both have, with its 95 % interval.
+def contrast(
+    terms: Sequence[tuple[float, Sequence[Items]]], seed: int = 0, log: bool = False
+) -> Estimate:
+    """A weighted sum of the metric of several models, with its 95 % interval.
 
-    Raises DataError where they have none in common.
+    Weights of 1 and -1 make a difference, 1, -1, -1 and 1 an interaction; `log` sums logarithms.
+    What is drawn are the items that all models have, the same for each. Raises DataError where they
+    have none in common, and where a model lacks a name that another seed of it has.
     """
-    names = [name for name in first[0].names if name in set(second[0].names)]
-    if not names:
-        raise DataError(f"two models have no item of {first[0].suite} in common")
-    of_first, of_second = (
-        _stacked([_picked(items, names) for items in seeds]) for seeds in (first, second)
-    )
-    count = min(len(of_first), len(of_second))  # seeds that are paired
-    of_first, of_second = of_first[:count], of_second[:count]
-    value = METRICS[first[0].metric].value
+    first, *others = (seeds[0] for _, seeds in terms)
+    shared = set(first.names).intersection(*(items.names for items in others))
+    if not shared:
+        raise DataError(f"the models have no item of {first.suite} in common")
+    names = [name for name in first.names if name in shared]
+    count = min(len(seeds) for _, seeds in terms)  # seeds that are paired
+    weights = np.array([weight for weight, _ in terms])
+    numbers = np.stack(
+        [[_picked(items, names) for items in seeds[:count]] for _, seeds in terms]
+    )  # (V, S, N, 2)
+    value = METRICS[first.metric].value
     if value is not None:
-        return paired_bootstrap(of_first, of_second, value, seed, _RESAMPLES)
-    drawn = _rank_correlations(of_first, seed) - _rank_correlations(of_second, seed)
-    over_seeds = drawn.mean(axis=1)
-    low, high = np.quantile(over_seeds[1:], [0.025, 0.975])
-    tails = min(np.sum(over_seeds[1:] <= 0), np.sum(over_seeds[1:] >= 0)) + 1
-    p = min(1.0, 2 * float(tails) / (_RESAMPLES + 1))
-    return Difference(float(over_seeds[0]), float(low), float(high), p)
+
+        def weighted(sums: NDArray[np.floating]) -> NDArray[np.floating]:
+            values = np.log(value(sums)) if log else value(sums)
+            return np.tensordot(weights, values, axes=1)
+
+        return bootstrap(numbers, weighted, seed, _RESAMPLES)
+    chosen = _chosen(len(names), seed)
+    drawn = weights @ np.array(
+        [
+            np.mean([_rank_correlations(rows, chosen) for rows in of_model], axis=0)
+            for of_model in numbers
+        ]
+    )
+    low, high = np.quantile(drawn[1:], [0.025, 0.975])
+    return Estimate(float(drawn[0]), float(low), float(high), len(names))
 
 
 def write(items: Sequence[Items]) -> bytes:
@@ -160,44 +169,30 @@ def read(data: bytes) -> list[Items]:
     ]
 
 
-def _stacked(seeds: Sequence[Items]) -> NDArray[np.float64]:
-    """The numbers (S, N, 2) of items that have the same names in the same order."""
-    names = seeds[0].names
-    return np.stack([_picked(items, names).numbers for items in seeds])
-
-
-def _picked(items: Items, names: list[str]) -> Items:
-    """`items` of these names, in their order. Raises DataError for a name that it lacks."""
+def _picked(items: Items, names: list[str]) -> NDArray[np.float64]:
+    """The numbers (N, 2) of these names. Raises DataError for a name that is not there."""
     if items.names == names:
-        return items
+        return items.numbers
     place = {name: index for index, name in enumerate(items.names)}
     missing = next((name for name in names if name not in place), None)
     if missing is not None:
         raise DataError(
-            f"{items.suite}: {missing!r} was measured for one model and not for the other; measure "
-            "both with the same config"
+            f"{items.suite}: {missing!r} was measured for one seed and not for another; measure "
+            "all with the same config"
         )
-    kept = [place[name] for name in names]
-    return Items(
-        items.suite,
-        items.metric,
-        names,
-        [items.groups[index] for index in kept],
-        items.numbers[kept],
-        items.part,
-    )
+    return items.numbers[[place[name] for name in names]]
 
 
-def _rank_correlations(numbers: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Spearman's rho (1 + R, S) of the items as they are, then of each resample."""
-    count = numbers.shape[1]
+def _chosen(count: int, seed: int) -> NDArray[np.int64]:
+    """The items as they are, then those of each resample (1 + R, N)."""
     drawn = np.random.default_rng(seed).integers(count, size=(_RESAMPLES, count))
-    chosen = np.concatenate([np.arange(count)[None], drawn])
-    of_seeds = []
-    for rows in numbers:
-        gold, predicted = (stats.rankdata(rows[chosen, column], axis=1) for column in (0, 1))
-        gold -= gold.mean(axis=1, keepdims=True)
-        predicted -= predicted.mean(axis=1, keepdims=True)
-        scale = np.sqrt((gold**2).sum(axis=1) * (predicted**2).sum(axis=1))
-        of_seeds.append((gold * predicted).sum(axis=1) / np.where(scale == 0, 1.0, scale))
-    return np.stack(of_seeds, axis=1)
+    return np.concatenate([np.arange(count)[None], drawn])
+
+
+def _rank_correlations(rows: NDArray[np.float64], chosen: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Spearman's rho (1 + R,) of the chosen of these rows (N, 2); 0 where one side is constant."""
+    gold, predicted = (stats.rankdata(rows[chosen, column], axis=1) for column in (0, 1))
+    gold -= gold.mean(axis=1, keepdims=True)
+    predicted -= predicted.mean(axis=1, keepdims=True)
+    scale = np.sqrt((gold**2).sum(axis=1) * (predicted**2).sum(axis=1))
+    return (gold * predicted).sum(axis=1) / np.where(scale == 0, 1.0, scale)

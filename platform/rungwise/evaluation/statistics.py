@@ -115,11 +115,14 @@ def bootstrap(
     seed: int,
     resamples: int = 10_000,
 ) -> Estimate:
-    """The mean over seeds of a metric, with the interval that `paired_bootstrap` gives to a
-    difference; `sums` (S, N, k) and `value` as there. Its count is that of examples."""
-    observed, drawn = _resampled(sums[None], lambda totals: value(totals)[0], seed, resamples)
+    """A number made of several models on the same examples, with its interval.
+
+    `sums` (V, S, N, k) are those of V models; `value` makes the number of summed rows (V, ..., k).
+    Examples and seeds are drawn as in `paired_bootstrap`; the count is that of examples.
+    """
+    observed, drawn = _resampled(sums, value, seed, resamples)
     low, high = np.quantile(drawn, [0.025, 0.975])
-    return Estimate(observed, float(low), float(high), sums.shape[1])
+    return Estimate(observed, float(low), float(high), sums.shape[2])
 
 
 def _resampled(

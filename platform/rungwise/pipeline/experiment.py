@@ -61,17 +61,7 @@ def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
 
     Raises ConfigError where blocks are missing or a variant does not fit.
     """
-    need(recipe, "pretrains and compares", "model", "pretrain", "variants")
-    if recipe.tasks:
-        need(recipe, "fine-tunes", "finetune", "evaluate")
-    experiment = _Experiment(recipe)
-    experiment.read_labelled_files()
-    experiment.pretrain()
-    for task in recipe.tasks:
-        experiment.run_task(task)
-    if recipe.tasks:
-        experiment.tabulate()
-    return experiment.stages
+    return Experiment(recipe).stages
 
 
 @dataclass(frozen=True)
@@ -84,31 +74,49 @@ class _Pretrained:
     stages: dict[str, Stage]
 
 
-class _Experiment:
-    """The stages of a recipe in order, inputs first, each once."""
+class Experiment:
+    """The stages of a recipe in order, inputs first, each once.
+
+    Variants without an encoder, such as n-grams, are left out of tasks. `measured` are the stages
+    that ask each variant, `evaluated` those that compare them on a task.
+    """
 
     def __init__(self, recipe: Recipe) -> None:
+        """Raise ConfigError where blocks are missing or a variant does not fit."""
+        need(recipe, "pretrains and compares", "model", "pretrain", "variants")
+        if recipe.tasks:
+            need(recipe, "fine-tunes", "finetune", "evaluate")
         self.stages: dict[str, Stage] = {}
+        self.measured: dict[str, Stage] = {}
+        self.evaluated: list[Stage] = []
         self._by_fingerprint: dict[str, Stage] = {}
         self._recipe = recipe
         self._pretrained: dict[str, list[_Pretrained]] = {}
-        self._evaluated: list[Stage] = []
         variants = {name: _variant(recipe, name) for name in recipe.variants}
-        for name, adapted in variants.items():
+        with_encoder = [name for name, each in variants.items() if training(each).model.has_encoder]
+        self._tuned = with_encoder or list(variants)
+        for name in self._tuned:
             for entry in recipe.tasks.values():
-                _check_finetune(finetune_config(adapted, recipe, entry, name), adapted, entry)
+                config = finetune_config(variants[name], recipe, entry, name)
+                _check_finetune(config, variants[name], entry)
         if recipe.evaluate is not None:
             _check_seeds(recipe.evaluate, variants)
         self._variants = _matched(variants) if recipe.match_pretraining == "flops" else variants
         self._first = next(iter(variants))
+        self._read_labelled_files()
+        self._pretrain()
+        for task in recipe.tasks:
+            self._run_task(task)
+        if recipe.tasks:
+            self._tabulate()
 
-    def read_labelled_files(self) -> None:
+    def _read_labelled_files(self) -> None:
         """Come before anything is trained, so that mistakes in the files are found at once."""
         for task, entry in self._recipe.tasks.items():
             if not isinstance(entry.data, ParagraphTaskConfig):
                 self._read(task)
 
-    def pretrain(self) -> None:
+    def _pretrain(self) -> None:
         """Each variant, once for each of the upstream values that its sweep tries."""
         for name, adapted in self._variants.items():
             tried = _upstream(self._recipe, adapted, name) if self._recipe.tasks else [adapted]
@@ -130,33 +138,34 @@ class _Experiment:
                 stages = self._pretrained[name][0].stages
                 inputs = {of: stages[of] for of in _READ_OF_A_RUNG}
                 config = MeasureConfig(suites=self._recipe.measure)
-                self._add(MEASURE.stage(config, inputs), Title("measure", variant=titled))
+                stage = self._add(MEASURE.stage(config, inputs), Title("measure", variant=titled))
+                self.measured[name] = stage
 
-    def run_task(self, task: str) -> None:
+    def _run_task(self, task: str) -> None:
         """Read a task, sweep and evaluate every variant on it, and register the first's model."""
         labelled = self._read(task)
-        used = {name: self._continue(name, task, labelled[None]) for name in self._variants}
+        used = {name: self._continue(name, task, labelled[None]) for name in self._tuned}
         swept = {
             name: self._sweep(task, name, used[name], labelled[None])
-            for name, adapted in self._variants.items()
-            if adapted.sweep is not None
+            for name in self._tuned
+            if self._variants[name].sweep is not None
         }
         evaluated = [self._evaluate(task, budget, used, swept, labelled) for budget in labelled]
-        self._evaluated += evaluated
+        self.evaluated += evaluated
         if self._recipe.registry is not None:
             whole = {"task": labelled[None], "evaluate": evaluated[0]}
             config = self._recipe.registry.for_task(task)
-            inputs = used[self._first][0].stages | whole
+            inputs = used[self._tuned[0]][0].stages | whole
             self._add(REGISTER.stage(config, inputs), Title("register", task=task))
 
-    def tabulate(self) -> None:
+    def _tabulate(self) -> None:
         """All evaluations in one table."""
         assert self._recipe.evaluate
         config = TableConfig(
             published=self._recipe.evaluate.published,
             columns={name: entry.published for name, entry in self._recipe.tasks.items()},
         )
-        inputs = {stage.shown: stage for stage in self._evaluated}
+        inputs = {stage.shown: stage for stage in self.evaluated}
         self._add(TABLE.stage(config, inputs), Title("table"))
 
     def _add(self, stage: Stage, title: Title) -> Stage:
@@ -243,7 +252,7 @@ class _Experiment:
         config = CompareConfig(
             task=task,
             budget=budget,
-            variants={name: self._finetune(task, name) for name in self._variants},
+            variants={name: self._finetune(task, name) for name in used},
             evaluate=self._recipe.evaluate,
         )
         title = Title("evaluate", task=task, budget=budget)

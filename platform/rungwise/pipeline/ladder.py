@@ -1,0 +1,24 @@
+"""A ladder as stages: the experiment of its rungs, the claims they are put to, and its page.
+
+experiment.py ──> measure of each rung, evaluate of each task ──> claims ──> ladder
+"""
+
+from __future__ import annotations
+
+from rungwise.core.stage import Stage
+from rungwise.evaluation.claims import CLAIMS, ClaimsConfig, measured_name
+from rungwise.pipeline.experiment import Experiment
+from rungwise.pipeline.recipe import Recipe, need
+
+
+def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
+    """Every stage from the corpus to the page of the ladder, by title.
+
+    Raises ConfigError where blocks are missing or a rung does not fit.
+    """
+    need(recipe, "compares rungs", "measure")
+    experiment = Experiment(recipe)
+    asked = {measured_name(rung): stage for rung, stage in experiment.measured.items()}
+    evaluated = {stage.shown: stage for stage in experiment.evaluated}
+    claims = CLAIMS.stage(ClaimsConfig(rungs=tuple(recipe.variants)), asked | evaluated)
+    return experiment.stages | {claims.shown: claims}
