@@ -101,6 +101,25 @@ def test_next_tokens_are_scored_after_all_before_them_in_the_window(kind: str) -
             assert score == pytest.approx(log_V[text[place]].item(), abs=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["causal", "left_to_right"])
+def test_the_symbol_within_a_text_begins_another_document(kind: str) -> None:
+    model = trained(kind)
+    one, other = [7, 9, 8, END], [11, 12, 7]
+    apart = np.concatenate(model.log_probabilities([one, other]))
+    np.testing.assert_allclose(model.log_probabilities([one + other])[0], apart, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_gpt_that_crosses_documents_reads_all_of_its_block() -> None:
+    model = trained("causal", crosses_documents=True)
+    text = [7, 9, 8, END, 11, 12, 7]
+    ids_BT, document_BT = torch.tensor([[END, *text[:-1]]]), torch.tensor([[1, 1, 1, 1, 2, 2, 2]])
+    logits_BTV = model.module.logits_of(model.module.gpt.encode(ids_BT))
+    scores = torch.log_softmax(logits_BTV[0], dim=-1)[range(7), text].numpy()
+    np.testing.assert_allclose(model.log_probabilities([text])[0], scores, rtol=1e-5)
+    assert torch.equal(model.module.logits(ids_BT, document_BT, document_BT), logits_BTV)
+
+
 @torch.no_grad()
 def test_a_masked_model_scores_each_token_behind_a_mask() -> None:
     model = trained("mlm")

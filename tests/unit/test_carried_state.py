@@ -21,7 +21,11 @@ from rungwise.instances import causal, shards
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.objectives import CAUSAL, CausalBatch
-from rungwise.models.recurrent import LstmConfig, LstmForPretraining
+from rungwise.models.recurrent import (
+    LstmConfig,
+    RecurrentForPretraining,
+    RnnConfig,
+)
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.pretraining.estimate import Measures, dry_run
 from rungwise.pretraining.gradient import check_fit
@@ -55,12 +59,14 @@ from tests.unit.test_lanes import line_of
 
 LANES = 10
 TINY = LstmConfig(num_layers=2, hidden_size=16, initializer_range=0.2)
+Recurring = LstmConfig | RnnConfig
+ELMAN = RnnConfig(num_layers=2, hidden_size=16, initializer_range=0.2, tied=False)
 
 
-def recurrent(**changes: Any) -> PretrainStageConfig:
+def recurrent(model: Recurring = TINY, /, **changes: Any) -> PretrainStageConfig:
     """Twenty steps of ten lanes, between two and three epochs of the instances below."""
     settings = config("causal", **{"pretrain.global_batch_size": LANES}, **changes)
-    return PretrainStageConfig(model=TINY, pretrain=settings.pretrain)
+    return PretrainStageConfig(model=model, pretrain=settings.pretrain)
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +74,17 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return make_instances(tmp_path_factory.mktemp("blocks"), "causal", documents=(20, 13, 26))
 
 
+@pytest.fixture(scope="module", params=[TINY, ELMAN], ids=["lstm", "rnn"])
+def model(request: pytest.FixtureRequest) -> Recurring:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def alone(instances: Artifact, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Progress]:
+def alone(
+    model: Recurring, instances: Artifact, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Progress]:
     output = tmp_path_factory.mktemp("alone")
-    return output, run(recurrent(), instances, output)
+    return output, run(recurrent(model), instances, output)
 
 
 def blocks_of(instances: Artifact, split: str) -> list[list[list[int]]]:
@@ -93,42 +106,42 @@ class PlainLanes:
     def __init__(self, model: Any, lanes: list[list[tuple[bool, list[int]]]]) -> None:
         self.model = model
         self.lanes = lanes
-        self.states: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self.states: dict[int, list[Any]] = {}
 
     def loss(self, block: int) -> tuple[Tensor, int]:
         """The mean over the tokens of that block of every lane, and their number."""
         total, count = torch.zeros(()), 0
-        table, D = self.model.lstm.token_embedding, TINY.hidden_size
+        body, output = self.model.body, self.model.output_table()
         for number, lane in enumerate(self.lanes):
             if block >= len(lane):
                 continue
             opens, ids = lane[block]
-            zeros = torch.zeros(1, D), torch.zeros(1, D)
-            states = [zeros, zeros] if opens else self.states[number]
-            hidden, after = table(torch.tensor(ids[:-1])), []
-            for layer, state in zip(self.model.lstm.layers, states, strict=True):
-                hidden, (output, cell) = layer(hidden, state)
-                after.append((output.detach(), cell.detach()))
+            states = [None, None] if opens else self.states[number]  # None: zeros
+            hidden, after = body.token_embedding(torch.tensor(ids[:-1])), []
+            for layer, state in zip(body.layers, states, strict=True):
+                hidden, state = layer(hidden, state)
+                is_one = isinstance(state, Tensor)
+                after.append(state.detach() if is_one else tuple(each.detach() for each in state))
             self.states[number] = after
-            logits = hidden @ table.weight.T + self.model.bias
+            logits = hidden @ output.T + self.model.bias
             total = total + functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="sum")
             count += len(ids) - 1
         return total / count, count
 
 
 def test_losses_are_those_of_a_plain_loop_over_the_same_lanes(
-    instances: Artifact, alone: tuple[Path, Progress]
+    model: Recurring, instances: Artifact, alone: tuple[Path, Progress]
 ) -> None:
     settings = by_gradient(recurrent().pretrain, "steps")
     torch.manual_seed(settings.seed)
-    model = TINY.build(VOCAB, CAUSAL)
-    optimizers = build_optimizers(model, settings.optimizer)
+    module = model.build(VOCAB, CAUSAL)
+    optimizers = build_optimizers(module, settings.optimizer)
     by_shard = blocks_of(instances, "train")
     rows = [len(blocks) for blocks in by_shard]
     flat = [(number == 0, block) for blocks in by_shard for number, block in enumerate(blocks)]
     size = sum(rows) // LANES
     losses, tokens, moved = [], 0, 0
-    reading = PlainLanes(model, [])
+    reading = PlainLanes(module, [])
     for step in range(settings.steps):
         epoch, block = divmod(step, size)
         if block == 0:
@@ -137,11 +150,11 @@ def test_losses_are_those_of_a_plain_loop_over_the_same_lanes(
             for lane in lanes:
                 lane[0] = (True, lane[0][1])
             moved += sum(opens for lane in lanes for opens, _ in lane[1:])
-            reading = PlainLanes(model, lanes)
+            reading = PlainLanes(module, lanes)
         loss, count = reading.loss(block)
-        model.zero_grad()
+        module.zero_grad()
         loss.backward()
-        clip_gradients(model, settings.optimizer)
+        clip_gradients(module, settings.optimizer)
         for optimizer in optimizers:
             set_learning_rate(optimizer, learning_rate_at(step, settings.steps, settings.optimizer))
             optimizer.step()
@@ -156,7 +169,7 @@ def test_losses_are_those_of_a_plain_loop_over_the_same_lanes(
     (held_out,) = blocks_of(instances, "validation")
     begins = [3 * lane + (len(held_out) - 30) * lane // LANES for lane in range(LANES)]
     lanes = [[(number == 0, held_out[begin + number]) for number in range(3)] for begin in begins]
-    reading = PlainLanes(model, lanes)
+    reading = PlainLanes(module, lanes)
     with torch.no_grad():
         means = [reading.loss(block) for block in range(3)]
     mean = sum(loss.item() * count for loss, count in means) / sum(count for _, count in means)
@@ -173,45 +186,55 @@ def assert_same(one: Progress, other: Progress) -> None:
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_any_number_of_workers_reads_the_same_lanes_and_has_the_same_losses(
+    model: Recurring,
     instances: Artifact,
     alone: tuple[Path, Progress],
     tmp_path: Path,
     world: int,
     unused_port: int,
 ) -> None:
-    progress = together(world, recurrent(), instances, tmp_path, unused_port)
+    progress = together(world, recurrent(model), instances, tmp_path, unused_port)
     assert progress is not None
     assert_same(alone[1], progress)
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_killed_in_the_second_epoch_and_resumed_with_the_same_workers_ends_with_the_same_bits(
-    instances: Artifact, alone: tuple[Path, Progress], tmp_path: Path
+    model: Recurring, instances: Artifact, tmp_path: Path, rate: float
 ) -> None:
-    first, last = second_epoch(recurrent(), instances)
+    """With dropouts too: what a step draws follows from its number."""
+    rates = {"dropout": rate, "word_dropout": rate, "recurrent_dropout": rate}
+    settings = recurrent(model.model_copy(update=rates))
+    first, last = second_epoch(settings, instances)
     assert first <= 14 < last
+    whole = run(settings, instances, tmp_path / "whole")
     with pytest.raises(Killed):
-        run(recurrent(), instances, tmp_path, report=KilledAt(14))
-    resumed = run(recurrent(), instances, tmp_path)
+        run(settings, instances, tmp_path / "cut", report=KilledAt(14))
+    resumed = run(settings, instances, tmp_path / "cut")
     assert resumed.attempts[-1]["step"] in (5, 10)
-    assert resumed == alone[1]
-    one, other = weights(tmp_path), weights(alone[0])
+    assert resumed == whole
+    one, other = weights(tmp_path / "cut"), weights(tmp_path / "whole")
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_killed_in_the_second_epoch_and_resumed_with_other_workers_goes_on_in_every_lane(
-    instances: Artifact, alone: tuple[Path, Progress], tmp_path: Path, free_ports: list[int]
+    model: Recurring,
+    instances: Artifact,
+    alone: tuple[Path, Progress],
+    tmp_path: Path,
+    free_ports: list[int],
 ) -> None:
     for world, port, step in ((3, free_ports[0], 13), (2, free_ports[1], 17)):
         together(
             world,
-            recurrent(),
+            recurrent(model),
             instances,
             tmp_path,
             port,
             killed_at=step,
             checkpoint_every_steps=2,  # one is written before the next begins
         )
-    resumed = run(recurrent(), instances, tmp_path)
+    resumed = run(recurrent(model), instances, tmp_path)
     assert [attempt["workers"] for attempt in resumed.attempts] == [3, 2, 1]
     assert_same(alone[1], resumed)
 
@@ -259,32 +282,33 @@ def test_on_the_penn_treebank_killed_and_resumed_with_other_workers(
 
 
 def test_without_the_state_of_its_checkpoint_a_run_would_go_another_way(
+    model: Recurring,
     instances: Artifact,
     alone: tuple[Path, Progress],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(Killed):
-        run(recurrent(), instances, tmp_path, report=KilledAt(14))
+        run(recurrent(model), instances, tmp_path, report=KilledAt(14))
     monkeypatch.setattr(LaneStates, "restore", lambda *_: None)
-    resumed = run(recurrent(), instances, tmp_path)
+    resumed = run(recurrent(model), instances, tmp_path)
     assert resumed.data == alone[1].data
-    loss, before = resumed.history[-1]["loss"], alone[1].history[-1]["loss"]
-    assert loss != pytest.approx(before, rel=1e-5)
+    losses, before = ([row["loss"] for row in run.history] for run in (resumed, alone[1]))
+    assert losses != pytest.approx(before, rel=1e-5)
 
 
 def test_a_skipped_step_leaves_the_states_as_they_were(
     instances: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that the forward passes of step 4 return is NaN; a step has three of them."""
-    forward, passes = LstmForPretraining.forward, iter(range(1000))
+    forward, passes = RecurrentForPretraining.forward, iter(range(1000))
 
-    def spoilt(self: LstmForPretraining, *arguments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def spoilt(self: RecurrentForPretraining, *arguments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         total, correct, state = forward(self, *arguments)
         factor = math.nan if self.training and next(passes) // 3 == 3 else 1.0
         return total * factor, correct, state * factor
 
-    monkeypatch.setattr(LstmForPretraining, "forward", spoilt)
+    monkeypatch.setattr(RecurrentForPretraining, "forward", spoilt)
     progress = run(recurrent(), instances, tmp_path, checkpoint_every_steps=1, keep_checkpoints=20)
     assert progress.skipped == [4]
     third, fourth, fifth = (

@@ -1,8 +1,9 @@
-"""The LSTM language model: its state, its gradients, and the capabilities that it offers."""
+"""The recurrent language models: their state, gradients, dropouts, and what they offer."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,19 +11,37 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rungwise.models import language_models
 from rungwise.models.capabilities import Encoder, LanguageModel, NextTokenLogits, WordVectors
 from rungwise.models.objectives import CAUSAL
-from rungwise.models.recurrent import LstmConfig, LstmForPretraining
-from rungwise.tokenizer import SpecialIds
+from rungwise.models.recurrent import (
+    LstmConfig,
+    RecurrentFamily,
+    RecurrentForPretraining,
+    RnnConfig,
+)
+from rungwise.training.optimizer import hidden_matrices
 from tests.conftest import SPECIAL_IDS
 
-V, B, T = 23, 3, 8
+V, B, T, D = 23, 3, 8, 6
+KINDS: dict[str, type[RecurrentFamily]] = {"lstm": LstmConfig, "rnn": RnnConfig}
 
 
-def built(**changes: float) -> LstmForPretraining:
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def config(kind: str, **changes: Any) -> RecurrentFamily:
+    sizes: dict[str, Any] = {"num_layers": 2, "hidden_size": D}
+    return KINDS[kind](**(sizes | changes))
+
+
+def built(kind: str, **changes: Any) -> RecurrentForPretraining:
     torch.manual_seed(0)
-    config = LstmConfig(**({"num_layers": 2, "hidden_size": 6} | changes))
-    return LstmForPretraining(config, V)
+    model = config(kind, **changes).build(V, CAUSAL)
+    assert isinstance(model, RecurrentForPretraining)
+    return model
 
 
 def batch() -> tuple[Tensor, Tensor, Tensor]:
@@ -31,8 +50,8 @@ def batch() -> tuple[Tensor, Tensor, Tensor]:
     return stream_BT[:, :-1], stream_BT[:, 1:], torch.ones(B, T)
 
 
-def test_two_halves_with_the_state_handed_over_are_the_whole() -> None:
-    model, (ids_BT, targets_BT, weights_BT) = built(), batch()
+def test_two_halves_with_the_state_handed_over_are_the_whole(kind: str) -> None:
+    model, (ids_BT, targets_BT, weights_BT) = built(kind), batch()
     zero = torch.zeros(B, *model.state_shape)
     whole, right, end = model(ids_BT, targets_BT, weights_BT, zero)
     total, count, state = 0.0, 0.0, zero
@@ -44,76 +63,153 @@ def test_two_halves_with_the_state_handed_over_are_the_whole() -> None:
     torch.testing.assert_close(state, end)
 
 
-def test_the_cell_is_the_one_of_the_paper() -> None:
-    """One layer, token by token, from the gates of Hochreiter & Schmidhuber as PyTorch orders
-    them: input, forget, cell, output."""
-    model, (ids_BT, _, _) = built(num_layers=1, initializer_range=0.8), batch()
-    lstm = model.lstm.layers[0]
-    h_BD = c_BD = torch.zeros(B, 6)
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_cell_is_the_one_of_the_paper(kind: str, tied: bool) -> None:
+    """One layer, token by token: h = tanh(W [x; h] + b) of Elman, or the gates of Hochreiter &
+    Schmidhuber as PyTorch orders them: input, forget, cell, output."""
+    model, (ids_BT, _, _) = built(kind, num_layers=1, initializer_range=0.8, tied=tied), batch()
+    body: Any = model.body
+    cell = body.layers[0]
+    weight_GE = torch.cat((cell.weight_ih_l0, cell.weight_hh_l0), dim=1)
+    h_BD = c_BD = torch.zeros(B, D)
     hidden = []
-    for x_BD in model.lstm.token_embedding(ids_BT).unbind(1):
-        gates_BG = functional.linear(x_BD, lstm.weight_ih_l0, lstm.bias_ih_l0)
-        gates_BG = gates_BG + functional.linear(h_BD, lstm.weight_hh_l0, lstm.bias_hh_l0)
-        into, keep, new, out = gates_BG.chunk(4, dim=1)
-        c_BD = keep.sigmoid() * c_BD + into.sigmoid() * new.tanh()
-        h_BD = out.sigmoid() * c_BD.tanh()
+    for x_BD in body.token_embedding(ids_BT).unbind(1):
+        both_BE = torch.cat((x_BD, h_BD), dim=1)
+        sums_BG = functional.linear(both_BE, weight_GE, cell.bias_ih_l0 + cell.bias_hh_l0)
+        if kind == "rnn":
+            h_BD = sums_BG.tanh()
+        else:
+            into, keep, new, out = sums_BG.chunk(4, dim=1)
+            c_BD = keep.sigmoid() * c_BD + into.sigmoid() * new.tanh()
+            h_BD = out.sigmoid() * c_BD.tanh()
         hidden.append(h_BD)
-    expected = functional.linear(
-        torch.stack(hidden, 1), model.lstm.token_embedding.weight, model.bias
-    )
+    table = model.get_parameter(f"{kind}.token_embedding.weight" if tied else "output.weight")
+    assert (table is body.token_embedding.weight) == tied
+    expected = functional.linear(torch.stack(hidden, 1), table, model.bias)
     torch.testing.assert_close(model.logits(ids_BT), expected)
 
 
-def test_gradients_agree_with_finite_differences() -> None:
-    model, (ids_BT, targets_BT, weights_BT) = built(initializer_range=0.5).double(), batch()
+@pytest.mark.parametrize("tied", [True, False])
+def test_gradients_agree_with_finite_differences(kind: str, tied: bool) -> None:
+    """In float64 and with all dropouts, which the seed draws alike, along a random direction of
+    every parameter on its own."""
+    rates = {"dropout": 0.3, "word_dropout": 0.2, "recurrent_dropout": 0.4}
+    model = built(kind, initializer_range=0.5, tied=tied, **rates).double().train()
+    ids_BT, targets_BT, weights_BT = batch()
     state = torch.randn(B, *model.state_shape, dtype=torch.float64) * 0.3
 
     def loss() -> Tensor:
+        torch.manual_seed(7)
         return model(ids_BT, targets_BT, weights_BT.double(), state)[0]
 
     loss().backward()
     torch.manual_seed(2)
-    for parameter in model.parameters():
+    directions = {name: torch.randn_like(value) for name, value in model.named_parameters()}
+    for name, parameter in model.named_parameters():
         assert parameter.grad is not None
-        place = int(torch.randint(parameter.numel(), ()))
-        flat = parameter.data.view(-1)
-        before, step = flat[place].item(), 1e-6
         values = []
         for sign in (1, -1):
-            flat[place] = before + sign * step
+            parameter.data.add_(sign * 1e-6 * directions[name])
             values.append(loss().item())
-        flat[place] = before
-        numeric = (values[0] - values[1]) / (2 * step)
-        assert parameter.grad.view(-1)[place].item() == pytest.approx(numeric, rel=1e-4, abs=1e-7)
+            parameter.data.sub_(sign * 1e-6 * directions[name])
+        slope = (values[0] - values[1]) / 2e-6
+        found = (parameter.grad * directions[name]).sum().item()
+        assert found == pytest.approx(slope, rel=1e-6, abs=1e-8), name
 
 
-def test_tied_weights_count_once() -> None:
-    config = LstmConfig()  # Zaremba's medium model over a vocabulary of 10,000
+def test_a_dropout_holds_for_all_of_a_block(kind: str) -> None:
+    """Units of a row, a word in all rows, weights on the way from token to token; and nothing of
+    it after training."""
+    model, (ids_BT, _, _) = built(kind, initializer_range=0.5, dropout=0.5).train(), batch()
+    dropped_BTD = model.states(ids_BT, None, None) == 0
+    assert 0 < dropped_BTD[:, 0].sum() < B * D
+    assert torch.equal(dropped_BTD, dropped_BTD[:, :1].expand_as(dropped_BTD))
+    assert not torch.equal(dropped_BTD[0], dropped_BTD[1])
+
+    model = built(kind, word_dropout=0.5).train()
+    embedded_BTD = model.body.encode_layers(ids_BT)[0]
+    gone_BT = (embedded_BTD == 0).all(-1)
+    gone = set(ids_BT[gone_BT].tolist())
+    assert gone
+    assert not gone & set(ids_BT[~gone_BT].tolist())
+    table = model.body.token_embedding.weight
+    torch.testing.assert_close(embedded_BTD[~gone_BT], 2 * table[ids_BT[~gone_BT]])
+
+    model, plain = built(kind, recurrent_dropout=0.5).train(), built(kind)
+    one, other = model.states(ids_BT, None, None), plain.states(ids_BT, None, None)
+    with torch.no_grad():
+        for layer in model.body.children():
+            for name, value in layer.named_parameters():
+                if "weight_hh" in name:
+                    value.zero_()
+    # Of one token nothing is handed on but zeros.
+    torch.testing.assert_close(
+        model.states(ids_BT[:, :1], None, None), plain.states(ids_BT[:, :1], None, None)
+    )
+    assert not torch.equal(one, other)
+    every = {"dropout": 0.5, "word_dropout": 0.5, "recurrent_dropout": 0.5}
+    quiet = built(kind, **every).eval()
+    assert torch.equal(quiet.logits(ids_BT), plain.eval().logits(ids_BT))
+    encoder = config(kind, **every).encoder(CAUSAL, V, 0.0).train()
+    encoder.load(quiet.state_dict())
+    torch.testing.assert_close(encoder(ids_BT), plain.states(ids_BT, None, None))
+
+
+def test_parameters_and_operations_by_hand() -> None:
+    """Zaremba's medium LSTM over a vocabulary of 10,000, and Mikolov's network with 100 units."""
+    medium = LstmConfig()
+    small = RnnConfig(num_layers=1, hidden_size=100, tied=False)
     with torch.device("meta"):
-        model = config.build(10_000, CAUSAL)
+        lstm, rnn = medium.build(10_000, CAUSAL), small.build(10_000, CAUSAL)
     of_layers = 2 * (8 * 650 * 650 + 8 * 650)
-    assert sum(p.numel() for p in model.parameters()) == 10_000 * 650 + of_layers + 10_000
-    assert config.flops_per_token(10_000, 35, CAUSAL) == 6 * (2 * 8 * 650**2 + 650 * 10_000)
+    assert sum(p.numel() for p in lstm.parameters()) == 10_000 * 650 + of_layers + 10_000
+    assert medium.flops_per_token(10_000, 35, CAUSAL) == 6 * (2 * 8 * 650**2 + 650 * 10_000)
+    of_layers = 2 * 100 * 100 + 2 * 100
+    assert sum(p.numel() for p in rnn.parameters()) == 2 * 10_000 * 100 + of_layers + 10_000
+    assert small.flops_per_token(10_000, 35, CAUSAL) == 6 * (2 * 100**2 + 100 * 10_000)
 
 
-def test_what_it_offers() -> None:
-    model = built(initializer_range=0.5).eval()
-    trained = LstmConfig(num_layers=2, hidden_size=6).trained(model, CAUSAL, SPECIAL_IDS)
+def test_muon_takes_the_matrices_of_the_cells(kind: str) -> None:
+    names = [f"{kind}.layers.{n}.weight_{x}h_l0" for n in range(2) for x in "ih"]
+    assert list(hidden_matrices(built(kind, tied=False))) == names
+
+
+def test_what_it_offers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = built(kind, initializer_range=0.5).eval()
+    trained = config(kind).trained(model, CAUSAL, SPECIAL_IDS)
     assert isinstance(trained, LanguageModel)
     assert isinstance(trained, NextTokenLogits)
     assert isinstance(trained, WordVectors)
-    end = _end(SPECIAL_IDS)
-    text = [7, 9, 11]
-    (scores,) = trained.log_probabilities([text])
-    log_TV = torch.log_softmax(model.logits(torch.tensor([[end, *text[:-1]]]))[0], dim=-1)
-    np.testing.assert_allclose(scores, log_TV[range(3), text].detach().numpy(), rtol=1e-5)
+    (end,) = SPECIAL_IDS.require("end")
+    torch.manual_seed(3)
+    texts = [torch.randint(3, V, (length,)).tolist() for length in (40, 1, 0, 17, 3)]
+    expected = [
+        torch.log_softmax(model.logits(torch.tensor([[end, *text]]))[0], dim=-1)[:-1]
+        .gather(1, torch.tensor(text, dtype=torch.int64)[:, None])[:, 0]
+        .detach()
+        .numpy()
+        for text in texts
+    ]
+    held: list[int] = []
+    logits_of = model.logits_of
+    monkeypatch.setattr(
+        model,
+        "logits_of",
+        lambda states: held.append(states.shape[:2].numel()) or logits_of(states),
+    )
+    for most in (64, 6):  # the second in pieces, with the state handed on
+        monkeypatch.setattr(language_models, "_MOST_LOGITS", most * V)
+        held.clear()
+        for scores, row in zip(trained.log_probabilities(texts), expected, strict=True):
+            np.testing.assert_allclose(scores, row, rtol=1e-4)
+        assert max(held) <= most
     every = [[first, second] for first in range(V) for second in range(V)]
     total = math.fsum(math.exp(row.sum()) for row in trained.log_probabilities(every))
     assert total == pytest.approx(1.0, abs=1e-5)
 
 
-def test_its_encoder_has_a_level_a_layer_and_reads_to_the_left() -> None:
-    encoder = LstmConfig(num_layers=2, hidden_size=6).encoder(CAUSAL, V, 0.0, new_tokens=3).eval()
+def test_its_encoder_has_a_level_a_layer_and_reads_to_the_left(kind: str) -> None:
+    encoder = config(kind).encoder(CAUSAL, V, 0.0, new_tokens=3).eval()
     assert isinstance(encoder, Encoder)
     ids_BT = torch.randint(V + 3, (2, 5))
     layers = encoder.layers(ids_BT)
@@ -122,9 +218,4 @@ def test_its_encoder_has_a_level_a_layer_and_reads_to_the_left() -> None:
     changed[:, 3:] = 1
     for one, other in zip(layers, encoder.layers(changed), strict=True):
         torch.testing.assert_close(one[:, :3], other[:, :3], atol=0, rtol=0)
-    encoder.load({f"lstm.{k}": v for k, v in built().lstm.state_dict().items()})
-
-
-def _end(special: SpecialIds) -> int:
-    (end,) = special.require("end")
-    return end
+    encoder.load(built(kind).state_dict())

@@ -1,12 +1,13 @@
 """The body of a family's model, and what stands on it in pretraining: the parts families share.
 
     ids ──> body: table of tokens, layers ──> states (B, T, E) ──> heads of the objective
-                                                └──> TokenOutput: the table again, as the output
+                                                └──> TokenOutput: an output matrix, by default
+                                                     the table of tokens again
 
 A body stands in the state dict under its name, in pretraining and in fine-tuning (encoders.py), so
 that weights go from one to the other as they are.
 
-Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary.
+Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, P rows of the table.
 """
 
 from __future__ import annotations
@@ -49,6 +50,14 @@ class Body(nn.Module, ABC):
         """Set the added rows to zero, once the weights are drawn."""
         self.token_embedding.weight[self.vocab_size :].zero_()
 
+    def own_output(self, width: int, bound: float) -> nn.Linear:
+        """An output matrix (P, `width`) beside the table of tokens, with as many rows; drawn evenly
+        from -`bound` to `bound`."""
+        output = nn.Linear(width, self.token_embedding.num_embeddings, bias=False)
+        nn.init.uniform_(output.weight, -bound, bound)
+        nn.init.zeros_(output.weight[self.vocab_size :])
+        return output
+
     @abstractmethod
     def encode_layers(
         self,
@@ -77,12 +86,17 @@ class OnBody(nn.Module):
 
 
 class TokenOutput(OnBody):
-    """Predicts a token at every place of a row; the output matrix is the table of tokens.
+    """Predicts a token at every place of a row.
 
     `most_logits` may be set: how many logits are held at a time, see cross_entropy.py.
     """
 
     most_logits = MOST_LOGITS
+
+    def output_table(self) -> Tensor:
+        """The output matrix (P, D), a row for each token: the table of tokens, P >= V, unless the
+        family has one of its own."""
+        return self.body.token_embedding.weight
 
     def output_bias(self) -> Tensor | None:
         """The bias (V,) of the output; None where it has none."""
@@ -92,7 +106,7 @@ class TokenOutput(OnBody):
         """Cross entropy of the targets, summed; the output matrix multiplies the states."""
         return token_sums(
             states_BTD.flatten(0, 1),  # (B, T, D) -> (B·T, D)
-            self.body.token_embedding.weight,
+            self.output_table(),
             self.output_bias(),
             targets_BT.flatten(),
             weights_BT.flatten(),
@@ -102,8 +116,8 @@ class TokenOutput(OnBody):
 
     def logits_of(self, states_BTD: Tensor) -> Tensor:
         """Logits (B, T, V), likewise."""
-        table_PD = self.body.token_embedding.weight
-        return output_logits(states_BTD, table_PD, self.output_bias(), self.body.vocab_size)
+        table_PD, bias_V = self.output_table(), self.output_bias()
+        return output_logits(states_BTD, table_PD, bias_V, self.body.vocab_size)
 
 
 class NextTokenModel(TokenOutput, ABC):

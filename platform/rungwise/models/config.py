@@ -12,10 +12,17 @@ from rungwise.models.bidirectional import BidirectionalConfig
 from rungwise.models.family import Family
 from rungwise.models.gpt import GptConfig
 from rungwise.models.ngram import NgramConfig
-from rungwise.models.recurrent import LstmConfig
+from rungwise.models.nnlm import NnlmConfig
+from rungwise.models.recurrent import LstmConfig, RnnConfig
 
 ModelConfig = Annotated[
-    BertConfig | GptConfig | BidirectionalConfig | LstmConfig | NgramConfig,
+    BertConfig
+    | GptConfig
+    | BidirectionalConfig
+    | LstmConfig
+    | RnnConfig
+    | NnlmConfig
+    | NgramConfig,
     Field(discriminator="kind"),
 ]
 

@@ -7,6 +7,8 @@
     gpt, pre-norm or post-norm     itself and what came before             D      yes
     bidirectional                  left to right and right to left, each   2D     no
                                    up to the token, concatenated
+    lstm, rnn                      itself and what came before             D      yes
+    nnlm                           itself and the n - 2 words before it    D      yes
 
 What stands on top (finetune/heads.py) knows nothing of the family, whose file has its body. The
 parameters have the names that they have in pretraining, so that the weights of a run load as they

@@ -10,7 +10,9 @@ token embedding as the output matrix without a bias, weights from a normal of 0.
 
 A packed block holds parts of several documents. `document` (B, T) says which token is of which, and
 no attention crosses; `positions` (B, T) count within the document. Where no row holds a boundary
-both are None, and attention takes the flash kernel with its own causal rule.
+both are None, and attention takes the flash kernel with its own causal rule. With
+`crosses_documents` a block is one text, as in GPT-3 (Brown et al. 2020, arXiv:2005.14165, appendix
+B): for documents that are sentences of a longer text.
 
 Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 """
@@ -42,6 +44,7 @@ class GptConfig(TransformerFamily):
 
     kind: Literal["gpt"] = "gpt"
     max_position_embeddings: int = Field(default=1024, ge=1)
+    crosses_documents: bool = False  # a token sees those of earlier documents in its block
 
     @classmethod
     def gpt1(cls) -> Self:
@@ -138,8 +141,11 @@ class GptForPretraining(NextTokenModel):
 
     def __init__(self, config: GptConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
         super().__init__(Gpt(config, vocab_size, vocab_multiple))
+        self.crosses_documents = config.crosses_documents
 
     def states(
         self, ids_BT: Tensor, document_BT: Tensor | None, positions_BT: Tensor | None
     ) -> Tensor:
+        if self.crosses_documents:
+            return self.gpt.encode(ids_BT)
         return self.gpt.encode(ids_BT, document_BT, positions_BT)

@@ -1,13 +1,16 @@
 """Trained modules as language models: next tokens exactly, masked ones by pseudo-likelihood.
 
     CausalModel         P(t | tokens before)        [END] text          one pass
+    CarryingModel       P(t | all tokens before)    [END] text          one pass, in pieces that
+                                                                        hand on a state
     MaskedModel         P(t | all other tokens)     [CLS] text [SEP]    a pass for each token, which
                                                                         is [MASK] in it
     TwoDirectionModel   P(t | all other tokens)     [END] text          one pass, no mask: a
                                                                         prediction never reads its
                                                                         own token
 
-The second is Salazar et al. 2020, "Masked Language Model Scoring" (arXiv:1910.14659).
+MaskedModel is Salazar et al. 2020, "Masked Language Model Scoring" (arXiv:1910.14659). Where a
+model reads from left to right, END within a text begins another document, as in training.
 
 Shapes: B batch, T sequence, V vocabulary, N tokens.
 """
@@ -15,7 +18,7 @@ Shapes: B batch, T sequence, V vocabulary, N tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,16 +43,19 @@ class Window:
     stop: int
 
 
-def windows(lengths: Sequence[int], max_length: int | None) -> Iterator[Window]:
+def windows(
+    lengths: Sequence[int], max_length: int | None, overlap: int | None = None
+) -> Iterator[Window]:
     """Windows that score each token of texts of these lengths once.
 
-    A window holds at most `max_length` tokens and begins half of that behind the one before it.
-    Each token is scored in the first window that holds it: with all tokens before it, or at least
-    half a window of them. A text that fits is one window.
+    A window holds at most `max_length` tokens, more than `overlap`, and begins `overlap` tokens
+    before the end of the one before it, or half a window before if that is None. Each token is
+    scored in the first window that holds it: with all tokens before it, or at least so many of
+    them. A text that fits is one window.
     """
     for text, length in enumerate(lengths):
         size = max_length or max(1, length)
-        stride = max(1, size // 2)
+        stride = max(1, size // 2) if overlap is None else size - overlap
         scored = start = 0
         while scored < length:
             stop = min(start + size, length)
@@ -96,36 +102,90 @@ class _BlockModel(_Trained):
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
         """The natural log of the probability of each token of each text; see `LanguageModel`."""
         scores = [np.zeros(len(text)) for text in texts]
+        streams = [[self.end, *text] for text in texts]
         waiting = sorted(
-            windows([len(text) for text in texts], self.max_length),
+            self._windows([len(text) for text in texts]),
             key=lambda window: window.stop - window.start,
         )
         while waiting:
             longest = waiting[-1].stop - waiting[-1].start
             count = max(1, _MOST_LOGITS // (longest * self.vocab_size))
             chosen, waiting = waiting[-count:], waiting[:-count]
-            streams = [[self.end, *texts[w.text]][w.start : w.stop + 1] for w in chosen]
-            batch = _blocks(streams).to(self._device)
-            log_BTV = torch.log_softmax(at_least_float32(self.target_logits(batch)), dim=-1)
-            of_targets_BT = log_BTV.gather(2, batch.targets[:, :, None])[:, :, 0].cpu().numpy()
-            for window, row_T in zip(chosen, of_targets_BT, strict=True):
+            pieces = [streams[w.text][w.start : w.stop + 1] for w in chosen]
+            batch = self._batch(pieces).to(self._device)
+            log_BT = _log_of_targets(self.target_logits(batch), batch.targets)
+            for window, row_T in zip(chosen, log_BT, strict=True):
                 kept = slice(window.first - window.start, window.stop - window.start)
                 scores[window.text][window.first : window.stop] = row_T[kept]
         return scores
+
+    def _windows(self, lengths: Sequence[int]) -> Iterator[Window]:
+        return windows(lengths, self.max_length)
+
+    def _batch(self, streams: Sequence[Sequence[int]]) -> CausalBatch:
+        return _blocks(streams)
 
 
 @dataclass(frozen=True)
 class CausalModel(_BlockModel):
     """A module that reads from left to right; `module.logits(ids, document, positions)` are those
-    of the next tokens (B, T, V)."""
+    of the next tokens (B, T, V).
+
+    `reach` says that a position reads itself and so many before it, None that it reads its row. A
+    text of any length then falls into windows, and the numbers are those of one.
+    """
+
+    reach: int | None = None
 
     is_exact: ClassVar[bool] = True
+
+    def _windows(self, lengths: Sequence[int]) -> Iterator[Window]:
+        if self.reach is None:
+            return super()._windows(lengths)
+        most = max(_MOST_LOGITS // self.vocab_size, 2 * self.reach + 1)
+        return windows(lengths, most, self.reach)
+
+    def _batch(self, streams: Sequence[Sequence[int]]) -> CausalBatch:
+        batch = _blocks(streams)
+        if not (batch.ids[:, 1:] == self.end).any():
+            return batch
+        document_BT, positions_BT = _documents(batch.ids, self.end)
+        return replace(batch, document=document_BT, positions=positions_BT)
 
     def target_logits(self, batch: CausalBatch) -> Tensor:
         return self.module.logits(batch.ids, batch.document, batch.positions)
 
     def next_logits(self, ids_BT: Tensor) -> Tensor:
         return self.module.logits(ids_BT)
+
+
+@dataclass(frozen=True)
+class CarryingModel(CausalModel):
+    """A module with a state; `module.read_on(ids, state)` gives vectors (B, T, D), whose logits are
+    `module.logits_of(vectors)`, and the state to go on with."""
+
+    @torch.no_grad()
+    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+        """The natural log of the probability of each token of each text, after all tokens before
+        it; see `LanguageModel`."""
+        scores = [np.zeros(len(text)) for text in texts]
+        waiting = sorted(range(len(texts)), key=lambda text: len(texts[text]))
+        most = max(1, _MOST_LOGITS // self.vocab_size)  # tokens
+        while waiting and texts[waiting[-1]]:
+            longest = len(texts[waiting[-1]])
+            count = max(1, most // longest)
+            chosen, waiting = waiting[-count:], waiting[:-count]
+            streams = [[self.end, *texts[text]] for text in chosen]
+            state = None
+            for start in range(0, longest, most):
+                pieces = [stream[start : start + most + 1] for stream in streams]
+                batch = _blocks(pieces).to(self._device)
+                states_BTD, state = self.module.read_on(batch.ids, state)
+                log_BT = _log_of_targets(self.module.logits_of(states_BTD), batch.targets)
+                for text, row_T in zip(chosen, log_BT, strict=True):
+                    part = scores[text][start : start + most]
+                    part[:] = row_T[: len(part)]
+        return scores
 
 
 @dataclass(frozen=True)
@@ -147,15 +207,12 @@ class TwoDirectionModel(_BlockModel):
         """Logits (B, V) of the token at one position of each row, a block of documents."""
         predicted = []
         for ids_T, length, position in zip(ids_BT, lengths_B.tolist(), position_B, strict=True):
-            opens_T = (ids_T[: length - 1] == self.end).long()
-            place_T = torch.arange(length - 1, device=ids_T.device)
-            begin_T = (opens_T * place_T).cummax(dim=0).values
+            ids_1T = ids_T[None, : length - 1]
             batch = CausalBatch(
-                ids=ids_T[None, : length - 1],
-                targets=ids_T[None, 1:length],
-                weights=torch.ones(1, length - 1, device=ids_T.device),
-                document=opens_T.cumsum(dim=0)[None],
-                positions=(place_T - begin_T)[None],
+                ids_1T,
+                ids_T[None, 1:length],
+                torch.ones(1, length - 1, device=ids_T.device),
+                *_documents(ids_1T, self.end),
             )
             # A token is the target of the position before it.
             predicted.append(self.target_logits(batch)[:, position - 1])
@@ -220,3 +277,17 @@ def _blocks(streams: Sequence[Sequence[int]]) -> CausalBatch:
         ids_BT[row, :length], targets_BT[row, :length] = tokens_T[:-1], tokens_T[1:]
         weights_BT[row, :length] = 1.0
     return CausalBatch(ids_BT, targets_BT, weights_BT, None, None)
+
+
+def _documents(ids_BT: Tensor, end: int) -> tuple[Tensor, Tensor]:
+    """The `document` and `positions` of a `CausalBatch`, from where the symbol stands."""
+    opens_BT = (ids_BT == end).long()
+    place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
+    begin_BT = (opens_BT * place_T).cummax(dim=1).values
+    return opens_BT.cumsum(dim=1), place_T - begin_BT
+
+
+def _log_of_targets(logits_BTV: Tensor, targets_BT: Tensor) -> NDArray[np.floating[Any]]:
+    """The natural logs (B, T) of what the targets are given."""
+    log_BTV = torch.log_softmax(at_least_float32(logits_BTV), dim=-1)
+    return log_BTV.gather(2, targets_BT[:, :, None])[:, :, 0].cpu().numpy()

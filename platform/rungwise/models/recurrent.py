@@ -1,48 +1,62 @@
-"""LSTM language model: reads from left to right with a state of fixed size (Hochreiter &
-Schmidhuber 1997; Sundermeyer et al. 2012, "LSTM Neural Networks for Language Modeling").
+"""Recurrent language models: they read from left to right with a state of fixed size.
 
-    ids ──> embedding ──> dropout ──> LSTM ──> dropout ──> ... LSTM ──> dropout ──> logits, tied
+    ids ──> embedding ──> dropout ──> cells ──> dropout ──> ... cells ──> dropout ──> logits
 
-Dropout lies between the layers and never on the way from token to token (Zaremba et al. 2014,
-arXiv:1409.2329). The output matrix is the embedding, with a bias (Press & Wolf 2017,
+    rnn    h_t = tanh(W [x_t; h_t-1] + b)   Elman 1990; Mikolov et al. 2010, "Recurrent neural
+                                            network based language model"
+    lstm   three gates, an additive path    Hochreiter & Schmidhuber 1997; Sundermeyer et al. 2012,
+                                            "LSTM Neural Networks for Language Modeling"
+
+The output matrix is the embedding unless `tied` is false, with a bias (Press & Wolf 2017,
 arXiv:1608.05859; Inan et al. 2017, arXiv:1611.01462), so both have the hidden size. The state at
 the end of a block is where the next block of the text begins: truncated backpropagation through
 time, as long as a block. It is carried over the ends of documents too, which the text marks.
 
-Shapes: B batch, T sequence, D hidden, L layers, V vocabulary.
+Three dropouts keep a small corpus from being learnt by heart. Each is drawn once for a block and
+holds at all of its places (Gal & Ghahramani 2016, arXiv:1512.05287; Merity et al. 2018,
+"Regularizing and Optimizing LSTM Language Models", arXiv:1708.02182):
+
+    dropout             units, between the layers and before the output; for each row its own
+    word_dropout        words, wherever the block has them
+    recurrent_dropout   weights on the way from token to token
+
+Shapes: B batch, T sequence, D hidden, L layers, S parts of a state, V vocabulary.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
 
 from rungwise.models.body import Body, NextTokenModel
 from rungwise.models.family import Family
-from rungwise.models.language_models import CausalModel
+from rungwise.models.language_models import CarryingModel
 from rungwise.models.objectives import CAUSAL, Objective
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
 
 
-class LstmConfig(Family):
-    """The shape of an LSTM language model; the defaults are the medium one of Zaremba et al. 2014.
-
-    `dropout` is 0 unless asked for, where the paper has 0.5: see BertConfig. Small corpora, which
-    are read many times, need it.
-    """
+class RecurrentFamily(Family):
+    """The keys of both. The dropouts are 0 unless asked for: see BertConfig. Small corpora, which
+    are read many times, need them."""
 
     objectives: ClassVar = (CAUSAL,)
     carries_state: ClassVar[bool] = True
+    gates: ClassVar[int]  # of a cell, each with a matrix for its input and one for its state
 
-    kind: Literal["lstm"] = "lstm"
     num_layers: int = Field(default=2, ge=1)
     hidden_size: int = Field(default=650, ge=1)
+    tied: bool = True  # the output matrix is the embedding
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    word_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    recurrent_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     initializer_range: float = Field(default=0.05, gt=0.0)  # of a uniform draw, to both sides of 0
 
     @property
@@ -54,60 +68,104 @@ class LstmConfig(Family):
         return self.hidden_size
 
     def describe(self) -> str:
-        return f"{self.num_layers} layers, hidden size {self.hidden_size}"
+        output = "" if self.tied else ", output not tied"
+        return f"{self.num_layers} layers, hidden size {self.hidden_size}{output}"
+
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        return RecurrentForPretraining(self, self.layers(vocab_size, vocab_multiple))
+
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        # An encoder has the one dropout that fine-tuning sets.
+        plain = self.model_copy(update={"word_dropout": 0.0, "recurrent_dropout": 0.0})
+        return plain.layers(vocab_size)
+
+    @abstractmethod
+    def layers(self, vocab_size: int, vocab_multiple: int = 1) -> Recurrent:
+        """The table of tokens and the cells above it."""
+
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CarryingModel:
+        return CarryingModel(model, self.max_length, *special.require("end"))
+
+    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
+        """The gates G of each layer, from its input and from its state, and the output:
+
+        6·L·G·2·D² + 6·D·V, where an RNN has one gate and an LSTM four
+        """
+        L, D = self.num_layers, self.hidden_size
+        return float(6 * L * self.gates * 2 * D * D + 6 * D * V)
+
+
+class LstmConfig(RecurrentFamily):
+    """The shape of an LSTM language model; the defaults are the medium one of Zaremba et al. 2014,
+    arXiv:1409.2329, its output tied."""
+
+    gates: ClassVar[int] = 4
+
+    kind: Literal["lstm"] = "lstm"
 
     def page_name(self, objective: Objective) -> str:
         return "LSTM"
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        return LstmForPretraining(self, vocab_size, vocab_multiple)
-
-    def body(self, vocab_size: int, objective: Objective) -> Body:
-        return Lstm(self, vocab_size)
-
-    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CausalModel:
-        return CausalModel(model, self.max_length, *special.require("end"))
-
-    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Four gates of each layer, from its input and from its state, and the output:
-
-        6·L·8·D² + 6·D·V
-        """
-        L, D = self.num_layers, self.hidden_size
-        return float(6 * L * 8 * D * D + 6 * D * V)
+    def layers(self, vocab_size: int, vocab_multiple: int = 1) -> Recurrent:
+        return Lstm(self, vocab_size, vocab_multiple)
 
 
-class Lstm(Body):
+class RnnConfig(RecurrentFamily):
+    """The shape of a simple recurrent network; the defaults are near Mikolov's, its output tied."""
+
+    gates: ClassVar[int] = 1
+
+    kind: Literal["rnn"] = "rnn"
+    num_layers: int = Field(default=1, ge=1)
+    hidden_size: int = Field(default=200, ge=1)
+
+    def page_name(self, objective: Objective) -> str:
+        return "recurrent network"
+
+    def layers(self, vocab_size: int, vocab_multiple: int = 1) -> Recurrent:
+        return Rnn(self, vocab_size, vocab_multiple)
+
+
+class RowDropout(nn.Dropout):
+    """Drops a unit at all places of a row, or at none."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not (self.training and self.p):
+            return input
+        kept_B1D = functional.dropout(torch.ones_like(input[:, :1]), self.p)
+        return input * kept_B1D
+
+
+class Recurrent(Body):
     """The layers without the output. Segments are not for it: the delimiter ends a text."""
 
-    name: ClassVar[str] = "lstm"
+    cells: ClassVar[type[nn.LSTM | nn.RNN]]
+    parts: ClassVar[int]  # of a layer's state
 
-    def __init__(self, config: LstmConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+    def __init__(self, config: RecurrentFamily, vocab_size: int, vocab_multiple: int = 1) -> None:
         D, bound = config.hidden_size, config.initializer_range
         super().__init__(vocab_size, D, config.dropout, vocab_multiple)
+        self.dropout = RowDropout(config.dropout)
+        self.word_dropout = config.word_dropout
+        self.recurrent_dropout = config.recurrent_dropout
         self.layers = nn.ModuleList(
-            nn.LSTM(D, D, batch_first=True) for _ in range(config.num_layers)
+            self.cells(D, D, batch_first=True) for _ in range(config.num_layers)
         )
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
         self.clear_padding()
 
-    def encode(self, ids_BT: Tensor, state_BL2D: Tensor | None) -> tuple[list[Tensor], Tensor]:
+    def encode(self, ids_BT: Tensor, state_BLSD: Tensor | None) -> tuple[list[Tensor], Tensor]:
         """The embeddings and the output of each layer, (B, T, D) each, and the state after the last
         token. None for the state stands for zeros: a text begins."""
-        outputs = [self.token_embedding(ids_BT)]
+        outputs = [self._embed(ids_BT)]
         after = []
         for number, layer in enumerate(self.layers):
-            before = None
-            if state_BL2D is not None:
-                # (B, L, 2, D) -> two of (1, B, D), as PyTorch has them
-                before = tuple(
-                    part_BD[None].contiguous() for part_BD in state_BL2D[:, number].unbind(1)
-                )
-            x_BTD, state = layer(self.dropout(outputs[-1]), before)
+            state = None if state_BLSD is None else self._unpacked(state_BLSD[:, number])
+            x_BTD, state = self._through(layer, self.dropout(outputs[-1]), state)
             outputs.append(x_BTD)
-            after.append(torch.cat(state).transpose(0, 1))  # two of (1, B, D) -> (B, 2, D)
-        return outputs, torch.stack(after, dim=1)
+            after.append(torch.cat(state if self.parts > 1 else (state,)).transpose(0, 1))
+        return outputs, torch.stack(after, dim=1)  # L of (B, S, D) -> (B, L, S, D)
 
     def encode_layers(
         self,
@@ -120,32 +178,78 @@ class Lstm(Body):
     def levels(self) -> list[list[nn.Module]]:
         return [[self.token_embedding], *([layer] for layer in self.layers)]
 
+    def _embed(self, ids_BT: Tensor) -> Tensor:
+        vector_BTD = self.token_embedding(ids_BT)
+        if not (self.training and self.word_dropout):
+            return vector_BTD
+        rows = self.token_embedding.num_embeddings
+        kept_P = functional.dropout(vector_BTD.new_ones(rows), self.word_dropout)
+        return vector_BTD * kept_P[ids_BT][:, :, None]
 
-class LstmForPretraining(NextTokenModel):
-    """The LSTM with its output: the token embedding and a bias."""
+    def _unpacked(self, state_BSD: Tensor) -> Any:
+        """The state of one layer as PyTorch has it: one of (1, B, D), or a tuple of them."""
+        parts = tuple(part_BD[None].contiguous() for part_BD in state_BSD.unbind(1))
+        return parts if self.parts > 1 else parts[0]
 
-    lstm: Lstm
+    def _through(self, layer: nn.Module, x_BTD: Tensor, state: Any) -> tuple[Tensor, Any]:
+        if not (self.training and self.recurrent_dropout):
+            return layer(x_BTD, state)
+        weight = layer.get_parameter("weight_hh_l0")
+        dropped = {"weight_hh_l0": functional.dropout(weight, self.recurrent_dropout)}
+        return functional_call(layer, dropped, (x_BTD, state))
 
-    def __init__(self, config: LstmConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        super().__init__(Lstm(config, vocab_size, vocab_multiple))
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
-        # Of one row: the output and the cell of each layer.
-        self.state_shape = (config.num_layers, 2, config.hidden_size)
+
+class Lstm(Recurrent):
+    """A state is the output and the cell of each layer."""
+
+    name: ClassVar[str] = "lstm"
+    cells = nn.LSTM
+    parts = 2
+
+
+class Rnn(Recurrent):
+    """A state is the output of each layer."""
+
+    name: ClassVar[str] = "rnn"
+    cells = nn.RNN
+    parts = 1
+
+
+class RecurrentForPretraining(NextTokenModel):
+    """The layers with their output: the table of tokens or a matrix beside it, and a bias."""
+
+    def __init__(self, config: RecurrentFamily, body: Recurrent) -> None:
+        super().__init__(body)
+        self.output = (
+            None if config.tied else body.own_output(config.hidden_size, config.initializer_range)
+        )
+        self.bias = nn.Parameter(torch.zeros(body.vocab_size))
+        self.state_shape = (config.num_layers, body.parts, config.hidden_size)  # of one row
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, ids_BT: Tensor, targets_BT: Tensor, weights_BT: Tensor, state_BL2D: Tensor
+        self, ids_BT: Tensor, targets_BT: Tensor, weights_BT: Tensor, state_BLSD: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Cross entropy of the next tokens and right guesses, summed, and the state to go on."""
-        outputs, after_BL2D = self.lstm.encode(ids_BT, state_BL2D)
-        total, correct = self.sums(self.lstm.dropout(outputs[-1]), targets_BT, weights_BT)
-        return total, correct, after_BL2D
+        states_BTD, after_BLSD = self.read_on(ids_BT, state_BLSD)
+        total, correct = self.sums(states_BTD, targets_BT, weights_BT)
+        return total, correct, after_BLSD
+
+    def read_on(self, ids_BT: Tensor, state_BLSD: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The vectors (B, T, D) that the output matrix multiplies, and the state to go on."""
+        body = self.body
+        assert isinstance(body, Recurrent)
+        outputs, after_BLSD = body.encode(ids_BT, state_BLSD)
+        return body.dropout(outputs[-1]), after_BLSD
 
     def states(
         self, ids_BT: Tensor, document_BT: Tensor | None, positions_BT: Tensor | None
     ) -> Tensor:
         """See `NextTokenModel`; from a state of zeros. Boundaries and positions say nothing to it:
         the end symbol in the text does."""
-        return self.lstm.dropout(self.lstm.encode(ids_BT, None)[0][-1])
+        return self.read_on(ids_BT, None)[0]
+
+    def output_table(self) -> Tensor:
+        return super().output_table() if self.output is None else self.output.weight
 
     def output_bias(self) -> Tensor:
         return self.bias

@@ -37,7 +37,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from rungwise.core.config import Config
-from rungwise.models.transformer import Block
+from rungwise.models.body import OnBody
 
 _SHARE = "learning_rate_share"  # of a group, a key of its own
 
@@ -81,7 +81,7 @@ class OptimizerConfig(_SharedConfig):
 
 
 class MuonConfig(_SharedConfig):
-    """Muon for the matrices of the blocks, AdamW with the betas and epsilon for the rest."""
+    """Muon for the matrices of the layers, AdamW with the betas and epsilon for the rest."""
 
     kind: Literal["muon"] = "muon"
     momentum: float = Field(default=0.95, ge=0.0, lt=1.0)
@@ -165,12 +165,14 @@ def decay_groups(
 
 
 def hidden_matrices(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The trainable matrices inside the blocks, by name: neither embeddings nor heads."""
+    """The trainable matrices of the layers above the embeddings, by name, and so of no head."""
     inside = {
         id(parameter)
-        for block in model.modules()
-        if isinstance(block, Block)
-        for parameter in block.parameters()
+        for on_body in model.modules()
+        if isinstance(on_body, OnBody)
+        for layer in on_body.body.levels()[1:]
+        for part in layer
+        for parameter in part.parameters()
         if parameter.ndim == 2 and parameter.requires_grad
     }
     return {name: value for name, value in model.named_parameters() if id(value) in inside}

@@ -1,0 +1,151 @@
+"""The neural n-gram model: the paper's formula by hand, gradients, contexts, what it offers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rungwise.models import language_models
+from rungwise.models.capabilities import Encoder, LanguageModel, NextTokenLogits, WordVectors
+from rungwise.models.nnlm import NnlmConfig, NnlmForPretraining
+from rungwise.models.objectives import CAUSAL
+from tests.conftest import SPECIAL_IDS
+from tests.small_models import random_causal_batch, shaken
+
+V, END = 11, 3
+SMALL = {"order": 4, "embedding_size": 3, "hidden_size": 5, "initializer_range": 0.5}
+
+
+def built(**changes: Any) -> NnlmForPretraining:
+    torch.manual_seed(0)
+    return shaken(NnlmConfig(**(SMALL | changes)).build(V, CAUSAL, 8)).double().eval()
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_the_formula_by_hand(direct: bool) -> None:
+    """y = b + W x + U tanh(d + H x), word by word, with a document that ends within the block."""
+    model = built(direct=direct)
+    weights = {name: value.detach().numpy() for name, value in model.named_parameters()}
+    C, missing = weights["nnlm.token_embedding.weight"], weights["nnlm.missing_embedding.weight"][0]
+    H, d = weights["nnlm.hidden.weight"], weights["nnlm.hidden.bias"]
+    W, U = np.split(weights["output.weight"], [9 if direct else 0], axis=1)
+    ids, document = [7, 9, END, 5, 6, 8, 10], [0, 0, 1, 1, 1, 1, 1]
+    logits_TV = model.logits(torch.tensor([ids]), torch.tensor([document]))[0]
+    for t in range(len(ids)):
+        before = [
+            C[ids[t - back]] if t >= back and document[t - back] == document[t] else missing
+            for back in range(3)
+        ]
+        x = np.concatenate(before)
+        y = U @ np.tanh(d + H @ x) + (W @ x if direct else 0)
+        np.testing.assert_allclose(
+            logits_TV[t].detach().numpy(), y[:V] + weights["bias"], rtol=1e-10
+        )
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_the_gradient_is_that_of_finite_differences(direct: bool) -> None:
+    """In float64, along a random direction of every parameter on its own."""
+    model = built(direct=direct)
+    torch.manual_seed(1)
+    batch = random_causal_batch(3, 7, V, dtype=torch.float64)
+    CAUSAL(model, batch).loss().backward()
+    step = 1e-6
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        direction = torch.randn_like(parameter)
+        values = []
+        for sign in (1, -1):
+            parameter.data.add_(sign * step * direction)
+            values.append(CAUSAL(model, batch).loss().item())
+            parameter.data.sub_(sign * step * direction)
+        slope = (values[0] - values[1]) / (2 * step)
+        found = (parameter.grad * direction).sum().item()
+        assert found == pytest.approx(slope, rel=1e-6, abs=1e-8), name
+
+
+def test_parameters_are_counted_as_in_the_paper_and_operations_by_hand() -> None:
+    """Section 2 of the paper: |V| (1 + n m + h) + h (1 + (n-1) m). Ours has besides the one vector
+    of what is missing."""
+    config = NnlmConfig()
+    with torch.device("meta"):
+        model = config.build(10_000, CAUSAL)
+    n, m, h = 5, 60, 50
+    paper = 10_000 * (1 + n * m + h) + h * (1 + (n - 1) * m)
+    assert sum(parameter.numel() for parameter in model.parameters()) == paper + m
+    # H is 50 by 240, [W U] 10,000 by 290.
+    assert config.flops_per_token(10_000, 35, CAUSAL) == 6 * (12_000 + 2_900_000)
+    alone = NnlmConfig(direct=False)
+    assert alone.flops_per_token(10_000, 35, CAUSAL) == 6 * (12_000 + 500_000)
+
+
+def test_a_word_follows_from_the_words_before_it_in_its_document_and_no_others() -> None:
+    model = built()
+    torch.manual_seed(2)
+    ids_T = torch.randint(4, V, (12,))
+    document_T = torch.tensor([0] * 5 + [1] * 7)
+    logits_TV = model.logits(ids_T[None], document_T[None])[0]
+    for place in range(12):
+        other_T = ids_T.clone()
+        other_T[place] = 4 + (ids_T[place] - 3) % (V - 4)
+        moved_T = (model.logits(other_T[None], document_T[None])[0] != logits_TV).any(-1)
+        reached = [
+            t for t in range(place, min(place + 3, 12)) if document_T[t] == document_T[place]
+        ]
+        assert moved_T.nonzero().flatten().tolist() == reached
+
+
+def test_a_long_text_is_read_in_windows_and_has_the_numbers_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = built()
+    trained = NnlmConfig(**SMALL).trained(model, CAUSAL, SPECIAL_IDS)
+    assert isinstance(trained, LanguageModel)
+    assert isinstance(trained, NextTokenLogits)
+    assert isinstance(trained, WordVectors)
+    torch.manual_seed(3)
+    texts = [torch.randint(3, V, (length,)).tolist() for length in (40, 1, 0, 17)]
+    assert texts[0].count(END) > 1  # a document ends there, and contexts with it
+    whole = trained.log_probabilities(texts)
+    for text, scores in zip(texts, whole, strict=True):
+        stream = torch.tensor([[END, *text]])
+        document = (stream == END).cumsum(1)
+        log_TV = model.logits(stream, document)[0].log_softmax(-1).detach().numpy()
+        np.testing.assert_allclose(scores, log_TV[range(len(text)), text], rtol=1e-10)
+    held: list[int] = []
+    logits_of = model.logits_of
+    monkeypatch.setattr(
+        model,
+        "logits_of",
+        lambda states: held.append(states.shape[:2].numel()) or logits_of(states),
+    )
+    monkeypatch.setattr(language_models, "_MOST_LOGITS", 6 * V)
+    for scores, expected in zip(trained.log_probabilities(texts), whole, strict=True):
+        np.testing.assert_allclose(scores, expected, rtol=1e-10)
+    assert max(held) == 6
+    every = [[first, second] for first in range(V) for second in range(V)]
+    total = math.fsum(math.exp(row.sum()) for row in trained.log_probabilities(every))
+    assert total == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("sizes", [(3, 5), (6, 4)])
+def test_its_encoder_is_the_lookup_and_the_hidden_layer(sizes: tuple[int, int]) -> None:
+    M, D = sizes
+    config = NnlmConfig(order=3, embedding_size=M, hidden_size=D, initializer_range=0.5)
+    encoder = config.encoder(CAUSAL, V, 0.0, new_tokens=3).double().eval()
+    assert isinstance(encoder, Encoder)
+    model = shaken(config.build(V, CAUSAL)).double()
+    encoder.load(model.state_dict())
+    ids_BT = torch.randint(V, (2, 5))
+    table, states = encoder.layers(ids_BT)
+    assert table.shape == states.shape == (2, 5, max(M, D))
+    torch.testing.assert_close(table[..., :M], model.nnlm.token_embedding(ids_BT))
+    expected = model.nnlm.activate(model.nnlm.context(ids_BT))
+    torch.testing.assert_close(states[..., :D], expected)
+    assert not table[..., M:].any()
+    assert not states[..., D:].any()
+    assert [len(level) for level in encoder.depth()] == [2, 2]
