@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from rungwise.models.bert import IS_NEXT, NOT_NEXT, BertConfig, BertForPretraining
+from rungwise.models.language_models import MaskedModel
 from rungwise.models.objectives import MLM_NSP, PretrainingBatch
 from rungwise.models.transformer import parameter_count
 
@@ -184,3 +185,33 @@ def test_the_loss_and_its_gradient_are_the_same(ours, theirs, inputs):
 
 def test_same_number_of_parameters(ours, theirs):
     assert parameter_count(ours) == theirs.num_parameters()
+
+
+@torch.no_grad()
+def test_words_are_scored_without_what_follows_in_them(theirs, ours):
+    """PLL-word-l2r (Kauf & Ivanova 2023), one row at a time with transformers' model.
+
+    Words are of one to four pieces; one text is as long as a row, two are of one length.
+    """
+    cls, sep, mask = 1, 2, 3
+    words_of = [[1, 4, 2, 1, 3], [2, 1], [1, 2], [3, 3, 3, 3, 4, 2], [1]]
+    torch.manual_seed(25)
+    texts, starts = [], []
+    for sizes in words_of:
+        texts.append(torch.randint(4, VOCAB_SIZE, (sum(sizes),)).tolist())
+        starts.append([place == 0 for size in sizes for place in range(size)])
+    model = MaskedModel(ours, CONFIG.max_position_embeddings, cls, sep, mask)
+    scores = model.log_probabilities_in_words(texts, starts)
+    plain = model.log_probabilities(texts)
+    for text, sizes, row, without in zip(texts, words_of, scores, plain, strict=True):
+        expected, begin = [], 0
+        for size in sizes:
+            for place in range(begin, begin + size):
+                hidden = [mask if place <= at < begin + size else t for at, t in enumerate(text)]
+                logits = theirs(input_ids=torch.tensor([[cls, *hidden, sep]])).prediction_logits
+                expected.append(logits[0, place + 1].log_softmax(dim=-1)[text[place]].item())
+            begin += size
+        assert row.tolist() == pytest.approx(expected, abs=1e-5)
+        # The last piece of a word has nothing behind it in the word.
+        last = [sum(sizes[: n + 1]) - 1 for n in range(len(sizes))]
+        assert row[last].tolist() == pytest.approx(without[last].tolist(), abs=1e-5)

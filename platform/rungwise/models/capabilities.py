@@ -2,6 +2,7 @@
 
     capability       asked by                                      offered by
     LanguageModel    perplexity, minimal pairs                     every family that predicts tokens
+    HidesWords       minimal pairs                                 what predicts masked tokens
     WordVectors      similarity of words                           families with a table of words
     Encoder          fine-tuning, probes                           families with states of tokens
     TargetLogits     the page: surprise at a passage               what trains on packed blocks
@@ -45,6 +46,21 @@ class LanguageModel(Protocol):
         A text is the ids of one document without any frame. The model opens the document itself;
         whoever wants its end predicted too appends the end symbol. A text longer than the model
         reads is read in windows (`windows` of language_models.py).
+        """
+        ...
+
+
+@runtime_checkable
+class HidesWords(Protocol):
+    """Can hide more of a text than the one token that it predicts."""
+
+    def log_probabilities_in_words(
+        self, texts: Sequence[Sequence[int]], word_starts: Sequence[Sequence[bool]]
+    ) -> list[NDArray[np.float64]]:
+        """`LanguageModel.log_probabilities`, a token being predicted without those behind it in its
+        word: PLL-word-l2r of Kauf & Ivanova 2023 (arXiv:2305.10588).
+
+        `word_starts` says at which tokens of a text a word begins.
         """
         ...
 

@@ -9,8 +9,10 @@
                                                                         prediction never reads its
                                                                         own token
 
-MaskedModel is Salazar et al. 2020, "Masked Language Model Scoring" (arXiv:1910.14659). Where a
-model reads from left to right, END within a text begins another document, as in training.
+MaskedModel is Salazar et al. 2020, "Masked Language Model Scoring" (arXiv:1910.14659). It finds a
+word of several pieces too likely, as one piece gives away the next; asked for it, a piece is
+predicted without those behind it in its word (Kauf & Ivanova 2023, arXiv:2305.10588). Where a model
+reads from left to right, END within a text begins another document, as in training.
 
 Shapes: B batch, T sequence, V vocabulary, N tokens.
 """
@@ -29,8 +31,8 @@ from torch import Tensor
 from rungwise.models.cross_entropy import at_least_float32
 from rungwise.models.objectives import CausalBatch
 
-_MOST_LOGITS = 1 << 26  # held at a time
-_MOST_TOKENS = 1 << 14  # of rows with one masked token each, read at a time
+_MOST_LOGITS = 1 << 22  # held at a time: few enough for the cache of a CPU
+_MOST_TOKENS = 1 << 12  # of rows that ask for one token each, read at a time; likewise
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,8 @@ class _BlockModel(_Trained):
         while waiting:
             longest = waiting[-1].stop - waiting[-1].start
             count = max(1, _MOST_LOGITS // (longest * self.vocab_size))
-            chosen, waiting = waiting[-count:], waiting[:-count]
+            chosen = waiting[-count:]
+            del waiting[-count:]
             pieces = [streams[w.text][w.start : w.stop + 1] for w in chosen]
             batch = self._batch(pieces).to(self._device)
             log_BT = _log_of_targets(self.target_logits(batch), batch.targets)
@@ -244,24 +247,68 @@ class MaskedModel(_Trained):
             :, 0, : self.vocab_size
         ]
 
-    @torch.no_grad()
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
         """The natural log of the probability of each token of each text; see `LanguageModel`."""
+        return self._scores(texts, [range(1, len(text) + 1) for text in texts])
+
+    def log_probabilities_in_words(
+        self, texts: Sequence[Sequence[int]], word_starts: Sequence[Sequence[bool]]
+    ) -> list[NDArray[np.float64]]:
+        """The same without the rest of its word; see `HidesWords`."""
+        return self._scores(texts, [_word_ends(starts) for starts in word_starts])
+
+    @torch.no_grad()
+    def _scores(
+        self, texts: Sequence[Sequence[int]], hidden_until: Sequence[Sequence[int]]
+    ) -> list[NDArray[np.float64]]:
+        """Each token of each text, itself and those before `hidden_until` of it behind masks."""
         scores = [np.zeros(len(text)) for text in texts]
         inside = None if self.max_length is None else self.max_length - 2  # [CLS] and [SEP]
+        rows: dict[int, list[tuple[Window, int]]] = {}  # of one length, which need no padding
         for window in windows([len(text) for text in texts], inside):
-            row = [self.cls, *texts[window.text][window.start : window.stop], self.sep]
-            ids_T = torch.tensor(row, device=self._device)
-            asked_N = torch.arange(window.first, window.stop, device=self._device)
-            predicted = []
-            for asked_B in asked_N.split(max(1, _MOST_TOKENS // len(row))):
-                ids_BT = ids_T.expand(len(asked_B), -1)
-                position_B = asked_B - window.start + 1
-                logits_BV = self.blank_logits(ids_BT, None, None, position_B)
-                log_BV = torch.log_softmax(at_least_float32(logits_BV), dim=-1)
-                predicted.append(log_BV.gather(1, ids_T[position_B][:, None])[:, 0])
-            scores[window.text][window.first : window.stop] = torch.cat(predicted).cpu().numpy()
+            of_length = rows.setdefault(window.stop - window.start, [])
+            of_length += [(window, place) for place in range(window.first, window.stop)]
+        for length, of_length in rows.items():
+            for chosen in _chunks(of_length, max(1, _MOST_TOKENS // (length + 2))):
+                text_BT = [texts[w.text][w.start : w.stop] for w, _ in chosen]
+                ids_BT = torch.tensor([[self.cls, *text, self.sep] for text in text_BT])
+                place_B1 = torch.tensor([[place - w.start + 1] for w, place in chosen])
+                until = [[hidden_until[w.text][place] - w.start + 1] for w, place in chosen]
+                place_T = torch.arange(length + 2)
+                hidden_BT = (place_T >= place_B1) & (place_T < torch.tensor(until))
+                hidden_BT[:, -1] = False  # a word that goes on behind the window
+                logits_BV = self.blank_logits(
+                    ids_BT.masked_fill(hidden_BT, self.mask).to(self._device),
+                    None,
+                    None,
+                    place_B1[:, 0].to(self._device),
+                )
+                log_B = _log_of_targets(logits_BV, ids_BT.gather(1, place_B1)[:, 0])
+                for (window, place), score in zip(chosen, log_B.tolist(), strict=True):
+                    scores[window.text][place] = score
         return scores
+
+
+def _word_ends(starts: Sequence[bool]) -> list[int]:
+    """Of each token where its word ends: the index of the next token that begins one."""
+    ends, end = [], len(starts)
+    for place in reversed(range(len(starts))):
+        ends.append(end)
+        end = place if starts[place] else end
+    return ends[::-1]
+
+
+def _chunks(rows: list[Any], size: int) -> Iterator[list[Any]]:
+    for first in range(0, len(rows), size):
+        yield rows[first : first + size]
+
+
+def _log_of_targets(logits: Tensor, targets: Tensor) -> NDArray[np.floating[Any]]:
+    """The natural log of the probability of each target (...) of logits (..., V), in float32 or
+    wider."""
+    logits = at_least_float32(logits)
+    chosen = logits.gather(-1, targets.to(logits.device)[..., None])[..., 0]
+    return (chosen - logits.logsumexp(dim=-1)).cpu().numpy()
 
 
 def _blocks(streams: Sequence[Sequence[int]]) -> CausalBatch:
@@ -285,9 +332,3 @@ def _documents(ids_BT: Tensor, end: int) -> tuple[Tensor, Tensor]:
     place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
     begin_BT = (opens_BT * place_T).cummax(dim=1).values
     return opens_BT.cumsum(dim=1), place_T - begin_BT
-
-
-def _log_of_targets(logits_BTV: Tensor, targets_BT: Tensor) -> NDArray[np.floating[Any]]:
-    """The natural logs (B, T) of what the targets are given."""
-    log_BTV = torch.log_softmax(at_least_float32(logits_BTV), dim=-1)
-    return log_BTV.gather(2, targets_BT[:, :, None])[:, :, 0].cpu().numpy()

@@ -23,7 +23,7 @@ from rungwise.evaluation.items import Items
 from rungwise.models.capabilities import Encoder
 from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tokenizer import SpecialIds, cached_encoder, load
+from rungwise.tokenizer import Encoded, SpecialIds, cached_encoder, load
 from rungwise.tokens.summary import TokensSummary
 
 
@@ -63,12 +63,30 @@ class Rung:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without any frame."""
-        encoded = cached_encoder(self.tokenizer.folder).encode(pa.array(texts, pa.string()))
-        ids, ends = encoded.ids.tolist(), encoded.lengths.cumsum().tolist()
-        return [
-            ids[end - length : end]
-            for end, length in zip(ends, encoded.lengths.tolist(), strict=True)
-        ]
+        encoded = self._encoded(texts, words=False)
+        return _apart(encoded.ids.tolist(), encoded)
+
+    def encode_words(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[bool]]]:
+        """The ids of each text, and at which of them a word of the tokenizer begins."""
+        encoded = self._encoded(texts, words=True)
+        assert encoded.word_starts is not None
+        return (
+            _apart(encoded.ids.tolist(), encoded),
+            _apart(encoded.word_starts.tolist(), encoded),
+        )
+
+    def _encoded(self, texts: Sequence[str], words: bool) -> Encoded:
+        encoder = cached_encoder(self.tokenizer.folder)
+        return encoder.encode(pa.array(texts, pa.string()), words=words)
+
+
+def _apart(values: list[Any], encoded: Encoded) -> list[list[Any]]:
+    """The values of all tokens as a list for each text."""
+    lengths = encoded.lengths
+    return [
+        values[end - length : end]
+        for end, length in zip(lengths.cumsum().tolist(), lengths.tolist(), strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -82,10 +100,12 @@ class Measured:
 class Suite(Config):
     """The keys that suites share; each subclass has a literal `kind`.
 
-    `needs` is the capability in words, for the page.
+    `needs` is the capability in words, for the page; `reads` are the keys that name files. Digests
+    of the files stand for these keys where it is decided whether to measure again.
     """
 
     needs: ClassVar[str]
+    reads: ClassVar[tuple[str, ...]] = ()
 
     kind: Any
 
@@ -102,13 +122,16 @@ class Suite(Config):
 
     def outside(self, key: str) -> dict[str, Any]:
         """Digests of the files that it reads; `key` is the suite's in the config."""
-        return {}
+        return {
+            name: outside.digest(paths, f"{key}.{name}")
+            for name in self.reads
+            if (paths := getattr(self, name)) is not None
+        }
 
 
 class FileSuite(Suite):
     """A suite that reads published files."""
 
-    path: Paths
+    reads: ClassVar[tuple[str, ...]] = ("path",)
 
-    def outside(self, key: str) -> dict[str, Any]:
-        return outside.digest(self.path, f"{key}.path")
+    path: Paths

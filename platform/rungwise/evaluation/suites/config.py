@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
 
-SuiteConfig = Annotated[PerplexitySuite, Field(discriminator="kind")]
+SuiteConfig = Annotated[PerplexitySuite | MinimalPairsSuite, Field(discriminator="kind")]

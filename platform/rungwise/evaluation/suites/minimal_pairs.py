@@ -1,0 +1,173 @@
+"""Minimal pairs: is the acceptable one of two sentences the more probable one?
+
+    pair ──> ids of both ──> log P of each ──> 1 if the good one's is higher, 1/2 if equal, 0
+
+BLiMP (Warstadt et al. 2020, arXiv:1912.00582) has 67 paradigms in 12 phenomena, ZhoBLiMP (Liu et
+al. 2024, arXiv:2411.06096) 118 in 15. What is compared:
+
+    exact models            log P(sentence, end)
+    masked models           PLL-word-l2r (Kauf & Ivanova 2023, arXiv:2305.10588)
+    others of both sides    the pseudo-likelihood of the sentence and its end
+
+A pair of equal scores says nothing, and how it is counted moves a simple model by points: a unigram
+model cannot tell sentences of the same words apart. Half credit is what a guess would get; the
+pipeline of BabyLM takes the first of equal scores, which is the good sentence. Both are given, and
+the share of such pairs. Whether words have capitals is the tokenizer's business.
+
+An item is called `paradigm/pairID`, and its group is the phenomenon.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rungwise.core.errors import DataError
+from rungwise.core.outside import Paths
+from rungwise.evaluation.items import Items
+from rungwise.evaluation.suites.archives import json_lines
+from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
+from rungwise.models.capabilities import HidesWords, LanguageModel
+
+TIES_TO_GOOD, TIES = "ties_to_good", "ties"  # parts besides the one with half credit
+PUBLISHED = "published.json"
+
+# Nats. Float32 rounds a sentence's sum by some 1e-5, and it depends on what else is in a batch;
+# models that differ truly fall so close together in fewer than one of 67,000 pairs.
+_EQUAL = 1e-4
+_AT_ONCE = 1 << 13  # sentences, so that rows of one length fill batches
+# The released files set two paradigms apart that the paper's tables count to another phenomenon.
+_PHENOMENA = {"s-selection": "argument_structure"}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two sentences that differ in one thing. `number` is the pair's in its paradigm."""
+
+    paradigm: str
+    phenomenon: str
+    number: str
+    good: str
+    bad: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.paradigm}/{self.number}"
+
+
+class MinimalPairsSuite(FileSuite):
+    """Pairs in JSON Lines, as BLiMP.zip and ZhoBLiMP.tar.gz have them.
+
+    `pairs_per_paradigm` takes so many of each, the first of a fixed draw; null takes all.
+    `published` is a file of published accuracies, as BLiMP's `published_models_summary.jsonl`.
+    """
+
+    needs: ClassVar[str] = "probabilities of a text"
+    reads: ClassVar[tuple[str, ...]] = ("path", "published")
+
+    kind: Literal["minimal_pairs"] = "minimal_pairs"
+    published: Paths | None = None
+    pairs_per_paradigm: int | None = Field(default=None, ge=1)
+
+    def serves(self, rung: Rung) -> bool:
+        return isinstance(rung.model, LanguageModel)
+
+    def measure(self, rung: Rung, name: str) -> Measured:
+        pairs = chosen(read(self.path, f"measure.{name}.path"), self.pairs_per_paradigm)
+        scores = sentence_scores(rung, [text for pair in pairs for text in (pair.good, pair.bad)])
+        differences = scores[0::2] - scores[1::2]
+        names, groups = [pair.name for pair in pairs], [pair.phenomenon for pair in pairs]
+        items = [
+            Items(name, "accuracy", names, groups, np.stack([credit, np.ones(len(pairs))], 1), part)
+            for part, credit in credits(differences).items()
+        ]
+        files = {}
+        if self.published is not None:
+            rows = published(self.published, f"measure.{name}.published")
+            files[PUBLISHED] = json.dumps(rows).encode()
+        return Measured(items, files)
+
+
+def credits(differences: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """The credit of each pair by part, of the log-probability of its good minus its bad one."""
+    ties = np.abs(differences) < _EQUAL
+    right = (differences > 0) & ~ties
+    return {"": right + 0.5 * ties, TIES_TO_GOOD: (right | ties) * 1.0, TIES: ties * 1.0}
+
+
+def sentence_scores(rung: Rung, texts: Sequence[str]) -> NDArray[np.float64]:
+    """The log-probability of each text, each distinct row of ids being asked for once."""
+    model = rung.model
+    if isinstance(model, HidesWords):
+        rows, starts = rung.encode_words(texts)
+    else:
+        (end,) = rung.special.require("end")
+        rows, starts = [[*ids, end] for ids in rung.encode(texts)], None
+    keys = [tuple(ids) for ids in rows]
+    # Equal ids have equal words.
+    numbers = {key: number for number, key in enumerate(keys)}
+    ordered = sorted(numbers, key=len)
+    sums: dict[tuple[int, ...], float] = {}
+    for first in range(0, len(ordered), _AT_ONCE):
+        part = ordered[first : first + _AT_ONCE]
+        if starts is not None:
+            words = [starts[numbers[key]] for key in part]
+            scores = model.log_probabilities_in_words(part, words)
+        else:
+            scores = model.log_probabilities(part)
+        # The exact sum, so that the same numbers in another order give the same.
+        sums |= {key: math.fsum(row) for key, row in zip(part, scores, strict=True)}
+        rung.report.progress(first + len(part), len(ordered))
+    return np.array([sums[key] for key in keys])
+
+
+def read(paths: Paths, key: str) -> list[Pair]:
+    """All pairs, sorted by paradigm. Raises DataError for a line that is no pair, or none at all;
+    `key` is that of the paths in the config."""
+    pairs = []
+    for where, row in json_lines(paths, key):
+        try:
+            term = row.get("linguistics_term") or row["phenomenon"]
+            pair = Pair(
+                paradigm=row["UID"],
+                phenomenon=_PHENOMENA.get(term, term),
+                number=str(row["pairID"]),
+                good=row["sentence_good"],
+                bad=row["sentence_bad"],
+            )
+        except KeyError as missing:
+            raise DataError(
+                f"{where}: expected a pair with UID, pairID, sentence_good, sentence_bad and "
+                f"linguistics_term or phenomenon, found no {missing}; change {key}"
+            ) from None
+        pairs.append(pair)
+    return sorted(pairs, key=lambda pair: pair.paradigm)
+
+
+def chosen(pairs: Sequence[Pair], per_paradigm: int | None) -> list[Pair]:
+    """So many of each paradigm, the first of a draw that depends on the paradigm alone."""
+    if per_paradigm is None:
+        return list(pairs)
+    by_paradigm: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        by_paradigm.setdefault(pair.paradigm, []).append(pair)
+    kept = []
+    for paradigm, members in by_paradigm.items():
+        drawn = np.random.default_rng(zlib.crc32(paradigm.encode())).permutation(len(members))
+        kept += [members[number] for number in sorted(drawn[:per_paradigm].tolist())]
+    return kept
+
+
+def published(paths: Paths, key: str) -> list[Mapping[str, str | float]]:
+    """The accuracy of published models, a row a paradigm: UID, linguistics_term, and a share for
+    each model. BLiMP's file (github.com/alexwarstadt/blimp) has a 5-gram model, an LSTM,
+    Transformer-XL and GPT-2; its rows of means over paradigms are left out."""
+    return [row for _, row in json_lines(paths, key) if row.get("UID") != "overall"]

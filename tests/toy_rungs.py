@@ -1,0 +1,30 @@
+"""A trained model as suites ask it, without a run: any model, with a tokenizer of whole words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
+from rungwise.core.storage import Folder
+from rungwise.evaluation.suites.base import Rung
+from rungwise.tokenizer import FILE, SPECIAL_TOKENS, WordConfig, train
+from rungwise.tokens.summary import TokensSummary
+from tests.conftest import SPECIAL_IDS
+
+FIRST_WORD = len(SPECIAL_TOKENS)
+
+
+def toy_rung(folder: Path, words: Sequence[str], model: Any, encoder: Any = None) -> Rung:
+    """A rung whose tokenizer has these words, word i with the id FIRST_WORD + i."""
+    counted = [" ".join([word] * (len(words) - i)) for i, word in enumerate(words)]
+    config = WordConfig(vocab_size=len(words) + FIRST_WORD + 16, min_frequency=1, lowercase=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    train(config, counted).save(str(folder / FILE))
+    bare = Artifact("", "", Folder.at(folder), {})
+    tokens = TokensSummary.model_construct(special=SPECIAL_IDS, headline="").replacing_that_of(bare)
+    rung = Rung(bare, tokens, bare, bare, Context().report)
+    rung.__dict__.update(model=model, encoder=encoder)
+    return rung

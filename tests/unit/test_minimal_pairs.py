@@ -1,0 +1,155 @@
+"""Minimal pairs: credit by hand, what a model of counts cannot tell apart, and the published
+files."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rungwise.core.errors import DataError
+from rungwise.evaluation.suites.minimal_pairs import (
+    PUBLISHED,
+    TIES,
+    TIES_TO_GOOD,
+    MinimalPairsSuite,
+    chosen,
+    credits,
+    published,
+    read,
+)
+from rungwise.models import kneser_ney
+from rungwise.tokenizer import CLS_ID, SEP_ID
+from tests.toy_rungs import FIRST_WORD, toy_rung
+
+WORDS = ["the", "dog", "barks", "dogs", "bark"]
+CORPUS = ["the dog barks", "the dogs bark", "the dog barks", "dogs bark", "the the dogs"]
+HALVES = (0.5, 1.0, 1.5)
+
+
+def row(paradigm: str, number: int, good: str, bad: str, **changes: Any) -> dict[str, Any]:
+    known = {"UID": paradigm, "linguistics_term": "agreement", "pairID": str(number)}
+    return {**known, "sentence_good": good, "sentence_bad": bad, **changes}
+
+
+PAIRS = [
+    row("order", 0, "the dog barks", "the barks dog"),
+    row("order", 1, "dogs bark", "dogs  bark"),
+    row("number", 0, "the dog barks", "the dog bark"),
+    row("number", 1, "the dogs bark", "the dogs barks", linguistics_term="s-selection"),
+]
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
+    return path
+
+
+def counted(order: int) -> kneser_ney.NgramLanguageModel:
+    """A model of CORPUS by word."""
+    texts = [
+        [*(FIRST_WORD + WORDS.index(word) for word in line.split()), SEP_ID] for line in CORPUS
+    ]
+    offsets = np.cumsum([0, *map(len, texts)])
+    table = kneser_ney.count(np.concatenate(texts).astype(np.uint16), offsets, order, CLS_ID)
+    return kneser_ney.estimate(table, FIRST_WORD + len(WORDS), CLS_ID, HALVES)
+
+
+def test_credit_by_hand() -> None:
+    parts = credits(np.array([2.0, 0.0, -1.0, -1e-9, 1e-3]))
+    assert parts[""].tolist() == [1, 0.5, 0, 0.5, 1]
+    assert parts[TIES_TO_GOOD].tolist() == [1, 1, 0, 1, 1]
+    assert parts[TIES].tolist() == [0, 1, 0, 1, 0]
+
+
+def test_a_unigram_model_does_not_see_the_order_of_words_and_a_bigram_model_does(
+    tmp_path: Path,
+) -> None:
+    path = written(tmp_path / "pairs.jsonl", PAIRS)
+    suite = MinimalPairsSuite(path=(str(path),))
+    credit = {}
+    for order in (1, 2):
+        rung = toy_rung(tmp_path / str(order), WORDS, counted(order))
+        items = {each.part: each for each in suite.measure(rung, "pairs").items}
+        assert items[""].names == ["number/0", "number/1", "order/0", "order/1"]
+        assert items[""].groups == ["agreement", "argument_structure", "agreement", "agreement"]
+        credit[order] = {part: each.numbers[:, 0].tolist() for part, each in items.items()}
+    # `barks` came twice, `bark` twice: a tie too. The last pair is of the same words.
+    assert credit[1] == {"": [0.5] * 4, TIES_TO_GOOD: [1] * 4, TIES: [1] * 4}
+    assert credit[2] == {"": [1, 1, 1, 0.5], TIES_TO_GOOD: [1] * 4, TIES: [0, 0, 0, 1]}
+
+
+def test_fewer_pairs_are_among_more_and_the_same_for_everyone(tmp_path: Path) -> None:
+    rows = [row(f"p{p}", n, "a", "b") for p in range(3) for n in range(20)]
+    pairs = read((str(written(tmp_path / "pairs.jsonl", rows)),), "path")
+    few, more = chosen(pairs, 4), chosen(pairs, 9)
+    assert Counter(pair.paradigm for pair in few) == {"p0": 4, "p1": 4, "p2": 4}
+    assert set(few) < set(more) < set(chosen(pairs, None))
+    assert few == chosen(pairs, 4)
+    numbers = [{pair.number for pair in few if pair.paradigm == f"p{p}"} for p in range(3)]
+    assert numbers[0] != numbers[1], "paradigms are drawn apart"
+
+
+def test_archives_are_read_as_they_are_downloaded(tmp_path: Path) -> None:
+    text = "".join(json.dumps(each) + "\n" for each in PAIRS).encode()
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("data/order.jsonl", text)
+        archive.writestr("__MACOSX/data/._order.jsonl", b"\x00\x05\x16\x07")
+    with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as tar:
+        entry = tarfile.TarInfo("B/order.jsonl")
+        entry.size = len(text)
+        tar.addfile(entry, io.BytesIO(text))
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(text))
+    plain = read((str(written(tmp_path / "d.jsonl", PAIRS)),), "path")
+    for name in ("a.zip", "b.tar.gz", "c.jsonl.gz"):
+        assert read((str(tmp_path / name),), "path") == plain
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    def path(name: str, content: bytes) -> tuple[str, ...]:
+        (tmp_path / name).write_bytes(content)
+        return (str(tmp_path / name),)
+
+    for name, content, message in (
+        ("a.jsonl", b'{"UID": "x"}\n', r"a.jsonl:1: expected a pair .* found no 'phenomenon'"),
+        ("b.jsonl", b"\n{oh}\n", r"b.jsonl:2: expected JSON"),
+        ("c.zip", b"PK\x03\x04 no", r"c.zip: cannot be unpacked"),
+        ("d.txt", b"{}", r"expected files of JSON Lines .* found none"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read(path(name, content), "measure.blimp.path")
+
+
+def test_published_accuracies_are_of_the_same_paradigms(real_data: Path, tmp_path: Path) -> None:
+    """The means of the paper: 61.2 for the 5-gram model (table 3); and 12 phenomena, not 13."""
+    folder = real_data / "tasks" / "en" / "BLiMP"
+    suite = MinimalPairsSuite(
+        path=(str(folder / "BLiMP.zip"),),
+        published=(str(folder / "published_models_summary.jsonl"),),
+        pairs_per_paradigm=1,
+    )
+    measured = suite.measure(toy_rung(tmp_path, WORDS, counted(1)), "blimp")
+    rows = json.loads(measured.files[PUBLISHED])
+    assert rows == published(suite.published or (), "published")
+    phenomena = {each["UID"]: each["linguistics_term"] for each in rows}
+    items = measured.items[0]
+    paradigms = [name.partition("/")[0] for name in items.names]
+    assert dict(zip(paradigms, items.groups, strict=True)) == phenomena
+    assert (len(phenomena), len(set(phenomena.values()))) == (67, 12)
+    assert np.mean([each["ngram"] for each in rows]) == pytest.approx(0.612, abs=5e-4)
+    assert set(suite.outside("measure.blimp")) == {"path", "published"}
+
+
+def test_zhoblimp_has_its_paradigms_and_phenomena(real_data: Path) -> None:
+    path = real_data / "tasks" / "zh" / "ZhoBLiMP" / "ZhoBLiMP.tar.gz"
+    pairs = read((str(path),), "path")
+    assert len({pair.paradigm for pair in pairs}) == 118
+    assert len({pair.phenomenon for pair in pairs}) == 15
