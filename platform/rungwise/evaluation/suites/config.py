@@ -7,5 +7,6 @@ from typing import Annotated
 from pydantic import Field
 
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
+from rungwise.evaluation.suites.senses import SensesSuite
 
-SuiteConfig = Annotated[PerplexitySuite, Field(discriminator="kind")]
+SuiteConfig = Annotated[PerplexitySuite | SensesSuite, Field(discriminator="kind")]
