@@ -141,7 +141,7 @@ def _outside(config: MeasureConfig) -> dict[str, Any]:
 def _identity(config: MeasureConfig) -> dict[str, Any]:
     """The config without paths, whose digests stand for them."""
     return {
-        name: suite.model_dump(mode="json", exclude={"path"})
+        name: suite.model_dump(mode="json", exclude=set(suite.paths))
         for name, suite in config.suites.items()
     }
 

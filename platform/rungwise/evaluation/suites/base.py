@@ -86,6 +86,7 @@ class Suite(Config):
     """
 
     needs: ClassVar[str]
+    paths: ClassVar[tuple[str, ...]] = ()  # keys that name files, whose digests stand for them
 
     kind: Any
 
@@ -102,13 +103,12 @@ class Suite(Config):
 
     def outside(self, key: str) -> dict[str, Any]:
         """Digests of the files that it reads; `key` is the suite's in the config."""
-        return {}
+        return {name: outside.digest(getattr(self, name), f"{key}.{name}") for name in self.paths}
 
 
 class FileSuite(Suite):
     """A suite that reads published files."""
 
-    path: Paths
+    paths: ClassVar[tuple[str, ...]] = ("path",)
 
-    def outside(self, key: str) -> dict[str, Any]:
-        return outside.digest(self.path, f"{key}.path")
+    path: Paths

@@ -7,6 +7,10 @@ from typing import Annotated
 from pydantic import Field
 
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
+from rungwise.evaluation.suites.polysemy import PolysemySuite
+from rungwise.evaluation.suites.probe import ProbeSuite
 from rungwise.evaluation.suites.senses import SensesSuite
 
-SuiteConfig = Annotated[PerplexitySuite | SensesSuite, Field(discriminator="kind")]
+SuiteConfig = Annotated[
+    PerplexitySuite | SensesSuite | PolysemySuite | ProbeSuite, Field(discriminator="kind")
+]

@@ -20,6 +20,7 @@ Shapes: K layers, N words, E width, B batch, T sequence.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,9 @@ from numpy.typing import NDArray
 from rungwise.evaluation.suites.base import Rung
 from rungwise.models.capabilities import Encoder, WordVectors
 from rungwise.models.language_models import windows
+from rungwise.tokens.segmenters import HAN
 
+_BEGINS_HAN = re.compile(f"[{HAN}]")
 _MOST_TOKENS = 1 << 13  # of one batch, padding included
 
 
@@ -45,11 +48,13 @@ class Sentence:
 
     @classmethod
     def of_words(cls, words: Sequence[str], asked: Iterable[int] | None = None) -> Sentence:
-        """Words joined by blanks; asked are those at these places, or all."""
-        ends = np.cumsum([len(word) + 1 for word in words]).tolist()
-        places = range(len(words)) if asked is None else asked
-        spans = tuple((ends[place] - 1 - len(words[place]), ends[place] - 1) for place in places)
-        return cls(" ".join(words), spans)
+        """Words joined by blanks, but for Chinese; asked are those at these places, or all."""
+        text, spans = "", []
+        for word in words:
+            text += " " if text and not _BEGINS_HAN.match(word) else ""
+            spans.append((len(text), len(text) + len(word)))
+            text += word
+        return cls(text, tuple(spans if asked is None else (spans[place] for place in asked)))
 
 
 @dataclass(frozen=True)
