@@ -8,5 +8,11 @@ from pydantic import Field
 
 from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
+from rungwise.evaluation.suites.polysemy import PolysemySuite
+from rungwise.evaluation.suites.probe import ProbeSuite
+from rungwise.evaluation.suites.senses import SensesSuite
 
-SuiteConfig = Annotated[PerplexitySuite | MinimalPairsSuite, Field(discriminator="kind")]
+SuiteConfig = Annotated[
+    PerplexitySuite | MinimalPairsSuite | SensesSuite | PolysemySuite | ProbeSuite,
+    Field(discriminator="kind"),
+]

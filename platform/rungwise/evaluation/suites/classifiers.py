@@ -1,0 +1,146 @@
+"""Simple classifiers on fixed vectors: what they tell apart, the vectors held already.
+
+    by_centroid     the class whose mean vector has the highest cosine
+    by_neighbours   the vote of the k nearest training vectors, by cosine
+    by_line         logistic regression on standardised vectors
+    by_mix          the same on a learned mean of all layers (finetune/mixing.py)
+
+Classes are numbered by their frequency, 0 the most frequent. Where vectors do not decide, as the
+equal vectors of a static rung do not, the more frequent class is given; cosines that differ by less
+than a millionth are equal. Everything is deterministic.
+
+Shapes: K layers, N training vectors, M test vectors, E width, C classes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+
+from rungwise.finetune.mixing import ScalarMix
+
+Vectors = NDArray[np.floating]
+Classes = NDArray[np.int64]
+_DECIMALS = 6
+_STEPS = 200
+
+
+def by_frequency(names: Sequence[str]) -> list[str]:
+    """The distinct names, the most frequent first, of equally frequent ones by name."""
+    counts = Counter(names)
+    return sorted(counts, key=lambda name: (-counts[name], name))
+
+
+def by_centroid(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Classes:
+    """The class (M,) whose mean is nearest (Loureiro et al. 2021, arXiv:2008.11608)."""
+    classes = np.unique(classes_N)
+    train_NE = train_NE.astype(np.float64)
+    means_CE = np.stack([train_NE[classes_N == each].mean(axis=0) for each in classes])
+    return classes[cosines(test_ME, means_CE).argmax(axis=1)]
+
+
+def by_neighbours(
+    train_NE: Vectors, classes_N: Classes, test_ME: Vectors, neighbours: int
+) -> Classes:
+    """The class (M,) with most votes of the nearest; all that are as near as the last one vote."""
+    cosines_MN = cosines(test_ME, train_NE)
+    last = max(0, len(train_NE) - neighbours)
+    threshold_M = np.partition(cosines_MN, last, axis=1)[:, last]
+    votes_MN = (cosines_MN >= threshold_M[:, None]).astype(np.float64)
+    return (votes_MN @ np.eye(int(classes_N.max()) + 1)[classes_N]).argmax(axis=1)
+
+
+def by_line(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Classes:
+    """The likeliest class (M,) by logistic regression with scikit-learn's default penalty."""
+    if len(np.unique(classes_N)) == 1:
+        return np.full(len(test_ME), classes_N[0])
+    train_NE, test_ME = standardised(train_NE, test_ME)
+    line = LogisticRegression(max_iter=_STEPS, tol=1e-3).fit(train_NE, classes_N)
+    return line.predict(test_ME)
+
+
+@dataclass(frozen=True)
+class Mix:
+    """The share of each layer and the scale that a task has learned, and what it predicts."""
+
+    shares: tuple[float, ...]
+    gamma: float
+    predicted: Classes
+
+    def as_data(self) -> dict[str, Any]:
+        """For the page; `centre` is the mean layer (Tenney et al. 2019, arXiv:1905.05950)."""
+        centre = sum(layer * share for layer, share in enumerate(self.shares))
+        return {"shares": list(self.shares), "gamma": self.gamma, "centre": centre}
+
+
+def by_mix(
+    train_KNE: Vectors,
+    classes_N: Classes,
+    test_KME: Vectors,
+    allowed_NC: NDArray[np.bool_] | None = None,
+    allowed_MC: NDArray[np.bool_] | None = None,
+) -> Mix:
+    """The likeliest class by logistic regression on a mean of layers that is learned with it.
+
+    Every layer comes standardised, or a share would say how long its vectors are. The penalty of
+    `by_line` is on all parameters, as in Peters et al. 2018, section 3.3: it draws the shares to
+    the plain mean and gamma to 1, away from which gamma says how large the weights had to be.
+    `allowed` are the classes there are for a vector, where not all are.
+    """
+    K, N, E = train_KNE.shape
+    C = int(classes_N.max()) + 1 if allowed_NC is None else allowed_NC.shape[1]
+    train, test = (
+        torch.from_numpy(np.ascontiguousarray(x, np.float32)) for x in (train_KNE, test_KME)
+    )
+    closed_NC = None if allowed_NC is None else torch.from_numpy(~allowed_NC)
+    classes = torch.from_numpy(classes_N)
+    mix, line = ScalarMix(K), nn.Linear(E, C)
+    nn.init.zeros_(line.weight)
+    nn.init.zeros_(line.bias)
+    parameters = [*mix.parameters(), *line.parameters()]
+    optimizer = torch.optim.LBFGS(
+        parameters, max_iter=_STEPS, tolerance_change=1e-5, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        logits_NC = line(mix(list(train)))
+        if closed_NC is not None:
+            logits_NC = logits_NC.masked_fill(closed_NC, -torch.inf)
+        penalty = line.weight.square().sum() + mix.scores.square().sum() + (mix.gamma - 1).square()
+        value = nn.functional.cross_entropy(logits_NC, classes) + penalty / (2 * N)
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    with torch.no_grad():
+        logits_MC = line(mix(list(test)))
+        if allowed_MC is not None:
+            logits_MC = logits_MC.masked_fill(torch.from_numpy(~allowed_MC), -torch.inf)
+    return Mix(mix.shares(), float(mix.gamma.detach()), logits_MC.argmax(dim=1).numpy())
+
+
+def standardised(train: Vectors, test: Vectors) -> tuple[Vectors, Vectors]:
+    """Both (..., N, E) with the mean 0 and the spread 1 that train has in each dimension."""
+    mean = train.mean(axis=-2, keepdims=True)
+    spread = train.std(axis=-2, keepdims=True)
+    spread = np.where(spread < 1e-6, 1.0, spread)
+    return (train - mean) / spread, (test - mean) / spread
+
+
+def cosines(first_ME: Vectors, second_NE: Vectors) -> NDArray[np.float64]:
+    """The cosine (M, N) of each pair, rounded so that equal ones are equal; 0 for zeros."""
+    units = []
+    for vectors in (first_ME, second_NE):
+        vectors = vectors.astype(np.float64)
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        units.append(vectors / np.where(lengths == 0, 1.0, lengths))
+    return np.round(units[0] @ units[1].T, _DECIMALS)

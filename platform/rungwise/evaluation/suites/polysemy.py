@@ -1,0 +1,221 @@
+"""The same word in different senses: the textbook's sentences, read by the rung.
+
+    play (sport)  play (sport)  play (theatre)  play (theatre)   of polysemy.yaml
+        each pair ──> cosine of the two states, in every layer
+        each ──> is the nearest of the others one of its own sense?
+        each ──> the nearest occurrences of the word in the held-out text
+    play ──> the nearest words by the table of static vectors, which has one vector for it
+
+After Peters et al. 2018 (arXiv:1802.05365), table 4. Ten sentences are an illustration and no
+measurement: that is the suite `senses`. Where several are equally near, as all are by static
+vectors, the credit is shared among them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rungwise.corpus.document import read_documents
+from rungwise.corpus.summary import CorpusSummary
+from rungwise.evaluation.items import Items
+from rungwise.evaluation.suites import classifiers
+from rungwise.evaluation.suites.base import Measured, Rung, Suite
+from rungwise.evaluation.suites.states import Sentence, WordReader, reads_words, word_reader
+from rungwise.instances.order import evenly
+
+PAIRS = "pairs.json"
+NEIGHBOURS = "neighbours.json"
+_TEXTS = "polysemy.yaml"
+_NEAREST = 3  # occurrences shown
+
+
+class PolysemySuite(Suite):
+    """`words` is how many nearest words are listed, `occurrences` how many of a word in the
+    held-out text are looked at, evenly spread."""
+
+    needs: ClassVar[str] = "vectors of words"
+
+    kind: Literal["polysemy"] = "polysemy"
+    words: int = Field(default=10, ge=1)
+    occurrences: int = Field(default=100, ge=1)
+
+    def serves(self, rung: Rung) -> bool:
+        return reads_words(rung)
+
+    def measure(self, rung: Rung, name: str) -> Measured:
+        reader, texts = word_reader(rung), textbook()
+        held_out = _held_out(rung, list(texts), self.occurrences)
+        credits: list[tuple[str, str, NDArray[np.float64]]] = []  # name, group, (K,)
+        pairs: dict[str, Any] = {}
+        nearest: dict[str, Any] = {}
+        for word, occurrences in texts.items():
+            senses = [occurrence.sense for occurrence in occurrences]
+            states = reader.layers([occurrence.sentence for occurrence in occurrences]).layers
+            cosines = [classifiers.cosines(layer, layer) for layer in states]
+            pairs[word] = {
+                "occurrences": [occurrence.as_data() for occurrence in occurrences],
+                "cosines": [layer.tolist() for layer in cosines],
+            }
+            for place in _with_partners(senses):
+                credit = np.array([credit_of(layer, senses, place) for layer in cosines])
+                credits.append((f"{word} {place}", word, credit))
+            nearest[word] = _nearest(reader, states, held_out[word])
+        names, groups, credit = zip(*credits, strict=True)
+        items = [
+            Items(
+                name,
+                "accuracy",
+                list(names),
+                list(groups),
+                np.stack([of_layer, np.ones(len(of_layer))], axis=1),
+                f"layer {layer}",
+            )
+            for layer, of_layer in enumerate(np.stack(credit, axis=1))
+        ]
+        neighbours = {
+            "words": _nearest_words(reader, list(texts), self.words),
+            "occurrences": nearest,
+        }
+        return Measured(items, {PAIRS: _json(pairs), NEIGHBOURS: _json(neighbours)})
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """A word in a sentence, and its sense there."""
+
+    sentence: Sentence  # one word is asked
+    sense: str
+
+    def as_data(self) -> dict[str, Any]:
+        """The text with the place of the word, for the page."""
+        return _shown(self.sentence) | {"sense": self.sense}
+
+
+def textbook() -> dict[str, list[Occurrence]]:
+    """The occurrences of each word in polysemy.yaml."""
+    data = yaml.safe_load(
+        resources.files("rungwise.evaluation.suites").joinpath(_TEXTS).read_text("utf-8")
+    )
+    return {
+        word: [Occurrence(_marked(row["text"]), row["sense"]) for row in rows]
+        for word, rows in data.items()
+    }
+
+
+def credit_of(cosines: NDArray[np.float64], senses: Sequence[str], place: int) -> float:
+    """1 where the occurrence nearest to that at `place` has its sense, or the share of those that
+    are equally near."""
+    others = [other for other in range(len(senses)) if other != place]
+    most = max(cosines[place][other] for other in others)
+    nearest = [other for other in others if cosines[place][other] == most]
+    return sum(senses[other] == senses[place] for other in nearest) / len(nearest)
+
+
+def _with_partners(senses: Sequence[str]) -> list[int]:
+    return [place for place, sense in enumerate(senses) if senses.count(sense) > 1]
+
+
+def _nearest(
+    reader: WordReader, states_KNE: NDArray[np.float32], pool: Sequence[Sentence]
+) -> list[list[list[dict[str, Any]]]]:
+    """For each layer and each occurrence the nearest of the pool."""
+    if not pool:
+        return [[[] for _ in layer] for layer in states_KNE]
+    found = reader.layers(pool).layers
+    rows = []
+    for layer, others in zip(states_KNE, found, strict=True):
+        cosines = classifiers.cosines(layer, others)
+        best = np.argsort(-cosines, axis=1, kind="stable")[:, :_NEAREST]
+        rows.append(
+            [
+                [_shown(pool[n]) | {"cosine": float(row[n])} for n in chosen.tolist()]
+                for row, chosen in zip(cosines, best, strict=True)
+            ]
+        )
+    return rows
+
+
+def _nearest_words(
+    reader: WordReader, words: Sequence[str], count: int
+) -> dict[str, list[tuple[str, float]]] | None:
+    """The words of the vocabulary whose static vectors are nearest; None without a table."""
+    if reader.table is None:
+        return None
+    # Behind a blank, as words mostly stand: byte-level BPE has other tokens for them.
+    asked = [Sentence(f"a {word}", ((2, 2 + len(word)),)) for word in words]
+    vectors = dataclasses.replace(reader, encoder=None).layers(asked).layers[0]
+    ids, texts = _whole_words(reader)
+    cosines = classifiers.cosines(vectors, reader.table.vectors(ids))
+    found = {}
+    for word, row in zip(words, cosines, strict=True):
+        order = np.argsort(-row, kind="stable").tolist()
+        best = [(texts[n], float(row[n])) for n in order if texts[n].lower() != word]
+        found[word] = best[:count]
+    return found
+
+
+def _whole_words(reader: WordReader) -> tuple[list[int], list[str]]:
+    """The tokens that are words of letters, and the words."""
+    splitter = reader.splitter
+    texts: dict[int, str] = {}
+    for number in range(splitter.get_vocab_size(with_added_tokens=True)):
+        text = splitter.decode([number]).strip()
+        if text.isalpha():
+            texts[number] = text
+    behind = splitter.encode_batch(
+        [f"a {text}" for text in texts.values()], add_special_tokens=False
+    )
+    kept = [
+        number
+        for (number, text), encoding in zip(texts.items(), behind, strict=True)
+        if encoding.ids[-1] == number
+        and encoding.offsets[-1][1] == 2 + len(text)
+        and len(encoding.ids) == 2
+    ]
+    return kept, [texts[number] for number in kept]
+
+
+def _held_out(rung: Rung, words: Sequence[str], most: int) -> dict[str, list[Sentence]]:
+    """Sentences of the held-out text with each word, the word asked once a sentence."""
+    patterns = {word: re.compile(rf"\b{re.escape(word)}\b", re.IGNORECASE) for word in words}
+    found: dict[str, list[Sentence]] = {word: [] for word in words}
+    for text in _sentences(rung):
+        for word, pattern in patterns.items():
+            if match := pattern.search(text):
+                found[word].append(Sentence(text, (match.span(),)))
+    return {
+        word: [sentences[n] for n in evenly(len(sentences), most)]
+        for word, sentences in found.items()
+    }
+
+
+def _sentences(rung: Rung) -> Iterator[str]:
+    for row in CorpusSummary.of(rung.corpus).files:
+        if row.split == "validation":
+            for document in read_documents(rung.corpus.folder, row.file):
+                yield from document.sentences
+
+
+def _marked(text: str) -> Sentence:
+    before, word, after = text.split("*")
+    return Sentence(before + word + after, ((len(before), len(before) + len(word)),))
+
+
+def _shown(sentence: Sentence) -> dict[str, Any]:
+    ((first, end),) = sentence.words
+    return {"text": sentence.text, "first": first, "end": end}
+
+
+def _json(data: Any) -> bytes:
+    return json.dumps(data, ensure_ascii=False).encode("utf-8")

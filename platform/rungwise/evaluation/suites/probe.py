@@ -1,0 +1,192 @@
+"""Linear probes: what of a tagging task can be read off the states of each layer.
+
+    train   words of tagged sentences ──> states of layer 0 .. L ──> logistic regression each
+    test    their states ──> tags: right or not
+
+Nothing of the rung is trained. That a simple classifier finds the tags says that the layer holds
+them in a plain form; what the layer is used for it does not say (Belinkov 2022, "Probing
+Classifiers", Computational Linguistics 48). Hence the first part, which knows the word alone.
+
+    part                      what decides
+    most frequent             the tag that train has most often for the word; of a new word, of all
+    linear layer 1            logistic regression on the states of layer 1
+    linear mix                the same on a mean of layers that is learned with it (Tenney et al.
+                              2019, arXiv:1905.05950): its shares say where the task is held
+    same word most frequent   as the first, for words alone that have several tags in train
+    same word layer 1         for these the tag of the nearest occurrence of the word in train:
+                              whether neighbours keep the part of speech (Peters et al. 2018,
+                              arXiv:1802.05365, section 5.3)
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rungwise.core import outside
+from rungwise.core.errors import DataError
+from rungwise.core.outside import Paths
+from rungwise.evaluation.items import Items
+from rungwise.evaluation.suites import classifiers
+from rungwise.evaluation.suites.base import Measured, Rung, Suite
+from rungwise.evaluation.suites.classifiers import Classes
+from rungwise.evaluation.suites.states import (
+    Sentence,
+    WordReader,
+    WordStates,
+    reads_words,
+    word_reader,
+)
+from rungwise.instances.order import evenly
+from rungwise.tasks.formats.columns import ConllFormat, ConlluFormat
+from rungwise.tasks.tagging import marks_spans
+
+MIX = "mix.json"
+Places = NDArray[np.int64]
+
+
+class ProbeSuite(Suite):
+    """Tagged sentences to learn from and to ask; whole ones, spread evenly, of about so many words.
+
+    `format` is a block as in `task.data`.
+    """
+
+    needs: ClassVar[str] = "vectors of words"
+    reads: ClassVar[tuple[str, ...]] = ("train", "test")
+
+    kind: Literal["probe"] = "probe"
+    train: Paths
+    test: Paths
+    format: Annotated[ConllFormat | ConlluFormat, Field(discriminator="kind")]
+    train_words: int = Field(default=8000, ge=1)
+    test_words: int = Field(default=5000, ge=1)
+
+    def serves(self, rung: Rung) -> bool:
+        return reads_words(rung)
+
+    def measure(self, rung: Rung, name: str) -> Measured:
+        reader = word_reader(rung)
+        train, test = (
+            _read(self.format, getattr(self, split), f"measure.{name}.{split}", most, reader)
+            for split, most in (("train", self.train_words), ("test", self.test_words))
+        )
+        order = classifiers.by_frequency(train.tags)
+        place = {tag: number for number, tag in enumerate(order)}
+        classes = np.array([place[tag] for tag in train.tags])
+        right = np.array([place.get(tag, -1) for tag in test.tags])  # -1: train has not
+        layers, asked_layers = classifiers.standardised(train.states.layers, test.states.layers)
+        mix = classifiers.by_mix(layers, classes, asked_layers)
+        predicted = {
+            "most frequent": most_frequent(train.words, classes, test.words),
+            "linear mix": mix.predicted,
+        }
+        ambiguous = ambiguous_words(train.words, classes, test.words)
+        of_ambiguous = {"same word most frequent": predicted["most frequent"]}
+        for layer, states in enumerate(zip(train.states.layers, test.states.layers, strict=True)):
+            predicted[f"linear layer {layer}"] = classifiers.by_line(states[0], classes, states[1])
+            found = by_same_word(ambiguous, states[0], classes, states[1])
+            of_ambiguous[f"same word layer {layer}"] = found
+        everywhere, asked = np.arange(len(right)), np.sort(_all(at for _, at in ambiguous))
+        groups = _groups(order, test.tags)
+        items = []
+        for places, parts in ((everywhere, predicted), (asked, of_ambiguous)):
+            for part, found in parts.items() if len(places) else ():
+                credit = (found == right).astype(np.float64)[places]
+                numbers = np.stack([credit, np.ones(len(credit))], axis=1)
+                names, of_group = ([each[at] for at in places] for each in (test.names, groups))
+                items.append(Items(name, "accuracy", names, of_group, numbers, part))
+        report = mix.as_data() | {
+            "words": {"train": len(train.words), "test": len(test.words)},
+            "without_piece": train.states.without_piece + test.states.without_piece,
+            "in_windows": train.states.in_windows + test.states.in_windows,
+        }
+        return Measured(items, {MIX: json.dumps(report).encode("utf-8")})
+
+
+class _Split(NamedTuple):
+    """The words of tagged sentences, one after another."""
+
+    names: list[str]  # file, line of the sentence and place in it
+    words: list[str]
+    tags: list[str]
+    states: WordStates
+
+
+def most_frequent(words: Sequence[str], classes: Classes, asked: Sequence[str]) -> Classes:
+    """The most frequent class of each word asked; of one that is not among `words`, of all."""
+    of_word: dict[str, Counter[int]] = defaultdict(Counter)
+    for word, number in zip(words, classes.tolist(), strict=True):
+        of_word[word][number] += 1
+    best = {
+        word: min(counts, key=lambda number: (-counts[number], number))
+        for word, counts in of_word.items()
+    }
+    return np.array([best.get(word, 0) for word in asked], np.int64)
+
+
+def ambiguous_words(
+    words: Sequence[str], classes: Classes, asked: Sequence[str]
+) -> list[tuple[Places, Places]]:
+    """Of each word asked that has several classes, its places among `words` and among `asked`."""
+    at_train, at_asked = _places(words), _places(asked)
+    return [
+        (at_train[word], at)
+        for word, at in at_asked.items()
+        if word in at_train and len(np.unique(classes[at_train[word]])) > 1
+    ]
+
+
+def by_same_word(
+    ambiguous: Sequence[tuple[Places, Places]],
+    train_NE: NDArray[np.float32],
+    classes_N: Classes,
+    test_ME: NDArray[np.float32],
+) -> Classes:
+    """The class (M,) of the nearest occurrence of the same word; -1 for words not ambiguous."""
+    found = np.full(len(test_ME), -1)
+    for known, asked in ambiguous:
+        found[asked] = classifiers.by_neighbours(
+            train_NE[known], classes_N[known], test_ME[asked], neighbours=1
+        )
+    return found
+
+
+def _read(
+    data: ConllFormat | ConlluFormat, paths: Paths, key: str, most: int, reader: WordReader
+) -> _Split:
+    counts: Counter[str] = Counter()
+    files = outside.matching(paths, key)
+    sentences = [each for file in files for each in data.read(file, "test", counts)]
+    words = sum(len(each.words) for each in sentences)
+    if not words:
+        raise DataError(f"{key}: expected tagged words, found none in {files[0].uri}; change {key}")
+    wanted = max(1, round(len(sentences) * most / words))
+    chosen = [sentences[index] for index in evenly(len(sentences), wanted)]
+    return _Split(
+        [f"{each.where} {place}" for each in chosen for place in range(len(each.words))],
+        [word.lower() for each in chosen for word in each.words],
+        [tag for each in chosen for tag in each.tags or ()],
+        reader.layers([Sentence.of_words(each.words) for each in chosen]),
+    )
+
+
+def _places(words: Sequence[str]) -> dict[str, Places]:
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, word in enumerate(words):
+        places[word].append(place)
+    return {word: np.array(each) for word, each in places.items()}
+
+
+def _all(places: Iterable[Places]) -> Places:
+    return np.concatenate([np.zeros(0, np.int64), *places])
+
+
+def _groups(order: Sequence[str], tags: Sequence[str]) -> list[str]:
+    """The tag of each word, or its type where tags mark spans."""
+    return [tag.partition("-")[2] or tag for tag in tags] if marks_spans(order) else list(tags)

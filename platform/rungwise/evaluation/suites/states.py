@@ -1,0 +1,220 @@
+"""Vectors of words in sentences, layer by layer, for any rung that has some.
+
+    sentence      the bank of the river
+    words asked       ----                      by their characters
+    pieces        the | ban | ##k | of | ...    that share a character with the word
+    row           [CLS] the ban ##k of the river [SEP]      of models that predict masked tokens
+                  [END] the ban ##k of the river            of all others
+    vector        the mean of the states of ban and ##k, in each layer
+
+Rows are framed as in pretraining, without marks that nothing has trained. A word is the mean of its
+pieces, of models that read from left to right too, although the last piece alone has read the whole
+word: the mean holds that piece, and one rule for all rungs leaves layer 0 of one comparable with
+that of another. A rung that has a table of words and no layers has that as its layer 0.
+
+A sentence longer than the model reads is read in windows (`windows` of language_models.py), so that
+no word is lost. A word without a piece, such as one of control characters, has zeros for a vector.
+
+Shapes: K layers, N words, E width, B batch, T sequence.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rungwise.evaluation.suites.base import Rung
+from rungwise.models.capabilities import Encoder, WordVectors
+from rungwise.models.language_models import windows
+from rungwise.tokens.segmenters import HAN
+
+_BEGINS_HAN = re.compile(f"[{HAN}]")
+_MOST_TOKENS = 1 << 13  # of one batch, padding included
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A text, and the words that are asked for as [first, end) in its characters."""
+
+    text: str
+    words: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of_words(cls, words: Sequence[str], asked: Iterable[int] | None = None) -> Sentence:
+        """Words joined by blanks, but for Chinese; asked are those at these places, or all."""
+        text, spans = "", []
+        for word in words:
+            text += " " if text and not _BEGINS_HAN.match(word) else ""
+            spans.append((len(text), len(text) + len(word)))
+            text += word
+        return cls(text, tuple(spans if asked is None else (spans[place] for place in asked)))
+
+
+@dataclass(frozen=True)
+class WordStates:
+    """A vector for each word asked, in the order of sentences, in each layer.
+
+    `without_piece` counts words that have zeros instead, `in_windows` those of sentences that the
+    model could not read at once.
+    """
+
+    layers: NDArray[np.float32]  # (K, N, E)
+    without_piece: int
+    in_windows: int
+
+
+class _Pieces(NamedTuple):
+    """The ids of a sentence, and of each word asked its number and its pieces."""
+
+    ids: list[int]
+    words: list[tuple[int, range]]
+
+
+@dataclass(frozen=True)
+class WordReader:
+    """Reads vectors of words out of one rung.
+
+    `encoder` is None for a rung whose table is all it has, `table` for one that has none. `opens`
+    and `closes` frame a row; without `closes` a window goes on behind the token before it.
+    """
+
+    splitter: Any  # a tokenizer of the `tokenizers` library
+    encoder: Encoder | None
+    table: WordVectors | None
+    opens: int
+    closes: int | None
+
+    def layers(self, sentences: Sequence[Sentence]) -> WordStates:
+        """The vectors of all words asked, in every layer."""
+        split = self._split(sentences)
+        count = sum(len(each.words) for each in split)
+        without = sum(not pieces for each in split for _, pieces in each.words)
+        if self.encoder is None:
+            return WordStates(self._of_table(split, count), without, 0)
+        layers, in_windows = self._of_encoder(self.encoder, split, count)
+        return WordStates(layers, without, in_windows)
+
+    def contexts(self, sentences: Sequence[Sentence]) -> NDArray[np.float32] | None:
+        """For each word asked the mean (N, E) of the table's vectors of all other pieces of its
+        sentence: what a static rung can know of it. None without a table."""
+        if self.table is None:
+            return None
+        rows = []
+        for each in self._split(sentences):
+            vectors = self.table.vectors(each.ids) if each.ids else np.zeros((0, 1), np.float32)
+            for _, pieces in each.words:
+                others = np.delete(vectors, list(pieces), axis=0)
+                rows.append(others.mean(axis=0) if len(others) else np.zeros(vectors.shape[1]))
+        return np.array(rows, np.float32)
+
+    def _split(self, sentences: Sequence[Sentence]) -> list[_Pieces]:
+        texts = [sentence.text for sentence in sentences]
+        split, number = [], 0
+        encodings = self.splitter.encode_batch(texts, add_special_tokens=False)
+        for sentence, encoding in zip(sentences, encodings, strict=True):
+            words = []
+            for pieces in pieces_of(encoding.offsets, sentence.words):
+                words.append((number, pieces))
+                number += 1
+            split.append(_Pieces(encoding.ids, words))
+        return split
+
+    def _of_table(self, split: Sequence[_Pieces], count: int) -> NDArray[np.float32]:
+        assert self.table is not None, "a rung without layers and without a table"
+        ids = [each.ids[place] for each in split for _, pieces in each.words for place in pieces]
+        numbers = [number for each in split for number, pieces in each.words for _ in pieces]
+        return _means(torch.from_numpy(self.table.vectors(ids))[None], numbers, count)
+
+    @torch.no_grad()
+    def _of_encoder(
+        self, encoder: Encoder, split: Sequence[_Pieces], count: int
+    ) -> tuple[NDArray[np.float32], int]:
+        frame = 1 if self.closes is None else 2
+        room = None if encoder.max_length is None else encoder.max_length - frame
+        lengths = [len(each.ids) for each in split]
+        asked: list[tuple[list[int], list[tuple[int, int]]]] = []  # a row; places and their words
+        for window in windows(lengths, room):
+            each = split[window.text]
+            places = [
+                (place - window.start + 1, number)
+                for number, pieces in each.words
+                for place in pieces
+                if window.first <= place < window.stop
+            ]
+            if places:
+                asked.append((self._row(each.ids, window.start, window.stop), places))
+        asked.sort(key=lambda row_and_places: len(row_and_places[0]))
+        found, numbers = [], []
+        while asked:
+            size = max(1, _MOST_TOKENS // len(asked[-1][0]))
+            batch, asked = asked[-size:], asked[:-size]
+            layers = self._forward(encoder, [row for row, _ in batch])
+            rows = [row for row, (_, places) in enumerate(batch) for _ in places]
+            columns = [place for _, places in batch for place, _ in places]
+            found.append(torch.stack([layer_BTE[rows, columns] for layer_BTE in layers]))
+            numbers += [number for _, places in batch for _, number in places]
+        if not found:
+            return np.zeros((encoder.num_layers + 1, count, encoder.width), np.float32), 0
+        long = [room is not None and length > room for length in lengths]
+        in_windows = sum(
+            len(each.words) for each, is_long in zip(split, long, strict=True) if is_long
+        )
+        return _means(torch.cat(found, dim=1), numbers, count), in_windows
+
+    def _row(self, ids: list[int], start: int, stop: int) -> list[int]:
+        if self.closes is not None:
+            return [self.opens, *ids[start:stop], self.closes]
+        return [ids[start - 1] if start else self.opens, *ids[start:stop]]
+
+    def _forward(self, encoder: Encoder, rows: Sequence[list[int]]) -> list[torch.Tensor]:
+        longest = max(map(len, rows))
+        ids_BT = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+        lengths_B = torch.tensor([len(row) for row in rows])
+        padded = bool((lengths_B < longest).any())
+        layers = encoder.layers(ids_BT, None, lengths_B if padded else None)
+        return [layer_BTE.float() for layer_BTE in layers]
+
+
+def reads_words(rung: Rung) -> bool:
+    """Whether the rung has vectors of words."""
+    return rung.encoder is not None or isinstance(rung.model, WordVectors)
+
+
+def word_reader(rung: Rung) -> WordReader:
+    """The reader of a rung that has vectors of words."""
+    encoder = rung.encoder
+    table = rung.model if isinstance(rung.model, WordVectors) else None
+    if encoder is None or (encoder.num_layers == 0 and table is not None):
+        return WordReader(rung.splitter, None, table, 0, None)
+    objective = rung.summary.model.objective(rung.summary.objective)
+    if objective.masks:
+        return WordReader(rung.splitter, encoder, table, *rung.special.require("cls", "sep"))
+    (end,) = rung.special.require("end")
+    return WordReader(rung.splitter, encoder, table, end, None)
+
+
+def pieces_of(offsets: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> list[range]:
+    """The pieces that share a character with each word; both are [first, end) in characters.
+
+    Pieces may share a character, as the bytes of one do, and may hold the blank before a word.
+    """
+    starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
+    return [
+        range(bisect_right(ends, first), bisect_left(starts, end)) if first < end else range(0)
+        for first, end in words
+    ]
+
+
+def _means(found: torch.Tensor, numbers: list[int], count: int) -> NDArray[np.float32]:
+    """The mean (K, N, E) of the vectors (K, pieces, E) of each word; zeros for one without any."""
+    index = torch.tensor(numbers, dtype=torch.int64)
+    sums = torch.zeros(found.shape[0], count, found.shape[2]).index_add_(1, index, found)
+    sizes = torch.bincount(index, minlength=count).clamp(min=1)
+    return (sums / sizes[:, None]).numpy()

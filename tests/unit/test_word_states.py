@@ -1,0 +1,146 @@
+"""Vectors of words: which pieces a word has, how rows are framed, and that no word is lost."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rungwise.evaluation.suites.states import Sentence, WordReader, pieces_of, word_reader
+from rungwise.models.bert import BertConfig
+from rungwise.models.bidirectional import BidirectionalConfig
+from rungwise.models.gpt import GptConfig
+from rungwise.models.recurrent import LstmConfig
+from rungwise.tokenizer import ByteBpeConfig, UnigramConfig, train
+from rungwise.tokenizer.training import wordpiece
+from tests.conftest import SPECIAL_IDS
+
+TEXT = ["the bank of the river", "she banks at the bank", "naïve cafés sell 茶 and 茶叶 🍵"] * 20
+PIECES = ["[UNK]", "the", "ban", "##k", "##s", "of", "naive", "茶", "叶", "!"]
+WORDPIECE = wordpiece({piece: number for number, piece in enumerate(PIECES)}, lowercase=True)
+
+
+class Recorder:
+    """An encoder that keeps the rows it reads; its states are (id, place), then ten times that."""
+
+    width, causal, num_layers = 2, True, 1
+
+    def __init__(self, max_length: int | None = None) -> None:
+        self.max_length = max_length
+        self.rows: list[list[int]] = []
+
+    def layers(self, ids_BT: Tensor, segments_BT: Any = None, lengths_B: Any = None) -> Any:
+        lengths = [ids_BT.shape[1]] * len(ids_BT) if lengths_B is None else lengths_B.tolist()
+        self.rows += [row[:n] for row, n in zip(ids_BT.tolist(), lengths, strict=True)]
+        places_BT = torch.arange(ids_BT.shape[1]).expand_as(ids_BT)
+        states_BT2 = torch.stack([ids_BT, places_BT], dim=-1)
+        return [states_BT2.double(), 10 * states_BT2.double()]
+
+
+def reader(encoder: Any, closes: int | None, opens: int = 90) -> WordReader:
+    return WordReader(WORDPIECE, encoder, None, opens, closes)
+
+
+def test_pieces_of_odd_characters_by_hand() -> None:
+    sentence = Sentence.of_words(["Banks", "naïve", "nai\u0308ve", "茶叶", "\x00", "Ünknown", "!"])
+    assert sentence.text[slice(*sentence.words[3])] == "茶叶"
+    encoding = WORDPIECE.encode(sentence.text)
+    assert encoding.tokens == ["ban", "##k", "##s", "naive", "naive", "茶", "叶", "[UNK]", "!"]
+    found = [list(pieces) for pieces in pieces_of(encoding.offsets, sentence.words)]
+    assert found == [[0, 1, 2], [3], [4], [5, 6], [], [7], [8]]
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "unigram"])
+def test_pieces_are_those_that_share_a_character(kind: str) -> None:
+    config = ByteBpeConfig(vocab_size=300) if kind == "byte_bpe" else UnigramConfig(vocab_size=60)
+    tokenizer, draw = train(config, TEXT), random.Random(7)
+    letters = "abk snï茶🍵é  e"
+    for _ in range(200):
+        words = [
+            "".join(draw.choices(letters.replace(" ", ""), k=draw.randint(1, 6))) for _ in "1234"
+        ]
+        sentence = Sentence.of_words(words)
+        offsets = tokenizer.encode(sentence.text, add_special_tokens=False).offsets
+        for (first, end), pieces in zip(
+            sentence.words, pieces_of(offsets, sentence.words), strict=True
+        ):
+            shared = [n for n, (a, b) in enumerate(offsets) if max(a, first) < min(b, end)]
+            assert list(pieces) == shared
+            assert shared
+
+
+def test_a_word_is_the_mean_of_its_pieces_and_one_without_is_counted() -> None:
+    sentences = [Sentence.of_words(["the", "banks", "\x00"]), Sentence.of_words(["of"])]
+    encoder = Recorder()
+    states = reader(encoder, closes=91).layers(sentences)
+    assert sorted(encoder.rows) == [[90, 1, 2, 3, 4, 91], [90, 5, 91]]
+    by_hand = [[1, 1], [3, 3], [0, 0], [5, 1]]
+    np.testing.assert_array_equal(states.layers, [by_hand, np.array(by_hand) * 10])
+    assert (states.without_piece, states.in_windows) == (1, 0)
+
+
+def test_long_sentences_are_read_in_windows() -> None:
+    sentences = [Sentence.of_words(["the", "banks", "of", "the"]), Sentence.of_words(["of"])]
+    masked, causal = Recorder(max_length=6), Recorder(max_length=5)
+    of_masked, of_causal = (
+        reader(encoder, closes).layers(sentences)
+        for encoder, closes in ((masked, 91), (causal, None))
+    )
+    # Four tokens at a time, each window half of that behind the one before.
+    assert sorted(masked.rows) == [[90, 1, 2, 3, 4, 91], [90, 3, 4, 5, 1, 91], [90, 5, 91]]
+    assert sorted(causal.rows) == [[2, 3, 4, 5, 1], [90, 1, 2, 3, 4], [90, 5]]
+    assert of_masked.in_windows == of_causal.in_windows == 4
+    ids = [1, 3, 5, 1, 5]
+    assert of_masked.layers[0, :, 0].tolist() == of_causal.layers[0, :, 0].tolist() == ids
+    assert of_masked.layers[0, :, 1].tolist() == [1, 3, 3, 4, 1]
+
+
+SIZES: dict[str, Any] = {
+    "num_layers": 2,
+    "num_heads": 2,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "objective", "frame"),
+    [
+        (BertConfig(**SIZES), "mlm_nsp", (2, 3)),
+        (BertConfig(**SIZES), "left_to_right", (3, None)),
+        (GptConfig(**SIZES), "causal", (3, None)),
+        (BidirectionalConfig(**SIZES), "bidirectional", (3, None)),
+        (LstmConfig(num_layers=2, hidden_size=16), "causal", (3, None)),
+    ],
+)
+def test_rows_are_framed_as_in_pretraining_and_batched_alike(
+    config: Any, objective: str, frame: tuple[int, int | None]
+) -> None:
+    torch.manual_seed(3)
+    encoder = config.encoder(config.objective(objective), len(PIECES), 0.0).eval()
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    rung: Any = SimpleNamespace(
+        encoder=encoder,
+        model=None,
+        splitter=WORDPIECE,
+        special=SPECIAL_IDS,
+        summary=SimpleNamespace(model=config, objective=objective),
+    )
+    reads = word_reader(rung)
+    assert (reads.opens, reads.closes) == frame
+    draw = random.Random(5)
+    sentences = [
+        Sentence.of_words(draw.choices(["the", "banks", "of", "茶叶"], k=draw.randint(1, 9)))
+        for _ in range(40)
+    ]
+    together = reads.layers(sentences)
+    alone = [reads.layers([sentence]).layers for sentence in sentences]
+    assert together.layers.shape == (3, sum(len(s.words) for s in sentences), encoder.width)
+    np.testing.assert_allclose(together.layers, np.concatenate(alone, axis=1), atol=2e-5)
