@@ -36,7 +36,6 @@ from rungwise.instances.order import evenly
 
 PAIRS = "pairs.json"
 NEIGHBOURS = "neighbours.json"
-_TEXTS = "polysemy.yaml"
 _NEAREST = 3  # occurrences shown
 
 
@@ -104,9 +103,8 @@ class Occurrence:
 
 def textbook() -> dict[str, list[Occurrence]]:
     """The occurrences of each word in polysemy.yaml."""
-    data = yaml.safe_load(
-        resources.files("rungwise.evaluation.suites").joinpath(_TEXTS).read_text("utf-8")
-    )
+    file = resources.files("rungwise.evaluation.suites") / "polysemy.yaml"
+    data = yaml.safe_load(file.read_text("utf-8"))
     return {
         word: [Occurrence(_marked(row["text"]), row["sense"]) for row in rows]
         for word, rows in data.items()
