@@ -10,7 +10,8 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
 from rungwise.core.storage import Folder
 from rungwise.evaluation.suites.base import Rung
-from rungwise.tokenizer import FILE, SPECIAL_TOKENS, WordConfig, train
+from rungwise.tokenizer import FILE, SPECIAL_TOKENS, WordConfig
+from rungwise.tokenizer.training import from_counts
 from rungwise.tokens.summary import TokensSummary
 from tests.conftest import SPECIAL_IDS
 
@@ -19,10 +20,10 @@ FIRST_WORD = len(SPECIAL_TOKENS)
 
 def toy_rung(folder: Path, words: Sequence[str], model: Any, encoder: Any = None) -> Rung:
     """A rung whose tokenizer has these words, word i with the id FIRST_WORD + i."""
-    counted = [" ".join([word] * (len(words) - i)) for i, word in enumerate(words)]
+    counts = {word: len(words) - i for i, word in enumerate(words)}
     config = WordConfig(vocab_size=len(words) + FIRST_WORD + 16, min_frequency=1, lowercase=False)
     folder.mkdir(parents=True, exist_ok=True)
-    train(config, counted).save(str(folder / FILE))
+    from_counts(config, counts).save(str(folder / FILE))
     bare = Artifact("", "", Folder.at(folder), {})
     tokens = TokensSummary.model_construct(special=SPECIAL_IDS, headline="").replacing_that_of(bare)
     rung = Rung(bare, tokens, bare, bare, Context().report)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rungwise.models import kneser_ney
+from rungwise.models import arpa, kneser_ney
 from tests.reference.slow_ngram import SlowNgram
 
 START, END, UNSEEN = 0, 1, 2
@@ -41,6 +41,38 @@ def test_the_slow_model_gives_the_same_probabilities(order: int) -> None:
             expected = [slow.probability(word, text[:i]) for i, word in enumerate(text)]
             np.testing.assert_allclose(np.exp(scores), expected, rtol=1e-12, atol=0)
     assert (estimated > 0).all(), "an order had fallback discounts only"
+
+
+def test_kenlm_reads_the_arpa_and_scores_every_word_the_same(
+    real_data: Path, tmp_path: Path
+) -> None:
+    """A 5-gram model of one part of the Penn Treebank, on another with unknown words."""
+    kenlm = pytest.importorskip("kenlm", reason="kenlm is in the packages for tests")
+    folder = real_data / "corpora" / "en" / "ptb"
+    corpus, asked = (
+        [line.split() for line in (folder / name).read_text("utf-8").splitlines()]
+        for name in ("ptb.valid.txt", "ptb.test.txt")
+    )
+    vocabulary = {word: i for i, word in enumerate(sorted({w for line in corpus for w in line}), 3)}
+    texts = [[*(vocabulary[word] for word in line), END] for line in corpus]
+    offsets = np.cumsum([0, *map(len, texts)])
+    table = kneser_ney.count(np.concatenate(texts).astype(np.uint16), offsets, 5, START)
+    model = kneser_ney.estimate(table, len(vocabulary) + 3, START)
+    # `<unk>` is a word of this text, and what the vocabulary lacks is taken for it.
+    path = tmp_path / "ptb.arpa"
+    lines = arpa.lines(model, [arpa.START, arpa.END, "[unseen]", *vocabulary])
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    with path.open(encoding="utf-8") as stream:
+        read = arpa.read(stream)
+    ours = model.log_probabilities(
+        [[*(vocabulary.get(word, vocabulary["<unk>"]) for word in line), END] for line in asked]
+    )
+    again = read.model.log_probabilities(read.encode(asked))
+    theirs = kenlm.Model(str(path))
+    for line, scores, reread in zip(asked, ours, again, strict=True):
+        expected = [log * np.log(10) for log, _, _ in theirs.full_scores(" ".join(line))]
+        np.testing.assert_allclose(scores, expected, rtol=1e-4)
+        np.testing.assert_allclose(scores, reread, rtol=1e-7)
 
 
 def test_perplexities_of_the_penn_treebank_are_those_of_kenlm(real_data: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -147,6 +149,18 @@ def test_tensors_hold_the_model() -> None:
     for row, expected in zip(again.log_probabilities(texts), scores, strict=True):
         assert row.tolist() == expected.tolist()
     assert again.log_probabilities([]) == []
+
+
+def test_behind_an_end_symbol_another_text_begins() -> None:
+    rows = np.random.default_rng(0).integers(2, 7, (40, 5)).tolist()
+    model = kneser_ney.estimate(table_of(rows, 3), 9, START, HALVES)
+    texts = [[2, 3, END], [], [4, END], [5, 6]]
+    apart = np.concatenate(model.log_probabilities(texts))
+    whole = [token for text in texts for token in text]
+    [across] = model.log_probabilities([whole])
+    assert (across != apart).any()
+    first, _, again = dataclasses.replace(model, end_id=END).log_probabilities([whole, [], whole])
+    assert first.tolist() == again.tolist() == apart.tolist()
 
 
 def test_no_sentence_as_long_as_the_order() -> None:

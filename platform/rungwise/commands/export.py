@@ -1,14 +1,20 @@
-"""`rungwise export MODEL --to FOLDER`: write a pretrained model as transformers loads it.
+"""`rungwise export MODEL --to FOLDER`: write a pretrained model in a format of others.
+
+    learnt by gradient    what transformers loads, in four files
+    an n-gram model       an ARPA file, which kenlm and SRILM read
 
 MODEL is a recipe, whose finished pretrain stage is meant, or the folder of a pretrain artifact, on
 this machine or an object store. The other way round there is no command, because no stage starts
-from weights of others: `rungwise.serving.hugging_face.load` gives them to Python code.
+from weights of others: `rungwise.serving.hugging_face.load` and `rungwise.models.arpa.read` give
+them to Python code.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,10 +27,13 @@ from rungwise.core.exit_codes import OK
 if TYPE_CHECKING:
     from rungwise.core.artifact import Artifact
     from rungwise.core.storage import Folder
+    from rungwise.models.kneser_ney import NgramLanguageModel
+
+ARPA = "model.arpa"
 
 
 def add(commands: Commands) -> None:
-    help_text = "write a pretrained model in the format of Hugging Face transformers"
+    help_text = "write a pretrained model in the format of transformers, or an n-gram as ARPA"
     parser = add_verb(commands, "export", export, help_text)
     parser.add_argument(
         "model", metavar="MODEL", help="a recipe, or artifacts/pretrain, or one in it; s3:// too"
@@ -34,42 +43,73 @@ def add(commands: Commands) -> None:
 
 
 def export(options: argparse.Namespace) -> int:
-    """Write the four files to a folder or s3:// URL, and say how they are loaded."""
+    """Write the files to a folder or s3:// URL, and say how they are loaded."""
     from rungwise.core.storage import Folder
     from rungwise.pipeline.loading import find_pretrain
-    from rungwise.serving.hugging_face.names import FILES
 
     console = Console(soft_wrap=True)
     pretrain = find_pretrain(options.model, options.overrides)
     folder = Folder.at(options.to)
-    auto = write(pretrain, folder)
+    written = write(pretrain, folder)
     console.print(f"{pretrain.folder.uri}", highlight=False, markup=False)
-    for name in FILES:
+    for name in written.files:
         console.print(f"  {folder.path(name)}  {folder.size(name):,} bytes", highlight=False)
-    console.print(
-        f"load it with {auto}.from_pretrained and AutoTokenizer.from_pretrained of transformers",
-        highlight=False,
-    )
+    console.print(f"load it with {written.loaded_with}", highlight=False)
     return OK
 
 
-def write(pretrain: Artifact, to: Folder) -> str:
-    """Export the model of an artifact and its tokenizer; the auto class that has its heads.
+@dataclass(frozen=True)
+class Written:
+    """The names of the files, and what loads them, in words."""
 
-    Raises UserError if there is a model in `to` already, ConfigError if transformers has no such
+    files: tuple[str, ...]
+    loaded_with: str
+
+
+def write(pretrain: Artifact, to: Folder) -> Written:
+    """Export the model of an artifact and its tokenizer.
+
+    Raises UserError if there is a model in `to` already, ConfigError if the format has no such
     model, DataError if what the model was made of is gone.
     """
+    from rungwise.models.kneser_ney import NgramLanguageModel
+    from rungwise.pretraining.pretrained import load_model, tokenizer_of
+    from rungwise.pretraining.summary import PretrainSummary
+
+    tokenizer = tokenizer_of(pretrain)
+    if PretrainSummary.of(pretrain).fitting == "counts":
+        model = load_model(pretrain)
+        if isinstance(model, NgramLanguageModel):
+            return _write_arpa(model, tokenizer, to)
+    return _write_for_transformers(pretrain, tokenizer, to)
+
+
+def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> Written:
+    """One file; the start symbol is <s> in it, the end symbol </s>, and [UNK] is <unk> unless a
+    word of the text is written so."""
     from rungwise import tokenizer as tokenizers
-    from rungwise.pretraining.pretrained import config_of, load_module, tokenizer_of
+    from rungwise.models import arpa
+
+    _check_empty(to, (ARPA,))
+    loaded = tokenizers.load(tokenizer.folder)
+    special = tokenizers.special_ids(loaded)
+    words = [loaded.id_to_token(index) or f"[{index}]" for index in range(model.vocab_size)]
+    (end,) = special.require("end")
+    words[model.start_id], words[end] = arpa.START, arpa.END
+    if special.unk is not None and arpa.UNKNOWN not in words:
+        words[special.unk] = arpa.UNKNOWN
+    with to.staged(ARPA) as path, path.open("w", encoding="utf-8") as stream:
+        stream.writelines(f"{line}\n" for line in arpa.lines(model, words))
+    return Written((ARPA,), "kenlm.Model of kenlm, or rungwise.models.arpa.read")
+
+
+def _write_for_transformers(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Written:
+    from rungwise import tokenizer as tokenizers
+    from rungwise.pretraining.pretrained import config_of, load_module
     from rungwise.serving import hugging_face
     from rungwise.serving.hugging_face.names import AUTO_CLASSES, CONFIG, FILES
 
-    there = [name for name in FILES if to.exists(name)]
-    if there:
-        raise UserError(
-            f"--to {to.uri}: holds {', '.join(there)} already; give another folder, or empty it"
-        )
-    tokenizer = tokenizer_of(pretrain)
+    _check_empty(to, FILES)
     trained = load_module(pretrain)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         architecture = hugging_face.export(
@@ -81,4 +121,14 @@ def write(pretrain: Artifact, to: Folder) -> str:
         # A folder with a config is taken for a model: it comes last.
         for name in sorted(FILES, key=lambda name: name == CONFIG):
             to.copy_in(Path(scratch) / name, name)
-    return AUTO_CLASSES[architecture]
+    loaders = f"{AUTO_CLASSES[architecture]}.from_pretrained and AutoTokenizer.from_pretrained"
+    return Written(FILES, f"{loaders} of transformers")
+
+
+def _check_empty(to: Folder, files: Sequence[str]) -> None:
+    """Raise UserError if one of the files is there already."""
+    there = [name for name in files if to.exists(name)]
+    if there:
+        raise UserError(
+            f"--to {to.uri}: holds {', '.join(there)} already; give another folder, or empty it"
+        )

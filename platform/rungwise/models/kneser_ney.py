@@ -254,6 +254,7 @@ class NgramLanguageModel:
     keys: tuple[NDArray[np.int64], ...]  # (N,) of orders 2 to O
     ngram_log_probabilities: tuple[Floats, ...]  # (V,) of order 1, (N,) of orders 2 to O
     log_backoffs: tuple[Floats, ...]  # (V,) of order 1, (N,) of orders 2 to O - 1
+    end_id: int | None = None  # behind it within a text another one begins
 
     @property
     def order(self) -> int:
@@ -263,17 +264,19 @@ class NgramLanguageModel:
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[Floats]:
         """Natural log-probability of each token of each text given all before it in the text.
 
-        A text begins behind the start symbol; append the end symbol if it is to be predicted.
+        A text begins behind the start symbol, and so does what stands behind an end symbol in it;
+        append the end symbol if it is to be predicted.
 
         Raises DataError for a token outside the vocabulary, the start symbol included.
         """
         lengths = np.array([len(text) for text in texts], np.int64)
-        starts = np.cumsum(lengths + 1) - lengths - 1
-        tokens = np.full(lengths.sum() + len(texts), self.start_id, np.int64)
+        ids = np.concatenate([np.empty(0, np.int64), *(np.asarray(t, np.int64) for t in texts)])
+        begins = np.zeros(len(ids), bool)
+        begins[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
+        begins[1:] |= ids[:-1] == (-1 if self.end_id is None else self.end_id)
+        tokens = np.insert(ids, np.flatnonzero(begins), self.start_id)
         inside = np.ones(len(tokens), bool)
-        inside[starts] = False
-        if len(texts):
-            tokens[inside] = np.concatenate([np.asarray(text, np.int64) for text in texts])
+        inside[np.flatnonzero(begins) + np.arange(begins.sum())] = False
         wrong = inside & ((tokens < 0) | (tokens >= self.vocab_size) | (tokens == self.start_id))
         if wrong.any():
             raise DataError(

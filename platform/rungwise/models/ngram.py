@@ -11,7 +11,8 @@ N n-grams, O order
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +58,14 @@ class NgramConfig(Family):
     def estimate(self, table: Table, vocab_size: int, special: SpecialIds) -> NgramLanguageModel:
         """The model of all counts. Raises DataError where the corpus is too small."""
         (start,) = special.require("cls")
-        return kneser_ney.estimate(table, vocab_size, start, self.fallback_discounts)
+        model = kneser_ney.estimate(table, vocab_size, start, self.fallback_discounts)
+        return dataclasses.replace(model, end_id=special.end)
+
+    def from_tensors(
+        self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
+    ) -> NgramLanguageModel:
+        """The model that was kept as these tensors."""
+        return dataclasses.replace(NgramLanguageModel.from_tensors(tensors), end_id=special.end)
 
     split = staticmethod(kneser_ney.split)
     merge = staticmethod(kneser_ney.merge)
-    from_tensors = staticmethod(NgramLanguageModel.from_tensors)

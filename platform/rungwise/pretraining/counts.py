@@ -21,7 +21,7 @@ import pyarrow as pa
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from rungwise.core.artifact import Artifact
+from rungwise.core.artifact import Artifact, find_input
 from rungwise.core.context import Context
 from rungwise.core.errors import UserError, from_text, to_text
 from rungwise.core.storage import Folder
@@ -67,7 +67,7 @@ class CountedFamily(Protocol):
         """The model of all counts."""
         ...
 
-    def from_tensors(self, tensors: Tensors) -> CountedModel:
+    def from_tensors(self, tensors: Tensors, special: SpecialIds) -> CountedModel:
         """The model whose `to_tensors` these are."""
         ...
 
@@ -116,7 +116,8 @@ def pretrain_by_counts(
 def load_counted(config: PretrainStageConfig, pretrain: Artifact) -> CountedModel:
     """The model that a finished fit by counting left."""
     family = cast(CountedFamily, config.model)
-    return family.from_tensors(safetensors.numpy.load(pretrain.folder.read_bytes(MODEL)))
+    special = TokensSummary.of(find_input(pretrain, "tokens")).special
+    return family.from_tensors(safetensors.numpy.load(pretrain.folder.read_bytes(MODEL)), special)
 
 
 def _counted(

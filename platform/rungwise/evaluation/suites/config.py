@@ -6,13 +6,21 @@ from typing import Annotated
 
 from pydantic import Field
 
+from rungwise.evaluation.suites.analogies import AnalogiesSuite
 from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.evaluation.suites.polysemy import PolysemySuite
 from rungwise.evaluation.suites.probe import ProbeSuite
 from rungwise.evaluation.suites.senses import SensesSuite
+from rungwise.evaluation.suites.similarity import SimilaritySuite
 
 SuiteConfig = Annotated[
-    PerplexitySuite | MinimalPairsSuite | SensesSuite | PolysemySuite | ProbeSuite,
+    PerplexitySuite
+    | MinimalPairsSuite
+    | SimilaritySuite
+    | AnalogiesSuite
+    | SensesSuite
+    | PolysemySuite
+    | ProbeSuite,
     Field(discriminator="kind"),
 ]

@@ -98,15 +98,15 @@ class MinimalPairsSuite(FileSuite):
 
 def credits(differences: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     """The credit of each pair by part, of the log-probability of its good minus its bad one."""
-    ties = np.abs(differences) < _EQUAL
-    right = (differences > 0) & ~ties
-    return {"": right + 0.5 * ties, TIES_TO_GOOD: (right | ties) * 1.0, TIES: ties * 1.0}
+    ties = np.where(np.abs(differences) < _EQUAL, 1.0, 0.0)
+    right = np.where(differences >= _EQUAL, 1.0, 0.0)
+    return {"": right + ties / 2, TIES_TO_GOOD: right + ties, TIES: ties}
 
 
 def sentence_scores(rung: Rung, texts: Sequence[str]) -> NDArray[np.float64]:
     """The log-probability of each text, each distinct row of ids being asked for once."""
-    model = rung.model
-    if isinstance(model, HidesWords):
+    hides_words = isinstance(rung.model, HidesWords)
+    if hides_words:
         rows, starts = rung.encode_words(texts)
     else:
         (end,) = rung.special.require("end")
@@ -120,9 +120,9 @@ def sentence_scores(rung: Rung, texts: Sequence[str]) -> NDArray[np.float64]:
         part = ordered[first : first + _AT_ONCE]
         if starts is not None:
             words = [starts[numbers[key]] for key in part]
-            scores = model.log_probabilities_in_words(part, words)
+            scores = rung.model.log_probabilities_in_words(part, words)
         else:
-            scores = model.log_probabilities(part)
+            scores = rung.model.log_probabilities(part)
         # The exact sum, so that the same numbers in another order give the same.
         sums |= {key: math.fsum(row) for key, row in zip(part, scores, strict=True)}
         rung.report.progress(first + len(part), len(ordered))
@@ -135,7 +135,7 @@ def read(paths: Paths, key: str) -> list[Pair]:
     pairs = []
     for where, row in json_lines(paths, key):
         try:
-            term = row.get("linguistics_term") or row["phenomenon"]
+            term: str = row.get("linguistics_term") or row["phenomenon"]
             pair = Pair(
                 paradigm=row["UID"],
                 phenomenon=_PHENOMENA.get(term, term),

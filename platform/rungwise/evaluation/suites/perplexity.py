@@ -1,79 +1,109 @@
 """Perplexity and bits per byte of held-out text.
 
-All rungs predict the same tokens of the same documents, each document's end included. Of a model
-that reads both sides the values are pseudo-perplexities (Salazar et al. 2020, arXiv:1910.14659):
-they have a part of their own, because they bound nothing and compare with their like only.
+    documents of the held-out split    each a text that begins anew and is closed by the end symbol
+    lines of files                     each a text likewise, or all of them one after the other
+
+All rungs predict the same tokens of the same texts, each end included. Of a model that reads both
+sides the values are pseudo-perplexities (Salazar et al. 2020, arXiv:1910.14659): they have a part
+of their own, because they bound nothing and compare with their like only.
+
+Published results on the Penn Treebank are of lines, each with one end symbol. Those of n-gram
+models begin every line anew; those of recurrent models read on from line to line, which is
+`contiguous`. What begins anew behind an end symbol by itself gives the same in both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar, Literal
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
+from rungwise.core.errors import DataError
+from rungwise.core.outside import Paths, matching
+from rungwise.core.storage import reached
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.items import Items
 from rungwise.evaluation.suites.base import Measured, Rung, Suite
 from rungwise.instances.order import evenly
 from rungwise.models.capabilities import LanguageModel
+from rungwise.tasks.formats.base import lines_of, text_of
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokensFile, closed_documents, document_hash
 
 PSEUDO = "pseudo"  # the part of models that read both sides
 
 
+@dataclass(frozen=True)
+class _Text:
+    """What one item is: its ids with the end symbol, and its bytes in UTF-8."""
+
+    name: str
+    ids: list[int]
+    size: int
+
+
 class PerplexitySuite(Suite):
-    """The documents of the held-out split, or `documents` of them evenly spread over it."""
+    """The documents of the held-out split, or `documents` of them evenly spread over it; or the
+    lines of `path`, a sentence each, which are one text if `contiguous`."""
 
     needs: ClassVar[str] = "probabilities of a text"
+    reads: ClassVar[tuple[str, ...]] = ("path",)
 
     kind: Literal["perplexity"] = "perplexity"
     documents: int | None = Field(default=None, ge=1)
+    path: Paths | None = None
+    contiguous: bool = False
+
+    @model_validator(mode="after")
+    def _of_lines(self) -> Self:
+        if self.path is None and self.contiguous:
+            raise ValueError("contiguous is of lines; set path, or leave contiguous out")
+        if self.path is not None and self.documents is not None:
+            raise ValueError("documents are of the held-out split; leave out path or documents")
+        return self
 
     def serves(self, rung: Rung) -> bool:
         return isinstance(rung.model, LanguageModel)
 
     def measure(self, rung: Rung, name: str) -> Measured:
         (end,) = rung.special.require("end")
-        texts = dict(_held_out(rung, end))
-        sizes = _sizes(rung)
-        known = sorted(texts.keys() & sizes.keys())
-        chosen = (
-            known
-            if self.documents is None
-            else [known[index] for index in evenly(len(known), self.documents)]
-        )
-        scores = rung.model.log_probabilities([texts[document] for document in chosen])
-        nats = [-float(row.sum()) for row in scores]
-        of_tokens = [
-            [each, len(texts[document])] for each, document in zip(nats, chosen, strict=True)
-        ]
-        of_bytes = [[each, sizes[document]] for each, document in zip(nats, chosen, strict=True)]
-        names, groups = [f"{document:016x}" for document in chosen], [""] * len(chosen)
+        if self.path is not None:
+            texts = _lines(rung, self.path, f"measure.{name}.path", end)
+        else:
+            texts = sorted(_held_out(rung, end), key=lambda text: text.name)
+            if self.documents is not None:
+                texts = [texts[index] for index in evenly(len(texts), self.documents)]
+        nats = -_sums(rung.model, [text.ids for text in texts], self.contiguous)
+        tokens, sizes = [len(text.ids) for text in texts], [text.size for text in texts]
+        names, groups = [text.name for text in texts], [""] * len(texts)
         part = "" if rung.model.is_exact else PSEUDO
         return Measured(
             [
-                Items(name, "perplexity", names, groups, np.array(of_tokens), part),
-                Items(name, "bits_per_byte", names, groups, np.array(of_bytes), part),
+                Items(name, metric, names, groups, np.stack([nats, np.array(units)], axis=1), part)
+                for metric, units in (("perplexity", tokens), ("bits_per_byte", sizes))
             ]
         )
 
 
-def _held_out(rung: Rung, end: int) -> Iterator[tuple[int, list[int]]]:
-    """The hash of each held-out document, and its ids with the end symbol."""
-    for row in TokensSummary.of(rung.tokens).files_of("validation"):
-        text = TokensFile(rung.tokens.folder.local(row.file)).text()
-        ids, starts = closed_documents(text, end)
-        flat = ids.tolist()
-        for number, document in enumerate(text.documents.tolist()):
-            yield document, flat[starts[number] : starts[number + 1]]
+def _sums(
+    model: LanguageModel, texts: Sequence[list[int]], contiguous: bool
+) -> NDArray[np.float64]:
+    """The log-probability of each text; `contiguous` ones are read one after the other."""
+    if not contiguous:
+        return np.array([row.sum() for row in model.log_probabilities(texts)])
+    (scores,) = model.log_probabilities([list(itertools.chain.from_iterable(texts))])
+    ends = np.cumsum([len(text) for text in texts])
+    return np.array([part.sum() for part in np.split(scores, ends[:-1])])
 
 
-def _sizes(rung: Rung) -> dict[int, int]:
-    """The bytes in UTF-8 of each held-out document, sentences joined by a blank."""
+def _held_out(rung: Rung, end: int) -> Iterator[_Text]:
+    """The held-out documents, each called by its hash."""
     sizes = {}
     for row in CorpusSummary.of(rung.corpus).files:
         if row.split != "validation":
@@ -81,4 +111,29 @@ def _sizes(rung: Rung) -> dict[int, int]:
         for document in read_documents(rung.corpus.folder, row.file):
             text = " ".join(document.sentences)
             sizes[document_hash(f"{row.source}\0{document.id}")] = len(text.encode("utf-8"))
-    return sizes
+    for row in TokensSummary.of(rung.tokens).files_of("validation"):
+        read = TokensFile(rung.tokens.folder.local(row.file)).text()
+        ids, starts = closed_documents(read, end)
+        flat = ids.tolist()
+        for number, document in enumerate(read.documents.tolist()):
+            if document in sizes:
+                text = flat[starts[number] : starts[number + 1]]
+                yield _Text(f"{document:016x}", text, sizes[document])
+
+
+def _lines(rung: Rung, paths: Paths, key: str, end: int) -> list[_Text]:
+    """The lines of all files that are not blank. Raises DataError where there is none."""
+    names, lines = [], []
+    for file in matching(paths, key):
+        with reached(file.uri, key):
+            content = lines_of(text_of(file))
+        for number, line in enumerate(content, start=1):
+            if line.strip():
+                names.append(f"{file.name}:{number}")
+                lines.append(line.strip())
+    if not lines:
+        raise DataError(f"{key}: expected lines of text, found only blank ones; change {key}")
+    return [
+        _Text(name, [*ids, end], len(line.encode("utf-8")))
+        for name, ids, line in zip(names, rung.encode(lines), lines, strict=True)
+    ]

@@ -1,0 +1,142 @@
+"""Analogies: a is to b as c is to ... ?
+
+    Athens Greece Oslo Norway    the word nearest to  b - a + c,  none of the three: is it Norway?
+
+3CosAdd (Mikolov et al. 2013, arXiv:1301.3781, in the form of Levy & Goldberg 2014) on vectors of
+length one, over the whole vocabulary but its special tokens. As in word2vec and gensim a question
+with a word outside the vocabulary is left out; the share of the others is the part `known`. A word
+is in a vocabulary of pieces if it is one piece there.
+
+Files have four words a line below lines `: section`: questions-words.txt of word2vec, and CA8 for
+Chinese (Li et al. 2018, arXiv:1805.06504). An item is called after its line, its group is the
+section.
+
+Q questions, V vocabulary, D size of a vector
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rungwise.core.errors import DataError
+from rungwise.core.outside import Paths, matching
+from rungwise.core.storage import reached
+from rungwise.evaluation.items import Items
+from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
+from rungwise.evaluation.suites.words import pieces_of, share_known
+from rungwise.models.capabilities import WordVectors
+from rungwise.tasks.formats.base import lines_of, text_of
+
+_CELLS = 1 << 24  # cosines held at a time
+
+
+@dataclass(frozen=True)
+class Question:
+    """Four words; `where` is the file and the line."""
+
+    where: str
+    section: str
+    words: tuple[str, str, str, str]
+
+
+class AnalogiesSuite(FileSuite):
+    """Files of questions."""
+
+    needs: ClassVar[str] = "a vector for each word"
+
+    kind: Literal["analogies"] = "analogies"
+
+    def serves(self, rung: Rung) -> bool:
+        return isinstance(rung.model, WordVectors)
+
+    def measure(self, rung: Rung, name: str) -> Measured:
+        questions = read(self.path, f"measure.{name}.path")
+        ids = _ids_of(rung, sorted({word for each in questions for word in each.words}))
+        asked = [each for each in questions if all(word in ids for word in each.words)]
+        known = np.array([all(word in ids for word in each.words) for each in questions])
+        items = [
+            share_known(
+                name,
+                [each.where for each in questions],
+                [each.section for each in questions],
+                known,
+            )
+        ]
+        if asked:
+            ids_Q4 = np.array([[ids[word] for word in each.words] for each in asked])
+            right = answers(_directions(rung), ids_Q4[:, :3]) == ids_Q4[:, 3]
+            numbers = np.stack([right.astype(np.float64), np.ones(len(asked))], axis=1)
+            names, groups = [each.where for each in asked], [each.section for each in asked]
+            items.insert(0, Items(name, "accuracy", names, groups, numbers))
+        return Measured(items)
+
+
+def answers(directions_VD: NDArray[np.floating], ids_Q3: NDArray[np.integer]) -> NDArray[np.intp]:
+    """The answer (Q,) to each question of three ids, by the directions of all that may be one;
+    rows of zeros may not."""
+    may_not_V = ~directions_VD.any(axis=1)
+    found = []
+    for part_Q3 in np.array_split(ids_Q3, -(-len(ids_Q3) * len(directions_VD) // _CELLS)):
+        a_QD, b_QD, c_QD = directions_VD[part_Q3.T]
+        cosines_QV = (b_QD - a_QD + c_QD) @ directions_VD.T
+        cosines_QV[:, may_not_V] = -np.inf
+        np.put_along_axis(cosines_QV, part_Q3, -np.inf, axis=1)
+        found.append(cosines_QV.argmax(axis=1))
+    return np.concatenate(found)
+
+
+def read(paths: Paths, key: str) -> list[Question]:
+    """The questions of all files. Raises DataError for a line that is none; `key` is that of the
+    paths in the config."""
+    questions = []
+    for file in matching(paths, key):
+        with reached(file.uri, key):
+            lines = lines_of(text_of(file))
+        section = ""
+        for number, line in enumerate(lines, start=1):
+            if line.startswith(":"):
+                section = line[1:].strip()
+                continue
+            match line.split():
+                case [a, b, c, d] if section:
+                    questions.append(Question(f"{file.name}:{number}", section, (a, b, c, d)))
+                case []:
+                    pass
+                case words:
+                    raise DataError(
+                        f"{file.uri}:{number}: expected four words below a line `: section`, found "
+                        f"{len(words)} {'in' if section else 'above'} it; mend the file, or change "
+                        f"{key}"
+                    )
+    if not questions:
+        raise DataError(f"{key}: expected questions, found none; change {key}")
+    return questions
+
+
+def _ids_of(rung: Rung, words: Sequence[str]) -> dict[str, int]:
+    """The id of each word that is one piece with a vector."""
+    single = {
+        word: pieces[0]
+        for word, pieces in zip(words, pieces_of(rung, words), strict=True)
+        if len(pieces) == 1 and pieces[0] not in rung.special.ids
+    }
+    learnt = rung.model.vectors(list(single.values())).any(axis=1) if single else []
+    return {
+        word: index
+        for (word, index), is_learnt in zip(single.items(), learnt, strict=True)
+        if is_learnt
+    }
+
+
+def _directions(rung: Rung) -> NDArray[np.float32]:
+    """The vectors (V, D) at length one; zeros for special tokens and tokens without a vector."""
+    vectors = rung.model.vectors(range(rung.model.vocab_size))
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    directions = vectors / np.where(lengths == 0, 1, lengths)
+    directions[list(rung.special.ids)] = 0
+    return directions

@@ -1,0 +1,78 @@
+"""Similarity of words: do the cosines of their vectors order pairs as people do?
+
+    love  sex  6.77 ──> cosine of the two vectors ──> Spearman's rho over the pairs of a set
+
+A set is a file of two words and a score in columns: WordSim-353 (Finkelstein et al. 2002) and its
+halves of similarity and of relatedness (Agirre et al. 2009), SimLex-999 (Hill et al. 2015,
+arXiv:1408.3456), RG-65 and MC-30. Each is a part, called like its file.
+
+A pair with an unknown word is left out, as gensim does by default, and the share of pairs that are
+known is a part of its own: a model that knows few words is asked easier pairs, and two models are
+compared on those that both know.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from rungwise.core.errors import DataError
+from rungwise.core.outside import matching
+from rungwise.core.storage import SourceFile
+from rungwise.evaluation.items import Items
+from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
+from rungwise.evaluation.suites.words import KNOWN, cosines, share_known, vectors_of
+from rungwise.models.capabilities import WordVectors
+from rungwise.tasks.examples import Text
+from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
+
+FEWEST = 3  # pairs: of two, rho is 1 or -1
+_PAIRS = TableFormat(
+    columns=ColumnsConfig(text=0, second=1, score=2),
+    header=False,
+    comment="#",
+    extra_columns=True,
+)
+
+
+class SimilaritySuite(FileSuite):
+    """Files of word, word and score, separated by tabs; `#` begins a comment."""
+
+    needs: ClassVar[str] = "a vector for each word"
+
+    kind: Literal["similarity"] = "similarity"
+
+    def serves(self, rung: Rung) -> bool:
+        return isinstance(rung.model, WordVectors)
+
+    def measure(self, rung: Rung, name: str) -> Measured:
+        items: list[Items] = []
+        key = f"measure.{name}.path"
+        for file in matching(self.path, key):
+            pairs = list(_PAIRS.read(file, "", Counter()))
+            if not pairs:
+                raise DataError(f"{file.uri}: expected pairs of words, found none; change {key}")
+            items += _of_set(rung, name, _set_name(file), pairs)
+        return Measured(items)
+
+
+def _of_set(rung: Rung, suite: str, part: str, pairs: Sequence[Text]) -> list[Items]:
+    """The cosines of a set, and the share of its pairs that are known."""
+    first, knows_first = vectors_of(rung, [pair.text for pair in pairs])
+    second, knows_second = vectors_of(rung, [str(pair.second) for pair in pairs])
+    known = knows_first & knows_second
+    names = [pair.where for pair in pairs]
+    shares = share_known(suite, names, [""] * len(names), known, f"{part} {KNOWN}")
+    if known.sum() < FEWEST:
+        return [shares]
+    gold = np.array([float(str(pair.target)) for pair in pairs])
+    numbers = np.stack([gold, cosines(first, second)], axis=1)[known]
+    kept = [name for name, is_known in zip(names, known, strict=True) if is_known]
+    return [Items(suite, "correlation", kept, [""] * len(kept), numbers, part), shares]
+
+
+def _set_name(file: SourceFile) -> str:
+    return file.name.rpartition("/")[2].partition(".")[0]

@@ -1,0 +1,157 @@
+"""Similarity and analogies of words by hand, and as gensim finds them with the same vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from rungwise.core.errors import DataError
+from rungwise.evaluation.items import Items
+from rungwise.evaluation.suites.analogies import AnalogiesSuite
+from rungwise.evaluation.suites.similarity import SimilaritySuite
+from rungwise.tasks.formats.base import lines_of
+from rungwise.tokenizer import FILE, ByteBpeConfig, train
+from tests.toy_rungs import FIRST_WORD, toy_rung
+
+GENSIM = "gensim is not installed; it is in the packages for tests"
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """`WordVectors` of an array whose first rows are those of special tokens."""
+
+    table: NDArray[np.float32]
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.table)
+
+    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        return self.table[list(ids)]
+
+
+def of_words(rows: Any) -> Vectors:
+    table = np.array(rows, np.float32)
+    return Vectors(np.concatenate([np.ones((FIRST_WORD, table.shape[1]), np.float32), table]))
+
+
+def by_part(items: list[Items]) -> dict[str, Items]:
+    return {each.part: each for each in items}
+
+
+def test_cosines_by_hand_and_pairs_with_unknown_words_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "toy.txt"
+    path.write_text("# word 1\tword 2\n" + "a\tb\t1\na\tc\t2\na\tnever\t9\na\ta.b\t3\na\td\t4\n")
+    # `d` was too rare to have a vector, `a.b` is three pieces, of which `.` is none.
+    vectors = of_words([[3, 0], [0, 2], [4, 4], [0, 0]])
+    rung = toy_rung(tmp_path, ["a", "b", "c", "d"], vectors)
+    items = by_part(SimilaritySuite(path=(str(path),)).measure(rung, "words").items)
+    assert items["toy"].names == ["toy.txt:2", "toy.txt:3", "toy.txt:5"]
+    a_b = 1.5 / np.hypot(1.5, 1)
+    expected = [[1, 0], [2, 1 / np.sqrt(2)], [3, a_b]]
+    np.testing.assert_allclose(items["toy"].numbers, expected, atol=1e-12)
+    assert items["toy known"].numbers[:, 0].tolist() == [1, 1, 0, 1, 0]
+
+
+def test_analogies_by_hand(tmp_path: Path) -> None:
+    path = tmp_path / "toy.txt"
+    path.write_text(
+        ": capitals\noslo norway rome italy\n: others\noslo rome norway italy\na b c d\n"
+    )
+    words = ["oslo", "norway", "rome", "italy", "pizza"]
+    # norway - oslo + rome is nearer to rome than to italy.
+    vectors = of_words([[1, 0, 0], [1, 1, 0], [0.3, 0, 0.95], [0.9, 0.7, 0.3], [1, 0, -1]])
+    rung = toy_rung(tmp_path, words, vectors)
+    items = by_part(AnalogiesSuite(path=(str(path),)).measure(rung, "words").items)
+    assert items[""].names == ["toy.txt:2", "toy.txt:4"]
+    assert items[""].groups == ["capitals", "others"]
+    assert items[""].numbers.tolist() == [[1, 1], [1, 1]]
+    assert items["known"].numbers[:, 0].tolist() == [1, 1, 0]
+
+
+def test_a_word_of_byte_level_pieces_is_the_one_within_a_text(tmp_path: Path) -> None:
+    """With its blank in the first piece; `xyz` has pieces, but is no single one."""
+    path = tmp_path / "toy.txt"
+    path.write_text(": s\ndog cat dog cat\nxyz dog cat dog\n")
+    tokenizer = train(ByteBpeConfig(vocab_size=300, min_frequency=2), ["a dog a cat a dog a cat"])
+    vectors = Vectors(np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32))
+    rung = toy_rung(tmp_path, ["a"], vectors)
+    tokenizer.save(str(tmp_path / FILE))
+    items = by_part(AnalogiesSuite(path=(str(path),)).measure(rung, "words").items)
+    assert items["known"].numbers[:, 0].tolist() == [1, 0]
+
+
+def test_files_without_questions_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "toy.txt"
+    rung = toy_rung(tmp_path, ["a"], of_words([[1.0]]))
+    for text, message in (
+        ("a b c d\n", r"toy.txt:1: expected four words below a line `: section`, found 4 above"),
+        (": s\na b c\n", r"toy.txt:2: expected four words .* found 3 in it"),
+        (": s\n", "expected questions, found none"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DataError, match=message):
+            AnalogiesSuite(path=(str(path),)).measure(rung, "words")
+
+
+@pytest.mark.parametrize("name", ["questions-words.txt", "CA8/morphological.txt"])
+def test_gensim_answers_the_same_analogies(name: str, real_data: Path, tmp_path: Path) -> None:
+    """Vectors in which a section's second word is its first, shifted and blurred."""
+    gensim = pytest.importorskip("gensim", reason=GENSIM)
+    path = real_data / "wordsim" / name
+    rng = np.random.default_rng(3)
+    known: dict[str, NDArray[np.float32]] = {}
+    shift = np.zeros(16)
+    for line in lines_of(path.read_text("utf-8")):
+        words = line.split()
+        if len(words) != 4:
+            shift = rng.normal(size=16)
+            continue
+        for first, second in (words[:2], words[2:]):
+            start = known.setdefault(first, rng.normal(size=16).astype(np.float32))
+            known.setdefault(second, (start + shift + 0.4 * rng.normal(size=16)).astype(np.float32))
+    kept = [word for word in sorted(known) if rng.random() < 0.9]
+    theirs = gensim.models.KeyedVectors(16)
+    theirs.add_vectors(kept, np.array([known[word] for word in kept]))
+    total, sections = theirs.evaluate_word_analogies(str(path), case_insensitive=False)
+    rung = toy_rung(tmp_path, kept, of_words([known[word] for word in kept]))
+    items = by_part(AnalogiesSuite(path=(str(path),)).measure(rung, "words").items)[""]
+    assert 0.1 < total < 0.9
+    assert items.numbers[:, 0].mean() == pytest.approx(total, abs=1e-12)
+    for section in sections[:-1]:
+        asked = len(section["correct"]) + len(section["incorrect"])
+        rows = items.of_group(section["section"]).numbers
+        assert (len(rows), rows[:, 0].sum()) == (asked, len(section["correct"]))
+
+
+def test_gensim_finds_the_same_correlations(real_data: Path, tmp_path: Path) -> None:
+    gensim = pytest.importorskip("gensim", reason=GENSIM)
+    files = ["wordsim353.tsv", "simlex999.txt", "EN-RG-65.txt", "EN-MC-30.txt"]
+    paths = [real_data / "wordsim" / name for name in files]
+    rng = np.random.default_rng(4)
+    words = {
+        word
+        for path in paths
+        for line in lines_of(path.read_text("utf-8"))
+        if not line.startswith("#")
+        for word in line.split("\t")[:2]
+    }
+    kept = [word for word in sorted(words) if word.isalnum() and rng.random() < 0.9]
+    vectors = rng.normal(size=(len(kept), 8)).astype(np.float32)
+    theirs = gensim.models.KeyedVectors(8)
+    theirs.add_vectors(kept, vectors)
+    rung = toy_rung(tmp_path, kept, of_words(vectors))
+    suite = SimilaritySuite(path=tuple(map(str, paths)))
+    items = by_part(suite.measure(rung, "words").items)
+    for path in paths:
+        _, spearman, unknown = theirs.evaluate_word_pairs(str(path), case_insensitive=False)
+        ours, known = items[path.stem], items[f"{path.stem} known"]
+        assert stats.spearmanr(*ours.numbers.T).statistic == pytest.approx(spearman[0], abs=1e-6)
+        assert 100 * (1 - known.numbers[:, 0].mean()) == pytest.approx(unknown)
