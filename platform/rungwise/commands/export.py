@@ -1,4 +1,5 @@
-"""`rungwise export MODEL --to FOLDER`: write a pretrained model as transformers loads it.
+"""`rungwise export MODEL --to FOLDER`: write a pretrained model as transformers loads it, or its
+vectors of tokens as word2vec.c writes them.
 
 MODEL is a recipe, whose finished pretrain stage is meant, or the folder of a pretrain artifact, on
 this machine or an object store. The other way round there is no command, because no stage starts
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,33 +26,60 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    help_text = "write a pretrained model in the format of Hugging Face transformers"
+    help_text = "write a pretrained model for Hugging Face transformers, or vectors of words"
     parser = add_verb(commands, "export", export, help_text)
     parser.add_argument(
         "model", metavar="MODEL", help="a recipe, or artifacts/pretrain, or one in it; s3:// too"
     )
     parser.add_argument("--to", required=True, metavar="FOLDER", help="where to; s3:// too")
+    parser.add_argument(
+        "--vectors",
+        action="store_true",
+        help="one vector a token, in the formats of word2vec; always so for what is nothing else",
+    )
     add_overrides(parser)
 
 
 def export(options: argparse.Namespace) -> int:
-    """Write the four files to a folder or s3:// URL, and say how they are loaded."""
+    """Write the files to a folder or s3:// URL, and say how they are loaded."""
     from rungwise.core.storage import Folder
     from rungwise.pipeline.loading import find_pretrain
+    from rungwise.pretraining.initial import config_of
+    from rungwise.serving import word_vectors
     from rungwise.serving.hugging_face.names import FILES
 
     console = Console(soft_wrap=True)
     pretrain = find_pretrain(options.model, options.overrides)
-    folder = Folder.at(options.to)
-    auto = write(pretrain, folder)
+    folder, files = Folder.at(options.to), FILES
+    if options.vectors or not config_of(pretrain).objective.predicts_text:
+        write_vectors(pretrain, folder)
+        files = word_vectors.FILES
+        how = "KeyedVectors.load_word2vec_format of gensim, binary=True for the second"
+    else:
+        auto = write(pretrain, folder)
+        how = f"{auto}.from_pretrained and AutoTokenizer.from_pretrained of transformers"
     console.print(f"{pretrain.folder.uri}", highlight=False, markup=False)
-    for name in FILES:
+    for name in files:
         console.print(f"  {folder.path(name)}  {folder.size(name):,} bytes", highlight=False)
-    console.print(
-        f"load it with {auto}.from_pretrained and AutoTokenizer.from_pretrained of transformers",
-        highlight=False,
-    )
+    console.print(f"load it with {how}", highlight=False)
     return OK
+
+
+def write_vectors(pretrain: Artifact, to: Folder) -> None:
+    """Export the vectors of an artifact.
+
+    Raises UserError if there are some in `to` already, ConfigError if the model has none.
+    """
+    from rungwise import tokenizer as tokenizers
+    from rungwise.pretraining.pretrained import tokenizer_of, word_vectors
+    from rungwise.serving import word_vectors as formats
+
+    _refuse_old(to, formats.FILES)
+    tokenizer = tokenizers.load(tokenizer_of(pretrain).folder)
+    with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
+        formats.export(word_vectors(pretrain), tokenizer, Path(scratch))
+        for name in formats.FILES:
+            to.copy_in(Path(scratch) / name, name)
 
 
 def write(pretrain: Artifact, to: Folder) -> str:
@@ -64,11 +93,7 @@ def write(pretrain: Artifact, to: Folder) -> str:
     from rungwise.serving import hugging_face
     from rungwise.serving.hugging_face.names import AUTO_CLASSES, CONFIG, FILES
 
-    there = [name for name in FILES if to.exists(name)]
-    if there:
-        raise UserError(
-            f"--to {to.uri}: holds {', '.join(there)} already; give another folder, or empty it"
-        )
+    _refuse_old(to, FILES)
     tokenizer = tokenizer_of(pretrain)
     trained = load_module(pretrain)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
@@ -82,3 +107,10 @@ def write(pretrain: Artifact, to: Folder) -> str:
         for name in sorted(FILES, key=lambda name: name == CONFIG):
             to.copy_in(Path(scratch) / name, name)
     return AUTO_CLASSES[architecture]
+
+
+def _refuse_old(to: Folder, files: Sequence[str]) -> None:
+    if there := [name for name in files if to.exists(name)]:
+        raise UserError(
+            f"--to {to.uri}: holds {', '.join(there)} already; give another folder, or empty it"
+        )
