@@ -10,7 +10,7 @@ from collections.abc import Sequence
 # The files of commands/, in the order of the help.
 VERBS = (
     *("plan", "run", "doctor", "ui", "sync", "inspect", "dry_run", "prove_resume", "export"),
-    *("predict", "up", "down", "submit", "jobs", "logs", "stop", "resume"),
+    *("predict", "neighbours", "up", "down", "submit", "jobs", "logs", "stop", "resume"),
 )
 
 

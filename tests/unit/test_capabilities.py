@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.spatial import distance
 
 from rungwise.core.artifact import Artifact
 from rungwise.core.errors import ConfigError, DataError
+from rungwise.evaluation.neighbours import Neighbourhood
 from rungwise.instances import causal
 from rungwise.instances.causal import CausalConfig
 from rungwise.models.capabilities import (
@@ -29,8 +31,9 @@ from rungwise.models.language_models import windows
 from rungwise.models.objectives import CAUSAL, CausalBatch
 from rungwise.models.perplexity import perplexity
 from rungwise.pretraining import pretrained
-from rungwise.tokenizer import SpecialIds
+from rungwise.tokenizer import SpecialIds, WordPieceConfig, train
 from rungwise.tokens.text import TokenisedText
+from tests.conftest import made_up_sentences
 from tests.report_pages import built
 from tests.small_models import (
     KINDS,
@@ -212,3 +215,28 @@ def test_a_rung_is_asked_by_capability_and_refuses_by_name(
         pretrained.language_model(rung)
     with pytest.raises(ConfigError, match=r"does not offer WordVectors"):
         pretrained.word_vectors(rung)
+
+
+def test_the_neighbours_of_a_word_are_those_of_the_mean_of_its_pieces() -> None:
+    tokenizer = train(WordPieceConfig(vocab_size=120, min_frequency=1), made_up_sentences(1, 200))
+    table = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 8))
+
+    class Vectors:
+        vocab_size = len(table)
+
+        def vectors(self, ids: Any) -> np.ndarray:
+            return table[list(ids)].astype(np.float32)
+
+    ids = tokenizer.encode("rowser", add_special_tokens=False).ids
+    assert len(ids) > 1
+    near = Neighbourhood(Vectors(), tokenizer).of("rowser", 3).nearest
+    words = [name for name in tokenizer.get_vocab() if name.isalpha() and len(name) >= 3]
+    cosines = {
+        word: 1 - distance.cosine(table[tokenizer.token_to_id(word)], table[ids].mean(axis=0))
+        for word in words
+    }
+    best = sorted(cosines, key=cosines.__getitem__, reverse=True)[:3]
+    assert [each.word for each in near] == best
+    assert [each.cosine for each in near] == pytest.approx([cosines[word] for word in best])
+    with pytest.raises(DataError, match="found 'wörker'; spelled alike: worker"):
+        Neighbourhood(Vectors(), tokenizer).of("wörker", 3)

@@ -115,8 +115,9 @@ def test_an_objective_is_a_plain_name() -> None:
 def test_a_block_without_a_kind_is_fitted_by_gradient_and_problems_name_their_keys() -> None:
     assert stage({"kind": "gpt"}).pretrain.kind == "gradient"
     assert stage({"kind": "gpt"}, kind="gradient") == stage({"kind": "gpt"})
+    kinds = "gradient, counts, asynchronous, cooccurrence"
     with pytest.raises(
-        ConfigError, match=r"pretrain\.kind: expected one of gradient, counts; found 'magic'"
+        ConfigError, match=rf"pretrain\.kind: expected one of {kinds}; found 'magic'"
     ):
         stage({"kind": "gpt"}, kind="magic")
     with pytest.raises(ConfigError, match=r"pretrain\.stepz: unknown key; did you mean 'steps'"):
@@ -130,12 +131,14 @@ def test_a_block_without_a_kind_is_fitted_by_gradient_and_problems_name_their_ke
         ({"kind": "ngram"}, {"steps": 2}, "counts"),
         ({"kind": "gpt"}, {"kind": "counts"}, "gradient"),
         ({"kind": "gpt"}, {"kind": "counts", "steps": 2}, "gradient"),
+        ({"kind": "word2vec"}, {"steps": 2}, "asynchronous"),
+        ({"kind": "glove"}, {"kind": "gradient"}, "cooccurrence"),
     ],
 )
 def test_a_way_of_fitting_that_the_family_does_not_take_is_refused_before_its_keys(
     model: dict[str, Any], pretrain: dict[str, Any], takes: str
 ) -> None:
-    other = "gradient" if takes == "counts" else "counts"
+    other = "counts" if takes == "gradient" else "gradient"
     message = (
         rf"pretrain\.kind is {other}, but model\.kind is {model['kind']}, which is fitted by "
         rf"{takes}; set pretrain\.kind={takes}"

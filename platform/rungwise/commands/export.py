@@ -2,6 +2,7 @@
 
     learnt by gradient    what transformers loads, in four files
     an n-gram model       an ARPA file, which kenlm and SRILM read
+    vectors of tokens     what word2vec.c writes, as text and binary
 
 MODEL is a recipe, whose finished pretrain stage is meant, or the folder of a pretrain artifact, on
 this machine or an object store. The other way round there is no command, because no stage starts
@@ -33,12 +34,17 @@ ARPA = "model.arpa"
 
 
 def add(commands: Commands) -> None:
-    help_text = "write a pretrained model in the format of transformers, or an n-gram as ARPA"
+    help_text = "write a pretrained model for transformers, an n-gram as ARPA, or vectors of words"
     parser = add_verb(commands, "export", export, help_text)
     parser.add_argument(
         "model", metavar="MODEL", help="a recipe, or artifacts/pretrain, or one in it; s3:// too"
     )
     parser.add_argument("--to", required=True, metavar="FOLDER", help="where to; s3:// too")
+    parser.add_argument(
+        "--vectors",
+        action="store_true",
+        help="one vector a token, in the formats of word2vec; always so for what is nothing else",
+    )
     add_overrides(parser)
 
 
@@ -50,7 +56,7 @@ def export(options: argparse.Namespace) -> int:
     console = Console(soft_wrap=True)
     pretrain = find_pretrain(options.model, options.overrides)
     folder = Folder.at(options.to)
-    written = write(pretrain, folder)
+    written = write(pretrain, folder, options.vectors)
     console.print(f"{pretrain.folder.uri}", highlight=False, markup=False)
     for name in written.files:
         console.print(f"  {folder.path(name)}  {folder.size(name):,} bytes", highlight=False)
@@ -66,22 +72,40 @@ class Written:
     loaded_with: str
 
 
-def write(pretrain: Artifact, to: Folder) -> Written:
-    """Export the model of an artifact and its tokenizer.
+def write(pretrain: Artifact, to: Folder, vectors: bool = False) -> Written:
+    """Export the model of an artifact and its tokenizer, or its vectors of tokens.
 
     Raises UserError if there is a model in `to` already, ConfigError if the format has no such
     model, DataError if what the model was made of is gone.
     """
     from rungwise.models.kneser_ney import NgramLanguageModel
+    from rungwise.pretraining.initial import config_of
     from rungwise.pretraining.pretrained import load_model, tokenizer_of
     from rungwise.pretraining.summary import PretrainSummary
 
     tokenizer = tokenizer_of(pretrain)
+    if vectors or not config_of(pretrain).objective.predicts_text:
+        return _write_vectors(pretrain, tokenizer, to)
     if PretrainSummary.of(pretrain).fitting == "counts":
         model = load_model(pretrain)
         if isinstance(model, NgramLanguageModel):
             return _write_arpa(model, tokenizer, to)
     return _write_for_transformers(pretrain, tokenizer, to)
+
+
+def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Written:
+    from rungwise import tokenizer as tokenizers
+    from rungwise.pretraining.pretrained import word_vectors
+    from rungwise.serving import word_vectors as formats
+
+    _check_empty(to, formats.FILES)
+    loaded = tokenizers.load(tokenizer.folder)
+    with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
+        formats.export(word_vectors(pretrain), loaded, Path(scratch))
+        for name in formats.FILES:
+            to.copy_in(Path(scratch) / name, name)
+    how = "KeyedVectors.load_word2vec_format of gensim, binary=True for the second"
+    return Written(formats.FILES, how)
 
 
 def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> Written:

@@ -10,10 +10,12 @@ from pydantic import Field, TypeAdapter
 from rungwise.models.bert import BertConfig
 from rungwise.models.bidirectional import BidirectionalConfig
 from rungwise.models.family import Family
+from rungwise.models.glove import GloveConfig
 from rungwise.models.gpt import GptConfig
 from rungwise.models.ngram import NgramConfig
 from rungwise.models.nnlm import NnlmConfig
 from rungwise.models.recurrent import LstmConfig, RnnConfig
+from rungwise.models.word2vec import Word2vecConfig
 
 ModelConfig = Annotated[
     BertConfig
@@ -22,7 +24,9 @@ ModelConfig = Annotated[
     | LstmConfig
     | RnnConfig
     | NnlmConfig
-    | NgramConfig,
+    | NgramConfig
+    | Word2vecConfig
+    | GloveConfig,
     Field(discriminator="kind"),
 ]
 

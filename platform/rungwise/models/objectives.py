@@ -232,6 +232,7 @@ class Objective:
     random_batch: Callable[[int, int, int, float], Batch]
     pair: Part | None = None
     is_code_length: bool = False  # whether the loss is minus the log of the text's probability
+    predicts_text: bool = True  # whether the loss is nats a token, beside the unigram entropy
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Discriminator, Tag, ValidationInfo, field_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from rungwise.core.config import Config
 from rungwise.core.errors import ConfigError
@@ -31,10 +31,52 @@ class CountsConfig(Fitting):
     kind: Literal["counts"] = "counts"
 
 
+class _Passes(Fitting):
+    """What fitting by passes has, over text or over cells.
+
+    With one thread a run is repeatable to the bit on processors of one kind. More threads write to
+    one model without locks: faster, and never twice the same.
+    """
+
+    reads_tokens: ClassVar[bool] = True
+
+    minimum_count: int = Field(default=5, ge=1)  # tokens met less often get vectors of zeros
+    threads: int = Field(default=1, ge=1)  # of each task; more than 1 is not repeatable to the bit
+    seed: int = Field(default=0, ge=0)
+
+
+class AsynchronousConfig(_Passes):
+    """Fitting by steps of one word after the other, the rate falling linearly.
+
+    `replicas` models each read a share of the text, on any machine, and are averaged after every
+    round. That is repeatable, and another model than one that reads all: a word that only one share
+    has moves by that part of a step alone. The replicas and their average must fit into memory.
+    """
+
+    kind: Literal["asynchronous"] = "asynchronous"
+    epochs: int = Field(default=5, ge=1)
+    learning_rate: float = Field(default=0.025, gt=0)
+    minimum_rate: float = Field(default=1e-4, gt=0)  # at the end
+    replicas: int = Field(default=1, ge=1)
+    rounds_per_epoch: int = Field(default=1, ge=1)  # a killed run goes on from the last
+
+
+class CooccurrenceConfig(_Passes):
+    """Fitting by epochs of AdaGrad over cells of co-occurrence, in the memory of one machine."""
+
+    kind: Literal["cooccurrence"] = "cooccurrence"
+    epochs: int = Field(default=25, ge=1)  # a killed run counts again and goes on from the last
+    learning_rate: float = Field(default=0.05, gt=0)
+
+
 PretrainConfig = Annotated[
-    Annotated[GradientConfig, Tag("gradient")] | Annotated[CountsConfig, Tag("counts")],
+    Annotated[GradientConfig, Tag("gradient")]
+    | Annotated[CountsConfig, Tag("counts")]
+    | Annotated[AsynchronousConfig, Tag("asynchronous")]
+    | Annotated[CooccurrenceConfig, Tag("cooccurrence")],
     Discriminator(_kind),
 ]
+KINDS = ("gradient", "counts", "asynchronous", "cooccurrence")
 
 FittingT = TypeVar("FittingT", bound=Fitting)
 
@@ -69,7 +111,7 @@ def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
     """`pretrain`, which need not be validated yet. Raises ConfigError where it is of a kind that
     the family does not take, before anything is said about the keys of that kind."""
     kind = _kind(pretrain)
-    if model is not None and kind != model.fitting and kind in ("gradient", "counts"):
+    if model is not None and kind != model.fitting and kind in KINDS:
         raise ConfigError(
             f"pretrain.kind is {kind}, but model.kind is {model.kind}, which is fitted by "
             f"{model.fitting}; set pretrain.kind={model.fitting}, or take another model"

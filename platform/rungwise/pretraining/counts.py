@@ -13,15 +13,15 @@ from __future__ import annotations
 import itertools
 import pickle
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from rungwise.core.artifact import Artifact, find_input
+from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
 from rungwise.core.errors import UserError, from_text, to_text
 from rungwise.core.storage import Folder
@@ -31,11 +31,11 @@ from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import TokensFile, closed_documents
+from rungwise.tokens.text import TokenisedText, TokensFile, closed_documents
 from rungwise.training.checkpoint import MODEL
 
 _PARTS = 16  # that the counts of a shard are split in, to be merged side by side
-Tensors = Mapping[str, NDArray[Any]]
+Table = TypeVar("Table")
 
 
 class CountedModel(LanguageModel, Protocol):
@@ -67,10 +67,6 @@ class CountedFamily(Protocol):
         """The model of all counts."""
         ...
 
-    def from_tensors(self, tensors: Tensors, special: SpecialIds) -> CountedModel:
-        """The model whose `to_tensors` these are."""
-        ...
-
 
 def pretrain_by_counts(
     config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
@@ -83,7 +79,13 @@ def pretrain_by_counts(
     artifact, objective = inputs["tokens"], config.objective
     tokens = TokensSummary.of(artifact)
     family = cast(CountedFamily, config.model)
-    table = _counted(family, artifact, tokens, context)
+    special = tokens.special
+    (end,) = special.require("end")
+
+    def count(text: TokenisedText) -> Any:
+        return family.count(*closed_documents(text, end), special)
+
+    table = counted(artifact, count, family.split, family.merge, context)
     model = family.estimate(table, tokens.vocab_size, tokens.special)
     tensors = model.to_tensors()
     output.write_bytes(MODEL, safetensors.numpy.save(tensors))
@@ -113,52 +115,49 @@ def pretrain_by_counts(
     )
 
 
-def load_counted(config: PretrainStageConfig, pretrain: Artifact) -> CountedModel:
-    """The model that a finished fit by counting left."""
-    family = cast(CountedFamily, config.model)
-    special = TokensSummary.of(find_input(pretrain, "tokens")).special
-    return family.from_tensors(safetensors.numpy.load(pretrain.folder.read_bytes(MODEL)), special)
-
-
-def _counted(
-    family: CountedFamily, artifact: Artifact, tokens: TokensSummary, context: Context
-) -> Any:
-    """The table of the whole training split."""
+def counted(
+    artifact: Artifact,
+    count: Callable[[TokenisedText], Table],
+    split: Callable[[Table, int], Sequence[Table]],
+    merge: Callable[[Sequence[Table]], Table],
+    context: Context,
+) -> Table:
+    """The table of the whole training split; the functions are those of `CountedFamily`."""
     import ray.data
 
     from rungwise.cluster.session import quiet_ray_data
 
     quiet_ray_data()
-    special, files = tokens.special, tokens.files_of("train")
+    files = TokensSummary.of(artifact).files_of("train")
 
-    def count(batch: pa.Table) -> pa.Table:
+    def count_files(batch: pa.Table) -> pa.Table:
         parts: list[list[Any]] = [[] for _ in range(_PARTS)]
         try:
             for name in batch["file"].to_pylist():
-                table = family.count(*_closed_documents(artifact, name, special), special)
-                for part, piece in zip(parts, family.split(table, _PARTS), strict=True):
+                table = count(TokensFile(artifact.folder.local(name)).text())
+                for part, piece in zip(parts, split(table, _PARTS), strict=True):
                     part.append(piece)
         except UserError as error:
             return _rows([0], [b""], to_text(error))
-        return _rows(range(_PARTS), [pickle.dumps(family.merge(pieces)) for pieces in parts])
+        return _rows(range(_PARTS), [pickle.dumps(merge(pieces)) for pieces in parts])
 
-    def merge(group: pa.Table) -> pa.Table:
+    def merge_part(group: pa.Table) -> pa.Table:
         failed = group["error"].drop_null()
         if len(failed):
             return _rows([0], [b""], failed[0].as_py())
         tables = [pickle.loads(one) for one in group["table"].to_pylist()]
-        return _rows([group["part"][0].as_py()], [pickle.dumps(family.merge(tables))])
+        return _rows([group["part"][0].as_py()], [pickle.dumps(merge(tables))])
 
-    counted = ray.data.from_items([{"file": row.file} for row in files]).map_batches(
-        count, batch_size=1, batch_format="pyarrow"
+    pieces = ray.data.from_items([{"file": row.file} for row in files]).map_batches(
+        count_files, batch_size=1, batch_format="pyarrow"
     )
     merged = []
-    for row in counted.groupby("part").map_groups(merge, batch_format="pyarrow").iter_rows():
+    for row in pieces.groupby("part").map_groups(merge_part, batch_format="pyarrow").iter_rows():
         if row["error"] is not None:
             raise from_text(row["error"])
         merged.append(pickle.loads(row["table"]))
         context.report.progress(len(merged), _PARTS)
-    return family.merge(merged)
+    return merge(merged)
 
 
 def _rows(parts: Sequence[int], tables: list[bytes], error: str | None = None) -> pa.Table:
@@ -171,17 +170,10 @@ def _rows(parts: Sequence[int], tables: list[bytes], error: str | None = None) -
     )
 
 
-def _closed_documents(
-    artifact: Artifact, file: str, special: SpecialIds
-) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
-    """The ids of a file's documents, each closed by the end symbol, and where each begins."""
-    (end,) = special.require("end")
-    return closed_documents(TokensFile(artifact.folder.local(file)).text(), end)
-
-
 def _held_out(artifact: Artifact, tokens: TokensSummary) -> Iterator[list[int]]:
     for row in tokens.files_of("validation"):
-        ids, starts = _closed_documents(artifact, row.file, tokens.special)
+        (end,) = tokens.special.require("end")
+        ids, starts = closed_documents(TokensFile(artifact.folder.local(row.file)).text(), end)
         flat = ids.tolist()
         for begin, end in itertools.pairwise(starts.tolist()):
             yield flat[begin:end]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Protocol, cast
+
+import safetensors.numpy
+from numpy.typing import NDArray
 from torch import nn
 
 from rungwise.core.artifact import Artifact, find_input
@@ -9,10 +14,11 @@ from rungwise.core.errors import ConfigError
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.capabilities import LanguageModel, WordVectors
 from rungwise.models.encoders import LayeredEncoder
-from rungwise.pretraining.config import CountsConfig, PretrainStageConfig
-from rungwise.pretraining.counts import load_counted
+from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.initial import carried_by, config_of
 from rungwise.pretraining.summary import PretrainSummary
+from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.summary import TokensSummary
 from rungwise.training.checkpoint import MODEL, load_tensors
 from rungwise.training.config import GradientConfig
 
@@ -28,8 +34,21 @@ def load_model(pretrain: Artifact, instances: Artifact | None = None) -> object:
             instances = instances or find_input(pretrain, "instances")
             special = InstancesSummary.of(instances).special
             return config.model.trained(load_module(pretrain), config.objective, special)
-        case CountsConfig():
-            return load_counted(config, pretrain)
+        case _:
+            return load_arrays(config, pretrain)
+
+
+def load_arrays(config: PretrainStageConfig, pretrain: Artifact) -> object:
+    """The model of a finished fit that is made of arrays."""
+    family = cast(_ArrayFamily, config.model)
+    special = TokensSummary.of(find_input(pretrain, "tokens")).special
+    return family.from_tensors(safetensors.numpy.load(pretrain.folder.read_bytes(MODEL)), special)
+
+
+class _ArrayFamily(Protocol):
+    def from_tensors(self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> object:
+        """The model whose `to_tensors` these are."""
+        ...
 
 
 def tokenizer_of(pretrain: Artifact) -> Artifact:

@@ -3,6 +3,8 @@
 kind of pretrain   how                                            module
 gradient           steps on batches, on the workers of Ray Train  gradient.py
 counts             sums over the shards, by Ray Data              counts.py
+asynchronous       word by word over the text, by Ray tasks       asynchronous.py
+cooccurrence       sums as above, then epochs over their cells    cooccurrence.py
 """
 
 from __future__ import annotations
@@ -11,7 +13,14 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
-from rungwise.pretraining.config import CountsConfig, PretrainStageConfig
+from rungwise.pretraining.asynchronous import pretrain_asynchronously
+from rungwise.pretraining.config import (
+    AsynchronousConfig,
+    CooccurrenceConfig,
+    CountsConfig,
+    PretrainStageConfig,
+)
+from rungwise.pretraining.cooccurrence import pretrain_by_cooccurrence
 from rungwise.pretraining.counts import pretrain_by_counts
 from rungwise.pretraining.gradient import pretrain_by_gradient
 from rungwise.pretraining.summary import PretrainSummary
@@ -30,6 +39,10 @@ def pretrain_model(
             return pretrain_by_gradient(config, inputs, output, context)
         case CountsConfig():
             return pretrain_by_counts(config, inputs, output, context)
+        case AsynchronousConfig():
+            return pretrain_asynchronously(config, inputs, output, context)
+        case CooccurrenceConfig():
+            return pretrain_by_cooccurrence(config, inputs, output, context)
 
 
 PRETRAIN = StageType("pretrain", 4, pretrain_model, PretrainSummary, resumes=True)

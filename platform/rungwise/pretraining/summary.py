@@ -80,7 +80,7 @@ class PretrainSummary(Summary):
     """A pretrained model. `final` are the metrics of the last validation, `unigram_entropy` is that
     of the held-out tokens in nats, `seconds` are those of the fit itself."""
 
-    fitting: Literal["gradient", "counts"]
+    fitting: Literal["gradient", "counts", "asynchronous", "cooccurrence"]
     model: ModelConfig
     objective: str
     parameters: int

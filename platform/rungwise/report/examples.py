@@ -1,8 +1,9 @@
 """The model at work on held-out text, for the page: gathered once, drawn and rendered later.
 
-An objective that masks gets a masked instance. The rest goes by capability: a passage with its
-surprise at each token, words to fill in, and for a model of next tokens the use of context and text
-that it makes up.
+What was fitted on tokens has no rows to show anything on; if its objective predicts no text either,
+words are shown with those nearest to them. An objective that masks gets a masked instance. The rest
+goes by capability: a passage with its surprise at each token, words to fill in, and for a model of
+next tokens the use of context and text that it makes up.
 """
 
 from __future__ import annotations
@@ -11,19 +12,23 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-from rungwise.core.artifact import Artifact
+from rungwise.core.artifact import Artifact, find_input
 from rungwise.evaluation import fill_in, held_out, surprise
 from rungwise.evaluation import generation as continuations
+from rungwise.evaluation import neighbours as words_near
 from rungwise.evaluation.fill_in import Filled
 from rungwise.evaluation.generation import Continued
+from rungwise.evaluation.neighbours import Neighbours
 from rungwise.evaluation.spelling import token_text
 from rungwise.evaluation.surprise import Passage, Reach
 from rungwise.instances.reader import InstanceReader, MaskedReader
-from rungwise.models.capabilities import BlankLogits, NextTokenLogits, TargetLogits
+from rungwise.models.capabilities import BlankLogits, NextTokenLogits, TargetLogits, WordVectors
 from rungwise.pretraining.config import PretrainConfig
 from rungwise.pretraining.pretrained import config_of, load_model
 from rungwise.report.specimen import Specimen, specimen
 from rungwise.training.config import GradientConfig
+
+_NEAREST = 6  # words shown beside a word
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class Examples:
     reach: tuple[Reach, ...] = ()
     filled: tuple[Filled, ...] = ()
     continued: tuple[Continued, ...] = ()
+    neighbours: tuple[Neighbours, ...] = ()
 
 
 def gather(
@@ -53,12 +59,18 @@ def gather(
     tokenizer: Tokenizer,
     blanks: int,
     prompts: int,
+    words: int,
     seed: int,
 ) -> Examples:
     """Examples of a pretrained model; `seed` draws them, in numbers that are asked for."""
-    if instances is None:
-        return Examples()  # fitted on the tokens: no rows to show anything on
     config = config_of(pretrain)
+    if instances is None:
+        if config.objective.predicts_text:
+            return Examples()
+        model, tokens = load_model(pretrain), find_input(pretrain, "tokens")
+        assert isinstance(model, WordVectors), "what predicts no text has vectors"
+        near = words_near.drawn(model, tokenizer, tokens, words, _NEAREST, seed)
+        return Examples(neighbours=tuple(near))
     model = load_model(pretrain, instances)
     validated, mask_seed = _validation(config.pretrain)
     shown, passage, reach, continued = None, None, [], []

@@ -186,6 +186,8 @@ def headline(
     if compared is None:
         pretrain, tokens = PretrainSummary.of(inputs["pretrain"]), objective.tokens
         loss = pretrain.final[tokens.loss_key]
+        if not objective.predicts_text:
+            return f"{tokens.name.lower()} loss {loss:.3f} a {tokens.unit}"
         return f"validation {tokens.key} {loss:.3f} (unigram {pretrain.unigram_entropy:.2f})"
     task, *others = compared.tasks
     if len(compared.variants) == 1:

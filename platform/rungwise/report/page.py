@@ -68,6 +68,7 @@ class ReportConfig(Config):
     title: str | None = None  # the label of the run if unset
     fill_in_examples: int = Field(default=8, ge=0, le=48)
     continuations: int = Field(default=4, ge=0, le=16)
+    neighbours: int = Field(default=8, ge=0, le=48)  # words shown with those nearest to them
     seed: int = Field(default=0, ge=0)  # draws the examples
 
 
@@ -106,6 +107,7 @@ def write_report(
             load_tokenizer(inputs["tokenizer"].folder),
             config.fill_in_examples,
             config.continuations,
+            config.neighbours,
             config.seed,
         ),
         compared=gather(inputs),
@@ -240,5 +242,6 @@ def _tables(content: Content) -> dict[str, Sequence[Mapping[str, Any]]]:
         "passage": [vars(seen) for seen in examples.passage.tokens] if examples.passage else [],
         "context": [vars(row) for row in examples.reach],
         "continuations": tables.continuations(examples.continued),
+        "neighbours": tables.neighbours(examples.neighbours),
     }
     return rows | {name: each for name, each in shown.items() if each}

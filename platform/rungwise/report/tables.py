@@ -9,6 +9,7 @@ from typing import Any
 from rungwise.core.artifact import Artifact
 from rungwise.evaluation.fill_in import Filled
 from rungwise.evaluation.generation import Continued
+from rungwise.evaluation.neighbours import Neighbours
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.report.compared import Compared, Swept
 from rungwise.sweep.record import table
@@ -175,4 +176,13 @@ def continuations(continued: Sequence[Continued]) -> list[Row]:
             "sampled": row.sampled,
         }
         for row in continued
+    ]
+
+
+def neighbours(shown: Sequence[Neighbours]) -> list[Row]:
+    """Every word with each of its nearest, a row a pair."""
+    return [
+        {"word": row.word, "near": each.word, "cosine": each.cosine}
+        for row in shown
+        for each in row.nearest
     ]

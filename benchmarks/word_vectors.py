@@ -1,0 +1,367 @@
+"""How fast word2vec here reads beside gensim, and whether its vectors are as good.
+
+    python -m benchmarks.word_vectors                    all parts, more than an hour
+    python -m benchmarks.word_vectors --only speed       or quality, or variants
+
+Both read the same file, a sentence a line in lower case (Reuters-21578, Brown and 19 Gutenberg
+books, 5.8 M words), with the same settings: skip-gram, 5 words of noise, vectors of 100, window 5,
+words met 5 times. Speed is raw words a CPU second of a pass over the first 100,000 sentences, the
+vocabulary known, each competitor in a process of its own, taking turns. Quality is after 5 passes
+of one thread: the correlation (Spearman) with people's judgements, and the share of analogies
+solved, of the questions whose words are all in the vocabulary; one evaluator for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from scipy import stats
+
+from benchmarks import texts
+from rungwise.corpus.document import read_documents
+from rungwise.models.glove import GloveConfig
+from rungwise.models.sparse_sums import merge
+from rungwise.models.word2vec import Word2vecConfig
+from rungwise.models.word_vectors import Stretch, Weights
+from rungwise.pretraining.asynchronous import _mean, _parts
+from rungwise.pretraining.rounds import in_threads
+
+RESULTS = Path(__file__).parent / "results"
+MINIMUM, EPOCHS, RATES = 5, 5, (0.025, 0.0001)
+SPEED = {f"{name}, {n}": (name, n) for n in (1, 2) for name in ("rungwise", "gensim")}
+QUALITY: dict[str, dict[str, Any]] = {
+    "skip-gram, negative": {},
+    "skip-gram, hierarchical": {"output": "hierarchical"},
+    "CBOW, negative": {"architecture": "cbow"},
+    "CBOW, hierarchical": {"architecture": "cbow", "output": "hierarchical"},
+}
+CBOW_RATES = (0.075, 0.0001)  # of the gradient of the mean
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", default="speed,quality,variants")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--worker", nargs=3, metavar=("NAME", "ARGUMENTS", "FILE"))
+    options = parser.parse_args(arguments)
+    if options.worker:
+        name, given, file = options.worker
+        result = {"speed": speed, "quality": quality}[name](Path(file), **json.loads(given))
+        print(json.dumps(result))
+        return 0
+    data = texts.real_data()
+    if data is None:
+        print("no real data: set RUNGWISE_DATA to the folder of corpora", file=sys.stderr)
+        return 2
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="rungwise-vectors-") as folder:
+        file = Path(folder) / "sentences.txt"
+        write_sentences(data, Path(folder), file)
+        if "speed" in options.only:
+            short = file.with_name("short.txt")
+            short.write_text("".join(file.open().readlines()[:100_000]))
+            found["speed"] = take_turns(short, options.rounds)
+        seeds = [int(seed) for seed in options.seeds.split(",")]
+        at = {"wordsim": str(data / "wordsim")}
+        if "quality" in options.only:
+            found["quality"] = both(file, seeds, "skip-gram, negative", at)
+        if "variants" in options.only:
+            found["variants"] = variants(file, seeds[0], at)
+    write(found)
+    show(found)
+    return 0
+
+
+def write_sentences(data: Path, folder: Path, file: Path) -> None:
+    """The text as both read it."""
+    config_sources = texts._sources(data)[:3]
+    documents = (document for source in config_sources for document in texts._raw_documents(source))
+    corpus = texts.write_corpus(documents, folder / "corpus")
+    with file.open("w") as stream:
+        for split in ("train", "validation"):
+            for name in texts.files(corpus, split):
+                for document in read_documents(corpus.folder, name):
+                    for sentence in document.sentences:
+                        if words := re.findall(r"\w+|[^\w\s]", sentence.lower()):
+                            stream.write(" ".join(words) + "\n")
+
+
+# What a worker does.
+
+
+def encoded(file: Path) -> tuple[list[str], NDArray[np.int64], Stretch]:
+    """The words, how often each stands there, and the text in ids; 0 is for rare words."""
+    lines = [line.split() for line in file.read_text().splitlines()]
+    counts = Counter(word for line in lines for word in line)
+    frequent = [word for word, count in counts.most_common() if count >= MINIMUM]
+    number = {word: index for index, word in enumerate(frequent, 1)}
+    ids = np.array([number.get(word, 0) for line in lines for word in line], np.int32)
+    starts = np.cumsum([0, *map(len, lines)])
+    counts_V = np.array([0, *(counts[word] for word in frequent)])
+    return ["", *frequent], counts_V, Stretch(ids, starts, 0, len(lines))
+
+
+def passes(
+    config: Word2vecConfig,
+    counts_V: NDArray[np.int64],
+    text: Stretch,
+    epochs: int,
+    threads: int,
+    seed: int,
+    rates: tuple[float, float] = RATES,
+    replicas: int = 1,
+) -> tuple[Weights, dict[str, float]]:
+    """The weights after so many passes, and what these took."""
+    plan, weights = config.plan(counts_V), config.start(counts_V, seed)
+    config.read(config.start(counts_V, seed), plan, text._replace(last=100), RATES, 1)  # compiles
+    wall, cpu = time.perf_counter(), time.process_time()
+    for epoch in range(epochs):
+        at = tuple(rates[0] + (rates[1] - rates[0]) * done / epochs for done in (epoch, epoch + 1))
+        models = [{n: a.copy() for n, a in weights.items()} for _ in range(replicas)]
+        for number, (model, share) in enumerate(zip(models, _parts(text, replicas), strict=True)):
+            work = [
+                (part, 1 + part_number + 64 * (number + 64 * (epoch + 64 * seed)))
+                for part_number, part in enumerate(_parts(share, threads))
+            ]
+            in_threads(lambda each, m=model, r=at: config.read(m, plan, each[0], r, each[1]), work)
+        weights = _mean(models)
+    took = {"seconds": time.process_time() - cpu, "wall": time.perf_counter() - wall}
+    return weights, took
+
+
+def speed(file: Path, name: str, threads: int) -> dict[str, Any]:
+    """One pass of one competitor."""
+    if name == "rungwise":
+        _, counts_V, text = encoded(file)
+        _, took = passes(Word2vecConfig(), counts_V, text, 1, threads, 1)
+        return took | {"words": len(text.ids)}
+    model = _gensim(file, threads, 1)
+    wall, cpu = time.perf_counter(), time.process_time()
+    model.train(
+        corpus_file=str(file),
+        total_words=model.corpus_total_words,
+        total_examples=model.corpus_count,
+        epochs=1,
+    )
+    took = {"seconds": time.process_time() - cpu, "wall": time.perf_counter() - wall}
+    return took | {"words": model.corpus_total_words}
+
+
+def quality(file: Path, name: str, seed: int, wordsim: str, **changes: Any) -> dict[str, Any]:
+    """The scores of the vectors of one competitor after all passes."""
+    if name == "gensim":
+        model = _gensim(file, 1, seed, **changes)
+        model.train(
+            corpus_file=str(file),
+            total_words=model.corpus_total_words,
+            total_examples=model.corpus_count,
+            epochs=EPOCHS,
+        )
+        words, vectors = list(model.wv.index_to_key), model.wv.vectors
+    else:
+        words, counts_V, text = encoded(file)
+        if name == "glove":
+            config = GloveConfig()
+            weights = _glove(config, counts_V, text, seed)
+        else:
+            replicas = changes.pop("replicas", 1)
+            config = Word2vecConfig(**changes)
+            rates = CBOW_RATES if config.architecture == "cbow" else RATES
+            weights, _ = passes(config, counts_V, text, EPOCHS, 1, seed, rates, replicas)
+        vectors = config.model(weights).table[1:]
+        words = words[1:]
+    return scores(words, vectors, Path(wordsim))
+
+
+def _gensim(file: Path, threads: int, seed: int, **changes: Any) -> Any:
+    from gensim.models import Word2Vec
+
+    tree = changes.get("output") == "hierarchical"
+    model = Word2Vec(
+        vector_size=100,
+        window=5,
+        min_count=MINIMUM,
+        sg=int(changes.get("architecture") != "cbow"),
+        hs=int(tree),
+        negative=0 if tree else 5,
+        sample=1e-3,
+        alpha=RATES[0],
+        min_alpha=RATES[1],
+        workers=threads,
+        seed=seed,
+    )
+    model.build_vocab(corpus_file=str(file))
+    return model
+
+
+def _glove(config: GloveConfig, counts_V: NDArray[np.int64], text: Stretch, seed: int) -> Weights:
+    step = 50_000  # sentences counted at a time
+    tables = []
+    for first in range(0, text.last, step):
+        last = min(first + step, text.last)
+        low, high = text.starts[[first, last]]
+        tables.append(
+            config.count(text.ids[low:high], text.starts[first : last + 1] - low, counts_V)
+        )
+    cells, weights = config.cells(merge(tables), len(counts_V)), config.start(counts_V, seed)
+    rng = np.random.default_rng(seed)
+    for _ in range(25):
+        config.read(weights, cells, rng.permutation(len(cells.rows)), 0.05)
+    return weights
+
+
+def scores(words: list[str], vectors: NDArray[np.float32], folder: Path) -> dict[str, Any]:
+    """Correlations with people and the share of analogies solved (3CosAdd)."""
+    number = {word: index for index, word in enumerate(words)}
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    result: dict[str, Any] = {"vocabulary": len(words)}
+    for name, file in (("WordSim-353", "wordsim353.tsv"), ("SimLex-999", "simlex999.txt")):
+        rows = [line.split("\t") for line in (folder / file).read_text().splitlines()]
+        known = [
+            (number[a], number[b], float(score))
+            for a, b, score in ((r[0].lower(), r[1].lower(), r[2]) for r in rows if r[0][:1] != "#")
+            if a in number and b in number
+        ]
+        ours = [float(unit[a] @ unit[b]) for a, b, _ in known]
+        result[name] = stats.spearmanr(ours, [score for *_, score in known]).statistic
+        result[f"{name} pairs"] = len(known)
+    lines = (folder / "questions-words.txt").read_text().splitlines()
+    questions = [line.lower().split() for line in lines]
+    asked = np.array(
+        [[number[w] for w in row] for row in questions if all(w in number for w in row)]
+    )
+    right = 0
+    for part in np.array_split(asked, max(1, len(asked) // 500)):
+        goal = unit[part[:, 1]] - unit[part[:, 0]] + unit[part[:, 2]]
+        near = goal @ unit.T
+        near[np.arange(len(part))[:, None], part[:, :3]] = -np.inf
+        right += int((near.argmax(axis=1) == part[:, 3]).sum())
+    return result | {"analogies": right / len(asked), "analogies asked": len(asked)}
+
+
+# What runs the workers.
+
+
+def run(what: str, file: Path, /, **given: Any) -> dict[str, Any]:
+    """One measurement in a process of its own."""
+    print(f"  {what} {given}", file=sys.stderr)
+    command = [sys.executable, "-m", "benchmarks.word_vectors", "--worker", what]
+    one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, json.dumps(given), str(file)],
+        cwd=texts.REPOSITORY,
+        env=os.environ | one,
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def take_turns(file: Path, rounds: int) -> dict[str, list[dict[str, Any]]]:
+    """Every competitor once a round, and in every round another one first."""
+    names = list(SPEED)
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for turn in range(rounds):
+        first = turn % len(names)
+        for each in names[first:] + names[:first]:
+            name, threads = SPEED[each]
+            found[each].append(run("speed", file, name=name, threads=threads))
+    return found
+
+
+def both(file: Path, seeds: list[int], label: str, at: dict[str, Any]) -> dict[str, Any]:
+    """The scores of both competitors."""
+    return {
+        f"{label}: {name}": [
+            run("quality", file, name=name, seed=seed, **at, **QUALITY[label]) for seed in seeds
+        ]
+        for name in ("rungwise", "gensim")
+    }
+
+
+def variants(file: Path, seed: int, at: dict[str, Any]) -> dict[str, Any]:
+    """The other three models of the papers, and what has no peer, with one seed."""
+    first, *others = QUALITY
+    found: dict[str, Any] = {}
+    for label in others:
+        found |= both(file, [seed], label, at)
+    given = {"seed": seed, **at}
+    found[f"{first}: rungwise, 2 replicas"] = [
+        run("quality", file, name="rungwise", replicas=2, **given)
+    ]
+    found["GloVe: rungwise"] = [run("quality", file, name="glove", **given)]
+    return found
+
+
+def write(found: dict[str, Any]) -> None:
+    """Into today's file; what was not run stays as it was."""
+    import gensim
+    import numba
+
+    path = RESULTS / f"{date.today()}-word-vectors.json"
+    before = json.loads(path.read_text())["found"] if path.exists() else {}
+    made_by = {
+        "python": platform.python_version(),
+        "numba": numba.__version__,
+        "gensim": gensim.__version__,
+    }
+    path.write_text(json.dumps({"made_by": made_by, "found": before | found}, indent=1) + "\n")
+
+
+def show(found: dict[str, Any]) -> None:
+    console = Console(width=140)
+    if speeds := found.get("speed"):
+        table = Table("threads", "ratio", "M words a CPU second", "ratio of wall time", box=None)
+        for threads in (1, 2):
+            ours, theirs = (speeds[f"{name}, {threads}"] for name in ("rungwise", "gensim"))
+            rates = [
+                [run["words"] / run["seconds"] / 1e6 for run in rows] for rows in (ours, theirs)
+            ]
+            ratio = median(a / b for a, b in zip(*rates, strict=True))
+            wall = median(b["wall"] / a["wall"] for a, b in zip(ours, theirs, strict=True))
+            table.add_row(
+                str(threads),
+                f"{ratio:.2f}",
+                f"{median(rates[0]):.3f} over {median(rates[1]):.3f}",
+                f"{wall:.2f}",
+            )
+        console.print(table)
+    if judged := found.get("quality", {}) | found.get("variants", {}):
+        names = ("WordSim-353", "SimLex-999", "analogies")
+        table = Table("model", "seeds", *names, box=None)
+        for label, runs in judged.items():
+            table.add_row(label, str(len(runs)), *(stated([r[n] for r in runs]) for n in names))
+        console.print(table)
+
+
+def stated(values: list[float]) -> str:
+    """Mean and Student's 95 % interval in percent."""
+    mean = 100 * fmean(values)
+    if len(values) == 1:
+        return f"{mean:.1f}"
+    half = 100 * stats.t.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5
+    return f"{mean:.1f} [{mean - half:.1f}, {mean + half:.1f}]"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""`rungwise neighbours WORD`: the words whose vectors are nearest to those of a word.
+
+Any pretrained model with a vector for each token has neighbours. What the tokenizer cuts in pieces
+has the mean of their vectors.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from rungwise.commands.arguments import Commands, add_overrides, add_verb, at_least_one
+from rungwise.core.exit_codes import OK
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, "neighbours", neighbours, "print the words nearest to a word")
+    parser.add_argument("word", metavar="WORD")
+    parser.add_argument(
+        "--pretrain",
+        default="artifacts/pretrain",
+        metavar="MODEL",
+        help="a recipe, or artifacts/pretrain for the newest, or one in it; s3:// too",
+    )
+    parser.add_argument("--count", type=at_least_one, default=10, metavar="N")
+    add_overrides(parser)
+
+
+def neighbours(options: argparse.Namespace) -> int:
+    """Print a word and its cosine a line, the nearest first."""
+    from rungwise import tokenizer as tokenizers
+    from rungwise.evaluation.neighbours import Neighbourhood
+    from rungwise.pipeline.loading import find_pretrain
+    from rungwise.pretraining.pretrained import tokenizer_of, word_vectors
+
+    pretrain = find_pretrain(options.pretrain, options.overrides)
+    tokenizer = tokenizers.load(tokenizer_of(pretrain).folder)
+    found = Neighbourhood(word_vectors(pretrain), tokenizer).of(options.word, options.count)
+    width = max(len(each.word) for each in found.nearest)
+    for each in found.nearest:
+        print(f"{each.word:<{width}}  {each.cosine:.3f}")  # noqa: T201
+    return OK

@@ -1,0 +1,94 @@
+"""The words nearest to a word: by the cosine of their vectors, among whole words of a vocabulary.
+
+    word ──> its pieces ──> the mean of their vectors ──> cosine with every whole word ──> nearest
+
+Whole words are tokens of letters alone, 3 at least in scripts with letters (spelling.py).
+
+N words, D size of a vector
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from rungwise.core.artifact import Artifact
+from rungwise.core.errors import DataError
+from rungwise.core.randomness import bits
+from rungwise.evaluation.spelling import Spelling
+from rungwise.models.capabilities import WordVectors
+from rungwise.tokenizer import special_ids
+from rungwise.tokens.summary import TokensSummary
+from rungwise.tokens.text import TokensFile
+
+_DRAWN = 31  # stream of the generator
+_LOOKED_AT = 4096  # tokens that are drawn, of which most words are met before
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A word and the cosine of the angle to it."""
+
+    word: str
+    cosine: float
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """A word with its nearest ones, the nearest first."""
+
+    word: str
+    nearest: tuple[Neighbour, ...]
+
+
+class Neighbourhood:
+    """The whole words of a vocabulary that have a vector."""
+
+    def __init__(self, model: WordVectors, tokenizer: Tokenizer) -> None:
+        spelling = Spelling.of(tokenizer)
+        words = [token for token in range(model.vocab_size) if spelling.is_word(token)]
+        vectors_ND = model.vectors(words)
+        length_N = np.linalg.norm(vectors_ND, axis=1)
+        learnt = np.flatnonzero(length_N)
+        self._model, self._tokenizer = model, tokenizer
+        self._blank = " " if spelling.mark == "Ġ" else ""
+        self._unit_ND = vectors_ND[learnt] / length_N[learnt, None]
+        self.ids = [words[place] for place in learnt]
+        self.words = [tokenizer.decode([token]).strip() for token in self.ids]
+
+    def of(self, word: str, count: int) -> Neighbours:
+        """The `count` nearest words, itself left out.
+
+        Raises DataError, with words that are spelled alike, if it has no vector.
+        """
+        ids = self._tokenizer.encode(self._blank + word, add_special_tokens=False).ids
+        vector_D = self._model.vectors(ids).mean(axis=0) if ids else np.zeros(1)
+        length = float(np.linalg.norm(vector_D))
+        if special_ids(self._tokenizer).unk in ids or length == 0.0:
+            alike = difflib.get_close_matches(word, self.words, n=5)
+            raise DataError(
+                f"expected a word that the vocabulary has and that was met often enough to be "
+                f"learnt, found {word!r}; spelled alike: {', '.join(alike) or 'none'}"
+            )
+        cosine_N = self._unit_ND @ (vector_D / length)
+        spelled = self._tokenizer.decode(ids).strip()
+        order = np.argsort(-cosine_N, kind="stable")[: count + 1]
+        near = (Neighbour(self.words[place], float(cosine_N[place])) for place in order)
+        return Neighbours(word, tuple(each for each in near if each.word != spelled)[:count])
+
+
+def drawn(
+    model: WordVectors, tokenizer: Tokenizer, tokens: Artifact, words: int, count: int, seed: int
+) -> list[Neighbours]:
+    """Words of held-out text with their `count` nearest: those that a generator with this seed
+    meets first."""
+    around = Neighbourhood(model, tokenizer)
+    spelled = dict(zip(around.ids, around.words, strict=True))
+    file = TokensSummary.of(tokens).files_of("validation")[0].file
+    ids = TokensFile(tokens.folder.local(file)).text().ids
+    places = bits(seed, _DRAWN, np.arange(_LOOKED_AT)) % np.uint64(len(ids))
+    met = dict.fromkeys(spelled[token] for token in ids[places].tolist() if token in spelled)
+    return [around.of(word, count) for word in list(met)[:words]]

@@ -1,0 +1,110 @@
+"""GloVe as a family: vectors whose products are the logarithms of how often words stand together.
+
+    tokens ──> cells: co-occurrences within the window ──> epochs of weighted least squares
+
+Pennington, Socher & Manning 2014, "GloVe: Global Vectors for Word Representation". Two words at a
+distance of d add 1/d to their cell, counted in whole parts of the least common multiple of all
+distances, so that a sum does not depend on its order. The epochs are in glove_kernel.py.
+
+V vocabulary, D size of a vector, N cells
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rungwise.models import sparse_sums
+from rungwise.models.objectives import Objective
+from rungwise.models.sparse_sums import SparseSums
+from rungwise.models.word_vectors import VectorFamily, Weights, WordVectorModel, drawn, objective_of
+
+_LEARNT = ("words", "contexts", "word_bias", "context_bias")
+_SQUARES = "_squares"  # of whose gradients the sums have these names
+
+
+class GloveConfig(VectorFamily):
+    """The model of the paper: both sides of a word, nearer words count more, and the vector of a
+    word is the sum of its vectors as a word and as a context."""
+
+    objectives: ClassVar = (objective_of("log_counts", "Weighted squared", "cell"),)
+    fitting: ClassVar[str] = "cooccurrence"
+
+    kind: Literal["glove"] = "glove"
+    window: int = Field(default=10, ge=1, le=20)  # words on each side
+    x_max: float = Field(
+        default=100.0, gt=0
+    )  # co-occurrences from which a cell has its full weight
+    alpha: float = Field(default=0.75, ge=0)  # below it the weight is (x / x_max) to this power
+
+    def describe(self) -> str:
+        return f"vectors of {self.size}, window {self.window}"
+
+    def page_name(self, objective: Objective) -> str:
+        return "GloVe model"
+
+    def count(
+        self, ids: NDArray[np.integer], starts: NDArray[np.int64], counts_V: NDArray[np.int64]
+    ) -> SparseSums:
+        """The co-occurrences of one shard of sentences, in parts of `_unit`, by row·V + column with
+        row ≤ column; words that are not counted are taken out first."""
+        kept = counts_V[ids] > 0
+        words = ids[kept].astype(np.int64)
+        sentence = np.repeat(np.arange(len(starts) - 1), np.diff(starts))[kept]
+        tables = [SparseSums(words[:0], words[:0])]
+        for distance in range(1, min(self.window, len(words) - 1) + 1):
+            together = sentence[distance:] == sentence[:-distance]
+            left, right = words[:-distance][together], words[distance:][together]
+            cells = np.minimum(left, right) * len(counts_V) + np.maximum(left, right)
+            amount = np.full(len(cells), self._unit // distance)
+            tables.append(sparse_sums.merge([SparseSums(cells, amount)]))
+        return sparse_sums.merge(tables)
+
+    def cells(self, table: SparseSums, vocab_size: int) -> Cells:
+        """The cells of all counts. A word beside itself is in the window of both."""
+        rows, columns = np.divmod(table.keys, vocab_size)
+        amounts = table.sums / self._unit * (1 + (rows == columns))
+        return Cells(rows.astype(np.int32), columns.astype(np.int32), amounts.astype(np.float32))
+
+    def start(self, counts_V: NDArray[np.int64], seed: int) -> Weights:
+        """The weights before the first cell, and the sums of their squared gradients."""
+        rng = np.random.default_rng(seed)
+        rows = [drawn(rng, counts_V, self.size) for _ in _LEARNT]
+        biases = [row[:, 0].copy() for row in rows[2:]]
+        weights: Weights = dict(zip(_LEARNT, [*rows[:2], *biases], strict=True))
+        return weights | {f"{name}{_SQUARES}": np.ones_like(weights[name]) for name in _LEARNT}
+
+    def read(
+        self, weights: Weights, cells: Cells, order: NDArray[np.int64], rate: float
+    ) -> tuple[float, int]:
+        """Take these cells one after the other, the weights in place.
+
+        With a rate of 0 nothing is learnt: returned are the sum of the losses and their number.
+        """
+        from rungwise.models import glove_kernel  # numba is slow to import
+
+        learnt = (weights[f"{name}{of}"] for of in ("", _SQUARES) for name in _LEARNT)
+        arguments = [order, *cells, *learnt, self.x_max, self.alpha, rate]
+        return glove_kernel.read(*arguments)
+
+    def model(self, weights: Weights) -> WordVectorModel:
+        """The vectors that were learnt."""
+        words, contexts = (weights[name][:, : self.size] for name in ("words", "contexts"))
+        return WordVectorModel(words + contexts, contexts.copy())
+
+    @property
+    def _unit(self) -> int:
+        """What two neighbouring words add to their cell."""
+        return math.lcm(*range(1, self.window + 1))
+
+
+class Cells(NamedTuple):
+    """The half of a symmetric table on and above its diagonal, without zeros."""
+
+    rows: NDArray[np.int32]  # (N,)
+    columns: NDArray[np.int32]  # (N,)
+    amounts: NDArray[np.float32]  # (N,)

@@ -1,0 +1,36 @@
+"""Sums by key in sorted arrays: what shards count is added up in any grouping to the same bytes.
+
+N distinct keys
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class SparseSums:
+    """Distinct keys in ascending order, and a whole number for each."""
+
+    keys: NDArray[np.int64]  # (N,)
+    sums: NDArray[np.int64]  # (N,)
+
+
+def merge(tables: Sequence[SparseSums]) -> SparseSums:
+    """Sum tables; their keys may repeat and need not be sorted."""
+    keys = np.concatenate([table.keys for table in tables])
+    sums = np.concatenate([table.sums for table in tables])
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    return SparseSums(keys[starts], np.add.reduceat(sums[order], starts) if len(starts) else sums)
+
+
+def split(table: SparseSums, parts: int) -> list[SparseSums]:
+    """Divide a table by its keys alone: equal keys of two tables share a part."""
+    part = table.keys % parts
+    return [SparseSums(table.keys[part == p], table.sums[part == p]) for p in range(parts)]

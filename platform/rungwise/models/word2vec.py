@@ -1,0 +1,170 @@
+"""word2vec as a family: vectors learnt by predicting words from the words around them.
+
+    skip_gram   one word of the window  ──> the word in its middle
+    cbow        the mean of the window  ──> the word in its middle
+
+Mikolov et al. 2013, "Efficient Estimation of Word Representations in Vector Space"
+(arXiv:1301.3781) and "Distributed Representations of Words and Phrases and their Compositionality"
+(arXiv:1310.4546). What predicts is a tree of yes-or-no decisions, `hierarchical`, whose
+probabilities sum to 1 over the vocabulary, or a word against `negatives` words of noise. The passes
+over the text are in word2vec_kernel.py.
+
+V vocabulary, D size of a vector, L steps of all paths in the tree
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rungwise.models.objectives import Objective
+from rungwise.models.word_vectors import (
+    Stretch,
+    VectorFamily,
+    Weights,
+    WordVectorModel,
+    drawn,
+    objective_of,
+)
+
+Counts = NDArray[np.int64]
+_WHOLE = 1 << 32  # a probability of 1 as an integer
+
+
+class Word2vecConfig(VectorFamily):
+    """One of the four models of the papers: two architectures, two outputs.
+
+    `subsample` is the share of the text above which a word is read more seldom, 0 reads all. Noise
+    is drawn by the counts of words to the `power`, once for all words of a window, which has the
+    expectation of drawing for each (Ji et al. 2016, arXiv:1604.04661). CBOW follows the gradient of
+    the mean, which the first implementations did not (Irsoy et al. 2021, arXiv:2012.15332), and
+    wants a learning rate of about 0.075.
+    """
+
+    objectives: ClassVar = (objective_of("context_words", "Held-out context", "pair of words"),)
+    fitting: ClassVar[str] = "asynchronous"
+
+    kind: Literal["word2vec"] = "word2vec"
+    architecture: Literal["skip_gram", "cbow"] = "skip_gram"
+    output: Literal["negative", "hierarchical"] = "negative"
+    window: int = Field(default=5, ge=1)  # words on each side
+    dynamic_window: bool = True  # drawn from 1 to `window` for each word, so near words count more
+    negatives: int = Field(default=5, ge=1)  # words of noise
+    power: float = Field(default=0.75, ge=0)
+    subsample: float = Field(default=1e-3, ge=0)
+
+    def describe(self) -> str:
+        by = "hierarchical softmax" if self.output == "hierarchical" else "negative sampling"
+        reads = "CBOW" if self.architecture == "cbow" else "skip-gram"
+        return f"{reads} with {by}, vectors of {self.size}, window {self.window}"
+
+    def page_name(self, objective: Objective) -> str:
+        return "word2vec model"
+
+    def plan(self, counts_V: Counts) -> Plan:
+        """What a pass over the text needs of the counts of words, 0 for those left out."""
+        return Plan(
+            keep(counts_V, self.subsample),
+            *alias_table(np.where(counts_V > 0, counts_V.astype(np.float64) ** self.power, 0.0)),
+            *huffman_paths(counts_V if self.output == "hierarchical" else counts_V[:0]),
+        )
+
+    def start(self, counts_V: Counts, seed: int) -> Weights:
+        """The weights before the first word: vectors drawn, the output zeros."""
+        inputs = drawn(np.random.default_rng(seed), counts_V, self.size)
+        nodes = max(1, int((counts_V > 0).sum()) - 1)
+        rows = nodes if self.output == "hierarchical" else len(counts_V)
+        return {"inputs": inputs, "outputs": np.zeros((rows, inputs.shape[1]), np.float32)}
+
+    def read(
+        self, weights: Weights, plan: Plan, text: Stretch, rates: tuple[float, float], seed: int
+    ) -> tuple[float, int]:
+        """Learn from sentences, the weights in place, the rate going from the first to the second.
+
+        With rates of 0 nothing is learnt: returned are the sum of the losses and their number.
+        """
+        from rungwise.models import word2vec_kernel  # numba is slow to import
+
+        reach = (self.window, self.dynamic_window, self.negatives, self.architecture == "cbow")
+        return word2vec_kernel.read(
+            *text, *plan, weights["inputs"], weights["outputs"], *reach, *rates, seed
+        )
+
+    def model(self, weights: Weights) -> WordVectorModel:
+        """The vectors that were learnt."""
+        inputs, outputs = weights["inputs"], weights["outputs"]
+        return WordVectorModel(inputs[:, : self.size].copy(), outputs[:, : self.size].copy())
+
+
+class Plan(NamedTuple):
+    """Tables that follow from the counts of words; probabilities are 32-bit integers."""
+
+    keep: NDArray[np.uint64]  # (V,) how likely a word is read, 0 for never
+    share: NDArray[np.uint64]  # (V,) of a slot of the alias table, how likely it is its own word
+    other: NDArray[np.int64]  # (V,) and the word that it is else
+    path_starts: NDArray[np.int64]  # (V + 1,) where the path of a word begins, if there is a tree
+    path_nodes: NDArray[np.int64]  # (L,) from the root on
+    path_labels: NDArray[np.float32]  # (L,) what is right there, 1 or 0
+
+
+def keep(counts_V: Counts, subsample: float) -> NDArray[np.uint64]:
+    """How likely each word is read, as in word2vec.c: (sqrt(f/s) + 1)·s/f, f its share."""
+    share = counts_V / max(1, counts_V.sum())
+    ratio = np.divide(subsample, share, out=np.zeros(len(share)), where=counts_V > 0)
+    kept = np.minimum(np.sqrt(ratio) + ratio, 1.0) if subsample else np.ones(len(share))
+    return _as_integers(np.where(counts_V > 0, kept, 0.0))
+
+
+def alias_table(weights_V: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Slots from which a word is drawn in one step with a probability proportional to its weight
+    (Walker 1977; Vose 1991): the share of a slot that is its own word's, and whose the rest is."""
+    size = len(weights_V)
+    filled = weights_V * (size / max(weights_V.sum(), 1e-300))
+    share, other = np.ones(size), np.arange(size)
+    small = [int(word) for word in np.flatnonzero(filled < 1)]
+    large = [int(word) for word in np.flatnonzero(filled >= 1)]
+    while small and large:
+        poor, rich = small.pop(), large[-1]
+        share[poor], other[poor] = filled[poor], rich
+        filled[rich] -= 1 - filled[poor]
+        if filled[rich] < 1:
+            small.append(large.pop())
+    return _as_integers(share), other
+
+
+def huffman_paths(counts_V: Counts) -> tuple[Counts, Counts, NDArray[np.float32]]:
+    """The tree with the shortest mean path (Huffman 1952): where the path of each word begins, its
+    nodes from the root on, and the decision at each, 1 for the rarer side.
+
+    Words that are not counted have no path. Of equal counts the lower number comes first.
+    """
+    words = [int(word) for word in np.flatnonzero(counts_V)]
+    heap = [(int(counts_V[word]), word) for word in words]
+    heapq.heapify(heap)
+    above: dict[int, tuple[int, int]] = {}  # node: its parent, and the decision there
+    node = size = len(counts_V)
+    while len(heap) > 1:
+        rarer, other = heapq.heappop(heap), heapq.heappop(heap)
+        above[rarer[1]], above[other[1]] = (node, 1), (node, 0)
+        heapq.heappush(heap, (rarer[0] + other[0], node))
+        node += 1
+    lengths = np.zeros(size, np.int64)
+    nodes: list[int] = []
+    labels: list[int] = []
+    for word in words:
+        path: list[tuple[int, int]] = []
+        while (place := path[-1][0] if path else word) in above:
+            path.append(above[place])
+        lengths[word] = len(path)
+        nodes += [place - size for place, _ in reversed(path)]
+        labels += [label for _, label in reversed(path)]
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return starts, np.array(nodes, np.int64), np.array(labels, np.float32)
+
+
+def _as_integers(probabilities: NDArray[np.float64]) -> NDArray[np.uint64]:
+    return np.minimum(probabilities * _WHOLE, _WHOLE - 1).astype(np.uint64)

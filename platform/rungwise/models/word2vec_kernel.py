@@ -1,0 +1,183 @@
+"""The passes of word2vec over text, compiled by numba on first use and kept beside this file.
+
+    sentence ──> words that are read ──> for each, its window ──> noise, or its path ──> step
+
+One thread reads the sentences in order and draws from a generator of its own (xorshift64*, Vigna
+2016), so the same call gives the same bits on processors of one kind. Threads that share the
+weights write without locks (Niu et al. 2011, "Hogwild!", arXiv:1106.5730).
+
+Noise is drawn once for a window: its rows then stay in the fastest cache while the words of the
+window take turns. Rows of vectors are padded, so that no loop has a rest.
+
+V vocabulary, P size of a vector in memory, n words of a window, m targets
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+# Sums in any order, as BLAS has them; infinities stay what they are.
+COMPILED: dict[str, Any] = {
+    "nogil": True,
+    "cache": True,
+    "fastmath": {"reassoc", "contract", "arcp", "nsz"},
+}
+_ONE = np.float32(1.0)
+_HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
+_A, _B, _C = np.uint64(12), np.uint64(25), np.uint64(27)
+_SCRAMBLE = np.uint64(2685821657736338717)
+
+
+@njit(**COMPILED)
+def draw(state: NDArray[np.uint64]) -> Any:
+    """64 random bits; `state` (1,) is not 0."""
+    bits = state[0]
+    bits ^= bits >> _A
+    bits ^= bits << _B
+    bits ^= bits >> _C
+    state[0] = bits
+    return bits * _SCRAMBLE
+
+
+@njit(**COMPILED)
+def below(state: NDArray[np.uint64], size: int) -> Any:
+    """A random number below `size`."""
+    return np.int64(((draw(state) >> _HALF) * np.uint64(size)) >> _HALF)
+
+
+@njit(**COMPILED)
+def noise(state: NDArray[np.uint64], share: NDArray[np.uint64], other: NDArray[np.int64]) -> Any:
+    """A word drawn from an alias table."""
+    bits = draw(state)
+    slot = np.int64(((bits >> _HALF) * np.uint64(len(share))) >> _HALF)
+    return slot if (bits & _LOW) < share[slot] else other[slot]
+
+
+@njit(**COMPILED)
+def step(
+    inputs: NDArray[np.float32],
+    outputs: NDArray[np.float32],
+    window: NDArray[np.int64],  # (n,) rows of inputs
+    targets: NDArray[np.int64],  # (m,) rows of outputs
+    labels: NDArray[np.float32],  # (m,) 1 where right, else 0
+    mean: bool,  # read the window's mean, else its words one after the other
+    rate: float,  # 0: learn nothing
+    x: NDArray[np.float32],  # (P,) this and what follows is room to compute in
+    error: NDArray[np.float32],  # (P,)
+    wrong: NDArray[np.float32],  # (m,)
+) -> Any:
+    """One step of gradient descent on -ln sigmoid(±x·u) summed over the targets u, for each x; the
+    sum of these losses, which is computed only where nothing is learnt."""
+    loss = 0.0
+    share = np.float32(1.0 / len(window)) if mean else _ONE
+    for i in range(1 if mean else len(window)):
+        last = len(window) if mean else i + 1
+        x[:] = inputs[window[i]]
+        for j in range(i + 1, last):
+            row = inputs[window[j]]
+            for d in range(len(x)):
+                x[d] += row[d]
+        if mean:
+            for d in range(len(x)):
+                x[d] *= share
+        for t in range(len(targets)):
+            u = outputs[targets[t]]
+            dot = np.float32(0.0)
+            for d in range(len(x)):
+                dot += x[d] * u[d]
+            wrong[t] = dot
+        if rate == 0.0:
+            for t in range(len(targets)):
+                loss += np.logaddexp(0.0, np.float64(wrong[t] * (_ONE - 2 * labels[t])))
+            continue
+        for t in range(len(targets)):
+            wrong[t] = np.float32(rate) * (labels[t] - _ONE / (_ONE + np.exp(-wrong[t])))
+        error[:] = 0
+        for t in range(len(targets)):
+            u = outputs[targets[t]]
+            for d in range(len(x)):
+                error[d] += wrong[t] * u[d]
+                u[d] += wrong[t] * x[d]
+        for j in range(i, last):
+            row = inputs[window[j]]
+            for d in range(len(x)):
+                row[d] += share * error[d]
+    return loss
+
+
+@njit(**COMPILED)
+def read(
+    ids: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    first: int,
+    last: int,
+    keep: NDArray[np.uint64],
+    share: NDArray[np.uint64],
+    other: NDArray[np.int64],
+    path_starts: NDArray[np.int64],
+    path_nodes: NDArray[np.int64],
+    path_labels: NDArray[np.float32],
+    inputs: NDArray[np.float32],
+    outputs: NDArray[np.float32],
+    window: int,
+    dynamic: bool,
+    negatives: int,
+    mean: bool,
+    first_rate: float,
+    last_rate: float,
+    seed: int,
+) -> Any:
+    """Read the sentences `first` to `last`; the sum of losses as `step` has it, and their number.
+
+    The other arguments are those of `Word2vecConfig.read`. Without paths the targets are noise.
+    """
+    state = np.array([np.uint64(seed) | np.uint64(1)], np.uint64)
+    longest, deepest = 0, negatives + 1
+    for s in range(first, last):
+        longest = max(longest, starts[s + 1] - starts[s])
+    for word in range(len(path_starts) - 1):
+        deepest = max(deepest, path_starts[word + 1] - path_starts[word])
+    read_words = np.empty(longest, np.int64)
+    around = np.empty(2 * window, np.int64)
+    targets = np.empty(negatives + 1, np.int64)
+    labels = np.zeros(negatives + 1, np.float32)
+    labels[0] = 1
+    x, error = np.empty(inputs.shape[1], np.float32), np.empty(inputs.shape[1], np.float32)
+    wrong = np.empty(deepest, np.float32)
+    slope = (last_rate - first_rate) / max(1, starts[last] - starts[first])
+    loss, number = 0.0, 0
+    for s in range(first, last):
+        count = 0
+        for place in range(starts[s], starts[s + 1]):
+            word = ids[place]
+            if keep[word] > 0 and (draw(state) >> _HALF) <= keep[word]:
+                read_words[count] = word
+                count += 1
+        rate = first_rate + slope * (starts[s] - starts[first])
+        for place in range(count):
+            reach = 1 + below(state, window) if dynamic else window
+            n = 0
+            for near in range(max(0, place - reach), min(count, place + reach + 1)):
+                if near != place:
+                    around[n] = read_words[near]
+                    n += 1
+            if n == 0:
+                continue
+            word = read_words[place]
+            if len(path_starts) > 1:
+                path = slice(path_starts[word], path_starts[word + 1])
+                right, answers = path_nodes[path], path_labels[path]
+            else:
+                targets[0] = word
+                m = 1
+                for _ in range(negatives):
+                    targets[m] = noise(state, share, other)
+                    m += targets[m] != word  # as in word2vec.c, the word itself is no noise
+                right, answers = targets[:m], labels[:m]
+            loss += step(inputs, outputs, around[:n], right, answers, mean, rate, x, error, wrong)
+            number += 1 if mean else n
+    return loss, number

@@ -1,0 +1,132 @@
+"""Fitting in rounds, each a task or several on Ray: saved after every one, resumed from the last.
+
+    tokens ──> counts of words ──> start ──> round, save ──> round, save ──> ... ──> model
+
+A round follows from its number and the weights before it, so a run that was killed ends with the
+bytes of one that was not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
+from rungwise.core.errors import DataError
+from rungwise.core.storage import Folder
+from rungwise.models import sparse_sums
+from rungwise.models.sparse_sums import SparseSums
+from rungwise.models.word_vectors import Weights, WordVectorModel
+from rungwise.pretraining.config import AsynchronousConfig, CooccurrenceConfig, PretrainStageConfig
+from rungwise.pretraining.counts import counted
+from rungwise.pretraining.summary import PretrainSummary
+from rungwise.tokens.summary import TokensSummary
+from rungwise.tokens.text import TokenisedText
+from rungwise.training.checkpoint import MODEL
+
+_STATE, _ROUND = ".state.safetensors", "round"
+Losses = tuple[float, int]  # their sum, and how many they are
+
+
+class WeightedFamily(Protocol):
+    """A family whose weights are learnt in rounds."""
+
+    def start(self, counts_V: NDArray[np.int64], seed: int) -> Weights:
+        """The weights before the first round; a word whose count is 0 is left out."""
+        ...
+
+    def model(self, weights: Weights) -> WordVectorModel:
+        """The model of the weights."""
+        ...
+
+
+def word_counts(artifact: Artifact, minimum: int, context: Context) -> NDArray[np.int64]:
+    """How often each token (V,) stands in the training split, 0 for special ones and for those
+    below `minimum`. Raises DataError if nothing is left."""
+    tokens = TokensSummary.of(artifact)
+
+    def count(text: TokenisedText) -> SparseSums:
+        found = np.bincount(text.ids)
+        return SparseSums(np.flatnonzero(found), found[found > 0])
+
+    table = counted(artifact, count, sparse_sums.split, sparse_sums.merge, context)
+    counts_V = np.zeros(tokens.vocab_size, np.int64)
+    counts_V[table.keys] = table.sums
+    counts_V[list(tokens.special.ids)] = 0
+    counts_V[counts_V < minimum] = 0
+    if np.count_nonzero(counts_V) < 2:
+        raise DataError(
+            f"expected tokens that the training split has {minimum} times, found "
+            f"{np.count_nonzero(counts_V)}; lower pretrain.minimum_count, or add text"
+        )
+    return counts_V
+
+
+def fit(
+    config: PretrainStageConfig,
+    artifact: Artifact,
+    output: Folder,
+    context: Context,
+    *,
+    start: Callable[[], Weights],
+    rounds: int,
+    take: Callable[[int, Weights], Weights],
+    losses: Callable[[Weights], Losses],
+) -> PretrainSummary:
+    """Take the rounds that are left, leave `model.safetensors`, and say what came out."""
+    began, settings, tokens = time.monotonic(), config.pretrain, TokensSummary.of(artifact)
+    assert isinstance(settings, AsynchronousConfig | CooccurrenceConfig)
+    weights, done = _saved(output) or (start(), 0)
+    for number in range(done, rounds):
+        weights = take(number, weights)
+        state = weights | {_ROUND: np.array([number + 1])}
+        output.write_bytes(_STATE, safetensors.numpy.save(state))
+        context.report.progress(number + 1, rounds)
+    tensors = config.model.model(weights).to_tensors()  # pyright: ignore[reportAttributeAccessIssue]
+    output.write_bytes(MODEL, safetensors.numpy.save(tensors))
+    total, count = losses(weights)
+    loss, parameters = total / max(1, count), sum(array.size for array in tensors.values())
+    output.remove(_STATE)
+    objective, threads = config.objective, settings.threads
+    again = "" if threads == 1 else f"  {threads} threads: not repeatable to the bit"
+    return PretrainSummary(
+        fitting=settings.kind,
+        model=config.model,
+        objective=objective.name,
+        parameters=parameters,
+        vocab_size=tokens.vocab_size,
+        tokens=tokens.tokens.train * settings.epochs,
+        epochs=float(settings.epochs),
+        unigram_entropy=tokens.unigram_entropy,
+        final={"loss": loss, objective.tokens.loss_key: loss},
+        seconds=time.monotonic() - began,
+        headline=f"{parameters / 1e6:.1f} M parameters  {objective.tokens.name.lower()} loss "
+        f"{loss:.3f} a {objective.tokens.unit}{again}",
+    )
+
+
+def in_threads(work: Callable[[Any], Losses], shares: Iterable[Any]) -> Losses:
+    """Work on shares side by side; the losses of all."""
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(work, shares))
+    return sum(total for total, _ in found), sum(count for _, count in found)
+
+
+def writable(arrays: Iterable[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Copies: what Ray hands to a task may only be read."""
+    return [np.array(array) for array in arrays]
+
+
+def _saved(output: Folder) -> tuple[Weights, int] | None:
+    """The weights of a run that was killed, and how many rounds they have behind them."""
+    if not output.exists(_STATE):
+        return None
+    state = safetensors.numpy.load(output.read_bytes(_STATE))
+    return state, int(state.pop(_ROUND)[0])

@@ -1,0 +1,172 @@
+"""word2vec and GloVe as users run them: text to vectors that gensim loads, killed in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gensim.models import KeyedVectors
+
+from rungwise.__main__ import main
+from rungwise.core.artifact import Artifact, find_input
+from rungwise.core.config import validate
+from rungwise.core.context import Context
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.storage import Folder
+from rungwise.finetune.config import FinetuneConfig
+from rungwise.pipeline.loading import find_pretrain
+from rungwise.pretraining import rounds
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.pretrained import language_model, word_vectors
+from rungwise.pretraining.stage import pretrain_model
+from rungwise.pretraining.summary import PretrainSummary
+from rungwise.training.checkpoint import MODEL
+from tests.conftest import small_recipe, write_corpus, write_recipe
+from tests.report_pages import Page
+
+RUNGS: dict[str, dict[str, Any]] = {
+    "word2vec": {
+        "model": {"kind": "word2vec", "size": 20},
+        "pretrain": {"kind": "asynchronous", "epochs": 3},
+    },
+    "glove": {
+        "model": {"kind": "glove", "size": 20},
+        "pretrain": {"kind": "cooccurrence", "epochs": 3},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Path:
+    """The recipes, each pretrained with its page."""
+    folder = tmp_path_factory.mktemp("vectors")
+    corpus = write_corpus(folder / "text", documents=30)
+    for name, blocks in RUNGS.items():
+        words = {"kind": "word", "vocab_size": 200, "min_frequency": 1}
+        recipe = small_recipe(folder / "root", corpus, name=name, tokenizer=words, **blocks)
+        write_recipe(folder / f"{name}.yaml", recipe)
+        assert main(["run", "pretrain", str(folder / f"{name}.yaml")]) == 0
+    return folder
+
+
+def again(pretrain: Artifact, output: Path, **changes: Any) -> bytes:
+    """The model of the same config with `changes`, fitted on the same tokens."""
+    data = dict(pretrain.record["config"])
+    data["pretrain"] = {**data["pretrain"], **changes}
+    config = validate(PretrainStageConfig, data)
+    inputs = {"tokens": find_input(pretrain, "tokens")}
+    pretrain_model(config, inputs, Folder.at(output), Context())
+    return (output / MODEL).read_bytes()
+
+
+@pytest.mark.parametrize("name", RUNGS)
+def test_from_text_to_vectors_and_a_page(
+    name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = str(folder / f"{name}.yaml")
+    pretrain = find_pretrain(recipe)
+    summary, model = PretrainSummary.of(pretrain), word_vectors(pretrain)
+    assert (summary.fitting, summary.epochs) == (RUNGS[name]["pretrain"]["kind"], 3.0)
+    assert summary.final["loss"] > 0
+    with pytest.raises(ConfigError, match="does not offer LanguageModel"):
+        language_model(pretrain)
+
+    assert main(["neighbours", "worker", "--pretrain", recipe, "--count", "4"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 4
+    assert "worker" not in [word for word, _ in lines]
+    cosines = [float(cosine) for _, cosine in lines]
+    assert cosines == sorted(cosines, reverse=True)
+    assert main(["neighbours", "wroker", "--pretrain", recipe]) == 2
+    told = capsys.readouterr().err
+    assert "found 'wroker'; spelled alike: worker" in told
+
+    assert main(["export", recipe, "--to", str(tmp_path / "out")]) == 0
+    assert main(["export", recipe, "--to", str(tmp_path / "out")]) == 2
+    loaded = [
+        KeyedVectors.load_word2vec_format(str(tmp_path / "out" / file), binary=binary)
+        for file, binary in (("vectors.txt", False), ("vectors.bin", True))
+    ]
+    assert loaded[0].index_to_key == loaded[1].index_to_key
+    table = model.vectors(range(model.vocab_size))
+    learnt = table[table.any(axis=1)]
+    for each in loaded:
+        assert np.array_equal(each.vectors, learnt)
+    near = [(word, f"{cosine:.3f}") for word, cosine in loaded[0].most_similar("worker", topn=50)]
+    known = [row for row in near if row[0].isalpha() and len(row[0]) >= 3]
+    assert [cosine for _, cosine in lines] == [cosine for _, cosine in known[:4]]
+
+    page = Page(next((folder / "root" / "report").glob(f"{name}-*/report.html")).read_text())
+    assert page.ids == {"result", "neighbours", "time", "origin"}
+    assert "Validation" not in page.words
+    assert "nats" not in page.words.replace("alternates", "")
+
+
+@pytest.mark.parametrize("name", RUNGS)
+def test_a_run_gives_the_same_bytes_again_killed_or_not(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretrain = find_pretrain(str(folder / f"{name}.yaml"))
+    first = pretrain.folder.read_bytes(MODEL)
+    saved = rounds.Folder.write_bytes
+    writes: list[str] = []
+
+    def killed_after_the_second_round(self: Folder, file: str, data: bytes) -> None:
+        saved(self, file, data)
+        writes.append(file)
+        if len(writes) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Folder, "write_bytes", killed_after_the_second_round)
+    with pytest.raises(KeyboardInterrupt):
+        again(pretrain, tmp_path / "out")
+    assert not (tmp_path / "out" / MODEL).exists()
+    assert again(pretrain, tmp_path / "out") == first
+    assert writes == [".state.safetensors"] * 3 + [MODEL]  # the third round alone was left
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [MODEL]
+    assert again(pretrain, tmp_path / "other", seed=1) != first
+
+
+def test_replicas_are_the_average_of_their_shares_and_threads_learn_too(
+    folder: Path, tmp_path: Path
+) -> None:
+    pretrain = find_pretrain(str(folder / "word2vec.yaml"))
+    models = [
+        again(pretrain, tmp_path / str(number), replicas=3, rounds_per_epoch=2)
+        for number in range(2)
+    ]
+    assert models[0] == models[1]
+    assert models[0] != pretrain.folder.read_bytes(MODEL)
+    for name in RUNGS:
+        before = find_pretrain(str(folder / f"{name}.yaml"))
+        again(before, tmp_path / f"{name}-threads", threads=2)
+    with pytest.raises(DataError, match=r"lower pretrain\.minimum_count"):
+        again(pretrain, tmp_path / "none", minimum_count=10**6)
+
+
+@pytest.mark.parametrize("name", RUNGS)
+def test_vectors_are_fine_tuned_and_frozen_like_any_rung(name: str, folder: Path) -> None:
+    from rungwise.finetune.model import TaskModel
+    from rungwise.tasks.examples import TaskInfo
+    from rungwise.training.checkpoint import load_tensors
+
+    pretrain = find_pretrain(str(folder / f"{name}.yaml"))
+    summary = PretrainSummary.of(pretrain)
+    info = TaskInfo(kind="classification", labels=("a", "b"), metric="accuracy", pair=False)
+    for adaptation in ({"kind": "full"}, {"kind": "frozen"}):
+        settings = {"pooling": "mean", "adaptation": adaptation}
+        model = TaskModel(
+            validate(FinetuneConfig, settings),
+            info,
+            summary.model,
+            summary.model.objective(summary.objective),
+            summary.vocab_size,
+        )
+        model.load_pretrained(load_tensors(pretrain.folder, MODEL))
+        table = model.encoder.word_table()
+        assert np.array_equal(
+            table[: summary.vocab_size].detach().numpy(),
+            word_vectors(pretrain).vectors(range(summary.vocab_size)),
+        )
