@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from rungwise.models.body import Body
 from rungwise.models.encoders import LayeredEncoder
 from rungwise.models.family import Family
 from rungwise.models.objectives import CAUSAL, Objective, Part
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.tokenizer.special import SpecialIds
 
 Weights = dict[str, NDArray[Any]]
 _LANES = 16  # numbers in the widest register: rows in memory are filled up with zeros to these
