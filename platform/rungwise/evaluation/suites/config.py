@@ -12,6 +12,7 @@ from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.evaluation.suites.polysemy import PolysemySuite
 from rungwise.evaluation.suites.probe import ProbeSuite
 from rungwise.evaluation.suites.senses import SensesSuite
+from rungwise.evaluation.suites.sentences import SentencesSuite
 from rungwise.evaluation.suites.similarity import SimilaritySuite
 
 SuiteConfig = Annotated[
@@ -19,6 +20,7 @@ SuiteConfig = Annotated[
     | MinimalPairsSuite
     | SimilaritySuite
     | AnalogiesSuite
+    | SentencesSuite
     | SensesSuite
     | PolysemySuite
     | ProbeSuite,

@@ -1,0 +1,93 @@
+"""Similarity of sentences: do the cosines of their vectors order pairs as people do?
+
+    a pair and a score ──> mean of the states of each sentence ──> cosine ──> Spearman's rho
+
+A sentence is the mean of its tokens, in each layer, or of the vectors of its words in a table:
+
+    layer 0, layer 1 ...    rungs with layers, 0 being the embeddings
+    words                   rungs with a table of words, whatever stands around them
+
+Nothing is trained on scores, so rho says what pretraining left in plain sight. The STS benchmark
+(Cer et al. 2017, arXiv:1708.00055) and SICK are read, and any table of pairs with scores.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from rungwise.core.errors import DataError
+from rungwise.core.outside import matching
+from rungwise.core.storage import reached
+from rungwise.evaluation.items import Items
+from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
+from rungwise.evaluation.suites.states import Sentence, WordReader, reads_words, word_reader
+from rungwise.evaluation.suites.words import cosines
+from rungwise.tasks.examples import Text
+from rungwise.tasks.formats.presets import SickFormat, StsFormat
+from rungwise.tasks.formats.table import TableFormat
+
+WORDS = "words"  # the part of a table of words
+
+
+class SentencesSuite(FileSuite):
+    """Pairs of sentences with scores; `format` is one of tasks that has them."""
+
+    needs: ClassVar[str] = "vectors of words"
+
+    kind: Literal["sentences"] = "sentences"
+    format: Annotated[TableFormat | SickFormat | StsFormat, Field(discriminator="kind")]
+
+    @field_validator("format")
+    @classmethod
+    def _has_scores(
+        cls, value: TableFormat | SickFormat | StsFormat
+    ) -> TableFormat | SickFormat | StsFormat:
+        if value.task_kind != "regression":
+            raise ValueError("expected pairs with scores, found a format with labels")
+        return value
+
+    def serves(self, rung: Rung) -> bool:
+        return reads_words(rung)
+
+    def measure(self, rung: Rung, name: str) -> Measured:
+        pairs = self._pairs(f"measure.{name}.path")
+        texts = [text for pair in pairs for text in (pair.text, str(pair.second))]
+        gold = np.array([float(str(pair.target)) for pair in pairs])
+        names, groups = [pair.where for pair in pairs], [""] * len(pairs)
+        items = []
+        for part, vectors in _vectors(rung, texts).items():
+            numbers = np.stack([gold, cosines(vectors[0::2], vectors[1::2])], axis=1)
+            items.append(Items(name, "correlation", names, groups, numbers, part))
+        return Measured(items)
+
+    def _pairs(self, key: str) -> list[Text]:
+        pairs: list[Text] = []
+        for file in matching(self.path, key):
+            with reached(file.uri, key):
+                pairs += self.format.read(file, "test", Counter())
+        if not pairs or any(pair.second is None or pair.target is None for pair in pairs):
+            raise DataError(
+                f"{key}: expected pairs of sentences with scores, found {len(pairs)} rows, not all "
+                f"of them such pairs; change {key}, or which columns the format names"
+            )
+        return pairs
+
+
+def _vectors(rung: Rung, texts: list[str]) -> dict[str, NDArray[np.float64]]:
+    """The vectors (N, E) of sentences by part."""
+    asked = [Sentence(text, ((0, len(text)),)) for text in texts]
+    reader = word_reader(rung)
+    vectors = {}
+    if reader.encoder is not None:
+        layers = reader.layers(asked).layers
+        vectors = {f"layer {number}": layer for number, layer in enumerate(layers)}
+    if reader.table is not None:
+        [vectors[WORDS]] = (
+            WordReader(reader.splitter, None, reader.table, 0, None).layers(asked).layers
+        )
+    return {part: rows.astype(np.float64) for part, rows in vectors.items()}
