@@ -9,6 +9,7 @@ from pydantic import Field, TypeAdapter
 
 from rungwise.models.bert import BertConfig
 from rungwise.models.bidirectional import BidirectionalConfig
+from rungwise.models.elmo import ElmoConfig
 from rungwise.models.family import Family
 from rungwise.models.gpt import GptConfig
 from rungwise.models.ngram import NgramConfig
@@ -21,6 +22,7 @@ ModelConfig = Annotated[
     | BidirectionalConfig
     | LstmConfig
     | RnnConfig
+    | ElmoConfig
     | NnlmConfig
     | NgramConfig,
     Field(discriminator="kind"),
