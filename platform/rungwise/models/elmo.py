@@ -6,16 +6,17 @@ representations", arXiv:1802.05365), after the release of its authors, allenai/b
 
 Two language models, one from each side, that share the vectors of tokens (characters.py) and the
 output and nothing between. Dropout lies before each layer and before the output. What is above
-layer 1 adds its input to its output. The objective is the mean of both losses over all tokens.
+layer 1 adds its input to its output. The loss is the mean of both over all tokens, as in the
+release; the paper has their sum.
 
 What fine-tuning reads is both directions side by side: the 2·L + 1 vectors of the paper, as L + 1
 layers, of which 0 is the token's vector twice. A task weighs them (finetune/mixing.py).
 
 From left to right the state is carried from block to block (training/lanes.py). The release carries
-that of the other direction too, from the block before, whose text lies on the wrong side: there the
-right-to-left model goes on behind a block that it should not have seen yet, and whose last token is
-the one it is to predict first. Here it begins each block anew, so that each direction is the
-probability of a text. In fine-tuning it begins so as well.
+that of the other direction too. But what it has read before is the text on its left, which a
+right-to-left model is not to know: of blocks that overlap by a token, that token is both its first
+input in one and its last target in the next. Here it begins each block anew, as it begins a row in
+fine-tuning, and so each direction is the probability of a text.
 
 The release samples 8,192 words a batch for the softmax; here it is over the whole vocabulary.
 
