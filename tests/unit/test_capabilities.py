@@ -195,7 +195,8 @@ def test_perplexity_is_the_validation_loss_of_rows_of_one_document() -> None:
 def test_word_vectors_know_the_nearest_neighbour_of_a_token(kind: str) -> None:
     model = trained(kind, hidden_size=32)
     with torch.no_grad():
-        model.table[20] = model.table[10] * 2  # the same direction
+        table = model.module.body.token_embedding.weight
+        table[20] = table[10] * 2  # the same direction
     vectors = model.vectors(range(model.vocab_size))
     assert vectors.shape == (VOCAB_SIZE, 32)
     directions = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

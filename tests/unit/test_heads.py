@@ -160,6 +160,9 @@ def test_a_scalar_mix_by_hand():
         mix.gamma.fill_(2.0)
     torch.testing.assert_close(mix(layers), torch.full((1, 1, 2), 14.0))
     assert mix.shares() == pytest.approx((0.25, 0.75))
+    layers = [torch.tensor([[[1.0, 3.0]]]), torch.tensor([[[8.0, -8.0]]])]
+    normed = ScalarMix(2, layer_norm=True)(layers)  # (-1, 1) and (1, -1), but for the epsilon
+    torch.testing.assert_close(normed, torch.zeros(1, 1, 2), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()

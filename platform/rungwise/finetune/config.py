@@ -49,10 +49,14 @@ class DiscriminativeAdaptation(Config):
 
 
 class FeaturesAdaptation(Config):
-    """The encoder is fixed. `layers` are mixed, 0 the embeddings; one alone makes a probe of it."""
+    """The encoder is fixed. `layers` are mixed, 0 the embeddings; one alone makes a probe of it.
+
+    `layer_norm` normalises each before.
+    """
 
     kind: Literal["features"] = "features"
     layers: Literal["all"] | list[Annotated[int, Field(ge=0)]] = "all"
+    layer_norm: bool = False
 
     @model_validator(mode="after")
     def _some_once(self) -> Self:

@@ -138,4 +138,6 @@ def build(config: FinetuneConfig, data: TaskData) -> TaskModel:
     model = TaskModel(config, data.info, data.model, data.objective, data.vocab_size)
     if config.initialisation == "pretrained":
         model.load_pretrained(data.pretrained)
+    else:
+        model.encoder.load_spelling(data.pretrained)
     return model

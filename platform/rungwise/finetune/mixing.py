@@ -6,6 +6,9 @@ arXiv:1802.05365, equation 1):
 `s` starts at 0, so that the mix starts as the plain mean, and gamma at 1. Weight decay pulls s back
 to that start, as does the L2 term of their section 3.3. The weights say which layers a task reads.
 
+Layers may be normalised before they are weighed (their section 3.2), each vector to mean 0 and
+variance 1 (Ba et al. 2016, arXiv:1607.06450), so that a share says more of what is read.
+
 Shapes: B batch, T sequence, E width, K layers.
 """
 
@@ -15,13 +18,15 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class ScalarMix(nn.Module):
     """The mix of `num_layers` tensors of one shape, embeddings counted."""
 
-    def __init__(self, num_layers: int) -> None:
+    def __init__(self, num_layers: int, layer_norm: bool = False) -> None:
         super().__init__()
+        self.layer_norm = layer_norm
         self.scores = nn.Parameter(torch.zeros(num_layers))
         self.gamma = nn.Parameter(torch.ones(()))
 
@@ -30,6 +35,8 @@ class ScalarMix(nn.Module):
         shares_K = self.scores.softmax(dim=0)
         mixed = torch.zeros_like(layers[0])
         for share, layer in zip(shares_K, layers, strict=True):
+            if self.layer_norm:
+                layer = functional.layer_norm(layer, layer.shape[-1:])
             mixed = mixed + share * layer
         return self.gamma * mixed
 

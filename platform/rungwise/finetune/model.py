@@ -50,9 +50,11 @@ class TaskModel(HeadedEncoder):
     ) -> None:
         encoder = model.encoder(objective, vocab_size, config.dropout, new_tokens_of(objective))
         mixed: list[int] = []
+        mix = None
         if isinstance(config.adaptation, FeaturesAdaptation):
             layers = config.adaptation.layers
             mixed = list(range(encoder.num_layers + 1)) if layers == "all" else layers
+            mix = ScalarMix(len(mixed), config.adaptation.layer_norm)
         top, width = None, encoder.width
         if isinstance(config.top, BilstmTop):
             sizes = config.top
@@ -64,7 +66,7 @@ class TaskModel(HeadedEncoder):
             encoder,
             _head(config, info, width, pooler),
             top=top,
-            mix=ScalarMix(len(mixed)) if mixed else None,
+            mix=mix,
             mixed=mixed,
             fixed=config.fixes_encoder,
         )

@@ -1,9 +1,10 @@
 """The model families of the ladder, one a file, in plain PyTorch: no Ray, no MLflow.
 
-bert.py, gpt.py, bidirectional.py, recurrent.py, nnlm.py and ngram.py are the families, config.py
-their union, family.py what each of them answers, objectives.py what they are trained on,
+bert.py, gpt.py, bidirectional.py, recurrent.py, elmo.py, nnlm.py and ngram.py are the families,
+config.py their union, family.py what each of them answers, objectives.py what they are trained on,
 capabilities.py what they can be asked when they are trained. transformer.py is the block that the
-Transformers share, attention.py who sees whom in it; body.py is what all share in training,
+Transformers share, attention.py who sees whom in it; characters.py and projected_lstm.py are what
+ELMo is made of, elmo_files.py reads its published weights. body.py is what all share in training,
 encoders.py and language_models.py after it. cross_entropy.py is the loss at every position. The
 n-gram model (kneser_ney.py) counts instead of training, in numpy.
 """

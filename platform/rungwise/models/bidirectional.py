@@ -141,7 +141,7 @@ class Bidirectional(Body):
 
         T = ids_BT.shape[1]
         place_T = torch.arange(T, device=ids_BT.device)
-        turned_BT = _turned(T, lengths_B)
+        turned_BT = turned(T, lengths_B)
         places_BT = place_T.expand_as(ids_BT) if positions_BT is None else positions_BT
         right_BTD = self.right_to_left(
             self.token_embedding(targets_BT.gather(1, turned_BT)),
@@ -171,7 +171,7 @@ class Bidirectional(Body):
         tokens_BTD = self.token_embedding(ids_BT)
         left = self.left_to_right.layers(tokens_BTD, None)
 
-        turned_BT = _turned(T, ids_BT.new_full((B,), T) if lengths_B is None else lengths_B)
+        turned_BT = turned(T, ids_BT.new_full((B,), T) if lengths_B is None else lengths_B)
         # Pretraining numbers what it reads from the right as targets, so that token j of a document
         # has place j there on the left and j - 1 on the right. The mark at the front of a row takes
         # the place of the one that opens a document, 0 on the left; from the right that one is
@@ -190,7 +190,7 @@ class Bidirectional(Body):
         return [[self.token_embedding, *positions], *blocks]
 
 
-def _turned(sequence_length: int, lengths_B: Tensor) -> Tensor:
+def turned(sequence_length: int, lengths_B: Tensor) -> Tensor:
     """Where each token goes when rows are turned around, (B, T).
 
     Token t of n real ones goes to n - 1 - t, padding to the end; twice is the identity.

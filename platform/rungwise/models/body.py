@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,18 +31,27 @@ class Body(nn.Module, ABC):
     `vocab_multiple` rounds the rows of the table up, because a matrix product likes multiples of
     64: 30,522 becomes 30,528. The added rows are zeros, never looked up and never predicted. With
     1, the default, parameter counts are those of the papers.
+
+    `token_embedding` takes the place of the table in a body that makes vectors in another way.
     """
 
     name: ClassVar[str]
     causal: bool = True
 
     def __init__(
-        self, vocab_size: int, hidden_size: int, dropout: float, vocab_multiple: int
+        self,
+        vocab_size: int,
+        hidden_size: int,
+        dropout: float,
+        vocab_multiple: int = 1,
+        token_embedding: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.vocab_size = vocab_size
         self.width = hidden_size
-        self.token_embedding = nn.Embedding(padded_size(vocab_size, vocab_multiple), hidden_size)
+        self.token_embedding: Any = token_embedding or nn.Embedding(
+            padded_size(vocab_size, vocab_multiple), hidden_size
+        )
         self.dropout = nn.Dropout(dropout)
 
     @torch.no_grad()
@@ -57,6 +66,18 @@ class Body(nn.Module, ABC):
         nn.init.uniform_(output.weight, -bound, bound)
         nn.init.zeros_(output.weight[self.vocab_size :])
         return output
+
+    def word_table(self) -> Tensor:
+        """The tensor with a row for each token: the parameter that pretraining learns, or what is
+        given to a body that `spell`s."""
+        return self.token_embedding.weight
+
+    def spell(self, tokens: Sequence[bytes], end: int) -> None:
+        """Take how each token is written, before training; `end` is the one between documents.
+
+        Asked of families that say `reads_spelling`.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def encode_layers(

@@ -9,6 +9,7 @@ from pydantic import Field, TypeAdapter
 
 from rungwise.models.bert import BertConfig
 from rungwise.models.bidirectional import BidirectionalConfig
+from rungwise.models.elmo import ElmoConfig
 from rungwise.models.family import Family
 from rungwise.models.glove import GloveConfig
 from rungwise.models.gpt import GptConfig
@@ -23,6 +24,7 @@ ModelConfig = Annotated[
     | BidirectionalConfig
     | LstmConfig
     | RnnConfig
+    | ElmoConfig
     | NnlmConfig
     | NgramConfig
     | Word2vecConfig

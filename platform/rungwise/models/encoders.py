@@ -5,7 +5,7 @@
       pairs or sentence order
     bert: left_to_right            itself and what came before             D      yes
     gpt, pre-norm or post-norm     itself and what came before             D      yes
-    bidirectional                  left to right and right to left, each   2D     no
+    bidirectional, elmo            left to right and right to left, each   2D     no
                                    up to the token, concatenated
     lstm, rnn                      itself and what came before             D      yes
     nnlm                           itself and the n - 2 words before it    D      yes
@@ -24,7 +24,7 @@ Shapes: B batch, T sequence, E width of a state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -73,8 +73,8 @@ class LayeredEncoder(OnBody):
         return self.body.encode_layers(ids_BT, segments_BT, lengths_B)
 
     def word_table(self) -> Tensor:
-        """The parameter with a row for each token, the new ones last."""
-        return self.body.token_embedding.weight
+        """The tensor with a row for each token, the new ones last."""
+        return self.body.word_table()
 
     def depth(self) -> list[list[nn.Parameter]]:
         """The parameters of each level, every one once: the embeddings, then each layer."""
@@ -85,7 +85,6 @@ class LayeredEncoder(OnBody):
         """How many layers there are above the embeddings."""
         return len(self.body.levels()) - 1
 
-    @torch.no_grad()
     def load(self, pretrained: Mapping[str, Tensor], loaded_layers: int | None = None) -> None:
         """Copy the weights out of the state dict of a pretraining model.
 
@@ -94,15 +93,26 @@ class LayeredEncoder(OnBody):
         None copies all. New tokens keep theirs. Raises DataError naming the first tensor that does
         not fit, before anything has been copied.
         """
-        names = {id(parameter): name for name, parameter in self.named_parameters()}
         levels = self.depth()
         kept = levels if loaded_layers is None else levels[: loaded_layers + 1]
-        table, known = self.word_table(), set(names.values())
+        self._copy(pretrained, [parameter for level in kept for parameter in level])
+
+    def load_spelling(self, pretrained: Mapping[str, Tensor]) -> None:
+        """Copy how tokens are written, which is all that a random start needs of it. `load` has
+        done so; nothing for bodies that do not read it."""
+        self._copy(pretrained, [])
+
+    @torch.no_grad()
+    def _copy(self, pretrained: Mapping[str, Tensor], chosen: Sequence[nn.Parameter]) -> None:
+        tensors = self.state_dict(keep_vars=True)
+        names = {id(tensor): name for name, tensor in tensors.items()}
+        given = [tensor for tensor in tensors.values() if not isinstance(tensor, nn.Parameter)]
+        table = self.word_table()
         copies: list[tuple[Tensor, Tensor]] = []
-        for parameter in (parameter for level in kept for parameter in level):
-            name = names[id(parameter)]
-            added = self.new_tokens if parameter is table else 0
-            target = parameter[: len(parameter) - added]
+        for tensor in (*given, *chosen):
+            name = names[id(tensor)]
+            added = self.new_tokens if tensor is table else 0
+            target = tensor[: len(tensor) - added]
             source = pretrained.get(name)
             if source is None:
                 raise DataError(
@@ -116,7 +126,7 @@ class LayeredEncoder(OnBody):
                     "pretraining run"
                 )
             copies.append((target, source))
-        for key in (key for key in pretrained if key not in known):
+        for key in (key for key in pretrained if key not in tensors):
             is_pooler = self.pooler is not None and key.startswith(self.pooler)
             if key.startswith(f"{self.body.name}.") and not is_pooler:
                 raise DataError(

@@ -38,6 +38,8 @@ class Family(Config):
     has_encoder: ClassVar[bool] = True  # whether its weights have states to fine-tune and to probe
     # Whether it goes on where the row before has ended: the `CarriesState` of objectives.py.
     carries_state: ClassVar[bool] = False
+    # Whether it reads how tokens are written, which its body is told before training: `Body.spell`.
+    reads_spelling: ClassVar[bool] = False
     # Tensors, by the beginnings of their names, that only some of its objectives train: what goes
     # on from other weights may lack them.
     optional_tensors: ClassVar[tuple[str, ...]] = ()

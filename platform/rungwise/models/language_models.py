@@ -76,18 +76,15 @@ class _Trained:
     def vocab_size(self) -> int:
         return self.module.body.vocab_size
 
+    @torch.no_grad()
     def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """The vectors (N, D) of these tokens."""
-        return self.table.detach()[list(ids)].float().cpu().numpy()
-
-    @property
-    def table(self) -> Tensor:
-        """A row for each token; rows from the vocabulary on are padding."""
-        return self.module.body.token_embedding.weight
+        ids_N = torch.tensor(list(ids), device=self._device)
+        return self.module.body.token_embedding(ids_N).float().cpu().numpy()
 
     @property
     def _device(self) -> torch.device:
-        return self.table.device
+        return next(self.module.parameters()).device
 
 
 @dataclass(frozen=True)

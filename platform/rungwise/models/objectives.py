@@ -21,6 +21,8 @@ by the exact global count, and a part with nothing in it adds exactly 0.
     causal          lm             gpt            CausalBatch       the next token, from the left
     left_to_right   lm             bert           CausalBatch       the same ("LTR & No NSP")
     bidirectional   bidirectional  bidirectional  CausalBatch       each token, from both sides
+    bilm            bilm           elmo           CausalBatch       each token twice: from the left,
+                                                                    and from the right
 
 An objective is one value. A family lists those that it takes (family.py), and nothing else needs to
 know which there are.
@@ -299,6 +301,10 @@ def _token_counts(batch: CausalBatch) -> Tensor:
     return batch.weights.sum()[None]  # () -> (1,)
 
 
+def _twofold_counts(batch: CausalBatch) -> Tensor:
+    return 2 * _token_counts(batch)
+
+
 def _token_losses(model: nn.Module, batch: CausalBatch) -> Losses:
     # The model sums by itself: the logits of all positions are too many to hand out
     # (cross_entropy.py).
@@ -364,4 +370,16 @@ BIDIRECTIONAL = dataclasses.replace(
         "token, given all others",
     ),
     is_code_length=False,
+)
+# The mean of two code lengths is one too: sqrt(p·q) summed over all texts is at most 1.
+BILM = dataclasses.replace(
+    CAUSAL,
+    name="bilm",
+    tokens=Part(
+        "bilm",
+        "biLM",
+        "Tokens guessed right, mean of both directions",
+        "token, mean of both directions",
+    ),
+    counts=_twofold_counts,
 )

@@ -15,22 +15,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from rungwise.cluster.session import shared_scratch
-from rungwise.core.artifact import Artifact
+from rungwise.core.artifact import Artifact, find_input
 from rungwise.core.config import fingerprint
 from rungwise.core.context import ComputeConfig, Context, Reporter
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
 from rungwise.instances.summary import InstancesSummary
+from rungwise.models.body import OnBody
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient, check_rows
 from rungwise.pretraining.initial import INITIAL, began_with, check_initial, load_initial
 from rungwise.pretraining.sources_read import sources_read
 from rungwise.pretraining.summary import Attempt, GradientRun, PretrainSummary, ReadLength
+from rungwise.tokenizer import load as load_tokenizer
+from rungwise.tokenizer import written_bytes
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import (
@@ -258,6 +261,10 @@ def pretrain(
     summary = InstancesSummary.of(inputs["instances"])
     initial = inputs.get(INITIAL)
     model = build(config, summary.vocab_size)
+    if config.model.reads_spelling:
+        tokenizer = find_input(find_input(inputs["instances"], "tokens"), "tokenizer")
+        pieces = written_bytes(load_tokenizer(tokenizer.folder))
+        cast(OnBody, model).body.spell(pieces, *summary.special.require("end"))
     # The others are given the leader's weights, and a checkpoint of this run replaces them.
     carried = load_initial(model, initial) if initial and group.leads else {}
     checkpoints = Checkpoints(

@@ -37,6 +37,7 @@ from rungwise.tokenizer.special import (
 )
 from rungwise.tokenizer.stage import TOKENIZER, TokenizerSummary, train_tokenizer
 from rungwise.tokenizer.training import train
+from rungwise.tokenizer.written import written_bytes
 
 __all__ = [
     "CLS",
@@ -75,4 +76,5 @@ __all__ = [
     "special_ids",
     "train",
     "train_tokenizer",
+    "written_bytes",
 ]

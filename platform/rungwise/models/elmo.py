@@ -1,0 +1,266 @@
+"""ELMo's bidirectional language model (Peters et al. 2018, "Deep contextualized word
+representations", arXiv:1802.05365), after the release of its authors, allenai/bilm-tf.
+
+    ids ──> character CNN ──> x ──┬──> LSTM ──> LSTM + input ──> logits of the next token
+                                  └──> LSTM ──> LSTM + input ──> logits of the token before
+
+Two language models, one from each side, that share the vectors of tokens (characters.py) and the
+output and nothing between. Dropout lies before each layer and before the output. What is above
+layer 1 adds its input to its output. The loss is the mean of both over all tokens, as in the
+release; the paper has their sum.
+
+What fine-tuning reads is both directions side by side: the 2·L + 1 vectors of the paper, as L + 1
+layers, of which 0 is the token's vector twice. A task weighs them (finetune/mixing.py).
+
+From left to right the state is carried from block to block (training/lanes.py). The release carries
+that of the other direction too. But what it has read before is the text on its left, which a
+right-to-left model is not to know: of blocks that overlap by a token, that token is both its first
+input in one and its last target in the next. Here it begins each block anew, as it begins a row in
+fine-tuning, and so each direction is the probability of a text.
+
+The release samples 8,192 words a batch for the softmax; here it is over the whole vocabulary.
+
+Shapes: B batch, T sequence, D hidden (of one direction), H cell, L layers, S = D + H state,
+V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from rungwise.models.bidirectional import turned
+from rungwise.models.body import Body, NextTokenModel
+from rungwise.models.characters import Activation, CharacterEncoder, products
+from rungwise.models.encoders import LayeredEncoder
+from rungwise.models.family import Family
+from rungwise.models.language_models import CarryingModel
+from rungwise.models.objectives import BILM, Objective
+from rungwise.models.projected_lstm import ProjectedLstm
+from rungwise.models.transformer import gather_positions, padded_size
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.tokenizer.special import SpecialIds
+
+Filter = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+
+
+class ElmoConfig(Family):
+    """The shape; the defaults are those of the paper, 93.6 M parameters without the output.
+
+    `hidden_size` is what a direction gives for each token, `cell_size` what it remembers. `filters`
+    are pairs of a width in characters and a number. A clip of null cuts nothing. `dropout` is 0
+    unless asked for, where the paper has 0.1: see BertConfig.
+    """
+
+    objectives: ClassVar = (BILM,)
+    carries_state: ClassVar[bool] = True
+    reads_spelling: ClassVar[bool] = True
+
+    kind: Literal["elmo"] = "elmo"
+    num_layers: int = Field(default=2, ge=1)
+    hidden_size: int = Field(default=512, ge=1)
+    cell_size: int = Field(default=4096, ge=1)
+    cell_clip: float | None = Field(default=3.0, gt=0)
+    projection_clip: float | None = Field(default=3.0, gt=0)
+    filters: list[Filter] = Field(
+        default=[(1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024)], min_length=1
+    )
+    character_size: int = Field(default=16, ge=1)
+    max_characters: int = Field(default=50, ge=3)  # bytes of a token, with a mark at each end
+    num_highways: int = Field(default=2, ge=0)
+    activation: Activation = "relu"
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+
+    @model_validator(mode="after")
+    def _fit_into_a_token(self) -> Self:
+        if (widest := max(width for width, _ in self.filters)) > self.max_characters:
+            raise ValueError(
+                f"filters have a width of {widest}, but max_characters is {self.max_characters}; "
+                "raise the second or narrow the first"
+            )
+        return self
+
+    @property
+    def depth(self) -> int:
+        return 2 * self.num_layers
+
+    @property
+    def width(self) -> int:
+        return self.cell_size
+
+    def describe(self) -> str:
+        return (
+            f"{self.num_layers} layers a direction, hidden size {self.hidden_size}, cell size "
+            f"{self.cell_size}"
+        )
+
+    def page_name(self, objective: Objective) -> str:
+        return "ELMo"
+
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        return ElmoForPretraining(self, vocab_size, vocab_multiple)
+
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return Elmo(self, vocab_size)
+
+    def encoder(
+        self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
+    ) -> LayeredEncoder:
+        encoder = super().encoder(objective, vocab_size, dropout, new_tokens)
+        assert isinstance(encoder.body, Elmo)
+        encoder.body.token_embedding.spell_marks(new_tokens)
+        return encoder
+
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CarryingModel:
+        """From left to right alone, which is exact."""
+        return CarryingModel(model, self.max_length, *special.require("end"))
+
+    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
+        """The character CNN once, and in both directions the gates of each layer, its projection
+        and the output:
+
+            6·cnn + 2·6·(L·(4·H·2·D + H·D) + D·V)
+
+        The CNN is counted for every token; those that stand in a batch twice are computed once.
+        """
+        L, D, H = self.num_layers, self.hidden_size, self.cell_size
+        cnn = products(self.filters, self.character_size, self.max_characters, self.num_highways, D)
+        return float(6 * cnn + 12 * (L * 9 * H * D + D * V))
+
+
+class Elmo(Body):
+    """Both directions without the output. Segments are not for it: marks part texts."""
+
+    name: ClassVar[str] = "elmo"
+    causal = False
+    token_embedding: CharacterEncoder
+
+    def __init__(self, config: ElmoConfig, vocab_size: int) -> None:
+        D = config.hidden_size
+        characters = CharacterEncoder(
+            vocab_size,
+            D,
+            config.filters,
+            config.character_size,
+            config.max_characters,
+            config.num_highways,
+            config.activation,
+        )
+        super().__init__(vocab_size, D, config.dropout, token_embedding=characters)
+        self.width = 2 * D
+        self.left_to_right, self.right_to_left = (
+            nn.ModuleList(
+                ProjectedLstm(D, D, config.cell_size, config.cell_clip, config.projection_clip)
+                for _ in range(config.num_layers)
+            )
+            for _ in range(2)
+        )
+
+    def spell(self, tokens: Sequence[bytes], end: int) -> None:
+        self.token_embedding.spell(tokens, end)
+
+    def word_table(self) -> Tensor:
+        return self.token_embedding.characters
+
+    def read_left(
+        self, tokens_BTD: Tensor, state_BLS: Tensor | None
+    ) -> tuple[list[Tensor], Tensor]:
+        """What has read up to each token: `tokens` and the output of each layer, (B, T, D) each,
+        and the state (B, L, S) after the last token. None for the state stands for zeros."""
+        return self._read(self.left_to_right, tokens_BTD, state_BLS)
+
+    def read_right(self, tokens_BTD: Tensor, lengths_B: Tensor | None) -> list[Tensor]:
+        """What has read back to each token from the last real one of its row, likewise."""
+        B, T, _ = tokens_BTD.shape
+        if lengths_B is None:
+            lengths_B = torch.full((B,), T, device=tokens_BTD.device)
+        turned_BT = turned(T, lengths_B)
+        layers, _ = self._read(self.right_to_left, gather_positions(tokens_BTD, turned_BT), None)
+        return [gather_positions(layer_BTD, turned_BT) for layer_BTD in layers]
+
+    def _read(
+        self, layers: Iterable[nn.Module], tokens_BTD: Tensor, state_BLS: Tensor | None
+    ) -> tuple[list[Tensor], Tensor]:
+        outputs, after = [tokens_BTD], []
+        for number, layer in enumerate(layers):
+            input_BTD = self.dropout(outputs[-1])
+            output_BTD, end_BS = layer(
+                input_BTD, None if state_BLS is None else state_BLS[:, number]
+            )
+            outputs.append(output_BTD + input_BTD if number else output_BTD)
+            after.append(end_BS)
+        return outputs, torch.stack(after, dim=1)
+
+    def encode_layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
+        tokens_BTD = self.token_embedding(ids_BT)
+        left, _ = self.read_left(tokens_BTD, None)
+        right = self.read_right(tokens_BTD, lengths_B)
+        return [torch.cat(both, dim=-1) for both in zip(left, right, strict=True)]
+
+    def levels(self) -> list[list[nn.Module]]:
+        layers = zip(self.left_to_right, self.right_to_left, strict=True)
+        return [[self.token_embedding], *([*both] for both in layers)]
+
+
+class ElmoForPretraining(NextTokenModel):
+    """Both directions under one output: a matrix of its own, for a token has no row, and a bias."""
+
+    elmo: Elmo
+
+    def __init__(self, config: ElmoConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        super().__init__(Elmo(config, vocab_size))
+        D = config.hidden_size
+        self.output = nn.Parameter(torch.zeros(padded_size(vocab_size, vocab_multiple), D))
+        nn.init.normal_(self.output[:vocab_size], std=1 / math.sqrt(D))
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        # Of one row, from left to right: output and cell of each layer.
+        self.state_shape = (config.num_layers, D + config.cell_size)
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, ids_BT: Tensor, targets_BT: Tensor, weights_BT: Tensor, state_BLS: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Cross entropy of the targets from the left and of the ids from the right, and right
+        guesses, summed, and the state to go on. A row is real up to its last weight above 0."""
+        # Tokens of a row, of which ids are all but the last and targets all but the first.
+        tokens_BUD = self.elmo.token_embedding(torch.cat((ids_BT[:, :1], targets_BT), dim=1))
+        left, after_BLS = self.elmo.read_left(tokens_BUD[:, :-1], state_BLS)
+        place_T = torch.arange(1, ids_BT.shape[1] + 1, device=ids_BT.device)
+        lengths_B = (place_T * (weights_BT > 0)).amax(dim=1)
+        right = self.elmo.read_right(tokens_BUD[:, 1:], lengths_B)
+        states = torch.cat((left[-1], right[-1]))  # two of (B, T, D) -> (2·B, T, D)
+        total, correct = self.sums(
+            self.elmo.dropout(states),
+            torch.cat((targets_BT, ids_BT)),
+            torch.cat((weights_BT, weights_BT)),
+        )
+        return total, correct, after_BLS
+
+    def states(
+        self, ids_BT: Tensor, document_BT: Tensor | None, positions_BT: Tensor | None
+    ) -> Tensor:
+        """See `NextTokenModel`: from left to right, from a state of zeros. Boundaries and positions
+        say nothing to it: the end symbol in the text does."""
+        return self.read_on(ids_BT, None)[0]
+
+    def read_on(self, ids_BT: Tensor, state_BLS: Tensor | None) -> tuple[Tensor, Tensor]:
+        """From left to right, what the output matrix multiplies, (B, T, D), and the state to go
+        on. None for the state stands for zeros."""
+        layers, after_BLS = self.elmo.read_left(self.elmo.token_embedding(ids_BT), state_BLS)
+        return self.elmo.dropout(layers[-1]), after_BLS
+
+    def output_table(self) -> Tensor:
+        return self.output
+
+    def output_bias(self) -> Tensor:
+        return self.bias

@@ -1,0 +1,31 @@
+"""How a vocabulary writes its tokens, in bytes: `Ġcafé` of a byte-level one is ` caf\\xc3\\xa9`."""
+
+from __future__ import annotations
+
+from tokenizers import Tokenizer
+
+
+def written_bytes(tokenizer: Tokenizer) -> list[bytes]:
+    """The bytes of each token, by id: what it stands for if it is byte-level, else UTF-8 of the
+    piece with the marks of its vocabulary (`##ing`, `▁the`). An id without a token has none."""
+    pieces = [
+        tokenizer.id_to_token(index) or ""
+        for index in range(tokenizer.get_vocab_size(with_added_tokens=True))
+    ]
+    if type(tokenizer.decoder).__name__ != "ByteLevel":
+        return [piece.encode() for piece in pieces]
+    byte_of = _byte_of()
+    return [
+        bytes(byte_of[letter] for letter in piece)
+        if all(letter in byte_of for letter in piece)
+        else piece.encode()  # added as it stands
+        for piece in pieces
+    ]
+
+
+def _byte_of() -> dict[str, int]:
+    """GPT-2's letters for bytes: the printable ones of Latin-1 for themselves, and for the others,
+    in their order, those from U+0100 on."""
+    letters = {chr(byte): byte for byte in (*range(33, 127), *range(161, 173), *range(174, 256))}
+    others = [byte for byte in range(256) if byte not in letters.values()]
+    return letters | {chr(256 + number): byte for number, byte in enumerate(others)}

@@ -1,0 +1,189 @@
+"""The published files of ELMo in our modules, against its equations in numpy, a token at a time.
+
+The weights are random, in the layout of the release: those of the authors are 360 MB.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from rungwise.core.errors import DataError, UserError
+from rungwise.models.elmo_files import read_release, release_config
+from rungwise.models.objectives import BILM
+from tests.elmo_release import OPTIONS, write_release
+
+WORDS = ["The", "naïve", "日本語", "a", "x" * 60, "parser", "."]
+SENTENCES = [[0, 1, 5, 2, 6], [3, 4, 6]]
+START, END = len(WORDS), len(WORDS) + 2
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def symbols(word: str | int) -> list[int]:
+    """A word as 50 symbols: begin 258, its bytes, end 259, filling 260; or a mark of a sentence."""
+    inside = [word] if isinstance(word, int) else list(word.encode())[:48]
+    return (([258, *inside, 259]) + [260] * 50)[:50]
+
+
+def vector(word: str | int, of: dict[str, np.ndarray], options: dict[str, Any]) -> np.ndarray:
+    """The character CNN on one word: the maximum over all places of each filter."""
+    cnn = options["char_cnn"]
+    activation = np.tanh if cnn["activation"] == "tanh" else lambda x: np.maximum(x, 0)
+    characters = of["char_embed"][symbols(word)]
+    found = []
+    for index, (width, number) in enumerate(cnn["filters"]):
+        kernel = of[f"CNN/W_cnn_{index}"][0]
+        places = [
+            sum(characters[place + k] @ kernel[k] for k in range(width))
+            for place in range(50 - width + 1)
+        ]
+        most = np.max(places, axis=0) + of[f"CNN/b_cnn_{index}"]
+        assert most.shape == (number,)
+        found.append(activation(most))
+    x = np.concatenate(found)
+    for index in range(cnn["n_highway"]):
+        part = {name: of[f"CNN_high_{index}/{name}"] for name in ("W_carry", "W_transform")}
+        carry = sigmoid(x @ part["W_carry"] + of[f"CNN_high_{index}/b_carry"])
+        new = np.maximum(x @ part["W_transform"] + of[f"CNN_high_{index}/b_transform"], 0)
+        x = carry * new + (1 - carry) * x
+    return x @ of["CNN_proj/W_proj"] + of["CNN_proj/b_proj"]
+
+
+def lstm(
+    inputs: list[np.ndarray], cell: str, of: dict[str, np.ndarray], options: dict[str, Any]
+) -> list[np.ndarray]:
+    """TensorFlow's LSTMCell with num_proj, cell_clip and proj_clip, from zeros."""
+    sizes = options["lstm"]
+    c, m = np.zeros(sizes["dim"]), np.zeros(sizes["projection_dim"])
+    outputs = []
+    for x in inputs:
+        gates = np.concatenate([x, m]) @ of[f"{cell}/W_0"] + of[f"{cell}/B"]
+        i, j, f, o = np.split(gates, 4)
+        c = sigmoid(f + 1.0) * c + sigmoid(i) * np.tanh(j)
+        if sizes["cell_clip"]:
+            c = np.clip(c, -sizes["cell_clip"], sizes["cell_clip"])
+        m = (sigmoid(o) * np.tanh(c)) @ of[f"{cell}/W_P_0"]
+        if sizes["proj_clip"]:
+            m = np.clip(m, -sizes["proj_clip"], sizes["proj_clip"])
+        outputs.append(m)
+    return outputs
+
+
+def layers_of(
+    words: list[str | int], of: dict[str, np.ndarray], options: dict[str, Any]
+) -> list[np.ndarray]:
+    """(T, 2P) of each layer, the vectors of the words twice first."""
+    of = {name: tensor.astype(np.float64) for name, tensor in of.items()}
+    vectors = [vector(word, of, options) for word in words]
+    found = []
+    for direction in range(2):
+        x = vectors if direction == 0 else vectors[::-1]
+        layers = [x]
+        for layer in range(options["lstm"]["n_layers"]):
+            cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+            outputs = lstm(x, cell, of, options)
+            x = [y + below for y, below in zip(outputs, x, strict=True)] if layer else outputs
+            layers.append(x)
+        found.append([np.array(each if direction == 0 else each[::-1]) for each in layers])
+    return [np.concatenate(both, axis=1) for both in zip(*found, strict=True)]
+
+
+CHANGES: list[dict[str, Any]] = [
+    {},
+    {"activation": "tanh", "n_highway": 1},
+    {"cell_clip": None, "proj_clip": None, "n_layers": 3},
+]
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=["clipped", "tanh", "three-layers"])
+@torch.no_grad()
+def test_the_layers_of_a_release_are_those_of_its_equations(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    options = copy.deepcopy(OPTIONS)
+    for key, value in changes.items():
+        options["lstm" if key in options["lstm"] else "char_cnn"][key] = value
+    options_file, weights, of = write_release(tmp_path, options)
+    encoder = read_release(options_file, weights, WORDS)
+    rows = [[START, *sentence, END] for sentence in SENTENCES]
+    lengths_B = torch.tensor([len(row) for row in rows])
+    ids_BT = torch.tensor([row + [0] * (int(lengths_B.max()) - len(row)) for row in rows])
+    layers = encoder.layers(ids_BT, None, lengths_B)
+    assert len(layers) == options["lstm"]["n_layers"] + 1
+    for number, sentence in enumerate(SENTENCES):
+        words = [256, *(WORDS[index] for index in sentence), 257]
+        expected = layers_of(words, of, options)
+        for ours, theirs in zip(layers, expected, strict=True):
+            np.testing.assert_allclose(
+                ours[number, : len(words)].numpy(), theirs, atol=1e-5, rtol=1e-5
+            )
+    if options["lstm"]["cell_clip"]:  # both have cut
+        assert (layers[1].abs() == np.float32(options["lstm"]["proj_clip"])).any()
+
+
+def test_the_published_model_has_93_6_million_parameters(tmp_path: Path) -> None:
+    """https://allenai.org/allennlp/software/elmo, "Original": 93.6 M, 2x4096 with 512, two
+    highways of 2,048 filters."""
+    options = {
+        "lstm": {
+            **OPTIONS["lstm"],
+            "projection_dim": 512,
+            "dim": 4096,
+            "cell_clip": 3,
+            "proj_clip": 3,
+        },
+        "char_cnn": {
+            **OPTIONS["char_cnn"],
+            "embedding": {"dim": 16},
+            "filters": [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]],
+        },
+    }
+    (tmp_path / "options.json").write_text(json.dumps(options))
+    config = release_config(tmp_path / "options.json")
+    assert config == type(config)()
+    with torch.device("meta"):
+        body = config.body(1000, BILM)
+    F, P, H = 2048, 512, 4096
+    cnn = 261 * 16 + sum(16 * width * n + n for width, n in options["char_cnn"]["filters"])
+    highways = 2 * (F * 2 * F + 2 * F) + F * P + P
+    lstms = 4 * (2 * P * 4 * H + 4 * H + H * P)
+    parameters = sum(p.numel() for p in body.parameters())
+    assert parameters == cnn + highways + lstms
+    assert math.floor(parameters / 1e5) == 936
+
+
+def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    options_file, weights, _ = write_release(tmp_path)
+    options = json.loads(options_file.read_text())
+    for part, key, value, message in (
+        ("lstm", "use_skip_connections", False, "use_skip_connections must be true, found false"),
+        ("char_cnn", "n_characters", 300, "n_characters must be 261 or 262, found 300"),
+        ("lstm", "dim", 12, r"weights\.hdf5: RNN_0.*W_0 has.*\[40, 12\].*\[48, 12\]"),
+        ("lstm", "n_layers", 3, r"weights\.hdf5: RNN_0/.*/Cell2/LSTMCell/W_0 is missing"),
+        ("lstm", "cell_clip", -1, r"options\.json: cell_clip"),
+    ):
+        changed = copy.deepcopy(options)
+        changed[part][key] = value
+        options_file.write_text(json.dumps(changed))
+        with pytest.raises(UserError, match=message):
+            read_release(options_file, weights, WORDS)
+    del options["char_cnn"]["filters"]
+    options_file.write_text(json.dumps(options))
+    with pytest.raises(DataError, match=r"options\.json: the key 'filters' is missing"):
+        read_release(options_file, weights, WORDS)
+    options_file.write_text(json.dumps(OPTIONS))
+    with h5py.File(weights, "a") as file:
+        del file["CNN_proj/b_proj"]
+    with pytest.raises(DataError, match=r"weights\.hdf5: CNN_proj/b_proj is missing"):
+        read_release(options_file, weights, WORDS)

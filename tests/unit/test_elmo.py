@@ -1,0 +1,425 @@
+"""ELMo's language models: how tokens are written, the projected LSTM, both directions, the state
+carried, and what fine-tuning reads. The published files are in tests/reference."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from rungwise.core.artifact import Artifact, finish
+from rungwise.core.config import validate
+from rungwise.core.errors import ConfigError
+from rungwise.core.storage import Folder
+from rungwise.finetune import FinetuneConfig, TaskData, TaskModel, describe, restore
+from rungwise.finetune.heads import Rows
+from rungwise.finetune.loop import build as build_task_model
+from rungwise.models.capabilities import Encoder, LanguageModel, NextTokenLogits, WordVectors
+from rungwise.models.elmo import Elmo, ElmoConfig, ElmoForPretraining
+from rungwise.models.objectives import BILM, CausalBatch
+from rungwise.models.projected_lstm import ProjectedLstm
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, train, written_bytes
+from rungwise.training.progress import Progress
+from tests.conftest import SPECIAL_IDS, made_up_sentences
+from tests.small_models import shaken
+from tests.summaries import made_of
+from tests.toy_tasks import INFO
+from tests.training_runs import (
+    VOCAB,
+    Killed,
+    KilledAt,
+    config,
+    make_instances,
+    run,
+    together,
+    weights,
+)
+
+V, B, T = 31, 3, 7
+END = SPECIAL_IDS.end
+assert END is not None
+TINY = ElmoConfig(
+    hidden_size=6,
+    cell_size=9,
+    filters=[(1, 4), (2, 5)],
+    character_size=3,
+    max_characters=6,
+    num_highways=1,
+)
+
+
+def tokens_of(count: int) -> list[bytes]:
+    """So many tokens, all written differently; the one between documents has no say."""
+    return [bytes([97 + index % 26, 65 + index // 26]) for index in range(count)]
+
+
+def built(**changes: Any) -> Any:
+    torch.manual_seed(0)
+    model = TINY.model_copy(update=changes).build(V, BILM)
+    assert isinstance(model, ElmoForPretraining)
+    model.elmo.spell(tokens_of(V), END)
+    return shaken(model, 0.3)
+
+
+def batch_of(lengths: list[int]) -> CausalBatch:
+    torch.manual_seed(1)
+    stream_BU = torch.randint(V, (len(lengths), max(lengths) + 1))
+    weights_BT = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).float()
+    return CausalBatch(stream_BU[:, :-1], stream_BU[:, 1:], weights_BT, None, None)
+
+
+# How tokens are written.
+
+
+def test_tokens_are_written_in_the_symbols_of_the_release() -> None:
+    encoder = TINY.encoder(BILM, 3, 0.0, new_tokens=3)
+    encoder.body.spell([b"ab", b"</s>", b"a long one"], end=1)
+    begin, end, word, close, fill = 256, 257, 258, 259, 260
+    assert encoder.word_table().tolist() == [
+        [word, 97, 98, close, fill, fill],
+        [word, end, begin, close, fill, fill],  # one text ends, another begins
+        [word, 97, 32, 108, 111, close],  # cut to four bytes
+        [word, begin, close, fill, fill, fill],
+        [word, end, begin, close, fill, fill],
+        [word, end, close, fill, fill, fill],
+    ]
+
+
+def test_the_bytes_of_tokens_are_those_of_the_text() -> None:
+    sentences = [s for seed in range(30) for s in made_up_sentences(seed, 4)]
+    text = "The café\n\treads naïve 日本語 🙂 — twice."
+    pieces = train(ByteBpeConfig(vocab_size=300, min_frequency=1), sentences)
+    written = written_bytes(pieces)
+    assert b"".join(written[index] for index in pieces.encode(text).ids) == text.encode()
+    assert b"[SEP]" in written
+    words = train(WordPieceConfig(vocab_size=100, min_frequency=1), sentences)
+    assert written_bytes(words) == [
+        (words.id_to_token(index) or "").encode() for index in range(words.get_vocab_size())
+    ]
+
+
+# The layer.
+
+
+def layer(clip: float | None) -> ProjectedLstm:
+    torch.manual_seed(3)
+    return shaken(ProjectedLstm(5, 4, 8, clip, clip), 0.4)
+
+
+def plain(of: ProjectedLstm, x_BTD: Tensor, state_BS: Tensor) -> Tensor:
+    """The same under autograd, token by token."""
+    h_BP, c_BH = state_BS.split((4, 8), dim=1)
+    outputs = []
+    for x_BD in x_BTD.unbind(1):
+        gates_BG = functional.linear(x_BD, of.input_weight, of.bias) + h_BP @ of.state_weight.T
+        into, keep, out, new = gates_BG.chunk(4, dim=1)
+        c_BH = keep.sigmoid() * c_BH + into.sigmoid() * new.tanh()
+        c_BH = c_BH if of.cell_clip is None else c_BH.clamp(-of.cell_clip, of.cell_clip)
+        h_BP = (out.sigmoid() * c_BH.tanh()) @ of.projection.T
+        bound = of.projection_clip
+        h_BP = h_BP if bound is None else h_BP.clamp(-bound, bound)
+        outputs.append(h_BP)
+    return torch.stack(outputs, dim=1)
+
+
+def gradients(of: nn.Module, output: Tensor, x_BTD: Tensor) -> list[Tensor]:
+    torch.manual_seed(4)
+    wanted = [x_BTD, *of.parameters()]
+    return list(torch.autograd.grad((output * torch.randn(output.shape)).sum(), wanted))
+
+
+@pytest.mark.parametrize("clip", [None, 0.3])
+def test_the_layer_is_a_plain_loop_and_so_are_its_gradients(clip: float | None) -> None:
+    of, x_BTD, state_BS = layer(clip), torch.randn(B, T, 5, requires_grad=True), torch.randn(B, 12)
+    ours, after_BS = of(x_BTD, state_BS)
+    expected = plain(of, x_BTD, state_BS)
+    torch.testing.assert_close(ours, expected)
+    torch.testing.assert_close(after_BS[:, :4], expected[:, -1])
+    if clip:  # some are cut, and some are not
+        assert 0 < (ours.abs() == torch.tensor(clip)).float().mean() < 1
+        assert 0 < (after_BS[:, 4:].abs() == torch.tensor(clip)).float().mean() < 1
+    for one, other in zip(gradients(of, ours, x_BTD), gradients(of, expected, x_BTD), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+def test_without_clips_the_layer_is_that_of_torch() -> None:
+    of, x_BTD, state_BS = layer(None), torch.randn(B, T, 5), torch.randn(B, 12)
+    theirs = nn.LSTM(5, 8, proj_size=4, batch_first=True)
+    order = torch.tensor([0, 1, 3, 2])  # they have the cell before the output
+
+    def turned(weight: Tensor) -> Tensor:
+        return weight.unflatten(0, (4, 8))[order].flatten(0, 1)
+
+    with torch.no_grad():
+        theirs.weight_ih_l0.copy_(turned(of.input_weight))
+        theirs.weight_hh_l0.copy_(turned(of.state_weight))
+        theirs.bias_ih_l0.copy_(turned(of.bias))
+        theirs.bias_hh_l0.zero_()
+        theirs.weight_hr_l0.copy_(of.projection)
+    h_BP, c_BH = (part[None].contiguous() for part in state_BS.split((4, 8), dim=1))
+    expected, (h_BP, c_BH) = theirs(x_BTD, (h_BP, c_BH))
+    ours, after_BS = of(x_BTD, state_BS)
+    torch.testing.assert_close(ours, expected)
+    torch.testing.assert_close(after_BS, torch.cat((h_BP[0], c_BH[0]), dim=1))
+
+
+def test_clips_by_hand() -> None:
+    """One unit whose gates are open: the cell would grow by 1 each time, and the output is 5 times
+    its tanh."""
+    of = ProjectedLstm(1, 1, 1, cell_clip=2.5, projection_clip=4.9)
+    with torch.no_grad():
+        for parameter in (of.input_weight, of.state_weight, of.bias):
+            parameter.zero_()
+        of.bias.fill_(50.0)
+        of.projection.fill_(5.0)
+    output, after = of(torch.zeros(1, 4, 1), None)
+    expected = [5 * math.tanh(1), 5 * math.tanh(2), 4.9, 4.9]  # 5·tanh(2.5) is 4.93
+    assert output.flatten().tolist() == pytest.approx(expected)
+    assert after.tolist() == [pytest.approx([4.9, 2.5])]
+
+
+@pytest.mark.parametrize("clip", [None, 0.35])
+def test_gradients_of_the_layer_agree_with_finite_differences(clip: float | None) -> None:
+    of = layer(clip).double()
+    names = [name for name, _ in of.named_parameters()]
+    state_BS = torch.randn(2, 12, dtype=torch.float64)
+
+    def output(x_BTD: Tensor, *values: Tensor) -> Tensor:
+        replaced = dict(zip(names, values, strict=True))
+        return torch.func.functional_call(of, replaced, (x_BTD, state_BS))[0]
+
+    x_BTD = torch.randn(2, 4, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(output, (x_BTD, *of.parameters()))
+
+
+# Both directions.
+
+
+@torch.no_grad()
+def test_a_text_read_backwards_by_the_model_turned_around_has_the_same_loss() -> None:
+    model, batch = built(), batch_of([7, 4, 1])
+    sums = BILM(model, dataclasses.replace(batch, state=torch.zeros(B, *model.state_shape)))
+    turned = built()
+    turned.elmo.left_to_right, turned.elmo.right_to_left = (
+        turned.elmo.right_to_left,
+        turned.elmo.left_to_right,
+    )
+    total, one_way = 0.0, 0.0
+    for row, length in enumerate((7, 4, 1)):
+        text = torch.cat((batch.ids[row, :1], batch.targets[row, :length]))
+        for of, tokens in ((model, text), (turned, text.flip(0))):
+            logits = of.logits(tokens[None, :-1])[0]
+            one_way = functional.cross_entropy(logits, tokens[1:], reduction="sum").item()
+            total += one_way
+    assert sums.total.item() == pytest.approx(total, rel=1e-5)
+    assert sums.count.tolist() == [2 * (7 + 4 + 1)]
+
+
+@torch.no_grad()
+def test_from_the_left_a_block_goes_on_and_from_the_right_it_begins_anew() -> None:
+    model, batch = built(), batch_of([T] * B)
+    zero = torch.zeros(B, *model.state_shape)
+    total, state = 0.0, zero
+    for part in (slice(0, 3), slice(3, T)):
+        ids, targets = batch.ids[:, part], batch.targets[:, part]
+        one, _, state = model(ids, targets, batch.weights[:, part], state)
+        anew = functional.cross_entropy(
+            model.logits(ids).flatten(0, 1), targets.flatten(), reduction="sum"
+        )
+        right, _, _ = model(ids, targets, batch.weights[:, part], zero)
+        total += one.item() - (right.item() - anew.item())  # what is left is from the left
+    whole = functional.cross_entropy(
+        model.logits(batch.ids).flatten(0, 1), batch.targets.flatten(), reduction="sum"
+    )
+    assert total == pytest.approx(whole.item(), rel=1e-5)
+    _, _, end = model(batch.ids, batch.targets, batch.weights, zero)
+    torch.testing.assert_close(state, end)
+
+
+def test_operations_are_those_that_pytorch_counts() -> None:
+    """Every token stands once, so none is spared the CNN; a row has one more than it predicts. The
+    loss (cross_entropy.py) is tested elsewhere, and PyTorch does not see all of its products."""
+    vocab_size = B * (T + 1)
+    elmo = Elmo(TINY, vocab_size)
+    stream_BU = torch.randperm(vocab_size).view(B, T + 1)
+    with FlopCounterMode(display=False) as counter:
+        tokens_BUD = elmo.token_embedding(stream_BU)
+        left, _ = elmo.read_left(tokens_BUD[:, :-1], None)
+        right = elmo.read_right(tokens_BUD[:, 1:], None)
+        (left[-1] + right[-1]).sum().backward()
+    F, C, K, D, H = 9, 6, 3, 6, 9
+    cnn = K * (1 * 4 * C + 2 * 5 * (C - 1)) + 2 * F * F + F * D
+    lstms, output = 2 * 2 * 9 * H * D, 2 * D * vocab_size
+    assert counter.get_total_flops() == 6 * (B * T * lstms + B * (T + 1) * cnn)
+    assert TINY.flops_per_token(vocab_size, T, BILM) == 6 * (cnn + lstms + output)
+
+
+@torch.no_grad()
+def test_what_it_offers() -> None:
+    model = built().eval()
+    trained = TINY.trained(model, BILM, SPECIAL_IDS)
+    assert isinstance(trained, LanguageModel)
+    assert isinstance(trained, NextTokenLogits)
+    assert isinstance(trained, WordVectors)
+    assert trained.is_exact
+    every = [[first, second] for first in range(V) for second in range(V)]
+    total = math.fsum(math.exp(row.sum()) for row in trained.log_probabilities(every))
+    assert total == pytest.approx(1.0, abs=1e-5)
+    row = model.elmo.token_embedding.characters[[7]]
+    np.testing.assert_allclose(
+        trained.vectors([5, 7])[[1]], model.elmo.token_embedding.vectors(row), rtol=1e-5
+    )
+
+
+@torch.no_grad()
+def test_its_encoder_reads_both_sides_and_has_the_vectors_of_tokens_twice() -> None:
+    model = built()
+    encoder = TINY.encoder(BILM, V, 0.0, new_tokens=3).eval()
+    encoder.load(model.state_dict())
+    assert isinstance(encoder, Encoder)
+    assert not encoder.causal
+    ids_BT = torch.randint(V + 3, (2, 8))
+    lengths_B = torch.tensor([8, 5])
+    layers = encoder.layers(ids_BT, None, lengths_B)
+    assert len(layers) == encoder.num_layers + 1 == len(encoder.depth()) == 3
+    x_BTD = encoder.body.token_embedding(ids_BT)
+    torch.testing.assert_close(layers[0], torch.cat((x_BTD, x_BTD), dim=-1))
+    alone = encoder.layers(ids_BT[1:, :5])
+    for one, many in zip(alone, layers, strict=True):
+        torch.testing.assert_close(many[1:, :5], one)
+    other_BT = ids_BT.clone()
+    other_BT[:, 3] = (other_BT[:, 3] + 7) % V
+    moved_BTE = (encoder(other_BT, None, lengths_B) - layers[-1]).abs() > 1e-5
+    places = torch.arange(8)
+    assert torch.equal(moved_BTE[0, :, :6].any(-1), places >= 3)
+    assert torch.equal(moved_BTE[0, :, 6:].any(-1), places <= 3)
+    with pytest.raises(ConfigError, match=r"width of 9, but max_characters is 6"):
+        validate(ElmoConfig, {"max_characters": 6, "filters": [[9, 1]]})
+
+
+# Fine-tuning.
+
+
+@pytest.mark.parametrize("initialisation", ["pretrained", "random"])
+def test_a_task_reads_the_mix_of_its_layers_and_knows_how_tokens_are_written(
+    initialisation: str,
+) -> None:
+    pretrained = built().state_dict()
+    data = TaskData(INFO["classification"], {}, TINY, BILM, V, pretrained)
+    adaptation = {"kind": "features", "layer_norm": True}
+    settings = FinetuneConfig.model_validate(
+        {"adaptation": adaptation, "pooling": "mean", "initialisation": initialisation}
+    )
+    model = build_task_model(settings, data).eval()
+    name = "elmo.token_embedding.characters"
+    assert torch.equal(model.encoder.word_table()[:V], pretrained[name])
+    learnt = torch.equal(
+        model.encoder.body.token_embedding.projection.weight,
+        pretrained["elmo.token_embedding.projection.weight"],
+    )
+    assert learnt == (initialisation == "pretrained")
+
+    assert model.mix is not None
+    with torch.no_grad():
+        model.mix.scores.copy_(torch.tensor([0.5, -1.0, 2.0]))
+        model.mix.gamma.fill_(1.5)
+    ids_BT = torch.randint(V + 3, (2, 6))
+    layers = [each.detach().numpy() for each in model.encoder.layers(ids_BT)]
+    shares = np.exp([0.5, -1.0, 2.0]) / np.exp([0.5, -1.0, 2.0]).sum()
+    mixed = 0.0
+    for share, each in zip(shares, layers, strict=True):
+        spread = np.sqrt(each.var(axis=-1, keepdims=True) + 1e-5)
+        mixed = mixed + 1.5 * share * (each - each.mean(axis=-1, keepdims=True)) / spread
+    np.testing.assert_allclose(
+        model.states(ids_BT, None, None).detach().numpy(), mixed, atol=1e-5, rtol=1e-5
+    )
+    again: TaskModel = restore(json.loads(json.dumps(describe(model))), model.state_dict())
+    rows = Rows(None, torch.arange(2), 2)
+    torch.testing.assert_close(again(ids_BT, None, rows), model(ids_BT, None, rows))
+
+
+# Training: the state is carried, and a run goes on exactly.
+
+
+SMALL = TINY.model_copy(update={"hidden_size": 12, "cell_size": 24})
+
+
+@pytest.fixture(scope="module")
+def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """Of the made-up language; a number is how a token is written."""
+    root = Folder.at(tmp_path_factory.mktemp("root"))
+    record = {"summary": {"headline": ""}, "label": "made", "finished": ""}
+    before: dict[str, Any] = {}
+    for stage in ("tokenizer", "tokens"):
+        folder = root / stage / f"made-{stage}"
+        if stage == "tokenizer":
+            words = {f"{index}": index for index in range(VOCAB)}
+            text = Tokenizer(WordLevel(words, unk_token="1")).to_str()
+            folder.write_bytes("tokenizer.json", text.encode())
+        made = finish(folder, record | {"stage": stage, "fingerprint": stage, "inputs": before}, {})
+        before = made_of(**{stage: made})
+    folder = root / "instances" / "made-instances"
+    made = make_instances(Path(folder.uri), "causal", documents=(20, 13, 26))
+    return dataclasses.replace(made, record=made.record | {"inputs": before})
+
+
+def settings() -> PretrainStageConfig:
+    """Twenty steps of ten lanes, between two and three epochs of these instances."""
+    pretrain = config("causal", **{"pretrain.global_batch_size": 10}).pretrain
+    return PretrainStageConfig(
+        model=SMALL, pretrain=pretrain.model_copy(update={"objective": "bilm"})
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(instances: Artifact, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Progress]:
+    output = tmp_path_factory.mktemp("alone")
+    return output, run(settings(), instances, output)
+
+
+def test_a_run_learns_and_its_weights_say_how_tokens_are_written(
+    alone: tuple[Path, Progress],
+) -> None:
+    output, progress = alone
+    assert progress.history[0]["loss"] == pytest.approx(math.log(VOCAB), abs=0.3)
+    assert progress.validation[-1]["loss"] < progress.validation[0]["loss"] - 0.05
+    table = weights(output)["elmo.token_embedding.characters"]
+    assert table.shape == (VOCAB, 6)
+    assert table[42].tolist() == [258, ord("4"), ord("2"), 259, 260, 260]
+    assert table[END].tolist() == [258, 257, 256, 259, 260, 260]
+
+
+def test_killed_and_resumed_it_ends_with_the_same_bits(
+    instances: Artifact, alone: tuple[Path, Progress], tmp_path: Path
+) -> None:
+    with pytest.raises(Killed):
+        run(settings(), instances, tmp_path, report=KilledAt(14))
+    resumed = run(settings(), instances, tmp_path)
+    assert resumed.attempts[-1]["step"] in (5, 10)
+    assert resumed == alone[1]
+    one, other = weights(tmp_path), weights(alone[0])
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_killed_and_resumed_with_other_workers_it_reads_the_same_with_the_same_losses(
+    instances: Artifact, alone: tuple[Path, Progress], tmp_path: Path, unused_port: int
+) -> None:
+    together(2, settings(), instances, tmp_path, unused_port, killed_at=13)
+    resumed = run(settings(), instances, tmp_path)
+    assert [attempt["workers"] for attempt in resumed.attempts] == [2, 1]
+    assert resumed.data == alone[1].data
+    for mine, theirs in zip(resumed.history, alone[1].history, strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
