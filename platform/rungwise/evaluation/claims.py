@@ -241,28 +241,27 @@ def _part(part: str, suite: str, metric: str, of_rung: Mapping[tuple[str, str, s
 def _on_tasks(
     terms: Mapping[str, float], evaluated: Sequence[EvaluateSummary]
 ) -> Estimate | tuple[str, ...]:
-    """The estimate over seeds of the mean over tasks, or the terms that were not evaluated."""
+    """The estimate over seeds of the mean over tasks that have all terms, or the terms that were
+    not evaluated."""
     few = min((each.budget for each in evaluated if each.budget is not None), default=None)
     sums: list[list[float]] = []
     missing: dict[str, None] = {}
     for task in dict.fromkeys(each.task for each in evaluated):
-        of_seeds: list[list[float]] = []
+        of_terms: list[list[float]] = []
         for term, weight in terms.items():
             rung, _, budget = term.partition("@")
             wanted = few if budget == FEW else int(budget) if budget else None
-            scores = next(
-                (
-                    each.scores_of(rung)
-                    for each in evaluated
-                    if (each.task, each.budget) == (task, wanted) and rung in each.variants
-                ),
-                None,
-            )
-            if scores is None or (budget and wanted is None):
+            scores = [
+                each.scores_of(rung)
+                for each in evaluated
+                if (each.task, each.budget) == (task, wanted) and rung in each.variants
+            ]
+            if not scores or (budget and wanted is None):
                 missing[term] = None
             else:
-                of_seeds.append([weight * score for score in scores])
-        sums.append([sum(of_seed) for of_seed in zip(*of_seeds, strict=True)])
-    if missing or not sums:
+                of_terms.append([weight * score for score in scores[0]])
+        if len(of_terms) == len(terms):
+            sums.append([sum(of_seed) for of_seed in zip(*of_terms, strict=True)])
+    if not sums:
         return tuple(missing) or tuple(terms)
     return estimate([sum(of_seed) / len(sums) for of_seed in zip(*sums, strict=True)])

@@ -94,9 +94,12 @@ class Experiment:
         self._pretrained: dict[str, list[_Pretrained]] = {}
         variants = {name: _variant(recipe, name) for name in recipe.variants}
         with_encoder = [name for name, each in variants.items() if training(each).model.has_encoder]
-        self._tuned = with_encoder or list(variants)
-        for name in self._tuned:
-            for entry in recipe.tasks.values():
+        self._tuned = {
+            task: entry.variants or with_encoder or list(variants)
+            for task, entry in recipe.tasks.items()
+        }
+        for task, entry in recipe.tasks.items():
+            for name in self._tuned[task]:
                 config = finetune_config(variants[name], recipe, entry, name)
                 _check_finetune(config, variants[name], entry)
         if recipe.evaluate is not None:
@@ -144,10 +147,10 @@ class Experiment:
     def _run_task(self, task: str) -> None:
         """Read a task, sweep and evaluate every variant on it, and register the first's model."""
         labelled = self._read(task)
-        used = {name: self._continue(name, task, labelled[None]) for name in self._tuned}
+        used = {name: self._continue(name, task, labelled[None]) for name in self._tuned[task]}
         swept = {
             name: self._sweep(task, name, used[name], labelled[None])
-            for name in self._tuned
+            for name in self._tuned[task]
             if self._variants[name].sweep is not None
         }
         evaluated = [self._evaluate(task, budget, used, swept, labelled) for budget in labelled]
@@ -155,7 +158,7 @@ class Experiment:
         if self._recipe.registry is not None:
             whole = {"task": labelled[None], "evaluate": evaluated[0]}
             config = self._recipe.registry.for_task(task)
-            inputs = used[self._tuned[0]][0].stages | whole
+            inputs = used[self._tuned[task][0]][0].stages | whole
             self._add(REGISTER.stage(config, inputs), Title("register", task=task))
 
     def _tabulate(self) -> None:

@@ -49,11 +49,13 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 class TaskEntry(Config):
     """One task of an experiment. `finetune` holds what is different for it, as dotted keys of the
-    finetune block; `published` is the column of the published table that it stands beside."""
+    finetune block; `published` is the column of the published table that it stands beside;
+    `variants` are those that are tried on it, null for all that have an encoder."""
 
     data: TaskConfig
     finetune: dict[str, Any] = Field(default_factory=dict)
     published: str | None = None
+    variants: list[str] | None = None
 
 
 class Recipe(Config):
@@ -124,6 +126,17 @@ class Recipe(Config):
                     f"continue_with names {name!r}, which continued_pretraining lacks; it has: "
                     f"{', '.join(self.continued_pretraining) or 'nothing'}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _known_variants(self) -> Recipe:
+        for task, entry in self.tasks.items():
+            for name in entry.variants or ():
+                if name not in self.variants:
+                    raise ValueError(
+                        f"tasks.{task}.variants names {name!r}, which variants lacks; it has: "
+                        f"{', '.join(self.variants)}"
+                    )
         return self
 
     def resolved(self, root: str) -> dict[str, Any]:
