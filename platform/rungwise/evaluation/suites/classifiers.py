@@ -6,8 +6,8 @@
     by_mix          the same on a learned mean of all layers (finetune/mixing.py)
 
 Classes are numbered by their frequency, 0 the most frequent. Where vectors do not decide, as the
-equal vectors of a static rung do not, the more frequent class is given; cosines that differ by less
-than a millionth are equal. Everything is deterministic.
+equal vectors of a static rung do not, the more frequent class is given. Everything is
+deterministic.
 
 Shapes: K layers, N training vectors, M test vectors, E width, C classes.
 """
@@ -29,7 +29,7 @@ from rungwise.finetune.mixing import ScalarMix
 
 Vectors = NDArray[np.floating]
 Classes = NDArray[np.int64]
-_DECIMALS = 6
+_DECIMALS = 10  # of a cosine: states may differ little from their mean
 _STEPS = 200
 # Of squared weights against the sum of losses: scikit-learn's is 1, but a sense has few sentences.
 _PENALTY = 10.0

@@ -64,7 +64,7 @@ class PolysemySuite(Suite):
             cosines = [classifiers.cosines(layer, layer) for layer in states]
             pairs[word] = {
                 "occurrences": [occurrence.as_data() for occurrence in occurrences],
-                "cosines": [layer.tolist() for layer in cosines],
+                "cosines": [layer.round(4).tolist() for layer in cosines],
             }
             for place in _with_partners(senses):
                 credit = np.array([credit_of(layer, senses, place) for layer in cosines])
@@ -137,7 +137,7 @@ def _nearest(
         best = np.argsort(-cosines, axis=1, kind="stable")[:, :_NEAREST]
         rows.append(
             [
-                [_shown(pool[n]) | {"cosine": float(row[n])} for n in chosen.tolist()]
+                [_shown(pool[n]) | {"cosine": round(float(row[n]), 4)} for n in chosen.tolist()]
                 for row, chosen in zip(cosines, best, strict=True)
             ]
         )
@@ -158,7 +158,7 @@ def _nearest_words(
     found = {}
     for word, row in zip(words, cosines, strict=True):
         order = np.argsort(-row, kind="stable").tolist()
-        best = [(texts[n], float(row[n])) for n in order if texts[n].lower() != word]
+        best = [(texts[n], round(float(row[n]), 4)) for n in order if texts[n].lower() != word]
         found[word] = best[:count]
     return found
 
