@@ -18,10 +18,21 @@ from tests.conftest import SPECIAL_IDS
 FIRST_WORD = len(SPECIAL_TOKENS)
 
 
-def toy_rung(folder: Path, words: Sequence[str], model: Any, encoder: Any = None) -> Rung:
+def toy_rung(
+    folder: Path,
+    words: Sequence[str],
+    model: Any,
+    encoder: Any = None,
+    split_punctuation: bool = True,
+) -> Rung:
     """A rung whose tokenizer has these words, word i with the id FIRST_WORD + i."""
     counts = {word: len(words) - i for i, word in enumerate(words)}
-    config = WordConfig(vocab_size=len(words) + FIRST_WORD + 16, min_frequency=1, lowercase=False)
+    config = WordConfig(
+        vocab_size=len(words) + FIRST_WORD + 16,
+        min_frequency=1,
+        lowercase=False,
+        split_punctuation=split_punctuation,
+    )
     folder.mkdir(parents=True, exist_ok=True)
     from_counts(config, counts).save(str(folder / FILE))
     bare = Artifact("", "", Folder.at(folder), {})

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rungwise.evaluation.items import estimate
+from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.models import arpa, kneser_ney
+from rungwise.tokenizer import CLS_ID, SEP_ID
 from tests.reference.slow_ngram import SlowNgram
+from tests.toy_rungs import FIRST_WORD, toy_rung
 
 START, END, UNSEEN = 0, 1, 2
 KENLM_FALLBACK = (0.5, 1.0, 1.5)
@@ -47,7 +52,7 @@ def test_kenlm_reads_the_arpa_and_scores_every_word_the_same(
     real_data: Path, tmp_path: Path
 ) -> None:
     """A 5-gram model of one part of the Penn Treebank, on another with unknown words."""
-    kenlm = pytest.importorskip("kenlm", reason="kenlm is in the packages for tests")
+    kenlm = pytest.importorskip("kenlm", reason="kenlm is not installed; it needs a compiler")
     folder = real_data / "corpora" / "en" / "ptb"
     corpus, asked = (
         [line.split() for line in (folder / name).read_text("utf-8").splitlines()]
@@ -75,36 +80,33 @@ def test_kenlm_reads_the_arpa_and_scores_every_word_the_same(
         np.testing.assert_allclose(scores, reread, rtol=1e-7)
 
 
-def test_perplexities_of_the_penn_treebank_are_those_of_kenlm(real_data: Path) -> None:
-    """Figures of kenlm, whose vocabulary has the words, `</s>` and an <unk> that never occurs.
-
-    The `<unk>` of the text is a word like any other.
-    """
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_perplexities_of_the_penn_treebank_are_those_of_kenlm(
+    contiguous: bool, real_data: Path, tmp_path: Path
+) -> None:
+    """As the suite asks for them. The vocabulary of kenlm has the words, `</s>` and an <unk> that
+    never occurs; the `<unk>` of the text is a word like any other."""
     folder = real_data / "corpora" / "en" / "ptb"
-    lines = {
-        "train": gzip.decompress((folder / "ptb.train.txt.gz").read_bytes()).decode(),
-        "valid": (folder / "ptb.valid.txt").read_text("utf-8"),
-        "test": (folder / "ptb.test.txt").read_text("utf-8"),
-    }
-    vocabulary = {word: i for i, word in enumerate(sorted(set(lines["train"].split())), 3)}
-    texts = {
-        split: [[*(vocabulary[word] for word in line.split()), END] for line in text.splitlines()]
-        for split, text in lines.items()
-    }
-    offsets = np.cumsum([0] + [len(text) for text in texts["train"]])
-    ids = np.concatenate(texts["train"]).astype(np.uint16)
-
-    def perplexity(model: kneser_ney.NgramLanguageModel, split: str, tokens: int) -> float:
-        scores = np.concatenate(model.log_probabilities(texts[split]))
-        assert len(scores) == tokens
-        return float(np.exp(-scores.mean()))
+    text = gzip.decompress((folder / "ptb.train.txt.gz").read_bytes()).decode()
+    words = sorted(set(text.split()))
+    ids = {word: FIRST_WORD + number for number, word in enumerate(words)}
+    lines = [[*(ids[word] for word in line.split()), SEP_ID] for line in text.splitlines()]
+    offsets = np.cumsum([0, *map(len, lines)])
+    flat = np.concatenate(lines).astype(np.uint16)
+    rung = toy_rung(tmp_path, words, None, split_punctuation=False)
 
     def model_of(order: int) -> kneser_ney.NgramLanguageModel:
-        return kneser_ney.estimate(
-            kneser_ney.count(ids, offsets, order, START), len(vocabulary) + 3, START
-        )
+        table = kneser_ney.count(flat, offsets, order, CLS_ID)
+        model = kneser_ney.estimate(table, FIRST_WORD + len(words), CLS_ID)
+        return dataclasses.replace(model, end_id=SEP_ID)
 
-    assert perplexity(model_of(3), "test", 82_430) == pytest.approx(148.28, abs=0.1)
-    fivegrams = model_of(5)
-    assert perplexity(fivegrams, "test", 82_430) == pytest.approx(141.19, abs=0.1)
-    assert perplexity(fivegrams, "valid", 73_760) == pytest.approx(148.01, abs=0.1)
+    def perplexity(split: str) -> tuple[float, float]:
+        path = (str(folder / f"ptb.{split}.txt"),)
+        items = PerplexitySuite(path=path, contiguous=contiguous).measure(rung, split).items[0]
+        return items.numbers[:, 1].sum(), estimate([items]).mean
+
+    rung.__dict__["model"] = model_of(3)
+    assert perplexity("test") == (82_430, pytest.approx(148.28, abs=0.1))
+    rung.__dict__["model"] = model_of(5)
+    assert perplexity("test") == (82_430, pytest.approx(141.19, abs=0.1))
+    assert perplexity("valid") == (73_760, pytest.approx(148.01, abs=0.1))

@@ -6,23 +6,38 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 import transformers
+from safetensors.numpy import save
 
 from rungwise.__main__ import main
 from rungwise.commands.export import write
+from rungwise.core import artifact as artifacts
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.storage import Folder
+from rungwise.core.summary import PerSplit
+from rungwise.models import arpa
 from rungwise.models.bert import BertForPretraining
+from rungwise.models.ngram import NgramConfig
 from rungwise.pipeline.loading import find_pretrain, load
 from rungwise.pipeline.workflow import load_recipe
 from rungwise.pretraining.pretrained import load_module
+from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving.hugging_face.names import FILES
-from rungwise.tokenizer import cached_encoder
-from tests.conftest import s3_bucket, small_recipe, write_corpus, write_recipe
-from tests.report_pages import LENGTH, built
+from rungwise.tokenizer import CLS_ID, SEP_ID, UNK_ID, WordPieceConfig, cached_encoder, train
+from rungwise.tokens.summary import TokensSummary
+from tests.conftest import (
+    SPECIAL_IDS,
+    made_up_sentences,
+    s3_bucket,
+    small_recipe,
+    write_corpus,
+    write_recipe,
+)
+from tests.report_pages import LENGTH, Recorder, built, tokenizer_summary
 
 TOLERANCE: Any = {"atol": 1e-5, "rtol": 1e-5}
 ODD = [
@@ -95,6 +110,49 @@ def test_what_transformers_has_not_is_refused_before_anything_is_written(
     with pytest.raises(ConfigError, match=message):
         write(made["pretrain"], Folder.at(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+def test_an_ngram_model_is_written_as_arpa(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its start and end symbols and its unknown token have the names that readers of ARPA know."""
+    recorder = Recorder(Folder.at(tmp_path / "root"))
+    sentences = [sentence for seed in range(9) for sentence in made_up_sentences(seed, 4)]
+    config = WordPieceConfig(vocab_size=120, min_frequency=1)
+    tokenizer = train(config, sentences)
+    vocab_size = tokenizer.get_vocab_size()
+    made = recorder.add("tokenizer", {}, tokenizer_summary(tokenizer, config.kind))
+    made.folder.write_bytes("tokenizer.json", tokenizer.to_str().encode())
+    even = PerSplit(train=1, validation=1)
+    sizes = {"documents": even, "tokens": even, "text_bytes": even, "unigram_entropy": 4.0}
+    tokens = {"vocab_size": vocab_size, "special": SPECIAL_IDS, "files": (), "headline": "tokens"}
+    recorder.add("tokens", {}, TokensSummary.model_validate(sizes | tokens))
+    family, texts = NgramConfig(order=3), [[*tokenizer.encode(s).ids, SEP_ID] for s in sentences]
+    table = family.count(
+        np.concatenate(texts).astype(np.uint16), np.cumsum([0, *map(len, texts)]), SPECIAL_IDS
+    )
+    model = family.model_copy(update={"fallback_discounts": (0.5, 1.0, 1.5)}).estimate(
+        table, vocab_size, SPECIAL_IDS
+    )
+    summary = PretrainSummary.model_construct(headline="pretrain")
+    stage = {"model": family.model_dump(), "pretrain": {"kind": "counts"}}
+    made = recorder.add("pretrain", stage, summary)
+    made.folder.write_bytes("model.safetensors", save(model.to_tensors()))
+    for one in recorder.made.values():
+        artifacts.finish(one.folder, one.record, {})
+    out = tmp_path / "out"
+    assert main(["export", made.folder.uri, "--to", str(out)]) == 0
+    assert "kenlm.Model" in capsys.readouterr().out
+    read = arpa.read((out / "model.arpa").read_text("utf-8").splitlines())
+    assert [read.words[index] for index in (UNK_ID, CLS_ID, SEP_ID)] == ["<unk>", "<s>", "</s>"]
+    asked = [tokenizer.encode(s).tokens for s in made_up_sentences(77, 5)]
+    ours = model.log_probabilities([[*map(tokenizer.token_to_id, t), SEP_ID] for t in asked])
+    for scores, expected in zip(
+        read.model.log_probabilities(read.encode(asked)), ours, strict=True
+    ):
+        np.testing.assert_allclose(scores, expected, rtol=1e-7)
+    assert main(["export", made.folder.uri, "--to", str(out)]) == 2
+    assert "holds model.arpa already" in capsys.readouterr().err
 
 
 def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

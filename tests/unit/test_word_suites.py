@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gensim.models import KeyedVectors
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -19,8 +20,6 @@ from rungwise.evaluation.suites.similarity import SimilaritySuite
 from rungwise.tasks.formats.base import lines_of
 from rungwise.tokenizer import FILE, ByteBpeConfig, train
 from tests.toy_rungs import FIRST_WORD, toy_rung
-
-GENSIM = "gensim is not installed; it is in the packages for tests"
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,6 @@ def test_files_without_questions_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["questions-words.txt", "CA8/morphological.txt"])
 def test_gensim_answers_the_same_analogies(name: str, real_data: Path, tmp_path: Path) -> None:
     """Vectors in which a section's second word is its first, shifted and blurred."""
-    gensim = pytest.importorskip("gensim", reason=GENSIM)
     path = real_data / "wordsim" / name
     rng = np.random.default_rng(3)
     known: dict[str, NDArray[np.float32]] = {}
@@ -118,7 +116,7 @@ def test_gensim_answers_the_same_analogies(name: str, real_data: Path, tmp_path:
             start = known.setdefault(first, rng.normal(size=16).astype(np.float32))
             known.setdefault(second, (start + shift + 0.4 * rng.normal(size=16)).astype(np.float32))
     kept = [word for word in sorted(known) if rng.random() < 0.9]
-    theirs = gensim.models.KeyedVectors(16)
+    theirs = KeyedVectors(16)
     theirs.add_vectors(kept, np.array([known[word] for word in kept]))
     total, sections = theirs.evaluate_word_analogies(str(path), case_insensitive=False)
     rung = toy_rung(tmp_path, kept, of_words([known[word] for word in kept]))
@@ -132,7 +130,6 @@ def test_gensim_answers_the_same_analogies(name: str, real_data: Path, tmp_path:
 
 
 def test_gensim_finds_the_same_correlations(real_data: Path, tmp_path: Path) -> None:
-    gensim = pytest.importorskip("gensim", reason=GENSIM)
     files = ["wordsim353.tsv", "simlex999.txt", "EN-RG-65.txt", "EN-MC-30.txt"]
     paths = [real_data / "wordsim" / name for name in files]
     rng = np.random.default_rng(4)
@@ -145,7 +142,7 @@ def test_gensim_finds_the_same_correlations(real_data: Path, tmp_path: Path) -> 
     }
     kept = [word for word in sorted(words) if word.isalnum() and rng.random() < 0.9]
     vectors = rng.normal(size=(len(kept), 8)).astype(np.float32)
-    theirs = gensim.models.KeyedVectors(8)
+    theirs = KeyedVectors(8)
     theirs.add_vectors(kept, vectors)
     rung = toy_rung(tmp_path, kept, of_words(vectors))
     suite = SimilaritySuite(path=tuple(map(str, paths)))

@@ -81,12 +81,11 @@ def write(pretrain: Artifact, to: Folder, vectors: bool = False) -> Written:
     from rungwise.models.kneser_ney import NgramLanguageModel
     from rungwise.pretraining.initial import config_of
     from rungwise.pretraining.pretrained import load_model, tokenizer_of
-    from rungwise.pretraining.summary import PretrainSummary
 
     tokenizer = tokenizer_of(pretrain)
     if vectors or not config_of(pretrain).objective.predicts_text:
         return _write_vectors(pretrain, tokenizer, to)
-    if PretrainSummary.of(pretrain).fitting == "counts":
+    if config_of(pretrain).model.fitting == "counts":
         model = load_model(pretrain)
         if isinstance(model, NgramLanguageModel):
             return _write_arpa(model, tokenizer, to)
