@@ -36,6 +36,8 @@ class LstmConfig(Family):
     are read many times, need it.
     """
 
+    year: ClassVar[int] = 2012
+    paper: ClassVar[str] = "Sundermeyer et al."
     objectives: ClassVar = (CAUSAL,)
     carries_state: ClassVar[bool] = True
 
