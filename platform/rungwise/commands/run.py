@@ -48,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _print_outcome(outcome: Outcome, uri: str, recipe: str, console: Console) -> None:
     from rungwise.core.tracking import without_password
+    from rungwise.report.ladder.page import LADDER
     from rungwise.report.page import REPORT, ReportSummary
     from rungwise.serving.registry import REGISTER, RegisterSummary
 
@@ -65,7 +66,7 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, console: Console) ->
     built = f"{len(outcome.built)} of {len(outcome.artifacts)} stages built"
     console.print(f"\n{built} in {outcome.seconds:.0f} s", highlight=False)
     for artifact in outcome.artifacts.values():
-        if artifact.stage == REPORT.name:
+        if artifact.stage in (REPORT.name, LADDER.name):
             _say(console, "report", artifact.folder.path(ReportSummary.of(artifact).page))
         if artifact.stage == REGISTER.name:
             _say(console, "model", RegisterSummary.of(artifact).model_uri)

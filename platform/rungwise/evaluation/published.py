@@ -2,8 +2,9 @@
 
 They are of models a hundred to ten thousand times as large as what a laptop trains, and of the full
 data sets; what can be compared is the sign of a difference. Shares are in percent as printed. The
-rows are of Devlin et al. 2019 (arXiv:1810.04805, tables 1 to 5 and 7) and what it cites; SPEC.md
-T6 to T10 names them. GPT's STS-B is 80.0 here and 82.0 in its own paper.
+rows are those that SPEC.md names T1, T2 and T6 to T10: of Peters et al. 2018 (arXiv:1802.05365,
+table 1), of Devlin et al. 2019 (arXiv:1810.04805, tables 1 to 5 and 7) and of what it cites. GPT's
+STS-B is 80.0 here and 82.0 in its own paper.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pydantic import Field, model_validator
 
 from rungwise.core.config import Config
 
-TableName = Literal["T6", "T7", "T8", "T9", "T10"]
+TableName = Literal["T2", "T6", "T7", "T8", "T9", "T10"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,15 @@ class Published:
 _PAPER = "Devlin et al. 2019, arXiv:1810.04805"
 
 TABLES: Mapping[TableName, Published] = {
+    "T2": Published(
+        "Peters et al. 2018, arXiv:1802.05365, table 1: test; SQuAD, SRL, coreference and NER F1",
+        ("SQuAD", "SNLI", "SRL", "Coref", "NER", "SST-5"),
+        {
+            "previous best": (84.4, 88.6, 81.7, 67.2, 91.93, 53.7),
+            "baseline": (81.1, 88.0, 81.4, 67.2, 90.15, 51.4),
+            "+ELMo": (85.8, 88.7, 84.6, 70.4, 92.22, 54.7),
+        },
+    ),
     "T6": Published(
         f"{_PAPER}, table 1: GLUE test; MRPC and QQP F1, STS-B Spearman, CoLA Matthews",
         ("MNLI-m", "MNLI-mm", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE"),
@@ -94,6 +104,39 @@ TABLES: Mapping[TableName, Published] = {
             "BERT large (ensemble) +TriviaQA": (86.2, 92.2, 87.4, 93.2),
         },
     ),
+}
+
+# T1, which is of no task: perplexity and parameters by the order of an n-gram model.
+ORDERS = Published(
+    "38 million words of the Wall Street Journal, Jurafsky & Martin, Speech and Language "
+    "Processing; order 4 and the parameters as in SPEC.md, T1",
+    ("1", "2", "3", "4"),
+    {"perplexity": (962, 170, 109, 99), "parameters": (2e5, 4e10, 8e15, 1.6e21)},
+)
+
+# T11: the words nearest to this one by GloVe, Peters et al. 2018, table 4.
+GLOVE_WORD = "play"
+GLOVE_NEIGHBOURS = (
+    *("playing", "game", "games", "played", "players", "plays", "player", "Play", "football"),
+    "multiplayer",
+)
+
+# The models of BLiMP's file of published accuracies, in its order, and people one by one.
+BLIMP_SOURCE = "Warstadt et al. 2020"
+BLIMP_MODELS = ("5-gram", "LSTM", "Transformer-XL", "GPT-2")
+BLIMP_HUMAN: Mapping[str, float] = {
+    "anaphor_agreement": 0.975,
+    "argument_structure": 0.900,
+    "binding": 0.873,
+    "control_raising": 0.839,
+    "determiner_noun_agreement": 0.922,
+    "ellipsis": 0.850,
+    "filler_gap_dependency": 0.869,
+    "irregular_forms": 0.970,
+    "island_effects": 0.849,
+    "npi_licensing": 0.881,
+    "quantifiers": 0.866,
+    "subject_verb_agreement": 0.909,
 }
 
 

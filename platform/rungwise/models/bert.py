@@ -56,6 +56,8 @@ class BertConfig(TransformerFamily):
     instance a few times at most and does not overfit. Fine-tuning should set the paper's 0.1.
     """
 
+    year: ClassVar[int] = 2018
+    paper: ClassVar[str] = "Devlin et al."
     objectives: ClassVar = (MLM_NSP, MLM, SENTENCE_ORDER, LEFT_TO_RIGHT)
     optional_tensors: ClassVar = ("bert.pooler.", "nsp.")
     pooler: ClassVar[str | None] = "bert.pooler."

@@ -48,6 +48,8 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
 class BidirectionalConfig(TransformerFamily):
     """The shape; `num_layers` is that of one direction. The defaults have BERT base's 12 blocks."""
 
+    year: ClassVar[int] = 2018
+    paper: ClassVar[str] = "after Peters et al."
     objectives: ClassVar = (BIDIRECTIONAL,)
     renamed: ClassVar[Mapping[str, str]] = {"two_way": "bidirectional"}
 

@@ -33,6 +33,8 @@ class Family(Config):
     """
 
     kind: Any
+    year: ClassVar[int]  # of the paper, the place of the rung in history
+    paper: ClassVar[str]  # `Devlin et al.`
     objectives: ClassVar[tuple[Objective, ...]]  # the first is the default
     fitting: ClassVar[str] = "gradient"  # the kind of the pretrain block that it takes
     has_encoder: ClassVar[bool] = True  # whether its weights have states to fine-tune and to probe

@@ -40,6 +40,8 @@ class GptConfig(TransformerFamily):
     `dropout` is 0 unless asked for, where both papers have 0.1: see BertConfig.
     """
 
+    year: ClassVar[int] = 2018
+    paper: ClassVar[str] = "Radford et al."
     objectives: ClassVar = (CAUSAL,)
 
     kind: Literal["gpt"] = "gpt"

@@ -34,6 +34,8 @@ class NgramConfig(Family):
     estimate them; kenlm's are [0.5, 1, 1.5].
     """
 
+    year: ClassVar[int] = 1998
+    paper: ClassVar[str] = "Chen & Goodman"
     objectives: ClassVar = (dataclasses.replace(CAUSAL, reads=()),)  # counts need no instances
     fitting: ClassVar[str] = "counts"
     has_encoder: ClassVar[bool] = False

@@ -47,6 +47,8 @@ class RecurrentFamily(Family):
     """The keys of both. The dropouts are 0 unless asked for: see BertConfig. Small corpora, which
     are read many times, need them."""
 
+    year: ClassVar[int] = 2012
+    paper: ClassVar[str] = "Sundermeyer et al."
     objectives: ClassVar = (CAUSAL,)
     carries_state: ClassVar[bool] = True
     gates: ClassVar[int]  # of a cell, each with a matrix for its input and one for its state

@@ -9,6 +9,7 @@ from rungwise.core.stage import Stage
 from rungwise.evaluation.claims import CLAIMS, ClaimsConfig, measured_name
 from rungwise.pipeline.experiment import Experiment
 from rungwise.pipeline.recipe import Recipe, need
+from rungwise.report.ladder.page import LADDER, LadderConfig
 
 
 def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
@@ -21,4 +22,7 @@ def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
     asked = {measured_name(rung): stage for rung, stage in experiment.measured.items()}
     evaluated = {stage.shown: stage for stage in experiment.evaluated}
     claims = CLAIMS.stage(ClaimsConfig(rungs=tuple(recipe.variants)), asked | evaluated)
-    return experiment.stages | {claims.shown: claims}
+    stages = experiment.stages | {claims.shown: claims}
+    measured = {rung: stage.shown for rung, stage in experiment.measured.items()}
+    ladder = LADDER.stage(LadderConfig(title=recipe.report.title, measured=measured), stages)
+    return stages | {ladder.shown: ladder}

@@ -20,13 +20,15 @@ _METRICS = {
     "macro_f1": "macro-F1",
     "f1": "F1",
     "matthews": "Matthews correlation",
+    "correlation": "Spearman correlation",
     "pearson": "Pearson correlation",
     "spearman": "Spearman correlation",
     "answerable_f1": "F1 of the answerable",
     "unanswerable_accuracy": "accuracy of the unanswerable",
 }
-_CORRELATIONS = ("matthews", "pearson", "spearman")
-_ERRORS = ("mean_squared_error", "loss")  # in units of their own, and lower is better
+_CORRELATIONS = ("matthews", "pearson", "spearman", "correlation")
+# Digits of those in units of their own, of which lower is better.
+_ERRORS = {"mean_squared_error": 3, "loss": 3, "bits_per_byte": 3, "perplexity": 1}
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 Bounds = Estimate | Difference | Score | Step
@@ -96,14 +98,16 @@ def metric_name(metric: str) -> str:
 
 def metric_axis(metric: str, split: str = "test") -> str:
     """`test accuracy (%)`, `test Pearson correlation (times 100)`."""
-    unit = "times 100" if metric in _CORRELATIONS else "%"
-    return f"{split} {metric_name(metric)} ({unit})"
+    name = f"{split} {metric_name(metric)}".strip()
+    if metric in _ERRORS:
+        return name
+    return f"{name} ({'times 100' if metric in _CORRELATIONS else '%'})"
 
 
 def score(value: float, metric: str) -> str:
     """A share as `78.2%`, a correlation times 100 as `52.1`, a loss as `0.412`."""
     if metric in _ERRORS:
-        return number(value, 3)
+        return number(value, _ERRORS[metric])
     if metric in _CORRELATIONS:
         return number(100 * value, 1)
     return percent(value)
@@ -111,7 +115,7 @@ def score(value: float, metric: str) -> str:
 
 def interval(estimate: Bounds, metric: str) -> str:
     """`[76.1, 80.3]`, in the unit of `score`."""
-    scale, digits = (1, 3) if metric in _ERRORS else (100, 1)
+    scale, digits = (1, _ERRORS[metric]) if metric in _ERRORS else (100, 1)
     low, high = (number(scale * bound, digits) for bound in (estimate.low, estimate.high))
     return f"[{low}, {high}]"
 

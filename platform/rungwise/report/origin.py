@@ -21,6 +21,8 @@ def recipe_text(recipe: Mapping[str, Any]) -> str:
 
 def workflow(inputs: Mapping[str, Artifact]) -> str:
     """The workflow that has these stages."""
+    if of_stage(inputs, "claims"):
+        return "ladder"
     return "finetune" if of_stage(inputs, "evaluate") else "pretrain"
 
 

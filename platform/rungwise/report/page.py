@@ -11,13 +11,11 @@ workflow does not have are left out. Every text is escaped: documents hold HTML 
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jinja2
 from pydantic import Field
 
 from rungwise.core.artifact import Artifact
@@ -42,7 +40,6 @@ from rungwise.report import (
     comparison_plots,
     examples,
     findings,
-    formats,
     origin,
     pictures,
     pretraining_plots,
@@ -53,6 +50,7 @@ from rungwise.report import (
     tables,
 )
 from rungwise.report.compared import Compared, Swept, gather, input_of, of_stage, sweeps_of
+from rungwise.report.environment import environment
 from rungwise.report.examples import Examples
 from rungwise.serving.registry import RegisterSummary
 from rungwise.tokenizer import TokenizerSummary
@@ -170,44 +168,40 @@ def draw(content: Content) -> dict[str, bytes]:
 
 def render(content: Content, title: str | None, plots: Mapping[str, bytes], recipe: str) -> str:
     """The page as HTML; its title is the label of the run if None."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("rungwise.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= dict(inspect.getmembers(formats, inspect.isfunction))
     inputs, instances = content.inputs, content.inputs.get("instances")
     read = config_of(instances) if instances else None
     last = list(inputs.values())[-1]
     # What the templates call for themselves.
     modules = (comparison, findings, origin, speed, style, tables)
-    return environment.get_template("page.html.j2").render(
-        **{module.__name__.rpartition(".")[2]: module for module in modules},
-        **vars(content),
-        **vars(content.examples),
-        title=title or last.label,
-        run=content.pretrain.gradient,
-        instances=InstancesSummary.of(instances) if instances else None,
-        corpus=CorpusSummary.of(inputs["corpus"]),
-        tokenizer=TokenizerSummary.of(inputs["tokenizer"]),
-        masking=read.masking if isinstance(read, MaskedConfig) else None,
-        num_pretrained=len(of_stage(inputs, "pretrain")),
-        registered=_registered(inputs),
-        trials=tables.trials(content.sweeps),
-        stages=tables.stages(inputs),
-        stages_shown=_STAGES_DRAWN,
-        plots=plots,
-        built=last.record["finished"],
-        root=origin.root_of(last),
-        recipe=recipe,
-        ln_vocabulary=math.log(content.pretrain.vocab_size),
-        ln_2=math.log(2),
-        minimum_letters=spelling.MINIMUM_LETTERS,
-        top=fill_in.TOP,
-        levels=surprise.LEVELS,
-        temperature=generation.TEMPERATURE,
+    return (
+        environment()
+        .get_template("page.html.j2")
+        .render(
+            **{module.__name__.rpartition(".")[2]: module for module in modules},
+            **vars(content),
+            **vars(content.examples),
+            title=title or last.label,
+            run=content.pretrain.gradient,
+            instances=InstancesSummary.of(instances) if instances else None,
+            corpus=CorpusSummary.of(inputs["corpus"]),
+            tokenizer=TokenizerSummary.of(inputs["tokenizer"]),
+            masking=read.masking if isinstance(read, MaskedConfig) else None,
+            num_pretrained=len(of_stage(inputs, "pretrain")),
+            registered=_registered(inputs),
+            trials=tables.trials(content.sweeps),
+            stages=tables.stages(inputs),
+            stages_shown=_STAGES_DRAWN,
+            plots=plots,
+            built=last.record["finished"],
+            root=origin.root_of(last),
+            recipe=recipe,
+            ln_vocabulary=math.log(content.pretrain.vocab_size),
+            ln_2=math.log(2),
+            minimum_letters=spelling.MINIMUM_LETTERS,
+            top=fill_in.TOP,
+            levels=surprise.LEVELS,
+            temperature=generation.TEMPERATURE,
+        )
     )
 
 

@@ -1,0 +1,79 @@
+"""Plots of the whole ladder: every score against the year of a rung, and against its operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from rungwise.report import style
+from rungwise.report.formats import metric_axis
+from rungwise.report.ladder.rungs import Column, Rung
+
+_COLUMNS = 3
+_APART = 0.45  # years between rungs of one year
+_POINTS = ("accuracy", "correlation")  # are shown times 100
+
+
+def by_year(rungs: Sequence[Rung], columns: Sequence[Column]) -> bytes:
+    """A panel a score, rungs by the year of their papers."""
+    years = [rung.pretrain.model.year for rung in rungs]
+    places = {}
+    for index, rung in enumerate(rungs):
+        year = years[index]
+        # Those of one year side by side, in their order.
+        place = years[:index].count(year) - (years.count(year) - 1) / 2
+        places[rung.name] = year + _APART * place
+
+    def dressed(axes: Axes) -> None:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
+
+    return _panels(rungs, columns, places, "year", dressed)
+
+
+def by_operations(rungs: Sequence[Rung], columns: Sequence[Column]) -> bytes | None:
+    """The same by operations of pretraining; None where they are not counted."""
+    places = {rung.name: rung.pretrain.flops for rung in rungs if rung.pretrain.flops}
+    shown = [column for column in columns if column.cells.keys() & places.keys()]
+    if not shown:
+        return None
+    return _panels(rungs, shown, places, "operations", lambda axes: axes.set_xscale("log"))
+
+
+def _panels(
+    rungs: Sequence[Rung],
+    columns: Sequence[Column],
+    places: Mapping[str, float],
+    x: str,
+    dressed: Callable[[Axes], None],
+) -> bytes:
+    drawn, grid = style.panels(len(columns), _COLUMNS, 3.0, 0.8)
+    for axes, column in zip(grid, columns, strict=True):
+        scale = 100 if column.metric in _POINTS else 1
+        for rung in rungs:
+            cell = column.cells.get(rung.name)
+            if cell is None or rung.name not in places:
+                continue
+            value = cell.value
+            axes.errorbar(
+                [places[rung.name]],
+                [scale * value.mean],
+                yerr=[[scale * (value.mean - value.low)], [scale * (value.high - value.mean)]],
+                color=rung.look.colour,
+                marker=rung.look.marker,
+                markersize=7,
+                # Hollow, for it is of another kind.
+                markerfacecolor=rung.look.colour if cell.exact else "white",
+                markeredgewidth=1.6,
+                linestyle="none",
+                elinewidth=1.4,
+                capsize=3,
+                label=rung.name if cell.exact else f"{rung.name} (hollow: pseudo)",
+            )
+        axes.margins(x=0.12, y=0.12)
+        style.dress(axes, column.name, x, metric_axis(column.metric, ""))
+        dressed(axes)
+    order = [rung.name for rung in rungs]
+    style.legend_below(drawn, grid, last=order)
+    return style.png(drawn)

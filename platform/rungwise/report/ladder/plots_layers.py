@@ -1,0 +1,118 @@
+"""Plots of what is inside a rung: shares by layer, learned mixes of layers, maps of senses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from rungwise.report import style
+from rungwise.report.ladder.rungs import Rung
+
+_COLUMNS = 3
+_MAPS = 4  # a row
+_GROUP = 0.8  # of the room of a layer, for all its bars
+_NO_SENSE = "sense that training lacks"
+
+
+def layers(rows: Sequence[Mapping[str, Any]], rungs: Sequence[Rung]) -> bytes:
+    """Share right against the layer for every rung, a panel a rule of one suite; dashed is what
+    knows no layer."""
+    rules = list(dict.fromkeys(row["rule"] for row in rows if row["layer"] is not None))
+    drawn, panels = style.panels(len(rules), _COLUMNS, 3.0, 0.8)
+    for axes, rule in zip(panels, rules, strict=True):
+        for rung in rungs:
+            own = [row for row in rows if row["rung"] == rung.name and row["rule"] == rule]
+            if own:
+                _line(axes, rung, own)
+        # The same items and no states: alike for all rungs.
+        baseline = _baseline(rule)
+        known = [row["mean"] for row in rows if row["rule"] == baseline]
+        if known:
+            axes.axhline(
+                100 * known[0],
+                color=style.MUTED,
+                linestyle=style.DASHED,
+                linewidth=1.2,
+                label="most frequent",
+            )
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        style.dress(axes, rule or "nearest", "layer", "accuracy (%)")
+    style.legend_below(drawn, panels, last=["most frequent"])
+    return style.png(drawn)
+
+
+def _baseline(rule: str) -> str:
+    return "same word most frequent" if rule == "same word" else "most frequent"
+
+
+def _line(axes: Axes, rung: Rung, rows: Sequence[Mapping[str, Any]]) -> None:
+    ordered = sorted(rows, key=lambda row: row["layer"])
+    mean, low, high = 100 * np.array([(row["mean"], row["low"], row["high"]) for row in ordered]).T
+    axes.errorbar(
+        [row["layer"] for row in ordered],
+        mean,
+        yerr=(mean - low, high - mean),
+        color=rung.look.colour,
+        marker=rung.look.marker,
+        linestyle=rung.look.line,
+        markersize=6,
+        linewidth=1.6,
+        elinewidth=1.1,
+        capsize=2.5,
+        label=rung.name,
+    )
+
+
+def mixes(rows: Sequence[Mapping[str, Any]], rungs: Sequence[Rung]) -> bytes:
+    """The share of every layer, a panel a suite; 0 are the vectors of tokens."""
+    suites = list(dict.fromkeys(row["suite"] for row in rows))
+    drawn, panels = style.panels(len(suites), 2, 3.0, 0.8)
+    for axes, suite in zip(panels, suites, strict=True):
+        of_suite = [row for row in rows if row["suite"] == suite]
+        shown = [rung for rung in rungs if any(row["rung"] == rung.name for row in of_suite)]
+        bar = _GROUP / len(shown)
+        for place, rung in enumerate(shown):
+            own = [row for row in of_suite if row["rung"] == rung.name]
+            axes.bar(
+                [row["layer"] + bar * (place - (len(shown) - 1) / 2) for row in own],
+                [100 * row["share"] for row in own],
+                width=0.92 * bar,
+                color=rung.look.colour,
+                label=rung.name,
+            )
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        style.dress(axes, suite, "layer", "share of the mix (%)")
+    style.legend_below(drawn, panels)
+    return style.png(drawn)
+
+
+def senses(maps: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """The sentences of one word in the plane, a panel a rung, a mark and colour a sense."""
+    drawn, panels = style.panels(len(maps), _MAPS, 2.5, 0.7)
+    for axes, (rung, each) in zip(panels, maps.items(), strict=True):
+        points = each["points"]
+        for sense, name in [*enumerate(each["senses"]), (-1, _NO_SENSE)]:
+            own = [point for point in points if point["sense"] == sense]
+            if not own:
+                continue
+            look = style.series(sense)
+            axes.scatter(
+                [point["x"] for point in own],
+                [point["y"] for point in own],
+                s=22,
+                color=look.colour if sense >= 0 else style.MUTED,
+                marker=look.marker if sense >= 0 else "x",
+                alpha=0.7,
+                linewidth=0 if sense >= 0 else 1,
+                label=name,
+            )
+        style.dress(axes, rung, f"layer {each['layer']}")
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.margins(0.08)
+    style.legend_below(drawn, panels, last=[_NO_SENSE])
+    return style.png(drawn)

@@ -1,0 +1,251 @@
+"""The rows of the page's tables on minimal pairs, published results, layers and senses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any
+
+from rungwise.evaluation import published
+from rungwise.evaluation.items import contrast
+from rungwise.evaluation.measure import items_of_rung
+from rungwise.evaluation.statistics import (
+    error_reduction,
+    paired_difference,
+    sign_agreement,
+)
+from rungwise.report.compared import Compared
+from rungwise.report.ladder.rungs import (
+    PAIRS,
+    PERPLEXITY,
+    POLYSEMY,
+    PROBE,
+    SENSES,
+    Rung,
+    estimate_of,
+    suites_of,
+)
+
+Row = dict[str, Any]
+HALF, TO_GOOD, TIES = "", "ties_to_good", "ties"  # the parts of minimal pairs
+SAME = 1e-6  # cosines as near as that are equal: those of one vector with itself are
+
+
+def minimal_pairs(rungs: Sequence[Rung]) -> list[Row]:
+    """Every share by suite, rung, part and phenomenon (None for all pairs)."""
+    return [
+        {"rung": rung.name} | row.model_dump()
+        for suite in suites_of(rungs, PAIRS)
+        for rung in rungs
+        for row in rung.measure.scores
+        if row.suite == suite
+    ]
+
+
+def published_pairs(rungs: Sequence[Rung], suite: str) -> dict[str, dict[str, float]]:
+    """Published shares: {model: {phenomenon: mean over its paradigms}}, people last; {} if the
+    suite was given none."""
+    rows = next((file for rung in rungs if (file := rung.file(suite, "published.json"))), [])
+    if not rows:
+        return {}
+    keys = [key for key, value in rows[0].items() if not isinstance(value, str)]
+    known = len(keys) == len(published.BLIMP_MODELS)
+    names = published.BLIMP_MODELS if known else keys
+    table: dict[str, dict[str, float]] = {}
+    for key, name in zip(keys, names, strict=True):
+        values: dict[str, list[float]] = {}
+        for row in rows:
+            values.setdefault(row["linguistics_term"], []).append(row[key])
+        table[name] = {phenomenon: fmean(each) for phenomenon, each in values.items()}
+    return table | {"human": dict(published.BLIMP_HUMAN)}
+
+
+def orders(rungs: Sequence[Rung]) -> list[Row]:
+    """T1 beside ours: n-gram models by order, and whether more context lowers the perplexity as
+    published. Empty where there are fewer than two orders."""
+    ours = {}
+    for rung in rungs:
+        order = getattr(rung.pretrain.model, "order", None)
+        if rung.pretrain.fitting == "counts" and order is not None:
+            ours.setdefault(order, rung)
+    rows: list[Row] = []
+    before: tuple[float, Any] | None = None
+    for number in sorted(set(ours) | set(map(int, published.ORDERS.columns))):
+        known = str(number) in published.ORDERS.columns
+        theirs, parameters = (
+            published.ORDERS.value(row, str(number)) if known else None
+            for row in ("perplexity", "parameters")
+        )
+        row: Row = {
+            "order": number,
+            "published_parameters": parameters,
+            "published_perplexity": theirs,
+        }
+        rung = ours.get(number)
+        suites = rung.suites(PERPLEXITY) if rung else []
+        if rung and suites:
+            score = rung.measure.value(suites[0], "perplexity")
+            assert score is not None
+            row |= {"rung": rung.name, "parameters": rung.pretrain.parameters}
+            row |= {"perplexity": score.value, "low": score.low, "high": score.high}
+            items = items_of_rung(rung.measured)[suites[0], "", "perplexity"]
+            if before is not None:
+                step = contrast([(1.0, [items]), (-1.0, [before[1]])], log=True)
+                factors = (math.exp(each) for each in (step.mean, step.low, step.high))
+                row |= dict(zip(("step", "step_low", "step_high"), factors, strict=True))
+                if theirs is not None:
+                    row["sign"] = sign_agreement(theirs - before[0], step)
+            before = None if theirs is None else (theirs, items)
+        else:
+            before = None
+        rows.append(row)
+    return rows if sum("perplexity" in row for row in rows) > 1 else []
+
+
+def gains(compared: Compared | None) -> list[Row]:
+    """What each variant gains over random weights on every task, and the share of errors that is
+    gone, as in the column "relative" of T2."""
+    rows: list[Row] = []
+    for task in compared.tasks if compared else ():
+        variants = task.evaluated.variants
+        random = next((name for name, each in variants.items() if each.pretraining is None), None)
+        if random is None:
+            continue
+        old = task.evaluated.scores_of(random)
+        for name in variants:
+            if name == random:
+                continue
+            new = task.evaluated.scores_of(name)
+            gone = error_reduction(fmean(old), fmean(new)) if fmean(old) < 1 else None
+            rows.append(
+                {
+                    "task": task.name,
+                    "metric": task.metric,
+                    "variant": name,
+                    "random_weights": fmean(old),
+                    "score": fmean(new),
+                    **asdict(paired_difference(new, old)),
+                    "relative": gone,
+                }
+            )
+    return rows
+
+
+def published_gains() -> list[Row]:
+    """T2 with its columns "absolute" and "relative" by their formulas."""
+    table = published.TABLES["T2"]
+    rows = []
+    for task in table.columns:
+        old, new = (table.value(row, task) for row in ("baseline", "+ELMo"))
+        assert old is not None
+        assert new is not None
+        relative = error_reduction(old / 100, new / 100)
+        rows.append({"task": task, "old": old, "new": new, "gain": new - old, "relative": relative})
+    return rows
+
+
+def layers(rungs: Sequence[Rung]) -> list[Row]:
+    """Shares by layer: {suite, rule, rung, layer}. What is not of a layer has none, such as the
+    most frequent answer and a learned mix."""
+    rows = []
+    for suite in suites_of(rungs, SENSES, PROBE, POLYSEMY):
+        for rung in rungs:
+            for score in rung.scores(suite):
+                words, _, layer = score.part.rpartition("layer ")
+                of_layer = layer.isdecimal()
+                rows.append(
+                    {
+                        "suite": suite,
+                        "rule": words.strip() if of_layer else score.part,
+                        "rung": rung.name,
+                        "layer": int(layer) if of_layer else None,
+                        **asdict(estimate_of(score)),
+                    }
+                )
+    return rows
+
+
+def mixes(rungs: Sequence[Rung]) -> list[Row]:
+    """The share of every layer in the mix that a suite has learned."""
+    return [
+        {"suite": suite, "rung": rung.name, "layer": layer, "share": share}
+        for suite in suites_of(rungs, SENSES, PROBE)
+        for rung in rungs
+        if (mix := rung.file(suite, "mix.json"))
+        for layer, share in enumerate(mix["shares"])
+    ]
+
+
+def maps(rungs: Sequence[Rung]) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """The maps of senses: {word: {rung: map}}."""
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for suite in suites_of(rungs, SENSES):
+        for rung in rungs:
+            for word, each in (rung.file(suite, "map.json") or {}).items():
+                found.setdefault(word, {})[rung.name] = each
+    return found
+
+
+def sentences(rungs: Sequence[Rung]) -> list[Row]:
+    """The textbook's sentences: for each and every rung the nearest other one of the word in the
+    last layer. `credit` is 1 where that has the same sense, a share where several are as near."""
+    rows = []
+    for suite in suites_of(rungs, POLYSEMY):
+        for rung in rungs:
+            for word, pairs in (rung.file(suite, "pairs.json") or {}).items():
+                said, cosines = pairs["occurrences"], pairs["cosines"][-1]
+                for place, each in enumerate(said):
+                    others = [other for other in range(len(said)) if other != place]
+                    most = max(cosines[place][other] for other in others)
+                    nearest = [n for n in others if most - cosines[place][n] < SAME]
+                    same = [said[n]["sense"] == each["sense"] for n in nearest]
+                    paired = sum(other["sense"] == each["sense"] for other in said) > 1
+                    rows.append(
+                        {
+                            "word": word,
+                            "number": place + 1,
+                            "sense": each["sense"],
+                            "text": each["text"],
+                            "first": each["first"],
+                            "end": each["end"],
+                            "rung": rung.name,
+                            "nearest": nearest[0] + 1 if len(nearest) == 1 else None,
+                            "cosine": most,
+                            "credit": sum(same) / len(same) if paired else None,
+                        }
+                    )
+    return rows
+
+
+def neighbours(rungs: Sequence[Rung]) -> list[Row]:
+    """The nearest words by static vectors, and in the last layer the nearest held-out occurrence of
+    each sentence's word."""
+    rows: list[Row] = []
+    for suite in suites_of(rungs, POLYSEMY):
+        for rung in rungs:
+            found = rung.file(suite, "neighbours.json") or {}
+            rows += [
+                {"word": word, "rung": rung.name, "nearest": ", ".join(each[0] for each in near)}
+                for word, near in (found.get("words") or {}).items()
+            ]
+            rows += [
+                {"word": word, "rung": rung.name, "sentence": place + 1, "nearest": near[0]["text"]}
+                for word, by_layer in (found.get("occurrences") or {}).items()
+                for place, near in enumerate(by_layer[-1] if by_layer else [])
+                if near
+            ]
+    return rows
+
+
+def others(rungs: Sequence[Rung]) -> list[Row]:
+    """Every value that no other section has: vectors of words and of sentences, and so on."""
+    elsewhere = (PERPLEXITY, PAIRS, SENSES, POLYSEMY, PROBE)
+    return [
+        {"rung": rung.name} | score.model_dump(exclude={"group"})
+        for suite in dict.fromkeys(name for rung in rungs for name in rung.kinds)
+        for rung in rungs
+        if rung.kinds.get(suite) not in elsewhere
+        for score in rung.scores(suite)
+    ]

@@ -1,0 +1,208 @@
+"""The rungs of a ladder in order of history, and the scores that the page compares them by.
+
+    pretrain, measure of each rung ──> Rung ──┐
+    evaluate of each task ────────────────────┴──> columns ──> a cell a rung and column
+
+Suites are found by their kind, whatever a recipe calls them. Pseudo-likelihoods of models that read
+both sides are cells that are not exact: they are never ranked with the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rungwise.core.artifact import Artifact
+from rungwise.evaluation.items import METRICS
+from rungwise.evaluation.measure import MeasureSummary, Score
+from rungwise.evaluation.statistics import Estimate, estimate
+from rungwise.pretraining.summary import PretrainSummary
+from rungwise.report.compared import Compared, input_of
+from rungwise.report.style import Series, series
+
+PERPLEXITY, PAIRS, SIMILARITY = "perplexity", "minimal_pairs", "similarity"
+SENSES, POLYSEMY, PROBE = "senses", "polysemy", "probe"
+MIXED = "linear mix"  # the part of senses and probes that needs no choice of a layer
+TASKS = "mean of tasks"
+_PSEUDO = "pseudo"
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A rung with its summaries; `kinds` are those of its suites by name, `look` is how every plot
+    draws it."""
+
+    name: str
+    look: Series
+    pretrain: PretrainSummary
+    measured: Artifact
+    tokenizer: str
+    kinds: Mapping[str, str]
+
+    @property
+    def measure(self) -> MeasureSummary:
+        return MeasureSummary.of(self.measured)
+
+    def suites(self, *kinds: str) -> list[str]:
+        """The names of the suites of these kinds that it answered."""
+        return [
+            name
+            for name, kind in self.kinds.items()
+            if kind in kinds and name not in self.measure.passed_over
+        ]
+
+    def scores(self, suite: str) -> list[Score]:
+        """The values of a suite over all its items."""
+        return [row for row in self.measure.scores if row.suite == suite and row.group is None]
+
+    def file(self, suite: str, name: str) -> Any:
+        """What a suite has left for the page, None if nothing."""
+        path = f"{suite}/{name}"
+        folder = self.measured.folder
+        return json.loads(folder.read_bytes(path)) if folder.exists(path) else None
+
+
+def rungs_of(inputs: Mapping[str, Artifact], measured: Mapping[str, str]) -> list[Rung]:
+    """The rungs by year, those of one year in the order of the recipe; `measured` are the titles of
+    what each was asked."""
+    rungs = []
+    for name, title in measured.items():
+        artifact = inputs[title]
+        pretrain = input_of(artifact, "pretrain", inputs)
+        assert pretrain is not None, f"the pretraining of {name} is not among the stages"
+        kinds = {
+            suite: config["kind"] for suite, config in artifact.record["config"]["suites"].items()
+        }
+        read = artifact.record["inputs"]["tokenizer"]["fingerprint"]
+        summary = PretrainSummary.of(pretrain)
+        rungs.append((summary.model.year, name, summary, artifact, read, kinds))
+    rungs.sort(key=lambda rung: rung[0])
+    return [Rung(rung[1], series(place), *rung[2:]) for place, rung in enumerate(rungs)]
+
+
+def suites_of(rungs: Sequence[Rung], *kinds: str) -> list[str]:
+    """The suites of these kinds that any rung answered."""
+    return list(dict.fromkeys(name for rung in rungs for name in rung.suites(*kinds)))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value with its interval; `exact` unless it is of a pseudo-likelihood."""
+
+    value: Estimate
+    exact: bool = True
+
+
+@dataclass(frozen=True)
+class Column:
+    """A score that rungs are compared by. `best` are the rungs with the best exact value, none
+    where not all values can be compared."""
+
+    name: str
+    under: str  # a second line of its head
+    metric: str
+    cells: Mapping[str, Cell]
+    best: frozenset[str]
+
+    @property
+    def has_pseudo(self) -> bool:
+        return not all(cell.exact for cell in self.cells.values())
+
+
+def columns(rungs: Sequence[Rung], compared: Compared | None) -> list[Column]:
+    """Every score that at least one rung has."""
+    made: list[Column | None] = []
+    alike = len({rung.tokenizer for rung in rungs}) == 1
+    for suite in suites_of(rungs, PERPLEXITY):
+        made.append(_column(rungs, suite, "", "bits_per_byte", "bits per byte"))
+        # Perplexities of other tokens are of other questions.
+        made.append(_column(rungs, suite, "", "perplexity", "perplexity", alike))
+    for suite in suites_of(rungs, PAIRS):
+        made.append(_column(rungs, suite, "", "accuracy", suite))
+    for suite in suites_of(rungs, SIMILARITY):
+        made.append(_column(rungs, suite, _largest(rungs, suite), "correlation", suite))
+    for suite in suites_of(rungs, SENSES):
+        made.append(_column(rungs, suite, MIXED, "accuracy", suite))
+    made.append(_of_tasks(compared))
+    return [column for column in made if column is not None and column.cells]
+
+
+def _column(
+    rungs: Sequence[Rung], suite: str, part: str, metric: str, name: str, ranked: bool = True
+) -> Column:
+    cells = {}
+    for rung in rungs:
+        for asked in (part, _PSEUDO) if metric in _LIKELIHOODS else (part,):
+            score = rung.measure.value(suite, metric, asked)
+            if score is not None:
+                cells[rung.name] = Cell(estimate_of(score), asked != _PSEUDO)
+    under = part if part else suite if name != suite else ""
+    return Column(name, under, metric, cells, _best(cells, metric) if ranked else frozenset())
+
+
+_LIKELIHOODS = ("perplexity", "bits_per_byte")
+
+
+def estimate_of(score: Score) -> Estimate:
+    """The value of a suite with its interval."""
+    return Estimate(score.value, score.low, score.high, score.count)
+
+
+def _largest(rungs: Sequence[Rung], suite: str) -> str:
+    """The set with the most pairs, the first of equals."""
+    sizes: dict[str, int] = {}
+    for rung in rungs:
+        for row in rung.scores(suite):
+            if row.metric == "correlation":
+                sizes[row.part] = max(row.count, sizes.get(row.part, 0))
+    return max(sizes, key=lambda part: sizes[part], default="")
+
+
+def _of_tasks(compared: Compared | None) -> Column | None:
+    """The judged score as a mean over tasks, seed by seed."""
+    if compared is None:
+        return None
+    cells = {}
+    for name in compared.variants:
+        of_tasks = [task.evaluated.scores_of(name) for task in compared.tasks]
+        means = [sum(of_seed) / len(of_seed) for of_seed in zip(*of_tasks, strict=False)]
+        cells[name] = Cell(estimate(means))
+    return Column(TASKS, f"of {len(compared.tasks)}", "accuracy", cells, _best(cells, "accuracy"))
+
+
+def _best(cells: Mapping[str, Cell], metric: str) -> frozenset[str]:
+    values = {name: cell.value.mean for name, cell in cells.items() if cell.exact}
+    if len(values) < 2:
+        return frozenset()
+    best = (max if METRICS[metric].higher_is_better else min)(values.values())
+    return frozenset(name for name, value in values.items() if value == best)
+
+
+def history(rungs: Sequence[Rung], shown: Sequence[Column]) -> Iterator[dict[str, Any]]:
+    """The table of the ladder, a row a rung."""
+    for rung in rungs:
+        trained, model = rung.pretrain, rung.pretrain.model
+        row: dict[str, Any] = {
+            "rung": rung.name,
+            "year": model.year,
+            "paper": model.paper,
+            "model": model.page_name(model.objective(trained.objective)),
+            "sizes": model.describe(),
+            "parameters": trained.parameters,
+            "tokens": trained.tokens,
+            "operations": trained.flops,
+            "seconds": trained.seconds,
+        }
+        for column in shown:
+            cell = column.cells.get(rung.name)
+            if cell is not None:
+                key = column.name.replace(" ", "_")
+                key = f"pseudo_{key}" if not cell.exact else key
+                row |= {
+                    key: cell.value.mean,
+                    f"{key}_low": cell.value.low,
+                    f"{key}_high": cell.value.high,
+                }
+        yield row

@@ -1,0 +1,265 @@
+"""A ladder as its stages would leave it: five rungs that nobody trained, asked by many suites.
+
+ngram2, ngram3 ── counted      lstm, gpt ── exact      bert ── pseudo-likelihoods
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rungwise.core.artifact import Artifact
+from rungwise.core.storage import Folder
+from rungwise.core.title import Title
+from rungwise.evaluation import items as items_of
+from rungwise.evaluation.claims import ClaimsSummary, Compared, Judged
+from rungwise.evaluation.items import Items
+from rungwise.evaluation.measure import ITEMS, MeasureSummary, Score
+from rungwise.evaluation.published import BLIMP_HUMAN
+from rungwise.instances.causal import CausalConfig
+from rungwise.models.config import model_config
+from rungwise.pretraining.summary import PretrainSummary
+from rungwise.tokenizer import TokenizerSummary
+from rungwise.tokens.summary import TokensSummary
+from tests.conftest import SPECIAL_IDS
+from tests.report_experiments import Experiment, MadeTask
+from tests.report_pages import Recorder, corpus_summary, gradient_run
+
+EVIL = "<img src=x onerror=alert(1)>"
+SMALL = {"num_layers": 2, "num_heads": 2, "hidden_size": 16, "intermediate_size": 32}
+MODELS: dict[str, dict[str, Any]] = {
+    "bert": {"kind": "bert", **SMALL},  # the newest first: the page sorts
+    "gpt": {"kind": "gpt", **SMALL},
+    "lstm": {"kind": "lstm", "hidden_size": 16, "num_layers": 1},
+    "ngram3": {"kind": "ngram", "order": 3},
+    "ngram2": {"kind": "ngram", "order": 2},
+}
+# Nats of a document of 100 tokens and 400 bytes.
+NATS = {"ngram2": 520.0, "ngram3": 500.0, "lstm": 470.0, "gpt": 480.0, "bert": 300.0}
+ROWS = [{"step": step, "tokens": 100 * step, "loss": 6.0} for step in (0, 10, 20)]
+
+
+def perplexity_only(root: Path) -> Experiment:
+    """A ladder that was asked for perplexity alone."""
+    return _ladder(root, {"perplexity": "perplexity"})
+
+
+def whole(root: Path) -> Experiment:
+    """Suites of all kinds, two tasks with a label budget, and claims of every verdict."""
+    kinds = ("perplexity", "minimal_pairs", "similarity", "senses", "polysemy", "probe")
+    made = _ladder(root, {f"my_{kind}": kind for kind in kinds})
+    variants = ("bert", "gpt", "lstm", "random")
+    for number, task in enumerate(("sst", "mrpc")):
+        scores = {
+            budget: {
+                variant: [0.9 - 0.05 * place - 0.1 * few + 0.01 * seed for seed in range(3)]
+                for place, variant in enumerate(variants)
+            }
+            for few, budget in enumerate((None, 40))
+        }
+        mix = {"bert": 3} if number else {}
+        made.task(task, MadeTask("classification", scores, mix=mix), swept=False)
+    made.table({("gpt", "sst"): -1.0})
+    return made
+
+
+def claims(made: Experiment, verdicts: Mapping[str, str]) -> None:
+    """The claims stage, each claim by its id with a verdict."""
+    values = {
+        "supported": (0.5, 0.4, 0.6),
+        "contradicted": (-0.03, -0.05, -0.01),
+        "unresolved": (0.01, -0.02, 0.04),
+    }
+    judged = []
+    for number, (name, verdict) in enumerate(verdicts.items()):
+        value, low, high = values.get(verdict, (None, None, None))
+        log = verdict == "supported"
+        row = {
+            "of": "perplexity" if log else "tasks",
+            "metric": "perplexity" if log else None,
+            "terms": {"gpt": 1.0, "lstm": -1.0},
+            "scale": "log" if log else "plain",
+            "threshold": 0.0,
+            "value": value,
+            "low": low,
+            "high": high,
+            "missing": () if value is not None else ("rnn", EVIL),
+            "verdict": verdict,
+        }
+        judged.append(
+            Judged.model_validate(
+                {
+                    "id": name,
+                    "says": f"Claim {number} <b>.",
+                    "contradicted_by": "its opposite",
+                    "comparisons": (Compared.model_validate(row),),
+                    "verdict": verdict,
+                }
+            )
+        )
+    made.add(Title("claims"), {}, ClaimsSummary(claims=tuple(judged), headline="claims <done>"))
+
+
+def _ladder(root: Path, kinds: dict[str, str]) -> Experiment:
+    recorder = Recorder(Folder.at(root))
+    recorder.add("corpus", {"sources": [{"kind": "text", "paths": ["a"]}]}, corpus_summary())
+    tokenizer = TokenizerSummary(
+        kind="wordpiece",
+        vocab_size=300,
+        special=SPECIAL_IDS,
+        sample_characters=1000,
+        unknown_rate=0.0,
+        tokens_per_word=1.0,
+        characters_per_token=4.0,
+        headline="tokenizer",
+    )
+    recorder.add("tokenizer", {}, tokenizer)
+    recorder.add("tokens", {}, TokensSummary.model_construct(headline="tokens"))
+    read = CausalConfig(sequence_length=8).model_dump(mode="json")
+    recorder.add("instances", read, TokensSummary.model_construct(headline="instances"))
+    first, *others = MODELS
+    recorder.add("pretrain", {}, _pretrained(first))
+    made = Experiment(recorder.made)
+    made.variants([first, *others, "random"], untrained=["random"])
+    for name in MODELS:
+        title = str(Title("pretrain", variant=None if name == first else name))
+        made.made[title] = _pretrained(name).replacing_that_of(made.made[title])
+        _measured(made, name, made.made[title], kinds)
+    return made
+
+
+def _pretrained(name: str) -> PretrainSummary:
+    model = model_config(MODELS[name])
+    counted = model.fitting == "counts"
+    return PretrainSummary(
+        fitting="counts" if counted else "gradient",
+        model=model,  # pyright: ignore[reportArgumentType]
+        objective=model.objectives[0].name,
+        parameters=12345 + len(name),
+        vocab_size=300,
+        tokens=2000,
+        epochs=1.0,
+        unigram_entropy=4.5,
+        final={"loss": 5.0},
+        seconds=2.5,
+        gradient=None if counted else gradient_run(ROWS),
+        headline="pretrain",
+    )
+
+
+def _measured(made: Experiment, name: str, pretrain: Artifact, kinds: dict[str, str]) -> None:
+    titled = None if name == next(iter(MODELS)) else name
+    items, files, passed = _answers(name, kinds)
+    made.add(
+        Title("measure", variant=titled),
+        {"suites": {suite: {"kind": kind} for suite, kind in kinds.items()}},
+        MeasureSummary(
+            scores=tuple(score for each in items for score in _scores(each)),
+            passed_over=passed,
+            seconds={},
+            headline="measure",
+        ),
+        {"pretrain": pretrain, "tokenizer": made.made["tokenizer"]},
+    )
+    folder = made.made[str(Title("measure", variant=titled))].folder
+    folder.write_bytes(ITEMS, items_of.write(items))
+    for file, data in files.items():
+        folder.write_bytes(file, json.dumps(data).encode())
+
+
+def _answers(
+    name: str, kinds: dict[str, str]
+) -> tuple[list[Items], dict[str, Any], dict[str, str]]:
+    rng = np.random.default_rng(len(name))
+    counted, pseudo = name.startswith("ngram"), name == "bert"
+    nats = NATS[name] + np.arange(6.0) * 4
+    items: list[Items] = []
+    files: dict[str, Any] = {}
+    passed: dict[str, str] = {}
+
+    def shares(suite: str, part: str, share: float, groups: list[str] | None = None) -> None:
+        names = [str(number) for number in range(48)]
+        credit = (rng.random(48) < share).astype(float)
+        each = [groups[n % len(groups)] if groups else "" for n in range(48)]
+        numbers = np.stack([credit, np.ones(48)], axis=1)
+        items.append(Items(suite, "accuracy", names, each, numbers, part))
+
+    for suite, kind in kinds.items():
+        of_states = kind in ("similarity", "senses", "polysemy", "probe")
+        if of_states and counted:
+            passed[suite] = "vectors of words"
+        elif kind == "perplexity":
+            part = "pseudo" if pseudo else ""
+            for metric, unit in (("perplexity", 100.0), ("bits_per_byte", 400.0)):
+                numbers = np.stack([nats, np.full(6, unit)], axis=1)
+                names = [str(n) for n in range(6)]
+                items.append(Items(suite, metric, names, [""] * 6, numbers, part))
+        elif kind == "minimal_pairs":
+            phenomena = list(BLIMP_HUMAN)
+            for part, share in (("", 0.7), ("ties_to_good", 0.75), ("ties", 0.1)):
+                shares(suite, part, share, phenomena)
+            keys = ("ngram", "lstm", "txl", "gpt2")
+            files[f"{suite}/published.json"] = [
+                {"UID": f"{each}_{n}", "linguistics_term": each}
+                | dict.fromkeys(keys, 0.5 + 0.1 * n)
+                for each in phenomena
+                for n in (1, 2)
+            ]
+        elif kind == "similarity":
+            for part, count in (("simlex", 30), ("wordsim", 12)):
+                numbers = np.stack([rng.random(count), rng.random(count)], axis=1)
+                names = [str(n) for n in range(count)]
+                items.append(Items(suite, "correlation", names, [""] * count, numbers, part))
+        else:
+            _layered(suite, kind, shares, files, rng)
+    return items, files, passed
+
+
+def _layered(suite: str, kind: str, shares: Any, files: dict[str, Any], rng: Any) -> None:
+    rules = {
+        "senses": ("nearest ", "linear "),
+        "probe": ("linear ", "same word "),
+        "polysemy": ("",),
+    }
+    for rule in rules[kind]:
+        for layer in range(3):
+            shares(suite, f"{rule}layer {layer}", 0.6 + 0.1 * layer)
+    if kind == "polysemy":
+        said = [
+            {"text": f"the bank {EVIL}", "first": 4, "end": 8, "sense": sense}
+            for sense in ("river", "river", "money")
+        ]
+        cosines = [[1.0, 0.9, 0.2], [0.9, 1.0, 0.3], [0.2, 0.3, 1.0]]
+        files[f"{suite}/pairs.json"] = {"bank": {"occurrences": said, "cosines": [cosines]}}
+        near = [[{"text": "a bank of mud", "first": 2, "end": 6, "cosine": 0.5}]] * 3
+        files[f"{suite}/neighbours.json"] = {
+            "words": {"play": [["game", 0.5], [EVIL, 0.4]]},
+            "occurrences": {"bank": [near]},
+        }
+        return
+    shares(suite, "most frequent", 0.5)
+    shares(suite, "linear mix", 0.9)
+    files[f"{suite}/mix.json"] = {"shares": [0.2, 0.3, 0.5], "gamma": 1.0, "centre": 1.3}
+    if kind == "senses":
+        points = [
+            {"x": float(x), "y": float(y), "sense": n % 2, "text": "t"}
+            for n, (x, y) in enumerate(rng.standard_normal((20, 2)))
+        ]
+        one = {"layer": 1, "senses": ["river", "$money"], "points": points}
+        files[f"{suite}/map.json"] = dict.fromkeys(("apple", "bank"), one)
+
+
+def _scores(items: Items) -> list[Score]:
+    """As the stage makes them."""
+    rows = []
+    for group in (None, *sorted(set(items.groups) - {""})):
+        each = items_of.estimate([items if group is None else items.of_group(group)])
+        fields = {"value": each.mean, "low": each.low, "high": each.high, "count": each.count}
+        rows.append(
+            Score(suite=items.suite, part=items.part, metric=items.metric, group=group, **fields)
+        )
+    return rows

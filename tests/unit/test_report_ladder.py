@@ -1,0 +1,171 @@
+"""The page of a ladder: what it shows of a ladder of known numbers, and what it leaves out."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from rungwise.core.context import Context
+from rungwise.core.storage import Folder
+from rungwise.evaluation.claims import Compared, measured_name
+from rungwise.evaluation.published import BLIMP_HUMAN, ORDERS, TABLES
+from rungwise.report.ladder import claims as board
+from rungwise.report.ladder import rows
+from rungwise.report.ladder.page import LadderConfig, write_ladder
+from rungwise.report.page import ReportSummary
+from tests import ladders
+from tests.ladders import EVIL, MODELS, NATS
+from tests.report_experiments import Experiment
+from tests.report_pages import Page, csv_rows
+
+MINUS = "\N{MINUS SIGN}"
+VERDICTS = {
+    "K1": "supported",
+    "K2": "supported",
+    "K3": "contradicted",
+    "K4": "unresolved",
+    "K5": "not tested",
+}
+ALL = {
+    *("history", "claims", "minimal_pairs", "published", "polysemy", "layers", "others"),
+    *("table", "budgets", "mix", "origin"),
+}
+
+
+def _written(made: Experiment, folder: Path) -> tuple[Page, ReportSummary]:
+    titles = {name: measured_name(name) for name in MODELS}
+    first = next(iter(MODELS))
+    config = LadderConfig(title="my <ladder>", measured=titles | {first: "measure"})
+    context = Context(recipe={"name": "small"})
+    summary = write_ladder(config, made.made, Folder.at(folder), context)
+    return Page((folder / "ladder.html").read_text("utf-8")), summary
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Page, ReportSummary, Path]:
+    made = ladders.whole(tmp_path_factory.mktemp("root"))
+    ladders.claims(made, VERDICTS)
+    path = tmp_path_factory.mktemp("page")
+    return *_written(made, path), path
+
+
+def test_every_section_and_the_verdict(written: tuple[Page, ReportSummary, Path]) -> None:
+    page, summary, _ = written
+    assert page.ids >= ALL
+    assert summary.headline == "of 5 claims 4 tested: 2 supported, 1 contradicted, 1 unresolved"
+    for words in (
+        "Of 5 claims 4 tested: 2 supported, 1 contradicted, 1 unresolved.",
+        "10 documents (10 words) to train on, 10 held out; vocabulary 300; 5 rungs",
+        "published, Warstadt et al. 2020",
+        "Missing: rnn",
+        "factor 1.65 [1.49, 1.82]",
+        f"{MINUS}3.0 points [{MINUS}5.0, {MINUS}1.0]",
+        f"perplexity: gpt {MINUS} lstm",
+        "rungwise run ladder recipe.yaml",
+        "playing, game, games",
+    ):
+        assert words in page.words, words
+
+
+def test_the_page_loads_nothing_and_escapes_all(
+    written: tuple[Page, ReportSummary, Path],
+) -> None:
+    page, _, path = written
+    assert all(load.startswith("data:") for load in page.loads)
+    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
+    assert "script" not in page.tags
+    text = (path / "ladder.html").read_text("utf-8")
+    assert EVIL not in text
+    assert EVIL in page.words
+    assert "my <ladder>" in page.words
+
+
+def test_a_ladder_that_was_asked_little_has_no_empty_sections(tmp_path: Path) -> None:
+    made = ladders.perplexity_only(tmp_path / "root")
+    ladders.claims(made, {"K5": "not tested"})
+    page, summary = _written(made, tmp_path / "page")
+    assert page.ids & ALL == {"history", "claims", "published", "origin"}
+    assert summary.headline == "of 1 claims 0 tested"
+    assert set(summary.show) == {
+        *("ladder.html", "year.png", "operations.png", "recipe.yaml"),
+        *("ladder.csv", "claims.csv", "orders.csv", "stages.csv"),
+    }
+
+
+def test_rungs_stand_in_order_of_history_and_pseudo_likelihoods_are_not_ranked(
+    written: tuple[Page, ReportSummary, Path],
+) -> None:
+    """bert has the fewest nats, but they bound nothing."""
+    page, _, path = written
+    ladder = csv_rows(path / "ladder.csv")
+    assert [row["rung"] for row in ladder] == ["ngram3", "ngram2", "lstm", "bert", "gpt"]
+    for row in ladder:
+        nats = NATS[row["rung"]] + 10  # six documents, 4 nats apart
+        key = "pseudo_bits_per_byte" if row["rung"] == "bert" else "bits_per_byte"
+        assert float(row[key]) == pytest.approx(nats / math.log(2) / 400)
+        assert f"{float(row[key]):.3f}" in page.words
+    best = f"{480 / math.log(2) / 400:.3f} ★"
+    assert best in page.words
+    assert not any(row["pseudo_bits_per_byte"] for row in ladder if row["rung"] != "bert")
+
+
+def test_tables_are_those_of_the_page(written: tuple[Page, ReportSummary, Path]) -> None:
+    page, _, path = written
+    for row in csv_rows(path / "minimal_pairs.csv"):
+        if row["part"] == "" or not row["group"]:
+            assert f"{100 * float(row['value']):.1f}" in page.words
+    for row in csv_rows(path / "others.csv"):
+        assert f"{100 * float(row['value']):.1f}".replace("-", MINUS) in page.words
+    orders = {row["order"]: row for row in csv_rows(path / "orders.csv")}
+    assert orders["3"]["sign"] == "agrees"  # 170 to 109, and 520 nats to 500
+    assert float(orders["3"]["step"]) == pytest.approx(math.exp(-0.2))
+    assert orders["1"]["rung"] == ""
+    gains = csv_rows(path / "gains.csv")
+    first = next(row for row in gains if (row["task"], row["variant"]) == ("sst", "bert"))
+    assert float(first["relative"]) == pytest.approx((0.91 - 0.76) / (1 - 0.76))
+    nearest = {row["number"]: row for row in csv_rows(path / "sentences.csv")}
+    assert (nearest["1"]["nearest"], nearest["1"]["credit"]) == ("2", "1.0")
+    assert (nearest["3"]["nearest"], nearest["3"]["credit"]) == ("2", "")
+
+
+def test_pictures_are_pictures(written: tuple[Page, ReportSummary, Path]) -> None:
+    _, summary, path = written
+    names = [name for name in summary.show if name.endswith(".png")]
+    assert {"year.png", "operations.png", "senses-apple.png", "layers-my_probe.png"} <= set(names)
+    for name in names:
+        with Image.open(path / name) as picture:
+            assert picture.width >= 800
+            assert len(picture.convert("RGB").getcolors(1 << 24)) > 10, f"{name} is blank"
+
+
+def test_bars_have_the_threshold_in_the_middle() -> None:
+    row = {"of": "tasks", "metric": None, "terms": {"a": 2.0, "b": -1.0, "c": -1.0}}
+    row |= {"scale": "plain", "threshold": 0.1, "verdict": "unresolved"}
+    effect = board.effect(Compared(**row, value=0.1, low=0.0, high=0.2))  # pyright: ignore[reportArgumentType]
+    assert effect.at == 50
+    assert effect.low == pytest.approx(100 - effect.high)
+    assert 0 < effect.low < 50
+    single = board.effect(Compared(**row, value=0.3))  # pyright: ignore[reportArgumentType]
+    assert single.interval == ""
+    assert 50 < single.at < 100
+    asked = board.asked(Compared(**row))  # pyright: ignore[reportArgumentType]
+    assert asked == f"tasks: 2 \N{MULTIPLICATION SIGN} a {MINUS} b {MINUS} c"
+
+
+def test_the_relative_column_is_the_published_one() -> None:
+    """SPEC T2: (new - old) / (100 - old)."""
+    printed = {"SQuAD": 24.9, "SNLI": 5.8, "SRL": 17.2, "Coref": 9.8, "NER": 21.0, "SST-5": 6.8}
+    for row in rows.published_gains():
+        assert 100 * row["relative"] == pytest.approx(printed[row["task"]], abs=0.06)
+    assert TABLES["T2"].columns == tuple(printed)
+
+
+def test_published_pairs_and_orders_are_as_printed() -> None:
+    """People get 88.6 over all paradigms (Warstadt et al. 2020, table 3); T1 is of SPEC.md."""
+    paradigms = (2, 9, 7, 5, 8, 2, 7, 2, 8, 7, 4, 6)
+    mean = sum(n * share for n, share in zip(paradigms, BLIMP_HUMAN.values(), strict=True)) / 67
+    assert round(100 * mean, 1) == 88.6
+    assert ORDERS.rows["perplexity"] == (962, 170, 109, 99)
