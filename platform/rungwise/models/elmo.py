@@ -62,6 +62,9 @@ class ElmoConfig(Family):
     carries_state: ClassVar[bool] = True
     reads_spelling: ClassVar[bool] = True
 
+    year: ClassVar[int] = 2018
+    paper: ClassVar[str] = "Peters et al."
+
     kind: Literal["elmo"] = "elmo"
     num_layers: int = Field(default=2, ge=1)
     hidden_size: int = Field(default=512, ge=1)

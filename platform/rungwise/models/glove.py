@@ -34,6 +34,9 @@ class GloveConfig(VectorFamily):
     objectives: ClassVar = (objective_of("log_counts", "Weighted squared", "cell"),)
     fitting: ClassVar[str] = "cooccurrence"
 
+    year: ClassVar[int] = 2014
+    paper: ClassVar[str] = "Pennington et al."
+
     kind: Literal["glove"] = "glove"
     window: int = Field(default=10, ge=1, le=20)  # words on each side
     x_max: float = Field(

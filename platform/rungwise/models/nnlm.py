@@ -43,6 +43,9 @@ class NnlmConfig(Family):
 
     objectives: ClassVar = (CAUSAL,)
 
+    year: ClassVar[int] = 2003
+    paper: ClassVar[str] = "Bengio et al."
+
     kind: Literal["nnlm"] = "nnlm"
     order: int = Field(default=5, ge=2)  # n: it reads the n - 1 words before
     embedding_size: int = Field(default=60, ge=1)

@@ -47,8 +47,6 @@ class RecurrentFamily(Family):
     """The keys of both. The dropouts are 0 unless asked for: see BertConfig. Small corpora, which
     are read many times, need them."""
 
-    year: ClassVar[int] = 2012
-    paper: ClassVar[str] = "Sundermeyer et al."
     objectives: ClassVar = (CAUSAL,)
     carries_state: ClassVar[bool] = True
     gates: ClassVar[int]  # of a cell, each with a matrix for its input and one for its state
@@ -103,6 +101,9 @@ class LstmConfig(RecurrentFamily):
 
     gates: ClassVar[int] = 4
 
+    year: ClassVar[int] = 2012
+    paper: ClassVar[str] = "Sundermeyer et al."
+
     kind: Literal["lstm"] = "lstm"
 
     def page_name(self, objective: Objective) -> str:
@@ -116,6 +117,9 @@ class RnnConfig(RecurrentFamily):
     """The shape of a simple recurrent network; the defaults are near Mikolov's, its output tied."""
 
     gates: ClassVar[int] = 1
+
+    year: ClassVar[int] = 2010
+    paper: ClassVar[str] = "Mikolov et al."
 
     kind: Literal["rnn"] = "rnn"
     num_layers: int = Field(default=1, ge=1)

@@ -48,6 +48,9 @@ class Word2vecConfig(VectorFamily):
     objectives: ClassVar = (objective_of("context_words", "Held-out context", "pair of words"),)
     fitting: ClassVar[str] = "asynchronous"
 
+    year: ClassVar[int] = 2013
+    paper: ClassVar[str] = "Mikolov et al."
+
     kind: Literal["word2vec"] = "word2vec"
     architecture: Literal["skip_gram", "cbow"] = "skip_gram"
     output: Literal["negative", "hierarchical"] = "negative"
