@@ -88,7 +88,8 @@ def lines(model: NgramLanguageModel, words: Sequence[str]) -> Iterator[str]:
         yield ""
         yield f"\\{order}-grams:"
         logs = np.maximum(values / _LN_10, _NEVER).tolist()
-        rows = (" ".join([words[index] for index in row]) for row in ngrams.tolist())
+        ids: list[list[int]] = ngrams.tolist()
+        rows = (" ".join([words[index] for index in row]) for row in ids)
         if order < model.order:
             backoffs = (model.log_backoffs[order - 1] / _LN_10).tolist()
             for log, row, backoff in zip(logs, rows, backoffs, strict=True):
