@@ -152,7 +152,11 @@ def counted(
         count_files, batch_size=1, batch_format="pyarrow"
     )
     merged = []
-    for row in pieces.groupby("part").map_groups(merge_part, batch_format="pyarrow").iter_rows():
+    for row in (
+        pieces.groupby("part", num_partitions=_PARTS)
+        .map_groups(merge_part, batch_format="pyarrow")
+        .iter_rows()
+    ):
         if row["error"] is not None:
             raise from_text(row["error"])
         merged.append(pickle.loads(row["table"]))
