@@ -1,0 +1,67 @@
+"""A ladder as one command: rungs that count and rungs that learn, asked, judged and drawn."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from rungwise.core.stage import plan
+from rungwise.core.storage import Folder
+from rungwise.evaluation.claims import ClaimsSummary
+from rungwise.evaluation.measure import MeasureSummary
+from rungwise.pipeline.ladder import ladder_stages
+from rungwise.pipeline.workflow import load_recipe, run
+from tests.conftest import small_recipe, write_corpus, write_recipe
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus", documents=40)
+    recipe: dict[str, Any] = small_recipe(
+        tmp_path / "artifacts",
+        corpus,
+        model={"kind": "ngram", "order": 1, "fallback_discounts": [0.5, 1.0, 1.5]},
+        pretrain={"kind": "counts"},
+        variants={
+            "ngram1": {},
+            "ngram2": {"model.order": 2},
+            "ngram3": {"model.order": 3},
+            "word2vec": {
+                "model": {"kind": "word2vec", "size": 16},
+                "pretrain": {"kind": "asynchronous"},
+            },
+        },
+        measure={"perplexity": {"kind": "perplexity"}, "polysemy": {"kind": "polysemy"}},
+    )
+    path = write_recipe(tmp_path / "ladder.yaml", recipe)
+    loaded = load_recipe(path)
+
+    def stages(recipe: Any) -> list[Any]:
+        return list(ladder_stages(recipe).values())
+
+    outcome = run(stages, loaded, Console(quiet=True))
+    finished = outcome.artifacts
+    measured = MeasureSummary.of(finished["measure/ngram2"])
+    value = measured.value("perplexity", "perplexity")
+    assert value is not None
+    assert value.low < value.value < value.high
+    assert measured.passed_over == {"polysemy": "vectors of words"}
+    assert "perplexity" in MeasureSummary.of(finished["measure/word2vec"]).passed_over
+
+    judged = {claim.id: claim for claim in ClaimsSummary.of(finished["claims"]).claims}
+    assert judged["K1"].comparisons[0].verdict == "supported"  # the text calls for its next word
+    assert judged["K2"].verdict == "not tested"
+    rows = list(
+        csv.DictReader(finished["claims"].folder.read_bytes("claims.csv").decode().splitlines())
+    )
+    assert {row["claim"] for row in rows} == judged.keys()
+    page = finished["ladder"].folder.read_bytes("ladder.html").decode()
+    assert "ngram3" in page
+
+    again = plan(stages(loaded), Folder.at(tmp_path / "artifacts"), loaded.name)
+    assert all(row.artifact is not None for row in again)

@@ -1,0 +1,97 @@
+"""Items of suites: values and intervals against scipy and cases by hand; contrasts; Parquet."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rungwise.core.errors import DataError
+from rungwise.evaluation import items as items_of
+from rungwise.evaluation.items import Items, contrast, estimate
+
+
+def made(metric: str, numbers: np.ndarray, part: str = "") -> Items:
+    names = [f"i{index}" for index in range(len(numbers))]
+    groups = [f"g{index % 2}" for index in range(len(numbers))]
+    return Items("suite", metric, names, groups, numbers, part)
+
+
+def test_values_are_those_of_all_items_together() -> None:
+    nats = np.array([[6.0, 2.0], [2.0, 2.0]])  # a mean over documents would be another
+    assert estimate([made("perplexity", nats)]).mean == pytest.approx(math.exp(2.0))
+    assert estimate([made("bits_per_byte", nats)]).mean == pytest.approx(2.0 / math.log(2))
+    credit = np.array([[1.0, 1.0], [0.5, 1.0], [0.0, 1.0], [1.0, 1.0]])
+    assert estimate([made("accuracy", credit)]).mean == pytest.approx(0.625)
+    assert estimate([made("accuracy", credit).of_group("g0")]).mean == pytest.approx(0.5)
+
+
+def test_an_interval_of_a_share_is_that_of_the_binomial() -> None:
+    rng = np.random.default_rng(0)
+    credit = np.stack([rng.random(2000) < 0.3, np.ones(2000)], axis=1).astype(float)
+    got = estimate([made("accuracy", credit)])
+    error = math.sqrt(got.mean * (1 - got.mean) / 2000)
+    assert got.low == pytest.approx(got.mean - 1.96 * error, abs=0.1 * error + 5e-4)
+    assert got.high == pytest.approx(got.mean + 1.96 * error, abs=0.1 * error + 5e-4)
+
+
+def test_a_correlation_is_scipys_with_ties_and_covers_the_truth() -> None:
+    rng = np.random.default_rng(1)
+    gold = rng.integers(0, 6, 300).astype(float)
+    pairs = np.stack([gold, gold + rng.normal(0, 2, 300)], axis=1)
+    got = estimate([made("correlation", pairs)])
+    assert got.mean == pytest.approx(stats.spearmanr(*pairs.T).statistic)
+    error = (1 - got.mean**2) / math.sqrt(300)
+    assert got.high - got.low == pytest.approx(2 * 1.96 * error, rel=0.25)
+    constant = np.stack([gold, np.zeros(300)], axis=1)
+    assert estimate([made("correlation", constant)]).mean == 0.0
+
+
+def test_what_is_hard_for_both_cancels_in_a_contrast() -> None:
+    rng = np.random.default_rng(2)
+    hardness = rng.gamma(2.0, 2.0, 200)
+    first = made("perplexity", np.stack([hardness, np.ones(200)], axis=1))
+    second = made("perplexity", np.stack([hardness - 0.1, np.ones(200)], axis=1))
+    got = contrast([(1.0, [first]), (-1.0, [second])], log=True)
+    assert (got.mean, got.low, got.high) == pytest.approx((0.1, 0.1, 0.1))
+    assert estimate([first]).high - estimate([first]).low > 1.0
+    of_all = contrast([(1.0, [first]), (-2.0, [second]), (1.0, [first])], log=True)
+    assert of_all.mean == pytest.approx(0.2)
+
+
+def test_only_items_of_both_are_compared_whatever_their_order() -> None:
+    rng = np.random.default_rng(3)
+    numbers = np.stack([rng.random(50), np.ones(50)], axis=1)
+    first = made("accuracy", numbers)
+    turned = Items("suite", "accuracy", first.names[::-1], first.groups[::-1], numbers[::-1])
+    assert contrast([(1.0, [first]), (-1.0, [turned])]).mean == pytest.approx(0.0)
+    fewer = Items("suite", "accuracy", first.names[:20], first.groups[:20], numbers[:20])
+    got = contrast([(1.0, [first]), (-1.0, [fewer])])
+    assert (got.mean, got.count) == (pytest.approx(0.0), 20)
+    other = Items("suite", "accuracy", ["x"], [""], numbers[:1])
+    with pytest.raises(DataError, match="no item of suite in common"):
+        contrast([(1.0, [first]), (-1.0, [other])])
+
+
+def test_seeds_widen_an_interval_that_items_alone_would_give() -> None:
+    rng = np.random.default_rng(4)
+    seeds = [
+        made("accuracy", np.stack([rng.random(400) < share, np.ones(400)], axis=1).astype(float))
+        for share in (0.4, 0.5, 0.6)
+    ]
+    alone, together = estimate(seeds[:1]), estimate(seeds)
+    assert together.high - together.low > alone.high - alone.low
+
+
+def test_parquet_keeps_every_item() -> None:
+    rng = np.random.default_rng(5)
+    written = [
+        made("accuracy", rng.random((7, 2)), "layer 1"),
+        made("correlation", rng.random((3, 2))),
+    ]
+    for before, after in zip(written, items_of.read(items_of.write(written)), strict=True):
+        assert (before.key, before.names, before.groups) == (after.key, after.names, after.groups)
+        np.testing.assert_array_equal(before.numbers, after.numbers)
+    assert items_of.read(items_of.write([])) == []
