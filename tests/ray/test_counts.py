@@ -49,8 +49,8 @@ def tokens(folder: Path, pieces: int) -> Artifact:
             texts.TokenisedText(
                 ids,
                 np.cumsum([0, *lengths]),
-                np.array([0, len(lengths)]),
-                np.zeros(1, np.uint64),
+                np.arange(len(lengths) + 1),  # a document each
+                np.arange(len(lengths), dtype=np.uint64),
                 np.ones(len(ids), bool),
             ),
             folder / name,
@@ -71,6 +71,7 @@ def tokens(folder: Path, pieces: int) -> Artifact:
         files=tuple(rows),
         vocab_size=V,
         special=SPECIAL_IDS,
+        documents=PerSplit(train=300, validation=60),
         tokens=PerSplit(train=sum(row.tokens for row in rows[:-1]), validation=rows[-1].tokens),
         text_bytes=PerSplit(train=1000, validation=1000),
         unigram_entropy=4.0,
@@ -100,7 +101,9 @@ def test_any_number_of_shards_gives_the_same_model(tmp_path: Path, ray_session: 
     assert summary.fitting == "counts"
     assert summary.gradient is None
     assert summary.final["perplexity"] == pytest.approx(math.exp(summary.final["lm_loss"]))
-    model: Any = load_arrays(settings(), standing("pretrain", tmp_path / "out4", summary))
+    model: Any = load_arrays(
+        settings(), standing("pretrain", tmp_path / "out4", summary), SPECIAL_IDS
+    )
     held_out = sentences(1, 60)
     nats = -sum(row.sum() for row in model.log_probabilities(held_out))
     assert nats / sum(map(len, held_out)) == pytest.approx(summary.final["loss"])

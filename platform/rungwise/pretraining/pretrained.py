@@ -35,13 +35,13 @@ def load_model(pretrain: Artifact, instances: Artifact | None = None) -> object:
             special = InstancesSummary.of(instances).special
             return config.model.trained(load_module(pretrain), config.objective, special)
         case _:
-            return load_arrays(config, pretrain)
+            special = TokensSummary.of(find_input(pretrain, "tokens")).special
+            return load_arrays(config, pretrain, special)
 
 
-def load_arrays(config: PretrainStageConfig, pretrain: Artifact) -> object:
+def load_arrays(config: PretrainStageConfig, pretrain: Artifact, special: SpecialIds) -> object:
     """The model of a finished fit that is made of arrays."""
     family = cast(_ArrayFamily, config.model)
-    special = TokensSummary.of(find_input(pretrain, "tokens")).special
     return family.from_tensors(safetensors.numpy.load(pretrain.folder.read_bytes(MODEL)), special)
 
 
