@@ -41,7 +41,7 @@ from rungwise.models.glove import GloveConfig
 from rungwise.models.sparse_sums import merge
 from rungwise.models.word2vec import Word2vecConfig
 from rungwise.models.word_vectors import Stretch, Weights
-from rungwise.pretraining.asynchronous import _mean, _parts
+from rungwise.pretraining.asynchronous import mean, parts
 from rungwise.pretraining.rounds import in_threads
 
 RESULTS = Path(__file__).parent / "results"
@@ -137,13 +137,13 @@ def passes(
     for epoch in range(epochs):
         at = tuple(rates[0] + (rates[1] - rates[0]) * done / epochs for done in (epoch, epoch + 1))
         models = [{n: a.copy() for n, a in weights.items()} for _ in range(replicas)]
-        for number, (model, share) in enumerate(zip(models, _parts(text, replicas), strict=True)):
+        for number, (model, share) in enumerate(zip(models, parts(text, replicas), strict=True)):
             work = [
                 (part, 1 + part_number + 64 * (number + 64 * (epoch + 64 * seed)))
-                for part_number, part in enumerate(_parts(share, threads))
+                for part_number, part in enumerate(parts(share, threads))
             ]
             in_threads(lambda each, m=model, r=at: config.read(m, plan, each[0], r, each[1]), work)
-        weights = _mean(models)
+        weights = mean(models)
     took = {"seconds": time.process_time() - cpu, "wall": time.perf_counter() - wall}
     return weights, took
 

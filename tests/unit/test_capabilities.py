@@ -239,5 +239,5 @@ def test_the_neighbours_of_a_word_are_those_of_the_mean_of_its_pieces() -> None:
     best = sorted(cosines, key=cosines.__getitem__, reverse=True)[:3]
     assert [each.word for each in near] == best
     assert [each.cosine for each in near] == pytest.approx([cosines[word] for word in best])
-    with pytest.raises(DataError, match="found 'wörker'; spelled alike: worker"):
-        Neighbourhood(Vectors(), tokenizer).of("wörker", 3)
+    with pytest.raises(DataError, match="found 'workez'; spelled alike: worker"):
+        Neighbourhood(Vectors(), tokenizer).of("workez", 3)

@@ -6,5 +6,6 @@ capabilities.py what they can be asked when they are trained. transformer.py is 
 Transformers share, attention.py who sees whom in it; characters.py and projected_lstm.py are what
 ELMo is made of, elmo_files.py reads its published weights. body.py is what all share in training,
 encoders.py and language_models.py after it. cross_entropy.py is the loss at every position. The
-n-gram model (kneser_ney.py) counts instead of training, in numpy.
+n-gram model (kneser_ney.py) counts instead of training, in numpy; word2vec.py and glove.py learn
+vectors (word_vectors.py) in loops that numba compiles, in files named after them.
 """

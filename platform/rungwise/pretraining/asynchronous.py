@@ -12,12 +12,12 @@ V vocabulary
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
-import ray
 from numpy.typing import NDArray
 
 from rungwise.core.artifact import Artifact
@@ -35,7 +35,7 @@ from rungwise.pretraining.rounds import (
     writable,
 )
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tokens.summary import TokensRow, TokensSummary
+from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokensFile
 
 
@@ -66,38 +66,37 @@ def pretrain_asynchronously(
 
     Raises DataError if the corpus is too small.
     """
+    import ray
+
     artifact, settings = inputs["tokens"], config.pretrain
     assert isinstance(settings, AsynchronousConfig)
-    family, per_epoch = cast(ReadingFamily, config.model), settings.rounds_per_epoch
+    family = cast(ReadingFamily, config.model)
     counts_V = word_counts(artifact, settings.minimum_count, context)
-    plan, rounds = ray.put(family.plan(counts_V)), settings.epochs * per_epoch
-    slope = settings.minimum_rate - settings.learning_rate
+    plan = ray.put(family.plan(counts_V))
+    replicas, per_epoch = settings.replicas, settings.rounds_per_epoch
+    rounds = settings.epochs * per_epoch
+    read = ray.remote(_read)
 
     def rate(number: int) -> float:
+        slope = settings.minimum_rate - settings.learning_rate
         return settings.learning_rate + slope * number / rounds
 
     def take(number: int, weights: Weights) -> Weights:
-        read = ray.remote(num_cpus=settings.threads)(_read)
-        shared, rates = ray.put(weights), (rate(number), rate(number + 1))
-        tasks = []
-        for replica in range(settings.replicas):
-            share = (
-                number % per_epoch * settings.replicas + replica,
-                per_epoch * settings.replicas,
+        shared, at = ray.put(weights), (rate(number), rate(number + 1))
+        first, of = number % per_epoch * replicas, per_epoch * replicas
+        seeds = [int(bits(settings.seed, number, replica)) >> 1 for replica in range(replicas)]
+        tasks = [
+            read.options(num_cpus=settings.threads).remote(
+                _Share("train", first + replica, of, at, seed, settings.threads),
+                *(family, artifact, plan, shared),
             )
-            seed = int(bits(settings.seed, number, replica)) >> 1
-            tasks.append(
-                read.remote(
-                    *(family, artifact, "train", share, plan, shared, rates),
-                    *(seed, settings.threads),
-                )
-            )
-        return _mean([weights for weights, _ in ray.get(tasks)])
+            for replica, seed in enumerate(seeds)
+        ]
+        return mean([weights for weights, _ in ray.get(tasks)])
 
     def losses(weights: Weights) -> Losses:
-        read = ray.remote(num_cpus=1)(_read)
-        at = (family, artifact, "validation", (0, 1), plan, weights, (0.0, 0.0), settings.seed, 1)
-        return ray.get(read.remote(*at))[1]
+        share = _Share("validation", 0, 1, (0.0, 0.0), settings.seed, 1)
+        return ray.get(read.remote(share, family, artifact, plan, weights))[1]
 
     return fit(
         config,
@@ -111,47 +110,49 @@ def pretrain_asynchronously(
     )
 
 
+class _Share(NamedTuple):
+    """What a task reads: stretch `number` of `of` of a split, and how."""
+
+    split: str
+    number: int
+    of: int
+    rates: tuple[float, float]
+    seed: int
+    threads: int
+
+
 def _read(
+    share: _Share,
     family: ReadingFamily,
     artifact: Artifact,
-    split: str,
-    share: tuple[int, int],  # which stretch, of how many
     plan: Sequence[NDArray[Any]],
     weights: Weights,
-    rates: tuple[float, float],
-    seed: int,
-    threads: int,
 ) -> tuple[Weights, Losses]:
-    """Read one stretch of a split; the weights after it."""
+    """The weights after the share."""
     weights = dict(zip(weights, writable(weights.values()), strict=True))
-    plan = writable(plan)
+    plan, (first, last) = writable(plan), share.rates
 
-    def learn(part: tuple[Stretch, tuple[float, float], int]) -> Losses:
-        return family.read(weights, plan, *part)
+    def learn(part: tuple[Stretch, int], at: tuple[float, float]) -> Losses:
+        return family.read(weights, plan, part[0], at, part[1])
 
     found: list[Losses] = []
-    files = TokensSummary.of(artifact).files_of(split)
-    for number, (stretch, begin, end) in enumerate(_stretches(artifact, files, share)):
-        first, last = (rates[0] + (rates[1] - rates[0]) * done for done in (begin, end))
-        # Threads share a file, so each goes through the rates of all of it.
-        parts = _parts(stretch, threads)
-        seeds = [int(bits(seed, number, part)) >> 1 for part in range(len(parts))]
-        found.append(
-            in_threads(
-                learn, [(part, (first, last), at) for part, at in zip(parts, seeds, strict=True)]
-            )
-        )
+    for file, (stretch, begin, end) in enumerate(_stretches(artifact, share)):
+        # Threads share a file, and each goes through the rates of all of it.
+        at = (first + (last - first) * begin, first + (last - first) * end)
+        each = [
+            (part, int(bits(share.seed, file, number)) >> 1)
+            for number, part in enumerate(parts(stretch, share.threads))
+        ]
+        found.append(in_threads(functools.partial(learn, at=at), each))
     return weights, (sum(total for total, _ in found), sum(count for _, count in found))
 
 
-def _stretches(
-    artifact: Artifact, files: Sequence[TokensRow], share: tuple[int, int]
-) -> Iterator[tuple[Stretch, float, float]]:
-    """The sentences of a share, file by file, with what part of the share has been read when they
-    begin and end."""
-    number, of = share
+def _stretches(artifact: Artifact, share: _Share) -> Iterator[tuple[Stretch, float, float]]:
+    """The sentences of a share, file by file, with what part of it has been read when they begin
+    and end."""
+    files = TokensSummary.of(artifact).files_of(share.split)
     total = sum(row.tokens for row in files)
-    low, high = number * total // of, (number + 1) * total // of
+    low, high = (number * total // share.of for number in (share.number, share.number + 1))
     passed = 0
     for row in files:
         if passed < high and passed + row.tokens > low:
@@ -164,7 +165,7 @@ def _stretches(
         passed += row.tokens
 
 
-def _parts(stretch: Stretch, count: int) -> list[Stretch]:
+def parts(stretch: Stretch, count: int) -> list[Stretch]:
     """A stretch in `count` parts of about as many tokens."""
     ends = stretch.starts[[stretch.first, stretch.last]]
     cuts = np.searchsorted(stretch.starts, np.linspace(ends[0], ends[1], count + 1)).tolist()
@@ -172,11 +173,11 @@ def _parts(stretch: Stretch, count: int) -> list[Stretch]:
     return [stretch._replace(first=a, last=b) for a, b in itertools.pairwise(cuts)]
 
 
-def _mean(replicas: Sequence[Weights]) -> Weights:
+def mean(replicas: Sequence[Weights]) -> Weights:
     """The average of each array, added up in the order of the replicas."""
     if len(replicas) == 1:
         return replicas[0]
     return {
-        name: np.mean([weights[name] for weights in replicas], axis=0, dtype=np.float32)
+        name: np.stack([weights[name] for weights in replicas]).mean(axis=0, dtype=np.float32)
         for name in replicas[0]
     }

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, Protocol, cast
 
 import numpy as np
-import ray
 from numpy.typing import NDArray
 
 from rungwise.core.artifact import Artifact
@@ -60,6 +59,8 @@ def pretrain_by_cooccurrence(
 
     The loss is that of the cells learnt from. Raises DataError if the corpus is too small.
     """
+    import ray
+
     artifact, settings = inputs["tokens"], config.pretrain
     assert isinstance(settings, CooccurrenceConfig)
     family = cast(PairsFamily, config.model)

@@ -83,6 +83,7 @@ def fit(
     """Take the rounds that are left, leave `model.safetensors`, and say what came out."""
     began, settings, tokens = time.monotonic(), config.pretrain, TokensSummary.of(artifact)
     assert isinstance(settings, AsynchronousConfig | CooccurrenceConfig)
+    _say_if_it_waits(settings.threads, context)
     weights, done = _saved(output) or (start(), 0)
     for number in range(done, rounds):
         weights = take(number, weights)
@@ -122,6 +123,17 @@ def in_threads(work: Callable[[Any], Losses], shares: Iterable[Any]) -> Losses:
 def writable(arrays: Iterable[NDArray[Any]]) -> list[NDArray[Any]]:
     """Copies: what Ray hands to a task may only be read."""
     return [np.array(array) for array in arrays]
+
+
+def _say_if_it_waits(threads: int, context: Context) -> None:
+    import ray
+
+    most = max(node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"])
+    if threads > most:
+        context.report.note(
+            f"pretrain.threads is {threads}, and no machine here has more than {most:.0f} CPUs: "
+            "this waits for one that has; or lower it"
+        )
 
 
 def _saved(output: Folder) -> tuple[Weights, int] | None:
