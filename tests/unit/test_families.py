@@ -76,6 +76,8 @@ def test_a_family_answers_every_question(family: type[Family]) -> None:
     config = family(kind=family.model_fields["kind"].default)
     assert config.objective(None) is config.objectives[0]
     assert config.describe()
+    assert config.year > 1950
+    assert config.paper
     for objective in config.objectives:
         assert config.objective(objective.name) is objective
         assert config.page_name(objective)

@@ -12,6 +12,8 @@ from rungwise.core.context import Context
 from rungwise.core.storage import Folder
 from rungwise.evaluation.claims import Compared, measured_name
 from rungwise.evaluation.published import BLIMP_HUMAN, ORDERS, TABLES
+from rungwise.pipeline.ladder import ladder_stages
+from rungwise.pipeline.recipe import Recipe
 from rungwise.report.ladder import claims as board
 from rungwise.report.ladder import rows
 from rungwise.report.ladder.page import LadderConfig, write_ladder
@@ -37,8 +39,9 @@ ALL = {
 
 def _written(made: Experiment, folder: Path) -> tuple[Page, ReportSummary]:
     titles = {name: measured_name(name) for name in MODELS}
-    first = next(iter(MODELS))
-    config = LadderConfig(title="my <ladder>", measured=titles | {first: "measure"})
+    first = next(iter(MODELS))  # and the same weights, used in another way
+    measured = titles | {first: "measure", "bert_frozen": "measure"}
+    config = LadderConfig(title="my <ladder>", measured=measured)
     context = Context(recipe={"name": "small"})
     summary = write_ladder(config, made.made, Folder.at(folder), context)
     return Page((folder / "ladder.html").read_text("utf-8")), summary
@@ -66,6 +69,8 @@ def test_every_section_and_the_verdict(written: tuple[Page, ReportSummary, Path]
         f"perplexity: gpt {MINUS} lstm",
         "rungwise run ladder recipe.yaml",
         "playing, game, games",
+        "ngram3, ngram2: not asked my_senses, which needs vectors of words.",
+        "bert_frozen: of the weights of bert, used in another way",
     ):
         assert words in page.words, words
 
@@ -134,11 +139,38 @@ def test_tables_are_those_of_the_page(written: tuple[Page, ReportSummary, Path])
 def test_pictures_are_pictures(written: tuple[Page, ReportSummary, Path]) -> None:
     _, summary, path = written
     names = [name for name in summary.show if name.endswith(".png")]
-    assert {"year.png", "operations.png", "senses-apple.png", "layers-my_probe.png"} <= set(names)
+    assert {"year.png", "operations.png", "senses-apple.png", "layers.png"} <= set(names)
     for name in names:
         with Image.open(path / name) as picture:
             assert picture.width >= 800
             assert len(picture.convert("RGB").getcolors(1 << 24)) > 10, f"{name} is blank"
+
+
+def test_a_ladder_ends_with_its_page_which_reads_everything(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A sentence. Another one.\n")
+    recipe = Recipe.model_validate(
+        {
+            "name": "small",
+            "corpus": {"sources": [{"kind": "text", "paths": [str(tmp_path / "a.txt")]}]},
+            "tokenizer": {"kind": "wordpiece", "vocab_size": 300},
+            "model": {"kind": "ngram", "order": 2},
+            "pretrain": {"kind": "counts"},
+            "report": {"title": "mine"},
+            "variants": {"two": {}, "also_two": {}, "three": {"model.order": 3}},
+            "measure": {"perplexity": {"kind": "perplexity"}},
+        }
+    )
+    *before, (title, last) = ladder_stages(recipe).items()
+    assert title == "ladder"
+    assert last.inputs == dict(before)
+    assert isinstance(last.config, LadderConfig)
+    assert last.config.title == "mine"
+    assert last.config.measured == {
+        "two": "measure",
+        "also_two": "measure",
+        "three": "measure/three",
+    }
+    assert set(last.config.measured.values()) <= last.inputs.keys()
 
 
 def test_bars_have_the_threshold_in_the_middle() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -26,17 +27,17 @@ def budgets(compared: Compared) -> bytes:
     tasks = [task for task in compared.tasks if len(task.by_budget) > 1]
     drawn, panels = style.panels(len(tasks), _COLUMNS, 3.2, 0.7)
     for axes, task in zip(panels, tasks, strict=True):
-        _panel(axes, task)
+        _panel(axes, task, compared.looks)
     style.legend_below(drawn, panels, last=[_TRIVIAL])
     return style.png(drawn)
 
 
-def _panel(axes: Axes, task: TaskResult) -> None:
+def _panel(axes: Axes, task: TaskResult, looks: Mapping[str, style.Series]) -> None:
     counts = [each.examples.train for each in task.by_budget]
     names = list(task.evaluated.variants)
     span = max(counts) / min(counts)
     for place, name in enumerate(names):
-        look = style.series(place)
+        look = looks[name]
         estimates = [each.variants[name].estimates[task.metric] for each in task.by_budget]
         mean, low, high = 100 * np.array([(e.mean, e.low, e.high) for e in estimates]).T
         moved = span ** (_APART * (place - (len(names) - 1) / 2))
@@ -104,7 +105,7 @@ def mix(compared: Compared) -> bytes:
                 100 * weights.mean(axis=0),
                 yerr=100 * weights.std(axis=0, ddof=1) if len(weights) > 1 else None,
                 width=0.92 * bar,
-                color=style.series(compared.variants.index(name)).colour,
+                color=compared.looks[name].colour,
                 error_kw={"ecolor": style.INK, "elinewidth": 1.1, "capsize": 2},
                 label=name,
             )

@@ -42,10 +42,12 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class Compared:
-    """Everything that was evaluated. The first variant is the one in focus."""
+    """Everything that was evaluated. The first variant is the one in focus; `looks` are how plots
+    and tables mark each."""
 
     variants: tuple[str, ...]
     tasks: tuple[TaskResult, ...]
+    looks: Mapping[str, Series]
 
     @property
     def has_budgets(self) -> bool:
@@ -67,7 +69,9 @@ def gather(inputs: Mapping[str, Artifact]) -> Compared | None:
         data = input_of(artifact, "task", inputs)
         assert data is not None, f"the task {whole.task} is not among the stages"
         tasks.append(TaskResult(whole.task, TaskSummary.of(data), whole, tuple(same)))
-    return Compared(tuple(tasks[0].evaluated.variants), tuple(tasks))
+    variants = tuple(tasks[0].evaluated.variants)
+    looks = {name: series(place) for place, name in enumerate(variants)}
+    return Compared(variants, tuple(tasks), looks)
 
 
 @dataclass(frozen=True)

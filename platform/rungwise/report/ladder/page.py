@@ -11,7 +11,7 @@ a ladder was not asked has no section. Published numbers stand in columns of the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rungwise.core.artifact import Artifact
@@ -34,6 +34,8 @@ from rungwise.report.ladder.rungs import (
     Rung,
     columns,
     history,
+    looks_of,
+    passed_over,
     rungs_of,
     suites_of,
 )
@@ -97,6 +99,8 @@ LADDER = StageType("ladder", 1, write_ladder, ReportSummary)
 def read(config: LadderConfig, inputs: Mapping[str, Artifact]) -> Content:
     """Everything from the records and files of the stages."""
     rungs, compared = rungs_of(inputs, config.measured), gather(inputs)
+    if compared is not None:
+        compared = replace(compared, looks=looks_of(rungs, compared.variants))
     (judged,) = of_stage(inputs, "claims").values()
     table = next(iter(of_stage(inputs, "table").values()), None)
     return Content(
@@ -127,9 +131,8 @@ def draw(content: Content) -> dict[str, bytes]:
         plots["operations"] = plots_history.by_operations(rungs, drawn)
     for word, maps in content.maps.items():
         plots[f"senses-{word}"] = plots_layers.senses(maps)
-    for suite in _layer_suites(content):
-        of_suite = [row for row in content.layers if row["suite"] == suite]
-        plots[f"layers-{suite}"] = plots_layers.layers(of_suite, rungs)
+    if content.layers:
+        plots["layers"] = plots_layers.layers(content.layers, rungs)
     if content.mixes:
         plots["layer_mixes"] = plots_layers.mixes(content.mixes, rungs)
     if compared and compared.has_budgets:
@@ -164,7 +167,8 @@ def render(
             lede=f"{verdict[0].upper()}{verdict[1:]}.",
             budget=_budget(content, corpus),
             pairs=_pairs(rungs),
-            layer_suites=_layer_suites(content),
+            passed_over=passed_over(rungs),
+            same_weights={rung.name: rung.also for rung in rungs if rung.also},
             sentence_rungs=_with_rows(rungs, content.sentences),
             other_rungs=_with_rows(rungs, content.others),
             near_words=[row for row in content.neighbours if "sentence" not in row],
@@ -227,11 +231,6 @@ def _pairs(rungs: Sequence[Rung]) -> list[dict[str, Any]]:
             | {"published": theirs}
         )
     return made
-
-
-def _layer_suites(content: Content) -> list[str]:
-    """Suites of which some value is of a layer."""
-    return list(dict.fromkeys(row["suite"] for row in content.layers if row["layer"] is not None))
 
 
 def _by_sentence(found: Sequence[rows.Row]) -> list[dict[str, rows.Row]]:

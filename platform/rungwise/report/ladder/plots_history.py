@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from rungwise.report import style
 from rungwise.report.formats import metric_axis
-from rungwise.report.ladder.rungs import Column, Rung
+from rungwise.report.ladder.rungs import Cell, Column, Rung
 
 _COLUMNS = 3
 _APART = 0.45  # years between rungs of one year
@@ -38,7 +38,12 @@ def by_operations(rungs: Sequence[Rung], columns: Sequence[Column]) -> bytes | N
     shown = [column for column in columns if column.cells.keys() & places.keys()]
     if not shown:
         return None
-    return _panels(rungs, shown, places, "operations", lambda axes: axes.set_xscale("log"))
+
+    def dressed(axes: Axes) -> None:
+        axes.set_xscale("log")
+        axes.tick_params(axis="x", which="minor", labelsize=8, labelcolor=style.MUTED)
+
+    return _panels(rungs, shown, places, "operations", dressed)
 
 
 def _panels(
@@ -69,11 +74,18 @@ def _panels(
                 linestyle="none",
                 elinewidth=1.4,
                 capsize=3,
-                label=rung.name if cell.exact else f"{rung.name} (hollow: pseudo)",
+                label=_label(rung, cell, columns),
             )
         axes.margins(x=0.12, y=0.12)
         style.dress(axes, column.name, x, metric_axis(column.metric, ""))
         dressed(axes)
-    order = [rung.name for rung in rungs]
-    style.legend_below(drawn, grid, last=order)
+    style.legend_below(drawn, grid, last=[rung.name for rung in rungs])
     return style.png(drawn)
+
+
+def _label(rung: Rung, cell: Cell, columns: Sequence[Column]) -> str:
+    """Its name once: hollow marks are named where it has no other."""
+    others = [column.cells[rung.name] for column in columns if rung.name in column.cells]
+    if cell.exact or not any(other.exact for other in others):
+        return rung.name
+    return "_hollow"

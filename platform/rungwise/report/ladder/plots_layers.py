@@ -16,37 +16,39 @@ _COLUMNS = 3
 _MAPS = 4  # a row
 _GROUP = 0.8  # of the room of a layer, for all its bars
 _NO_SENSE = "sense that training lacks"
+_FREQUENT, _SAME_WORD = "most frequent", "same word"  # as suites call them
 
 
 def layers(rows: Sequence[Mapping[str, Any]], rungs: Sequence[Rung]) -> bytes:
-    """Share right against the layer for every rung, a panel a rule of one suite; dashed is what
-    knows no layer."""
-    rules = list(dict.fromkeys(row["rule"] for row in rows if row["layer"] is not None))
+    """Share right against the layer for every rung, a panel a rule of a suite; dashed is the answer
+    that knows no layer."""
+    rules = [(row["suite"], row["rule"]) for row in rows if row["layer"] is not None]
+    rules = list(dict.fromkeys(rules))
     drawn, panels = style.panels(len(rules), _COLUMNS, 3.0, 0.8)
-    for axes, rule in zip(panels, rules, strict=True):
+    for axes, (suite, rule) in zip(panels, rules, strict=True):
+        of_suite = [row for row in rows if row["suite"] == suite]
         for rung in rungs:
-            own = [row for row in rows if row["rung"] == rung.name and row["rule"] == rule]
+            own = [row for row in of_suite if (row["rung"], row["rule"]) == (rung.name, rule)]
             if own:
                 _line(axes, rung, own)
         # The same items and no states: alike for all rungs.
-        baseline = _baseline(rule)
-        known = [row["mean"] for row in rows if row["rule"] == baseline]
+        known = [row["mean"] for row in of_suite if row["rule"] == _baseline(rule)]
         if known:
             axes.axhline(
                 100 * known[0],
                 color=style.MUTED,
                 linestyle=style.DASHED,
                 linewidth=1.2,
-                label="most frequent",
+                label=_FREQUENT,
             )
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        style.dress(axes, rule or "nearest", "layer", "accuracy (%)")
-    style.legend_below(drawn, panels, last=["most frequent"])
+        style.dress(axes, f"{suite}, {rule}" if rule else suite, "layer", "accuracy (%)")
+    style.legend_below(drawn, panels, last=[_FREQUENT])
     return style.png(drawn)
 
 
 def _baseline(rule: str) -> str:
-    return "same word most frequent" if rule == "same word" else "most frequent"
+    return f"{_SAME_WORD} {_FREQUENT}" if rule == _SAME_WORD else _FREQUENT
 
 
 def _line(axes: Axes, rung: Rung, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rungwise.core.artifact import Artifact
@@ -31,10 +31,11 @@ _PSEUDO = "pseudo"
 
 @dataclass(frozen=True)
 class Rung:
-    """A rung with its summaries; `kinds` are those of its suites by name, `look` is how every plot
-    draws it."""
+    """A rung with its summaries. `also` are other uses of the same weights, `look` is how plots draw
+    it, `tokenizer` a fingerprint, and `kinds` are those of its suites by name."""
 
     name: str
+    also: tuple[str, ...]
     look: Series
     pretrain: PretrainSummary
     measured: Artifact
@@ -66,20 +67,46 @@ class Rung:
 
 def rungs_of(inputs: Mapping[str, Artifact], measured: Mapping[str, str]) -> list[Rung]:
     """The rungs by year, those of one year in the order of the recipe; `measured` are the titles of
-    what each was asked."""
-    rungs = []
+    what each was asked. Names of the same weights are one rung, called by the first."""
+    names: dict[str, list[str]] = {}
     for name, title in measured.items():
-        artifact = inputs[title]
-        pretrain = input_of(artifact, "pretrain", inputs)
-        assert pretrain is not None, f"the pretraining of {name} is not among the stages"
-        kinds = {
-            suite: config["kind"] for suite, config in artifact.record["config"]["suites"].items()
-        }
-        read = artifact.record["inputs"]["tokenizer"]["fingerprint"]
-        summary = PretrainSummary.of(pretrain)
-        rungs.append((summary.model.year, name, summary, artifact, read, kinds))
-    rungs.sort(key=lambda rung: rung[0])
-    return [Rung(rung[1], series(place), *rung[2:]) for place, rung in enumerate(rungs)]
+        names.setdefault(title, []).append(name)
+    rungs = [_rung(inputs, each, title) for title, each in names.items()]
+    rungs.sort(key=lambda rung: rung.pretrain.model.year)
+    return [replace(rung, look=series(place)) for place, rung in enumerate(rungs)]
+
+
+def _rung(inputs: Mapping[str, Artifact], names: Sequence[str], title: str) -> Rung:
+    artifact = inputs[title]
+    pretrain = input_of(artifact, "pretrain", inputs)
+    assert pretrain is not None, f"the pretraining of {names[0]} is not among the stages"
+    suites = artifact.record["config"]["suites"].items()
+    return Rung(
+        name=names[0],
+        also=tuple(names[1:]),
+        look=series(0),
+        pretrain=PretrainSummary.of(pretrain),
+        measured=artifact,
+        tokenizer=artifact.record["inputs"]["tokenizer"]["fingerprint"],
+        kinds={suite: config["kind"] for suite, config in suites},
+    )
+
+
+def looks_of(rungs: Sequence[Rung], variants: Sequence[str]) -> dict[str, Series]:
+    """The look of each variant: that of its rung, and one of its own for another use of it."""
+    looks = {rung.name: rung.look for rung in rungs}
+    for name in variants:
+        looks.setdefault(name, series(len(looks)))
+    return looks
+
+
+def passed_over(rungs: Sequence[Rung]) -> list[tuple[list[str], str, str]]:
+    """Rungs that could not be asked something: their names, the suite, and what it needs."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for rung in rungs:
+        for suite, needs in rung.measure.passed_over.items():
+            names.setdefault((suite, needs), []).append(rung.name)
+    return [(each, suite, needs) for (suite, needs), each in names.items()]
 
 
 def suites_of(rungs: Sequence[Rung], *kinds: str) -> list[str]:
@@ -115,10 +142,12 @@ def columns(rungs: Sequence[Rung], compared: Compared | None) -> list[Column]:
     """Every score that at least one rung has."""
     made: list[Column | None] = []
     alike = len({rung.tokenizer for rung in rungs}) == 1
-    for suite in suites_of(rungs, PERPLEXITY):
-        made.append(_column(rungs, suite, "", "bits_per_byte", "bits per byte"))
+    likelihoods = suites_of(rungs, PERPLEXITY)
+    for suite in likelihoods:
+        of = f" ({suite})" if len(likelihoods) > 1 else ""
+        made.append(_column(rungs, suite, "", "bits_per_byte", f"bits per byte{of}"))
         # Perplexities of other tokens are of other questions.
-        made.append(_column(rungs, suite, "", "perplexity", "perplexity", alike))
+        made.append(_column(rungs, suite, "", "perplexity", f"perplexity{of}", alike))
     for suite in suites_of(rungs, PAIRS):
         made.append(_column(rungs, suite, "", "accuracy", suite))
     for suite in suites_of(rungs, SIMILARITY):
@@ -138,8 +167,7 @@ def _column(
             score = rung.measure.value(suite, metric, asked)
             if score is not None:
                 cells[rung.name] = Cell(estimate_of(score), asked != _PSEUDO)
-    under = part if part else suite if name != suite else ""
-    return Column(name, under, metric, cells, _best(cells, metric) if ranked else frozenset())
+    return Column(name, part, metric, cells, _best(cells, metric) if ranked else frozenset())
 
 
 _LIKELIHOODS = ("perplexity", "bits_per_byte")
@@ -167,7 +195,7 @@ def _of_tasks(compared: Compared | None) -> Column | None:
     cells = {}
     for name in compared.variants:
         of_tasks = [task.evaluated.scores_of(name) for task in compared.tasks]
-        means = [sum(of_seed) / len(of_seed) for of_seed in zip(*of_tasks, strict=False)]
+        means = [sum(of_seed) / len(of_seed) for of_seed in zip(*of_tasks, strict=True)]
         cells[name] = Cell(estimate(means))
     return Column(TASKS, f"of {len(compared.tasks)}", "accuracy", cells, _best(cells, "accuracy"))
 
