@@ -69,7 +69,7 @@ def test_every_section_and_the_verdict(written: tuple[Page, ReportSummary, Path]
         f"perplexity: gpt {MINUS} lstm",
         "rungwise run ladder recipe.yaml",
         "playing, game, games",
-        "ngram3, ngram2: not asked my_senses, which needs vectors of words.",
+        "ngram3, ngram2: without vectors of words, so not asked my_similarity, my_senses",
         "bert_frozen: of the weights of bert, used in another way",
     ):
         assert words in page.words, words

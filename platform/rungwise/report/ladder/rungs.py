@@ -31,8 +31,8 @@ _PSEUDO = "pseudo"
 
 @dataclass(frozen=True)
 class Rung:
-    """A rung with its summaries. `also` are other uses of the same weights, `look` is how plots draw
-    it, `tokenizer` a fingerprint, and `kinds` are those of its suites by name."""
+    """A rung with its summaries. `also` are other uses of the same weights, `look` is how plots
+    draw it, `tokenizer` a fingerprint, and `kinds` are those of its suites by name."""
 
     name: str
     also: tuple[str, ...]
@@ -100,13 +100,16 @@ def looks_of(rungs: Sequence[Rung], variants: Sequence[str]) -> dict[str, Series
     return looks
 
 
-def passed_over(rungs: Sequence[Rung]) -> list[tuple[list[str], str, str]]:
-    """Rungs that could not be asked something: their names, the suite, and what it needs."""
+def passed_over(rungs: Sequence[Rung]) -> dict[tuple[str, str], list[str]]:
+    """Rungs that could not be asked all: suites by the names of rungs and what is needed."""
     names: dict[tuple[str, str], list[str]] = {}
     for rung in rungs:
         for suite, needs in rung.measure.passed_over.items():
             names.setdefault((suite, needs), []).append(rung.name)
-    return [(each, suite, needs) for (suite, needs), each in names.items()]
+    suites: dict[tuple[str, str], list[str]] = {}
+    for (suite, needs), each in names.items():
+        suites.setdefault((", ".join(each), needs), []).append(suite)
+    return suites
 
 
 def suites_of(rungs: Sequence[Rung], *kinds: str) -> list[str]:
