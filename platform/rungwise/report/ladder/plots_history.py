@@ -38,7 +38,12 @@ def by_operations(rungs: Sequence[Rung], columns: Sequence[Column]) -> bytes | N
     shown = [column for column in columns if column.cells.keys() & places.keys()]
     if not shown:
         return None
-    return _panels(rungs, shown, places, "operations", lambda axes: axes.set_xscale("log"))
+
+    def dressed(axes: Axes) -> None:
+        axes.set_xscale("log")
+        axes.tick_params(axis="x", which="minor", labelsize=8, labelcolor=style.MUTED)
+
+    return _panels(rungs, shown, places, "operations", dressed)
 
 
 def _panels(
