@@ -20,7 +20,8 @@ from rungwise.core.summary import Summary
 from rungwise.core.tracking import Tracker
 from rungwise.pipeline.display import Display
 
-# So little that a task which waits for its own workers cannot starve them.
+# So little that a task which waits for its own workers cannot starve them. Not nothing, or stages
+# would go to the head of a cluster, which has no CPUs so that nothing does.
 _STAGE_CPUS = 0.1
 _ROOM_BYTES = 256 << 20  # below this much free disk nothing is begun
 
@@ -84,7 +85,7 @@ class Job:
             self._build.compute, BoardReporter(board, stage.shown), recipe=self._build.recipe
         )
         # A killed node's stage starts again by itself; an exception of the stage does not.
-        task = ray.remote(num_cpus=_STAGE_CPUS, max_retries=2, retry_exceptions=False)(_call)
+        task = ray.remote(num_cpus=_stage_cpus(), max_retries=2, retry_exceptions=False)(_call)
         self.task = task.options(name=stage.shown).remote(
             stage.type.run, stage.config, self._inputs, self._folder, context
         )
@@ -184,6 +185,16 @@ class Job:
 def source_tags(made_by: dict[str, Any]) -> dict[str, str]:
     """The tag by which MLflow knows the commit, outside a checkout none."""
     return {"mlflow.source.git.commit": made_by["commit"]} if made_by["commit"] else {}
+
+
+def _stage_cpus() -> float:
+    """None of a single machine: two stages side by side on two cores would leave 1.8 CPUs, and of
+    their workers, who take a whole one each, only one could run."""
+    import ray
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    alone = len(nodes) == 1 and nodes[0]["Resources"].get("CPU", 0) >= 1
+    return 0 if alone else _STAGE_CPUS
 
 
 def _call(
