@@ -12,11 +12,15 @@ help: ## print this
 quickstart: $(VENV)/.run ## pretrain, fine-tune, evaluate and register a small BERT (minutes, offline)
 	$(BIN)/rungwise run workflows/finetune.py workflows/configs/quickstart.yaml
 
-test: $(VENV)/.dev ## the tests, without the slow ones
-	$(BIN)/python -m pytest -m "not slow"
+# Files of tests go to two processes side by side, each with one thread.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-test-all: $(VENV)/.dev ## every test
-	$(BIN)/python -m pytest
+test: $(VENV)/.dev ## the tests, without the slow ones
+	$(PYTEST) -m "not slow" -n 2 --dist loadfile
+
+test-all: $(VENV)/.dev ## every test; the slow ones, of which some watch memory, one by one
+	$(PYTEST) -m "not slow" -n 2 --dist loadfile
+	$(PYTEST) -m slow
 
 check: $(VENV)/.dev ## format, lint, types
 	$(BIN)/ruff format --check .
