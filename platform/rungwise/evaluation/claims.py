@@ -249,7 +249,7 @@ def _on_tasks(
     for task in dict.fromkeys(each.task for each in evaluated):
         of_terms: list[list[float]] = []
         for term, weight in terms.items():
-            rung, _, budget = term.partition("@")
+            rung, budget = (*term.split("@"), "")[:2]
             wanted = few if budget == FEW else int(budget) if budget else None
             scores = [
                 each.scores_of(rung)
