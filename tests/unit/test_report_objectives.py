@@ -21,7 +21,7 @@ from rungwise.evaluation.generation import Prompt
 from rungwise.evaluation.spelling import Spelling
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.language_models import CausalModel, TwoDirectionModel
-from rungwise.pretraining.pretrained import load_model
+from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report import pretraining_plots, speed, speed_plots
 from rungwise.tokenizer import (
@@ -128,6 +128,21 @@ def test_the_speed_section_says_what_the_record_says(tmp_path: Path) -> None:
     resumed = PretrainSummary.of(made["pretrain"]).gradient
     assert resumed is not None
     assert sum(row.kept for row in speed.attempts(resumed)) == STEPS
+
+
+def test_a_model_reads_rows_as_long_as_those_it_was_trained_on(causal: dict[str, Artifact]) -> None:
+    """Positions behind them were never learnt, though the table has them."""
+    lengths = [{"from_step": 0, "sequence_length": 8}, {"from_step": 18, "sequence_length": 16}]
+    shorter = changed_run(causal["pretrain"], lengths=lengths)
+    model: Any = load_model(shorter)
+    whole: Any = load_model(causal["pretrain"])
+    assert model.max_length == 16 < whole.max_length
+    (scores,) = model.log_probabilities([list(range(5, 29))])  # two windows of 16 and less
+    (expected,) = whole.log_probabilities([list(range(5, 21))])
+    np.testing.assert_allclose(scores[:16], expected, rtol=1e-5)
+    encoder = load_encoder(shorter)
+    assert encoder is not None
+    assert encoder.max_length == 16
 
 
 def test_a_change_of_sequence_length_is_drawn_and_listed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import safetensors.numpy
@@ -26,14 +27,16 @@ from rungwise.training.config import GradientConfig
 def load_model(pretrain: Artifact, instances: Artifact | None = None) -> object:
     """The trained model on the CPU; which protocols of capabilities.py it has says what it offers.
 
-    `instances` are those that it was trained on, looked up below the same root if left out.
+    It reads rows as long as those it was trained on: positions behind them may never have been
+    learnt. `instances` are those that it was trained on, looked up below the same root if left out.
     """
     config = config_of(pretrain)
     match config.pretrain:
         case GradientConfig():
             instances = instances or find_input(pretrain, "instances")
             special = InstancesSummary.of(instances).special
-            return config.model.trained(load_module(pretrain), config.objective, special)
+            model: Any = config.model.trained(load_module(pretrain), config.objective, special)
+            return replace(model, max_length=_longest(pretrain, model.max_length))
         case _:
             special = TokensSummary.of(find_input(pretrain, "tokens")).special
             return load_arrays(config, pretrain, special)
@@ -80,7 +83,17 @@ def load_encoder(pretrain: Artifact) -> LayeredEncoder | None:
         return None
     encoder = config.model.encoder(config.objective, summary.vocab_size, dropout=0.0)
     encoder.load(load_tensors(pretrain.folder, MODEL))
+    encoder.max_length = _longest(pretrain, encoder.max_length)
     return encoder.eval()
+
+
+def _longest(pretrain: Artifact, max_length: int | None) -> int | None:
+    """The longest row that a model of this bound was trained on; None where there is no bound."""
+    run = PretrainSummary.of(pretrain).gradient
+    if max_length is None or run is None:
+        return max_length
+    trained = max((length.sequence_length for length in run.lengths), default=max_length)
+    return min(max_length, trained)
 
 
 def language_model(pretrain: Artifact) -> LanguageModel:
