@@ -247,7 +247,11 @@ def scores(words: list[str], vectors: NDArray[np.float32], folder: Path) -> dict
     lines = (folder / "questions-words.txt").read_text().splitlines()
     questions = [line.lower().split() for line in lines]
     asked = np.array(
-        [[number[w] for w in row] for row in questions if all(w in number for w in row)]
+        [
+            [number[w] for w in row]
+            for row in questions
+            if len(row) == 4 and all(w in number for w in row)
+        ]
     )
     right = 0
     for part in np.array_split(asked, max(1, len(asked) // 500)):
