@@ -7,6 +7,7 @@ import os
 import random
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import file_digest
 
 set_environment()
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    # Two processes that compile at once have been seen to read each other's files half written.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/inductor-{worker}")
 # Of tokenizers trained here: [PAD] [UNK] [CLS] [SEP] [MASK], and what ends a document.
 SPECIAL_IDS = SpecialIds(0, 1, 2, 3, 4, end=3, ids=(0, 1, 2, 3, 4))
 REPOSITORY = Path(__file__).resolve().parents[1]
