@@ -1,4 +1,4 @@
-"""What an evaluation gives of each item, so that any two models can be compared on the same items.
+"""Results item by item, so that any two models can be compared on the same items.
 
     metric          an item is              its two numbers    value
     perplexity      a document              nats, tokens       exp(sum of nats / tokens)

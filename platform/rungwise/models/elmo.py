@@ -174,12 +174,12 @@ class Elmo(Body):
     def read_left(
         self, tokens_BTD: Tensor, state_BLS: Tensor | None
     ) -> tuple[list[Tensor], Tensor]:
-        """What has read up to each token: `tokens` and the output of each layer, (B, T, D) each,
+        """Read up to each token from the left: `tokens` and the output of each layer, (B, T, D) each,
         and the state (B, L, S) after the last token. None for the state stands for zeros."""
         return self._read(self.left_to_right, tokens_BTD, state_BLS)
 
     def read_right(self, tokens_BTD: Tensor, lengths_B: Tensor | None) -> list[Tensor]:
-        """What has read back to each token from the last real one of its row, likewise."""
+        """Read back to each token from the last real one of its row, likewise."""
         B, T, _ = tokens_BTD.shape
         if lengths_B is None:
             lengths_B = torch.full((B,), T, device=tokens_BTD.device)

@@ -41,7 +41,7 @@ PSEUDO = "pseudo"  # the part of models that read both sides
 
 @dataclass(frozen=True)
 class _Text:
-    """What one item is: its ids with the end symbol, and its bytes in UTF-8."""
+    """One item: its ids with the end symbol, and its bytes in UTF-8."""
 
     name: str
     ids: list[int]

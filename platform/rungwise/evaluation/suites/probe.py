@@ -133,7 +133,7 @@ def most_frequent(words: Sequence[str], classes: Classes, asked: Sequence[str]) 
 def ambiguous_words(
     words: Sequence[str], classes: Classes, asked: Sequence[str]
 ) -> list[tuple[Places, Places]]:
-    """Of each word asked that has several classes, its places among `words` and among `asked`."""
+    """Find the places, in `words` and in `asked`, of each word asked that has several classes."""
     at_train, at_asked = _places(words), _places(asked)
     return [
         (at_train[word], at)
