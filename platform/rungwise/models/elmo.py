@@ -174,7 +174,7 @@ class Elmo(Body):
     def read_left(
         self, tokens_BTD: Tensor, state_BLS: Tensor | None
     ) -> tuple[list[Tensor], Tensor]:
-        """Read up to each token from the left: `tokens` and the output of each layer, (B, T, D) each,
+        """Read up to each token, from the left: `tokens`, the output of each layer, (B, T, D) each,
         and the state (B, L, S) after the last token. None for the state stands for zeros."""
         return self._read(self.left_to_right, tokens_BTD, state_BLS)
 

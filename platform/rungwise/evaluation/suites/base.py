@@ -91,7 +91,7 @@ def _apart(values: list[Any], encoded: Encoded) -> list[list[Any]]:
 
 @dataclass(frozen=True)
 class Measured:
-    """The result of a suite: items, and files for the page by name (a map, a list of neighbours)."""
+    """Result of a suite: items, and files for the page by name (a map, a list of neighbours)."""
 
     items: list[Items]
     files: dict[str, bytes] = field(default_factory=dict)
