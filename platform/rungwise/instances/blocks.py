@@ -2,10 +2,16 @@
 
 A is whole sentences of one document up to the sequence length (DOC-SENTENCES of Liu et al. 2019,
 arXiv:1907.11692). A sentence longer than that fills blocks of its own.
+
+With `packed` a row goes on with the next document where one ends (FULL-SENTENCES of the same
+paper), `[CLS] A [SEP] [CLS] B [SEP]`, up to the sentence that would not fit. Unlike there, each
+text of a row is read as if it stood alone: attention stays within it and positions begin anew, so
+that the loss is that of the same texts in padded rows, and less than a sentence a row is padding.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +30,7 @@ class MaskedBlocksConfig(MaskedConfig):
     """The config of masked blocks."""
 
     kind: Literal["masked_blocks"] = "masked_blocks"
+    packed: bool = False  # rows hold the texts of several documents; short_rate shortens none
 
 
 def build(
@@ -35,19 +42,28 @@ def build(
 ) -> Built:
     """Build the blocks of the first `planned` documents, or of all."""
     room = config.sequence_length - 2
-    pieces = plan.in_rows(text, room, config.short_rate, rng, planned)
+    short_rate = 0.0 if config.packed else config.short_rate
+    pieces = plan.in_rows(text, room, short_rate, rng, planned)
     begin = np.arange(len(pieces.document))
-    last = pieces.gathered(begin, pieces.end, plan.targets(pieces, room, config.short_rate, rng))
+    if config.packed:
+        last = plan.full_rows(pieces, config.sequence_length, frame_size=2)
+    else:
+        last = pieces.gathered(begin, pieces.end, plan.targets(pieces, room, short_rate, rng))
     begin = plan.chain(last)
-    spans = pieces.span(begin, last[begin])
+    # A text begins with a row, or in a packed one with a document.
+    opens = np.union1d(begin, np.flatnonzero(np.diff(pieces.document, prepend=-1)))
+    texts = opens if config.packed else begin
+    spans = pieces.span(texts, np.append(texts[1:], len(last)))
     counts = plan.tokens_unused(pieces, [spans], allowed=0)
     columns = {"document": text.documents[pieces.document[begin]]}
-    return Built(frame.rows(text, [spans], special, columns), counts)
+    framed = frame.rows(text, [spans], special, columns)
+    rows = np.append(np.searchsorted(texts, begin), len(texts))
+    return Built(replace(framed, offsets=framed.offsets[rows]), counts)
 
 
 def check(shard: Shard, facts: Facts, config: MaskedBlocksConfig) -> dict[str, Any]:
     """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
-    return check_masked(shard, facts, config, segments=1)
+    return check_masked(shard, facts, config, segments=None if config.packed else 1)
 
 
 def statistics(totals: dict[str, Any], config: MaskedBlocksConfig) -> dict[str, Any]:

@@ -124,10 +124,12 @@ def check(shard: Shard, facts: Facts, config: CausalConfig) -> dict[str, Any]:
 
 def statistics(totals: dict[str, Any], config: CausalConfig) -> dict[str, Any]:
     """The shares reported for an artifact, from the counts of all its shards."""
+    # A token or an end symbol is predicted once, but for the symbol that opens a section.
+    unused = totals["text_tokens"] + totals["documents_joined"] - totals["predicted"]
     return {
         "fill": totals["predicted"] / (totals["instances"] * config.sequence_length),
         "tokens_predicted": totals["predicted"],
         "tokens_a_document": totals["predicted"] / totals["documents_joined"],
-        # A token or an end symbol is predicted once, but for the symbol that opens a section.
-        "tokens_unused": totals["text_tokens"] + totals["documents_joined"] - totals["predicted"],
+        "tokens_unused": unused,
+        "unused_share": unused / max(1, totals["text_tokens"] + totals["documents_joined"]),
     }

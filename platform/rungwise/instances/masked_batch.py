@@ -56,6 +56,9 @@ class MaskedBatch:
     lengths: NDArray[np.int64]  # (B,)
     masked: Masked  # ids (B, T), positions, targets, weights (B, M)
     label: NDArray[np.int64]  # (B,) 1 if B follows A, or A and B are in order; 1 without pairs
+    # Of packed rows; None for others. Padding is a text of its own.
+    document: NDArray[np.int64] | None = None  # (B, T) which text of the row, from 1; padding is 0
+    positions: NDArray[np.int64] | None = None  # (B, T) from the beginning of the text
 
 
 def masked_batch(
@@ -64,8 +67,12 @@ def masked_batch(
     seed: int,
     vocabulary: Vocabulary,
     config: MaskingConfig,
+    opens_text: int | None = None,
 ) -> MaskedBatch:
-    """Mask these rows for their epochs, or for epoch 0 if masks are static."""
+    """Mask these rows for their epochs, or for epoch 0 if masks are static.
+
+    In packed rows `opens_text` is the token that each text begins with.
+    """
     ids = rows.ids.astype(np.int64)
     masked = mask(
         ids, rows.lengths, rows.unit_starts, rows.instances, epochs, seed, vocabulary, config
@@ -77,12 +84,21 @@ def masked_batch(
     else:
         segments = np.zeros(rows.ids.shape, dtype=np.int64)
     label = rows.columns.get("is_next", rows.columns.get("in_order"))
+    document = positions = None
+    if opens_text is not None:
+        real = column < rows.lengths[:, None]
+        opens = (rows.ids == opens_text) & real
+        document = np.cumsum(opens, axis=1) * real
+        begins = np.where(opens | (column == rows.lengths[:, None]), column, 0)
+        positions = column - np.maximum.accumulate(begins, axis=1)
     return MaskedBatch(
         rows.instances,
         segments,
         rows.lengths,
         masked,
         np.ones(len(rows.ids), np.int64) if label is None else label.astype(np.int64),
+        document,
+        positions,
     )
 
 

@@ -22,8 +22,11 @@ _TOKENS_A_SPAN = 10.0  # phrases and spans decide 80/10/10 for all their tokens 
 _LABELS = {"is_next": "share of IsNext pairs", "in_order": "share of pairs in order"}
 
 
-def check_masked(shard: Shard, facts: Facts, config: MaskedConfig, segments: int) -> dict[str, Any]:
-    """Check the frame, the masks and the labels of a shard whose rows have so many segments.
+def check_masked(
+    shard: Shard, facts: Facts, config: MaskedConfig, segments: int | None
+) -> dict[str, Any]:
+    """Check the frame, the masks and the labels of a shard whose rows have so many segments, or any
+    number of `[CLS] A [SEP]` for None.
 
     Returns the counts of `check_rows`, the sums of labels, `too_small_to_say` (0 or 1), and of the
     masks drawn `candidates`, `expected`, `selected`, `to_mask`, `to_random`, `kept` and
@@ -32,10 +35,16 @@ def check_masked(shard: Shard, facts: Facts, config: MaskedConfig, segments: int
     special = facts.special
     cls_id, sep_id = special.require("cls", "sep")
     rows = len(shard)
-    counts = check_rows(
-        shard, facts, config.sequence_length, {cls_id: rows, sep_id: segments * rows}
-    )
     first, last = shard.offsets[:-1], shard.offsets[1:] - 1
+    texts = rows
+    if segments is None:
+        opens, closes = shard.ids[1:] == cls_id, shard.ids[:-1] == sep_id
+        apart = int((opens != closes).sum())
+        must(facts.name, "[SEP] and [CLS] that are not neighbours", apart, "exactly", 0, apart == 0)
+        texts = 1 + int(opens.sum())
+    counts = check_rows(
+        shard, facts, config.sequence_length, {cls_id: texts, sep_id: (segments or 1) * texts}
+    )
     begin = int((shard.ids[first] == cls_id).sum())
     must(facts.name, "instances that begin with [CLS]", begin, "exactly", rows, begin == rows)
     ends = shard.ids[last] == sep_id

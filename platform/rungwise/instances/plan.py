@@ -115,6 +115,17 @@ def targets(
     return np.where(short, rng.integers(2, room + 1, count), room)
 
 
+def full_rows(pieces: Pieces, row_size: int, frame_size: int) -> NDArray[np.int64]:
+    """The end of the row that begins at each planned piece and goes on over the ends of documents:
+    at most `row_size` tokens, of which each document's part costs `frame_size` besides its own."""
+    number = np.cumsum(np.diff(pieces.document, prepend=-1) != 0)  # of documents with any piece
+    planned = len(number)
+    begins = pieces.starts[:planned] + frame_size * number
+    ends = pieces.starts[1 : planned + 1] + frame_size * number
+    last = np.searchsorted(ends, begins + row_size - frame_size, side="right")
+    return np.maximum(last, np.arange(planned) + 1)
+
+
 def chain(after: NDArray[np.int64]) -> NDArray[np.int64]:
     """The pieces where instances begin, from piece 0 on: `after[p]` follows p."""
     following, begins, at = after.tolist(), [], 0

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.artifact import Artifact
+from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.cache import ShardStore
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.kinds import config_of, masked_config_of
@@ -106,4 +107,6 @@ class MaskedReader:
     ) -> MaskedBatch:
         """The rows with these indices (B,), masked for these epochs (B,)."""
         rows = self.reader.rows(instances)
-        return masked_batch(rows, epochs, seed, self.vocabulary, self.config.masking)
+        packed = isinstance(self.config, MaskedBlocksConfig) and self.config.packed
+        opens_text = self.reader.special.cls if packed else None
+        return masked_batch(rows, epochs, seed, self.vocabulary, self.config.masking, opens_text)

@@ -1,102 +1,167 @@
 """Multi-head self-attention, and who sees whom (Vaswani et al. 2017, arXiv:1706.03762).
 
-    nothing padded, no boundary   no mask: the flash kernel, causal by its own rule
-    padded rows, both directions  a mask of the keys (B, 1, 1, T)
-    boundaries inside rows        a mask (B, 1, T, T); compiled on a GPU, a FlexAttention block mask
+                                  on a GPU in 16 bits        elsewhere
+    nothing padded, no boundary   the flash kernel, causal by its own rule
+    padded rows, both directions  variable lengths           a mask of the keys (B, 1, 1, T)
+    boundaries inside rows        variable lengths           a mask (B, 1, T, T)
+    near keys alone               its window                 a mask, once for layers alike
 
 A dense mask forbids the flash kernel, so none is built where none is needed, and whether one is
 needed must be known on the host: `None` instead of a tensor says so. Padding is always at the end
-of a row, so a causal stack needs no mask for it. FlexAttention (Dong et al. 2024, arXiv:2412.05496)
-skips every tile that lies between two documents, but its fused kernel exists only under
-torch.compile, is not differentiable on a CPU, and has no dropout. Elsewhere the dense mask, shared
-by all layers, gives the same numbers.
+of a row, so a causal stack needs no mask for it. With variable lengths the flash kernel reads a
+micro-batch as one line of documents and is told where each begins; no pair of tokens that do not
+see each other is computed. The kernel has no dropout and no float32; there the dense mask, shared
+by all layers, gives the same numbers. It is built once a micro-batch, outside the blocks, so that
+it does not matter to it which of them are compiled.
 
-Shapes: B batch, T sequence, D hidden, N heads, H head size.
+Shapes: B batch, T sequence, D hidden, N heads, H head size, S documents of a micro-batch.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.varlen import varlen_attn
 
-# What attention is told beside `causal`: a mask, True where a key is seen, or None.
-Visible = Tensor | BlockMask | None
+from rungwise.models.cross_entropy import at_least_float32
+from rungwise.models.device import is_gpu
+from rungwise.models.layer import Layer, StackedLinear
+from rungwise.models.rotary import Rotation, rotated
+
+_LARGEST_HEAD, _HEAD_MULTIPLE = 256, 8  # that the flash kernel takes
+
+
+class Documents(NamedTuple):
+    """A micro-batch as one line of B·T tokens: where its documents begin, and at its end B·T."""
+
+    starts: Tensor  # (S + 1,) int32
+    longest: int  # no document is longer
+
+
+# What attention is told beside `causal`: a mask, True where a key is seen, documents, or None.
+Visible = Tensor | Documents | None
 
 
 def visible_keys(
     sequence_length: int,
     lengths_B: Tensor | None,
     document_BT: Tensor | None,
+    starts_S: Tensor | None,
     *,
     causal: bool,
-    dropout: float,
+    varlen: bool,
 ) -> Visible:
     """Which keys each query sees, once for all layers; None if the kernel's own rule is enough.
 
     `lengths_B` counts the real tokens of a row. `document_BT` numbers the documents of a row;
     what lies in different ones does not see each other. Where both directions are seen, padding is
-    a document of its own, and `lengths_B` is not given as well. `dropout` is that of the attention
-    weights in this pass.
+    a document of its own, and `lengths_B` is not given as well. `starts_S` says the same as
+    `document_BT`, see `Documents`, and is what `varlen` (see `has_varlen`) needs.
     """
+    T = sequence_length
     if document_BT is not None:
         assert causal or lengths_B is None, "padding is a document of its own"
-        if _has_fused_block_mask(document_BT, dropout):
-            return block_mask(document_BT, causal)
+        if varlen and starts_S is not None:
+            return Documents(starts_S, T)
         same_B1TT = document_BT[:, None, :, None] == document_BT[:, None, None, :]
         return same_B1TT.tril() if causal else same_B1TT
     if lengths_B is None or causal:
         return None
-    position_T = torch.arange(sequence_length, device=lengths_B.device)
+    if varlen:
+        # Two of each row, the second its padding, which may have no token.
+        begin_B = torch.arange(len(lengths_B), device=lengths_B.device) * T
+        both_B2 = torch.stack((begin_B, begin_B + lengths_B), dim=1)
+        end_1 = both_B2.new_full((1,), len(lengths_B) * T)
+        return Documents(torch.cat((both_B2.flatten(), end_1)).int(), T)
+    position_T = torch.arange(T, device=lengths_B.device)
     return (position_T < lengths_B[:, None])[:, None, None, :]  # (B, T) -> (B, 1, 1, T)
 
 
-def block_mask(document_BT: Tensor, causal: bool) -> BlockMask:
-    """The same as a FlexAttention mask: tiles without a visible pair are not computed."""
-    B, T = document_BT.shape
-
-    def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        same = document_BT[row, query] == document_BT[row, key]
-        return same & (query >= key) if causal else same
-
-    return create_block_mask(sees, B, None, T, T, device=document_BT.device)
+def has_varlen(x: Tensor, head_size: int, dropout: float) -> bool:
+    """Whether the kernel for variable lengths takes what a layer makes of `x` in this pass."""
+    if dropout > 0 or head_size > _LARGEST_HEAD or head_size % _HEAD_MULTIPLE or not is_gpu(x):
+        return False
+    kind = x.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    return dtype in (torch.bfloat16, torch.float16)
 
 
-def _has_fused_block_mask(document_BT: Tensor, dropout: float) -> bool:
-    return document_BT.is_cuda and torch.compiler.is_compiling() and dropout == 0
+def near_keys(visible: Visible, window: int | None, x_BTD: Tensor, causal: bool) -> Visible:
+    """`visible` without the keys more than `window` places away; itself where that is none, or the
+    kernel for variable lengths keeps to the window by itself.
+
+    A query always sees itself, also one of padding, whose near keys may all be padding.
+    """
+    T = x_BTD.shape[1]
+    if window is None or window + 1 >= T or isinstance(visible, Documents):
+        return visible
+    place_T = torch.arange(T, device=x_BTD.device)
+    away_TT = place_T[:, None] - place_T
+    near_TT = away_TT.abs() <= window
+    if visible is None:
+        return near_TT & (away_TT >= 0) if causal else near_TT
+    return visible & near_TT | (away_TT == 0)
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with one matrix for queries, keys and values.
+    """Multi-head self-attention with one product for queries, keys and values.
 
-    `dropout` is on the attention weights; the block drops what comes out of here.
+    The dropout is on the attention weights; the block drops what comes out of here.
     """
 
-    def __init__(self, hidden_size: int, num_heads: int, causal: bool, dropout: float) -> None:
+    def __init__(self, layer: Layer, causal: bool) -> None:
         super().__init__()
-        assert hidden_size % num_heads == 0, "the config of the model checks this"
-        self.num_heads = num_heads
+        D, H, sizes = layer.hidden_size, layer.head_size, layer.attention_sizes
+        self.head_size = H
         self.causal = causal
-        self.dropout = dropout
-        self.query_key_value = nn.Linear(hidden_size, 3 * hidden_size)
-        self.output = nn.Linear(hidden_size, hidden_size)
+        self.dropout = layer.dropout
+        self.shares_keys = layer.num_key_value_heads < layer.num_heads
+        self.query_key_value = StackedLinear(D, sizes, layer.biases)
+        self.query_norm = layer.new_norm(H) if layer.query_key_norm else None
+        self.key_norm = layer.new_norm(H) if layer.query_key_norm else None
+        self.output = nn.Linear(sizes[0], D, bias=layer.biases)
+        far = -1 if layer.window is None else layer.window
+        self.window = (far, 0) if causal else (far, far)  # places before and after a query
 
-    def forward(self, x_BTD: Tensor, visible: Visible) -> Tensor:
-        B, T, D = x_BTD.shape
-        N, H = self.num_heads, D // self.num_heads
-        qkv_BT3NH = self.query_key_value(x_BTD).view(B, T, 3, N, H)  # (B, T, 3D) -> (B, T, 3, N, H)
-        q_BNTH, k_BNTH, v_BNTH = qkv_BT3NH.permute(2, 0, 3, 1, 4).unbind(0)  # three (B, N, T, H)
-        if isinstance(visible, BlockMask):
-            mixed_BNTH = flex_attention(q_BNTH, k_BNTH, v_BNTH, block_mask=visible)
-            assert isinstance(mixed_BNTH, Tensor)
-        else:
-            mixed_BNTH = functional.scaled_dot_product_attention(
-                q_BNTH,
-                k_BNTH,
-                v_BNTH,
-                attn_mask=visible,
-                dropout_p=self.dropout if self.training else 0.0,
-                is_causal=self.causal and visible is None,
+    def forward(self, x_BTD: Tensor, visible: Visible, turn: Rotation | None = None) -> Tensor:
+        B, T, _ = x_BTD.shape
+        q_BNTH, k_BNTH, v_BNTH = (
+            part.view(B, T, -1, self.head_size).transpose(1, 2)  # (B, T, N·H) -> (B, N, T, H)
+            for part in self.query_key_value(x_BTD).split(self.query_key_value.sizes, dim=-1)
+        )
+        if self.query_norm is not None and self.key_norm is not None:
+            q_BNTH = self.query_norm(at_least_float32(q_BNTH)).to(v_BNTH.dtype)
+            k_BNTH = self.key_norm(at_least_float32(k_BNTH)).to(v_BNTH.dtype)
+        if turn is not None:
+            q_BNTH, k_BNTH = rotated(q_BNTH, turn), rotated(k_BNTH, turn)
+        if isinstance(visible, Documents):
+            q_XNH, k_XNH, v_XNH = (  # (B, N, T, H) -> (B·T, N, H)
+                part.transpose(1, 2).flatten(0, 1) for part in (q_BNTH, k_BNTH, v_BNTH)
             )
-        return self.output(mixed_BNTH.transpose(1, 2).reshape(B, T, D))  # (B, T, N, H) -> (B, T, D)
+            starts, longest = visible
+            mixed_XNH = varlen_attn(
+                q_XNH,
+                k_XNH,
+                v_XNH,
+                starts,
+                starts,
+                longest,
+                longest,
+                window_size=self.window,
+                enable_gqa=self.shares_keys,
+            )
+            assert isinstance(mixed_XNH, Tensor)
+            return self.output(mixed_XNH.view(B, T, -1))
+        mixed_BNTH = functional.scaled_dot_product_attention(
+            q_BNTH,
+            k_BNTH,
+            v_BNTH,
+            attn_mask=visible,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=self.causal and visible is None,
+            enable_gqa=self.shares_keys,
+        )
+        return self.output(mixed_BNTH.transpose(1, 2).flatten(2))  # (B, N, T, H) -> (B, T, N·H)

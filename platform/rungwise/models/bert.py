@@ -21,7 +21,7 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import model_validator
@@ -29,12 +29,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.models.body import Body, NextTokenModel, OnBody, blocks_by_layer
+from rungwise.models.cross_entropy import output_logits
 from rungwise.models.family import TransformerFamily
 from rungwise.models.language_models import CausalModel, MaskedModel
-from rungwise.models.objectives import LEFT_TO_RIGHT, MLM, MLM_NSP, SENTENCE_ORDER, Objective
+from rungwise.models.layer import Activation, Norm
+from rungwise.models.objectives import (
+    LEFT_TO_RIGHT,
+    MLM,
+    MLM_NSP,
+    SENTENCE_ORDER,
+    Objective,
+    PretrainingLogits,
+)
 from rungwise.models.transformer import (
-    Gelu,
-    Norm,
     Transformer,
     gather_positions,
     initialise,
@@ -62,7 +69,7 @@ class BertConfig(TransformerFamily):
     optional_tensors: ClassVar = ("bert.pooler.", "nsp.")
     pooler: ClassVar[str | None] = "bert.pooler."
     layer_norm_epsilon: ClassVar[float] = 1e-12
-    gelu: ClassVar[Gelu] = "none"
+    activation: ClassVar[Activation] = "gelu"
 
     kind: Literal["bert"] = "bert"
     positions: Literal["learned", "sinusoid"] = "learned"
@@ -141,17 +148,11 @@ class BertConfig(TransformerFamily):
         return self.stack_flops(T, causal) + mlm + nsp
 
 
-class PretrainingLogits(NamedTuple):
-    """Logits of pretraining; `nsp` is None in a model without next-sentence prediction."""
-
-    mlm: Tensor  # (B, M, V)
-    nsp: Tensor | None  # (B, 2)
-
-
 class Bert(Body):
     """The encoder, and the pooler unless it is declined."""
 
     name: ClassVar[str] = "bert"
+    graphs: ClassVar = ("embed",)  # see parallel.py
 
     def __init__(
         self,
@@ -218,16 +219,18 @@ class Bert(Body):
         lengths_B: Tensor | None = None,
         document_BT: Tensor | None = None,
         positions_BT: Tensor | None = None,
+        starts_S: Tensor | None = None,
     ) -> Tensor:
         """Hidden states (B, T, D) of the last layer.
 
         `lengths_B` are the numbers of real tokens in the rows; None says that no row is padded,
         which is faster and must be known on the host. What comes out at padding means nothing.
         In packed rows `document_BT` says which tokens belong together, and padding is a document of
-        its own (then `lengths_B` is None); `positions_BT` count within the document.
+        its own (then `lengths_B` is None); `positions_BT` count within the document, and `starts_S`
+        are those of `Documents` (attention.py).
         """
         return self.transformer(
-            self.embed(ids_BT, segments_BT, positions_BT), lengths_B, document_BT
+            self.embed(ids_BT, segments_BT, positions_BT), lengths_B, document_BT, starts_S
         )
 
     def encode_layers(
@@ -253,12 +256,22 @@ class MlmHead(nn.Module):
     """Dense, GELU, LayerNorm, then the token embedding again, with a bias of the output alone.
 
     `input_size` is the hidden size unless states are concatenated before (bidirectional.py).
+    `biases` are those of the dense layer and of LayerNorm.
     """
 
-    def __init__(self, hidden_size: int, vocab_size: int, input_size: int | None = None) -> None:
+    graphs: ClassVar = ("transform",)  # see parallel.py
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        input_size: int | None = None,
+        biases: bool = True,
+        epsilon: float = BertConfig.layer_norm_epsilon,
+    ) -> None:
         super().__init__()
-        self.dense = nn.Linear(input_size or hidden_size, hidden_size)
-        self.norm = nn.LayerNorm(hidden_size, eps=BertConfig.layer_norm_epsilon)
+        self.dense = nn.Linear(input_size or hidden_size, hidden_size, bias=biases)
+        self.norm = nn.LayerNorm(hidden_size, eps=epsilon, bias=biases)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def transform(self, hidden: Tensor) -> Tensor:
@@ -266,12 +279,43 @@ class MlmHead(nn.Module):
         return self.norm(functional.gelu(self.dense(hidden)))
 
     def forward(self, hidden_BMD: Tensor, embedding_VD: Tensor) -> Tensor:
-        # Rows that only pad the vocabulary get probability 0, and with it a gradient of 0.
-        bias_V = functional.pad(self.bias, (0, len(embedding_VD) - len(self.bias)), value=-math.inf)
-        return functional.linear(self.transform(hidden_BMD), embedding_VD, bias_V)
+        return output_logits(self.transform(hidden_BMD), embedding_VD, self.bias, len(self.bias))
 
 
-class BertForPretraining(OnBody):
+class MaskedOutput(OnBody):
+    """Predicts masked tokens by `mlm`, and pairs by `nsp` from what the body pools, unless that is
+    None."""
+
+    graphs: ClassVar = ("heads",)  # see parallel.py
+    mlm: MlmHead
+    nsp: nn.Linear | None
+
+    def forward(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None,
+        lengths_B: Tensor | None,
+        masked_positions_BM: Tensor,
+        document_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+        starts_S: Tensor | None = None,
+    ) -> PretrainingLogits:
+        """Logits at the masked positions, and of IsNext. See `Bert.encode` for the arguments."""
+        body: Any = self.body
+        where = (document_BT, positions_BT, starts_S)
+        hidden_BTD = body.encode(ids_BT, segments_BT, lengths_B, *where)
+        return self.heads(hidden_BTD, masked_positions_BM)
+
+    def heads(self, hidden_BTD: Tensor, masked_positions_BM: Tensor) -> PretrainingLogits:
+        """The logits from the last layer."""
+        body: Any = self.body
+        masked_BMD = gather_positions(hidden_BTD, masked_positions_BM)
+        mlm_BMV = self.mlm(masked_BMD, body.token_embedding.weight)
+        nsp_B2 = self.nsp(body.pool(hidden_BTD)) if self.nsp is not None else None
+        return PretrainingLogits(mlm_BMV, nsp_B2)
+
+
+class BertForPretraining(MaskedOutput):
     """BERT with the heads of pretraining: MLM, and NSP unless `next_sentence` is False.
 
     The head of NSP serves sentence order as well. Without it there is no pooler either: nothing
@@ -279,6 +323,7 @@ class BertForPretraining(OnBody):
     """
 
     bert: Bert
+    graphs: ClassVar = ("heads",)  # see parallel.py
 
     def __init__(
         self,
@@ -295,23 +340,6 @@ class BertForPretraining(OnBody):
         if self.nsp is not None:
             initialise(self.nsp, config.initializer_range)
 
-    def forward(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None,
-        lengths_B: Tensor | None,
-        masked_positions_BM: Tensor,
-    ) -> PretrainingLogits:
-        """Logits at the masked positions, and of IsNext. See `Bert.encode` for `lengths_B`.
-
-        Where the vocabulary is padded, the logits are as wide as the padded one, -inf at the end.
-        """
-        hidden_BTD = self.bert.encode(ids_BT, segments_BT, lengths_B)
-        masked_BMD = gather_positions(hidden_BTD, masked_positions_BM)
-        mlm_BMV = self.mlm(masked_BMD, self.bert.token_embedding.weight)
-        nsp_B2 = self.nsp(self.bert.pool(hidden_BTD)) if self.nsp is not None else None
-        return PretrainingLogits(mlm_BMV, nsp_B2)
-
 
 class BertLeftToRight(NextTokenModel):
     """The ablation "LTR & No NSP"; see the head of this file."""
@@ -324,9 +352,14 @@ class BertLeftToRight(NextTokenModel):
         initialise(self.mlm, config.initializer_range)
 
     def states(
-        self, ids_BT: Tensor, document_BT: Tensor | None, positions_BT: Tensor | None
+        self,
+        ids_BT: Tensor,
+        document_BT: Tensor | None,
+        positions_BT: Tensor | None,
+        starts_S: Tensor | None = None,
     ) -> Tensor:
-        return self.mlm.transform(self.bert.encode(ids_BT, None, None, document_BT, positions_BT))
+        where = (document_BT, positions_BT, starts_S)
+        return self.mlm.transform(self.bert.encode(ids_BT, None, None, *where))
 
     def output_bias(self) -> Tensor:
         return self.mlm.bias

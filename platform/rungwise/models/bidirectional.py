@@ -86,6 +86,8 @@ class BidirectionalConfig(TransformerFamily):
 class Direction(nn.Module):
     """One of the two: its own positions and its own causal stack over shared token vectors."""
 
+    graphs: ClassVar = ("_embed",)  # see parallel.py
+
     def __init__(self, config: BidirectionalConfig) -> None:
         super().__init__()
         self.position_embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
@@ -93,9 +95,13 @@ class Direction(nn.Module):
         self.transformer = Transformer(config, causal=True)
 
     def forward(
-        self, tokens_BTD: Tensor, document_BT: Tensor | None, positions_BT: Tensor | None
+        self,
+        tokens_BTD: Tensor,
+        document_BT: Tensor | None,
+        positions_BT: Tensor | None,
+        starts_S: Tensor | None,
     ) -> Tensor:
-        return self.transformer(self._embed(tokens_BTD, positions_BT), None, document_BT)
+        return self.transformer(self._embed(tokens_BTD, positions_BT), None, document_BT, starts_S)
 
     def layers(self, tokens_BTD: Tensor, positions_BT: Tensor | None) -> list[Tensor]:
         """The embeddings and each layer of rows that each hold one document."""
@@ -132,14 +138,17 @@ class Bidirectional(Body):
         lengths_B: Tensor,
         document_BT: Tensor | None = None,
         positions_BT: Tensor | None = None,
+        starts_S: Tensor | None = None,
     ) -> Tensor:
         """The states (B, T, 2D) that know all of a target but itself: left, then right.
 
         `lengths_B` counts the real targets of a row; what comes out at padding means nothing.
-        `document_BT` and `positions_BT` are those of the ids, and None where no row holds a
-        boundary.
+        `document_BT`, `positions_BT` and `starts_S` are those of the ids, and None where no row
+        holds a boundary.
         """
-        left_BTD = self.left_to_right(self.token_embedding(ids_BT), document_BT, positions_BT)
+        left_BTD = self.left_to_right(
+            self.token_embedding(ids_BT), document_BT, positions_BT, starts_S
+        )
 
         T = ids_BT.shape[1]
         place_T = torch.arange(T, device=ids_BT.device)
@@ -149,6 +158,7 @@ class Bidirectional(Body):
             self.token_embedding(targets_BT.gather(1, turned_BT)),
             None if document_BT is None else document_BT.gather(1, turned_BT),
             places_BT.gather(1, turned_BT),
+            None if starts_S is None else turned_starts(T, lengths_B, starts_S),
         )
         next_BT = (lengths_B[:, None] - 2 - place_T) % T  # where t + 1 went
         has_next_BT = place_T + 1 < lengths_B[:, None]
@@ -201,6 +211,17 @@ def turned(sequence_length: int, lengths_B: Tensor) -> Tensor:
     return (lengths_B[:, None] - 1 - place_T) % sequence_length
 
 
+def turned_starts(sequence_length: int, lengths_B: Tensor, starts_S: Tensor) -> Tensor:
+    """Where documents begin when rows are turned around: at the end of each, told from the right.
+
+    Padding is a document of its own, so that the end of a row's last document is among the starts.
+    """
+    T = sequence_length
+    row = starts_S[:-1] // T
+    turned = (lengths_B[row] - starts_S[:-1] % T) % T + row * T
+    return torch.cat((turned.sort().values.to(starts_S.dtype), starts_S[-1:]))
+
+
 class BidirectionalForPretraining(TokenOutput):
     """The two directions under one head: dense, GELU, LayerNorm, the token embedding and a bias."""
 
@@ -220,12 +241,13 @@ class BidirectionalForPretraining(TokenOutput):
         weights_BT: Tensor,
         document_BT: Tensor | None = None,
         positions_BT: Tensor | None = None,
+        starts_S: Tensor | None = None,
     ) -> TokenSums:
         """Cross entropy of the targets, summed. A row is real up to its last weight above 0."""
         place_T = torch.arange(1, ids_BT.shape[1] + 1, device=ids_BT.device)
         lengths_B = (place_T * (weights_BT > 0)).amax(dim=1)
         states_BTE = self.bidirectional.encode(
-            ids_BT, targets_BT, lengths_B, document_BT, positions_BT
+            ids_BT, targets_BT, lengths_B, document_BT, positions_BT, starts_S
         )
         return self.sums(self.head.transform(states_BTE), targets_BT, weights_BT)
 

@@ -19,8 +19,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from rungwise.models.cross_entropy import MOST_LOGITS, TokenSums, output_logits, token_sums
-from rungwise.models.transformer import Transformer, padded_size
+from rungwise.models.cross_entropy import (
+    MOST_LOGITS,
+    TokenSums,
+    output_logits,
+    padded_size,
+    token_sums,
+)
+from rungwise.models.transformer import Transformer
 
 
 class Body(nn.Module, ABC):
@@ -77,7 +83,7 @@ class Body(nn.Module, ABC):
 
         Asked of families that say `reads_spelling`.
         """
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not read how tokens are written")
 
     @abstractmethod
     def encode_layers(
@@ -112,6 +118,7 @@ class TokenOutput(OnBody):
     `most_logits` may be set: how many logits are held at a time, see cross_entropy.py.
     """
 
+    graphs: ClassVar[tuple[str, ...]] = ("sums",)  # see parallel.py
     most_logits = MOST_LOGITS
 
     def output_table(self) -> Tensor:
@@ -145,12 +152,17 @@ class NextTokenModel(TokenOutput, ABC):
     """Predicts what follows each token of packed blocks.
 
     `document_BT` says which tokens of a row belong together, `positions_BT` count within a
-    document; both are None where no row holds a boundary.
+    document; both are None where no row holds a boundary. `starts_S` says the first once more, see
+    `Documents` of attention.py.
     """
 
     @abstractmethod
     def states(
-        self, ids_BT: Tensor, document_BT: Tensor | None, positions_BT: Tensor | None
+        self,
+        ids_BT: Tensor,
+        document_BT: Tensor | None,
+        positions_BT: Tensor | None,
+        starts_S: Tensor | None = None,
     ) -> Tensor:
         """The vectors (B, T, D) that the output matrix multiplies."""
 
@@ -161,9 +173,11 @@ class NextTokenModel(TokenOutput, ABC):
         weights_BT: Tensor,
         document_BT: Tensor | None = None,
         positions_BT: Tensor | None = None,
+        starts_S: Tensor | None = None,
     ) -> TokenSums:
         """Cross entropy of the next tokens, summed."""
-        return self.sums(self.states(ids_BT, document_BT, positions_BT), targets_BT, weights_BT)
+        states_BTD = self.states(ids_BT, document_BT, positions_BT, starts_S)
+        return self.sums(states_BTD, targets_BT, weights_BT)
 
     def logits(
         self,

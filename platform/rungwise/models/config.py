@@ -13,6 +13,8 @@ from rungwise.models.elmo import ElmoConfig
 from rungwise.models.family import Family
 from rungwise.models.glove import GloveConfig
 from rungwise.models.gpt import GptConfig
+from rungwise.models.llama import LlamaConfig
+from rungwise.models.modern_bert import ModernBertConfig
 from rungwise.models.ngram import NgramConfig
 from rungwise.models.nnlm import NnlmConfig
 from rungwise.models.recurrent import LstmConfig, RnnConfig
@@ -22,6 +24,8 @@ ModelConfig = Annotated[
     BertConfig
     | GptConfig
     | BidirectionalConfig
+    | ModernBertConfig
+    | LlamaConfig
     | LstmConfig
     | RnnConfig
     | ElmoConfig

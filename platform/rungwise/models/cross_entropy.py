@@ -23,8 +23,10 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from rungwise.models.device import is_gpu
 from rungwise.models.fused_loss import FusedLoss, SummedLoss
 
+_PRODUCT_MULTIPLE = 64
 MOST_LOGITS = 1 << 30  # 4 GiB in float32
 _CACHED_LOGITS = 1 << 23  # 32 MiB; fewer, and the output matrix is read too often
 
@@ -34,6 +36,11 @@ class TokenSums(NamedTuple):
 
     total: Tensor  # () nats
     correct: Tensor  # ()
+
+
+def padded_size(vocab_size: int, multiple: int) -> int:
+    """The vocabulary rounded up: matrix products like multiples of 64."""
+    return -(-vocab_size // multiple) * multiple
 
 
 def weighted_sums(logits_XV: Tensor, targets_X: Tensor, weights_X: Tensor) -> TokenSums:
@@ -99,10 +106,18 @@ def token_sums(
 def output_logits(
     hidden: Tensor, weight_PD: Tensor, bias_V: Tensor | None, vocab_size: int
 ) -> Tensor:
-    """Logits (..., V). Rows that only pad the vocabulary are cut off after the product, which wants
-    them."""
+    """Logits (..., V).
+
+    A GPU's product likes multiples of 64, so rows of zeros are added to the matrix on the way into
+    it and their logits cut off behind it. The copy is the one that makes the matrix half as wide,
+    and no weight, gradient, moment or file ever has these rows.
+    """
+    rows = len(weight_PD)
+    if is_gpu(hidden):
+        rows = padded_size(rows, _PRODUCT_MULTIPLE)
+        weight_PD = functional.pad(weight_PD, (0, 0, 0, rows - len(weight_PD)))
     if bias_V is not None:
-        bias_V = functional.pad(bias_V, (0, len(weight_PD) - vocab_size))
+        bias_V = functional.pad(bias_V, (0, rows - vocab_size))
     return functional.linear(hidden, weight_PD, bias_V)[..., :vocab_size]
 
 

@@ -37,12 +37,13 @@ from torch import Tensor, nn
 from rungwise.models.bidirectional import turned
 from rungwise.models.body import Body, NextTokenModel
 from rungwise.models.characters import Activation, CharacterEncoder, products
+from rungwise.models.cross_entropy import padded_size
 from rungwise.models.encoders import LayeredEncoder
 from rungwise.models.family import Family
 from rungwise.models.language_models import CarryingModel
 from rungwise.models.objectives import BILM, Objective
 from rungwise.models.projected_lstm import ProjectedLstm
-from rungwise.models.transformer import gather_positions, padded_size
+from rungwise.models.transformer import gather_positions
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
@@ -250,7 +251,11 @@ class ElmoForPretraining(NextTokenModel):
         return total, correct, after_BLS
 
     def states(
-        self, ids_BT: Tensor, document_BT: Tensor | None, positions_BT: Tensor | None
+        self,
+        ids_BT: Tensor,
+        document_BT: Tensor | None,
+        positions_BT: Tensor | None,
+        starts_S: Tensor | None = None,
     ) -> Tensor:
         """See `NextTokenModel`: from left to right, from a state of zeros. Boundaries and positions
         say nothing to it: the end symbol in the text does."""

@@ -3,8 +3,9 @@
     model                          states                                  width  causal
     bert: MLM, with or without     both directions in every layer          D      no
       pairs or sentence order
+    modern_bert                    both directions, near tokens in most    D      no
     bert: left_to_right            itself and what came before             D      yes
-    gpt, pre-norm or post-norm     itself and what came before             D      yes
+    gpt (either norm), llama       itself and what came before             D      yes
     bidirectional, elmo            left to right and right to left, each   2D     no
                                    up to the token, concatenated
     lstm, rnn                      itself and what came before             D      yes

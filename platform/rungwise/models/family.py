@@ -8,6 +8,7 @@ that no other place knows which families there are; config.py names them in one 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
@@ -19,8 +20,8 @@ from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import ConfigError
 from rungwise.models.body import Body
 from rungwise.models.encoders import LayeredEncoder
+from rungwise.models.layer import Activation, Layer, Norm
 from rungwise.models.objectives import Objective
-from rungwise.models.transformer import Gelu, Norm
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
@@ -63,13 +64,13 @@ class Family(Config):
         """Hidden units of a block, for the same."""
         self._lacks("layers")
 
+    @abstractmethod
     def describe(self) -> str:
         """Its sizes in words: `2 layers, 2 heads, hidden size 128`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def page_name(self, objective: Objective) -> str:
         """Its name on the page, after the indefinite article: `BERT`."""
-        raise NotImplementedError
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         """The model with the parts that the objective trains, its weights drawn from PyTorch's
@@ -92,7 +93,7 @@ class Family(Config):
 
     def trained(self, model: Any, objective: Objective, special: SpecialIds) -> object:
         """The trained model with the capabilities of the family (capabilities.py)."""
-        raise NotImplementedError
+        self._lacks("weights that are learnt by gradient")
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """Floating-point operations a token of one training step, forward and backward: 6 for each
@@ -129,7 +130,7 @@ class TransformerFamily(Family):
     """The sizes of a Transformer (transformer.py), by default those of BERT base and GPT-2."""
 
     layer_norm_epsilon: ClassVar[float] = 1e-5
-    gelu: ClassVar[Gelu] = "tanh"
+    activation: ClassVar[Activation] = "gelu_tanh"
 
     num_layers: int = Field(default=12, ge=1)
     num_heads: int = Field(default=12, ge=1)
@@ -142,7 +143,7 @@ class TransformerFamily(Family):
 
     @model_validator(mode="after")
     def _whole_heads(self) -> Self:
-        if self.hidden_size % self.num_heads:
+        if self.own_head_size is None and self.hidden_size % self.num_heads:
             whole = math.ceil(self.hidden_size / self.num_heads) * self.num_heads
             raise ValueError(
                 "hidden_size must be a multiple of num_heads, found hidden_size "
@@ -150,6 +151,35 @@ class TransformerFamily(Family):
                 f"{whole}, or num_heads"
             )
         return self
+
+    @model_validator(mode="after")
+    def _turnable_heads(self) -> Self:
+        layer = self.layer(0)
+        if layer.rotary_base is not None and layer.head_size % 2:
+            raise ValueError(
+                f"rotary positions turn pairs of units, found heads of {layer.head_size}; change "
+                "hidden_size or num_heads until a head has an even number of them"
+            )
+        return self
+
+    @property
+    def own_head_size(self) -> int | None:
+        """Units of a head where they are a key of the family; None: hidden_size / num_heads."""
+        return None
+
+    def layer(self, number: int) -> Layer:
+        """How the block of this number is made, counted from 0."""
+        return Layer(
+            hidden_size=self.hidden_size,
+            num_heads=self.num_heads,
+            intermediate_size=self.intermediate_size,
+            norm=self.norm,
+            activation=self.activation,
+            epsilon=self.layer_norm_epsilon,
+            dropout=self.dropout,
+            num_key_value_heads=self.num_heads,
+            head_size=self.own_head_size or self.hidden_size // self.num_heads,
+        )
 
     @property
     def max_length(self) -> int | None:
@@ -167,7 +197,7 @@ class TransformerFamily(Family):
         return f"{self.num_layers} layers, {self.num_heads} heads, hidden size {self.hidden_size}"
 
     def stack_flops(self, T: int, causal: bool) -> int:
-        """The share of one stack of blocks in `flops_per_token`,
+        """The share of one stack of blocks in `flops_per_token`; of plain layers it is
 
             6·L·(4·D² + 2·D·I) + 12·L·D·T
 
@@ -175,9 +205,7 @@ class TransformerFamily(Family):
         position with every one. Half of these if causal, since a kernel that knows the rule skips
         the future. Boundaries inside a row are not taken off.
         """
-        L, D = self.num_layers, self.hidden_size
-        matrices = 6 * L * (4 * D * D + 2 * D * self.intermediate_size)
-        return matrices + (6 if causal else 12) * L * D * T
+        return sum(self.layer(number).flops(T, causal) for number in range(self.num_layers))
 
 
 class Fitting(Config):
@@ -196,6 +224,11 @@ class Fitting(Config):
     def reads_longer(self) -> bool:
         """Whether it reads `longer_instances` too."""
         return False
+
+    @property
+    def watched(self) -> set[str]:
+        """The keys that decide what is seen of a run and not the weights: no part of identity."""
+        return set()
 
     def check(self, model: Family, compute: ComputeConfig) -> None:
         """Raise ConfigError where `model` cannot be fitted so on these machines."""

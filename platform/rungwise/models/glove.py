@@ -101,7 +101,7 @@ class GloveConfig(VectorFamily):
 
     @property
     def _unit(self) -> int:
-        """What two neighbouring words add to their cell."""
+        """The weight that two neighbouring words add to their cell."""
         return math.lcm(*range(1, self.window + 1))
 
 

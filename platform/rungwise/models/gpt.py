@@ -95,6 +95,7 @@ class Gpt(Body):
     """The decoder without its output. Segments are not for it: the delimiter ends a text."""
 
     name: ClassVar[str] = "gpt"
+    graphs: ClassVar = ("_embed",)  # see parallel.py
 
     def __init__(self, config: GptConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
         super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
@@ -111,13 +112,14 @@ class Gpt(Body):
         ids_BT: Tensor,
         document_BT: Tensor | None = None,
         positions_BT: Tensor | None = None,
+        starts_S: Tensor | None = None,
     ) -> Tensor:
         """Hidden states (B, T, D); at t of ids[: t + 1] of the same document.
 
         None for `document_BT` says that no row holds a boundary, None for `positions_BT` that they
         are 0, 1, 2 and so on. Padding at the end of a row needs no word: nothing before sees it.
         """
-        return self.transformer(self._embed(ids_BT, positions_BT), None, document_BT)
+        return self.transformer(self._embed(ids_BT, positions_BT), None, document_BT, starts_S)
 
     def encode_layers(
         self,
@@ -146,8 +148,12 @@ class GptForPretraining(NextTokenModel):
         self.crosses_documents = config.crosses_documents
 
     def states(
-        self, ids_BT: Tensor, document_BT: Tensor | None, positions_BT: Tensor | None
+        self,
+        ids_BT: Tensor,
+        document_BT: Tensor | None,
+        positions_BT: Tensor | None,
+        starts_S: Tensor | None = None,
     ) -> Tensor:
         if self.crosses_documents:
             return self.gpt.encode(ids_BT)
-        return self.gpt.encode(ids_BT, document_BT, positions_BT)
+        return self.gpt.encode(ids_BT, document_BT, positions_BT, starts_S)

@@ -19,6 +19,7 @@ Shapes: B batch, T sequence, V vocabulary, N tokens.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -88,14 +89,14 @@ class _Trained:
 
 
 @dataclass(frozen=True)
-class _BlockModel(_Trained):
+class _BlockModel(_Trained, ABC):
     """A module that predicts every target of packed blocks; `end` opens a document."""
 
     end: int
 
+    @abstractmethod
     def target_logits(self, batch: CausalBatch) -> Tensor:
         """Logits (B, T, V) of the targets; padding is at the end of a row."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:

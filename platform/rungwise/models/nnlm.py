@@ -158,6 +158,7 @@ class NnlmForPretraining(NextTokenModel):
     """The model with [W U] and b."""
 
     nnlm: Nnlm
+    graphs: ClassVar = ("states", "sums")  # see parallel.py
 
     def __init__(self, config: NnlmConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
         super().__init__(Nnlm(config, vocab_size, vocab_multiple))
@@ -166,7 +167,11 @@ class NnlmForPretraining(NextTokenModel):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def states(
-        self, ids_BT: Tensor, document_BT: Tensor | None, positions_BT: Tensor | None
+        self,
+        ids_BT: Tensor,
+        document_BT: Tensor | None,
+        positions_BT: Tensor | None,
+        starts_S: Tensor | None = None,
     ) -> Tensor:
         """[x; o], or o alone; see `NextTokenModel`."""
         x_BTX = self.nnlm.context(ids_BT, document_BT)

@@ -24,6 +24,8 @@ by the exact global count, and a part with nothing in it adds exactly 0.
     bilm            bilm           elmo           CausalBatch       each token twice: from the left,
                                                                     and from the right
 
+`mlm` is ModernBERT's too, and `causal` Llama's and the recurrent rungs'.
+
 An objective is one value. A family lists those that it takes (family.py), and nothing else needs to
 know which there are.
 
@@ -61,7 +63,8 @@ class _Tensors:
 
     def rows(self, start: int, stop: int) -> Self:
         """The micro-batch of the rows [start, stop); views, nothing is copied."""
-        return self._map(lambda tensor: tensor[start:stop])
+        rows = self._map(lambda tensor: tensor[start:stop])
+        return dataclasses.replace(rows, starts=None)  # which are of the whole
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Self:
         tensors = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -86,14 +89,18 @@ class PretrainingBatch(_Tensors):
     masked_ids: Tensor  # (B, M) int64, the original tokens, filled up with 0
     masked_weights: Tensor  # (B, M) float32, 1 for a masked position, 0 for the filling
     label: Tensor  # (B,) int64, 1 IsNext and 0 NotNext; or 1 in order and 0 swapped
+    # Of rows that hold several texts; None where each holds one. Padding is a text of its own.
+    document: Tensor | None = None  # (B, T) int64, tokens of one text share a number in their row
+    positions: Tensor | None = None  # (B, T) int64, from the beginning of the text
+    starts: Tensor | None = None  # (S + 1,) int32, where texts begin: `Documents` of attention.py
 
 
 @dataclass(frozen=True)
 class CausalBatch(_Tensors):
     """Packed blocks that one forward pass reads: of a stream, `ids` and what follows each.
 
-    `document` and `positions` are None where no row holds a boundary, which keeps the flash kernel
-    and is known on the host. Padding is at the end of a row.
+    `document`, `positions` and `starts` are None where no row holds a boundary, which is known on
+    the host. Padding is at the end of a row.
     """
 
     ids: Tensor  # (B, T) int64
@@ -101,6 +108,7 @@ class CausalBatch(_Tensors):
     weights: Tensor  # (B, T) float32, 1 for a real target, 0 at padding
     document: Tensor | None  # (B, T) int64, tokens of one document share a number in their row
     positions: Tensor | None  # (B, T) int64, from the beginning of the document, or of the block
+    starts: Tensor | None = None  # (S + 1,) int32, as above; padding is a document of its own
     # Of models that carry a state from step to step; None for others.
     lanes: Tensor | None = None  # (B,) int64, numbers of the rows' lanes on this worker
     continues: Tensor | None = None  # (B,) bool, False where a lane begins anew
@@ -207,6 +215,13 @@ class Part:
         return math.log(self.num_classes or vocab_size)
 
 
+class PretrainingLogits(NamedTuple):
+    """Logits of masked tokens and of pairs; `nsp` is None in a model without the second head."""
+
+    mlm: Tensor  # (B, M, V)
+    nsp: Tensor | None  # (B, 2)
+
+
 class Losses(NamedTuple):
     """Sums over a batch, by part."""
 
@@ -219,9 +234,9 @@ class Losses(NamedTuple):
 class Objective:
     """A prediction to train on; see the head of this file.
 
-    `losses(model, batch)` is one forward pass; `counts(batch)` how many losses each part sums,
-    (P,), from the batch alone. `tokens` is the part over tokens, the exponential of its loss is a
-    perplexity; `pair` is over pairs of segments.
+    `outputs(model, batch)` is one forward pass, `losses` the sums of what comes out;
+    `counts(batch)` how many losses each part sums, (P,), from the batch alone. `tokens` is the part
+    over tokens, the exponential of its loss is a perplexity; `pair` is over pairs of segments.
     """
 
     name: str
@@ -229,7 +244,8 @@ class Objective:
     reads: tuple[str, ...]  # kinds of instances
     masks: bool  # whether it reads rows framed by [CLS] and [SEP] with some tokens masked
     counts: Callable[[Any], Tensor]
-    losses: Callable[[nn.Module, Any], Losses]
+    outputs: Callable[[nn.Module, Any], Any]
+    losses: Callable[[Any, Any], Losses]  # of the outputs and the batch
     # (rows, length, vocabulary, masked tokens a row) -> full rows of random tokens, for timing
     random_batch: Callable[[int, int, int, float], Batch]
     pair: Part | None = None
@@ -243,7 +259,7 @@ class Objective:
 
     def __call__(self, model: nn.Module, batch: Any) -> LossSum:
         """The sums over this batch; one forward pass."""
-        losses = self.losses(model, batch)
+        losses = self.losses(self.outputs(model, batch), batch)
         return LossSum(losses.total, self.counts(batch), losses.correct, self.parts, losses.state)
 
 
@@ -251,8 +267,19 @@ def _masked_counts(batch: PretrainingBatch) -> Tensor:
     return batch.masked_weights.sum()[None]  # () -> (1,)
 
 
-def _masked_losses(model: nn.Module, batch: PretrainingBatch) -> Losses:
-    logits = model(batch.ids, batch.segments, batch.lengths, batch.masked_positions)
+def _masked_outputs(model: nn.Module, batch: PretrainingBatch) -> PretrainingLogits:
+    return model(
+        batch.ids,
+        batch.segments,
+        batch.lengths,
+        batch.masked_positions,
+        batch.document,
+        batch.positions,
+        batch.starts,
+    )
+
+
+def _masked_losses(logits: PretrainingLogits, batch: PretrainingBatch) -> Losses:
     total, correct = _mlm_sums(logits.mlm, batch)
     return Losses(total[None], correct[None])
 
@@ -262,8 +289,8 @@ def _masked_and_pair_counts(batch: PretrainingBatch) -> Tensor:
     return torch.stack((masked, masked.new_full((), len(batch.label))))
 
 
-def _masked_and_pair_losses(model: nn.Module, batch: PretrainingBatch) -> Losses:
-    logits = model(batch.ids, batch.segments, batch.lengths, batch.masked_positions)
+def _masked_and_pair_losses(logits: PretrainingLogits, batch: PretrainingBatch) -> Losses:
+    assert logits.nsp is not None, "the objective says that the model is built with this head"
     mlm_total, mlm_correct = _mlm_sums(logits.mlm, batch)
     pair_B2 = at_least_float32(logits.nsp)
     pair_total = functional.cross_entropy(pair_B2, batch.label, reduction="sum")
@@ -305,16 +332,19 @@ def _twofold_counts(batch: CausalBatch) -> Tensor:
     return 2 * _token_counts(batch)
 
 
-def _token_losses(model: nn.Module, batch: CausalBatch) -> Losses:
+def _token_outputs(model: nn.Module, batch: CausalBatch) -> Losses:
     # The model sums by itself: the logits of all positions are too many to hand out
     # (cross_entropy.py).
     if batch.state is None:
-        total, correct = model(
-            batch.ids, batch.targets, batch.weights, batch.document, batch.positions
-        )
+        where = (batch.document, batch.positions, batch.starts)
+        total, correct = model(batch.ids, batch.targets, batch.weights, *where)
         return Losses(total[None], correct[None])
     total, correct, state = model(batch.ids, batch.targets, batch.weights, batch.state)
     return Losses(total[None], correct[None], state)
+
+
+def _token_losses(sums: Losses, batch: CausalBatch) -> Losses:
+    return sums
 
 
 def _random_blocks(B: int, T: int, vocab_size: int, masked_per_row: float) -> CausalBatch:
@@ -333,6 +363,7 @@ MLM_NSP = Objective(
     reads=("masked_pairs",),
     masks=True,
     counts=_masked_and_pair_counts,
+    outputs=_masked_outputs,
     losses=_masked_and_pair_losses,
     random_batch=_random_masked,
     pair=_NSP,
@@ -343,6 +374,7 @@ MLM = Objective(
     reads=("masked_pairs", "masked_blocks", "sentence_order"),
     masks=True,
     counts=_masked_counts,
+    outputs=_masked_outputs,
     losses=_masked_losses,
     random_batch=_random_masked,
 )
@@ -355,6 +387,7 @@ CAUSAL = Objective(
     reads=("causal",),
     masks=False,
     counts=_token_counts,
+    outputs=_token_outputs,
     losses=_token_losses,
     random_batch=_random_blocks,
     is_code_length=True,

@@ -248,7 +248,11 @@ class RecurrentForPretraining(NextTokenModel):
         return body.dropout(outputs[-1]), after_BLSD
 
     def states(
-        self, ids_BT: Tensor, document_BT: Tensor | None, positions_BT: Tensor | None
+        self,
+        ids_BT: Tensor,
+        document_BT: Tensor | None,
+        positions_BT: Tensor | None,
+        starts_S: Tensor | None = None,
     ) -> Tensor:
         """See `NextTokenModel`; from a state of zeros. Boundaries and positions say nothing to it:
         the end symbol in the text does."""

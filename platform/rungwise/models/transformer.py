@@ -8,7 +8,8 @@ Pre-norm keeps an identity path from the output to the input, so that deep stack
 warm-up (Xiong et al. 2020, arXiv:2002.04745). `causal` chooses who sees whom: False lets every
 position see all (BERT), True only itself and what came before (GPT). The non-linearity is GELU
 (Hendrycks & Gimpel 2016, arXiv:1606.08415): BERT has its exact form, with erf, and GPT the
-approximation with tanh. attention.py says how padding and documents are told.
+approximation with tanh. layer.py lists what else a family may choose, attention.py says how padding
+and documents are told.
 
 Shapes: B batch, T sequence, D hidden, M chosen positions.
 """
@@ -16,20 +17,20 @@ Shapes: B batch, T sequence, D hidden, M chosen positions.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from rungwise.models.attention import Attention, Visible, visible_keys
+from rungwise.models.attention import Attention, Visible, has_varlen, near_keys, visible_keys
+from rungwise.models.layer import ACTIVATIONS, Layer, StackedLinear
+from rungwise.models.rotary import Rotation, rotation
 
 if TYPE_CHECKING:
     from rungwise.models.family import TransformerFamily
 
-Norm = Literal["post", "pre"]
-Gelu = Literal["none", "tanh"]  # PyTorch's names of the approximations
+Seen = tuple[Visible, Rotation | None]  # what a block is told beside the states
 
 
 def sinusoid_positions(
@@ -76,13 +77,8 @@ def gather_positions(hidden_BTD: Tensor, positions_BM: Tensor) -> Tensor:
     return hidden_BTD.reshape(B * T, D).index_select(0, flat_BM).view(B, -1, D)  # -> (B, M, D)
 
 
-def padded_size(vocab_size: int, multiple: int) -> int:
-    """The vocabulary rounded up: matrix products like multiples of 64."""
-    return -(-vocab_size // multiple) * multiple
-
-
 def initialise(module: nn.Module, initializer_range: float, *, truncated: bool = True) -> None:
-    """Draw weights from a normal with PyTorch's generator; biases 0, LayerNorm 1 and 0.
+    """Draw weights from a normal with PyTorch's generator; biases 0, norms 1 and 0.
 
     BERT cuts the normal at two standard deviations: `create_initializer` of google-research/bert
     (modeling.py). Like TensorFlow's, the cut is not compensated, so that the true deviation is 0.88
@@ -97,7 +93,7 @@ def initialise(module: nn.Module, initializer_range: float, *, truncated: bool =
                 nn.init.normal_(layer.weight, std=initializer_range)
         if isinstance(layer, nn.Linear) and layer.bias is not None:
             nn.init.zeros_(layer.bias)
-        if isinstance(layer, nn.LayerNorm):
+        if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
             layer.reset_parameters()
 
 
@@ -118,75 +114,101 @@ def recompute_activations(model: nn.Module, on: bool = True) -> None:
             module.recompute = on
 
 
-class Mlp(nn.Module):
-    """Two layers applied to each position alone."""
+def set_stream(model: nn.Module, dtype: torch.dtype | None) -> None:
+    """Let the residual stream between blocks be of this type, or as it comes for None."""
+    for module in model.modules():
+        if isinstance(module, Transformer):
+            module.stream = dtype
 
-    def __init__(self, hidden_size: int, intermediate_size: int, gelu: Gelu) -> None:
+
+class Mlp(nn.Module):
+    """Two layers applied to each position alone; if gated, the first has two products, and the
+    second of them multiplies the activation of the first."""
+
+    def __init__(self, layer: Layer) -> None:
         super().__init__()
-        self.gelu = gelu
-        self.expand = nn.Linear(hidden_size, intermediate_size)
-        self.contract = nn.Linear(intermediate_size, hidden_size)
+        D, inner = layer.hidden_size, layer.intermediate_size
+        self.activation = ACTIVATIONS[layer.activation]
+        self.gated = layer.gated
+        sizes = (inner, inner) if layer.gated else (inner,)
+        self.expand = StackedLinear(D, sizes, layer.biases)
+        self.contract = nn.Linear(inner, D, bias=layer.biases)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.contract(functional.gelu(self.expand(x_BTD), approximate=self.gelu))
+        inner = self.expand(x_BTD)
+        if not self.gated:
+            return self.contract(self.activation(inner))
+        gate, value = inner.chunk(2, dim=-1)
+        return self.contract(self.activation(gate) * value)
 
 
 class Block(nn.Module):
-    """Attention, then the Mlp; each with a residual connection, a LayerNorm and dropout."""
+    """Attention, then the Mlp; each with a residual connection, a norm and dropout.
 
-    def __init__(self, config: TransformerFamily, causal: bool) -> None:
+    The residual stream leaves in the type in which it came.
+    """
+
+    graphs: ClassVar = ("forward",)  # see parallel.py
+
+    def __init__(self, layer: Layer, causal: bool) -> None:
         super().__init__()
-        D, epsilon = config.hidden_size, config.layer_norm_epsilon
-        self.norm = config.norm
-        self.attention = Attention(D, config.num_heads, causal, config.dropout)
-        self.attention_norm = nn.LayerNorm(D, eps=epsilon)
-        self.mlp = Mlp(D, config.intermediate_size, config.gelu)
-        self.mlp_norm = nn.LayerNorm(D, eps=epsilon)
-        self.dropout = nn.Dropout(config.dropout)
+        self.norm = layer.norm
+        self.attention = Attention(layer, causal)
+        self.attention_norm = layer.new_norm() if layer.first_norm else nn.Identity()
+        self.mlp = Mlp(layer)
+        self.mlp_norm = layer.new_norm()
+        self.dropout = nn.Dropout(layer.dropout)
 
-    def forward(self, x_BTD: Tensor, visible: Visible) -> Tensor:
+    def forward(self, x_BTD: Tensor, visible: Visible, turn: Rotation | None = None) -> Tensor:
         if self.norm == "pre":
-            attended_BTD = self.attention(self.attention_norm(x_BTD), visible)
+            attended_BTD = self.attention(self.attention_norm(x_BTD), visible, turn)
             x_BTD = x_BTD + self.dropout(attended_BTD)
             return x_BTD + self.dropout(self.mlp(self.mlp_norm(x_BTD)))
-        attended_BTD = self.attention(x_BTD, visible)
-        x_BTD = self.attention_norm(x_BTD + self.dropout(attended_BTD))
-        return self.mlp_norm(x_BTD + self.dropout(self.mlp(x_BTD)))
+        stream = x_BTD.dtype
+        attended_BTD = self.attention(x_BTD, visible, turn)
+        x_BTD = self.attention_norm(x_BTD + self.dropout(attended_BTD)).to(stream)
+        return self.mlp_norm(x_BTD + self.dropout(self.mlp(x_BTD))).to(stream)
 
 
 class Transformer(nn.Module):
-    """A stack of blocks over vectors that are embedded already."""
+    """A stack of blocks over vectors that are embedded already.
+
+    `stream` may be set: the type of the residual stream, None for that of the vectors.
+    """
+
+    graphs: ClassVar = ("_leave",)  # see parallel.py
+    stream: torch.dtype | None = None
 
     def __init__(self, config: TransformerFamily, causal: bool) -> None:
         super().__init__()
         self.causal = causal
         self.dropout = config.dropout
         self.recompute = False
-        self.blocks = nn.ModuleList(Block(config, causal) for _ in range(config.num_layers))
-        self.final_norm = (
-            nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
-            if config.norm == "pre"
-            else nn.Identity()
-        )
+        self.made = [config.layer(number) for number in range(config.num_layers)]
+        self.blocks = nn.ModuleList(Block(layer, causal) for layer in self.made)
+        last = self.made[-1]
+        self.final_norm = last.new_norm() if last.norm == "pre" else nn.Identity()
 
     def forward(
-        self, x_BTD: Tensor, lengths_B: Tensor | None = None, document_BT: Tensor | None = None
+        self,
+        x_BTD: Tensor,
+        lengths_B: Tensor | None = None,
+        document_BT: Tensor | None = None,
+        starts_S: Tensor | None = None,
     ) -> Tensor:
         """The last layer. See `visible_keys`; None: nothing is padded, no row holds a boundary."""
-        visible = self._visible(x_BTD, lengths_B, document_BT)
-        for block in self.blocks:
-            x_BTD = self._through(block, x_BTD, visible)
-        return self.final_norm(x_BTD)
+        x_BTD, seen = self._enter(x_BTD, lengths_B, document_BT, starts_S)
+        for block, told in zip(self.blocks, seen, strict=True):
+            x_BTD = self._through(block, x_BTD, told)
+        return self._leave(x_BTD)
 
-    def layers(
-        self, x_BTD: Tensor, lengths_B: Tensor | None = None, document_BT: Tensor | None = None
-    ) -> list[Tensor]:
+    def layers(self, x_BTD: Tensor, lengths_B: Tensor | None = None) -> list[Tensor]:
         """The input and the output of each block, num_layers + 1 in all; the last as `forward`."""
-        visible = self._visible(x_BTD, lengths_B, document_BT)
+        x_BTD, seen = self._enter(x_BTD, lengths_B, None, None)
         outputs = [x_BTD]
-        for block in self.blocks:
-            outputs.append(self._through(block, outputs[-1], visible))
-        outputs[-1] = self.final_norm(outputs[-1])
+        for block, told in zip(self.blocks, seen, strict=True):
+            outputs.append(self._through(block, outputs[-1], told))
+        outputs[-1] = self._leave(outputs[-1])
         return outputs
 
     @torch.no_grad()
@@ -201,20 +223,45 @@ class Transformer(nn.Module):
             block.attention.output.weight.mul_(factor)
             block.mlp.contract.weight.mul_(factor)
 
-    def _visible(
-        self, x_BTD: Tensor, lengths_B: Tensor | None, document_BT: Tensor | None
-    ) -> Visible:
+    def _enter(
+        self,
+        x_BTD: Tensor,
+        lengths_B: Tensor | None,
+        document_BT: Tensor | None,
+        starts_S: Tensor | None,
+    ) -> tuple[Tensor, list[Seen]]:
+        """The residual stream, and what each block is told; blocks told the same share it."""
         dropout = self.dropout if self.training else 0.0
-        return visible_keys(
-            x_BTD.shape[1], lengths_B, document_BT, causal=self.causal, dropout=dropout
+        visible = visible_keys(
+            x_BTD.shape[1],
+            lengths_B,
+            document_BT,
+            starts_S,
+            causal=self.causal,
+            varlen=has_varlen(x_BTD, self.made[0].head_size, dropout),
         )
+        near = {
+            window: near_keys(visible, window, x_BTD, self.causal)
+            for window in {each.window for each in self.made}
+        }
+        turns = {b: self._turn(b, x_BTD) for b in {each.rotary_base for each in self.made}}
+        seen = [(near[layer.window], turns[layer.rotary_base]) for layer in self.made]
+        return (x_BTD if self.stream is None else x_BTD.to(self.stream)), seen
 
-    def _through(self, block: nn.Module, x_BTD: Tensor, visible: Visible) -> Tensor:
+    def _leave(self, x_BTD: Tensor) -> Tensor:
+        return self.final_norm(x_BTD)
+
+    def _turn(self, base: float | None, x_BTD: Tensor) -> Rotation | None:
+        if base is None:
+            return None
+        return rotation(x_BTD.shape[1], self.made[0].head_size, base, x_BTD.device)
+
+    def _through(self, block: nn.Module, x_BTD: Tensor, told: Seen) -> Tensor:
         if self.recompute and torch.is_grad_enabled():
             # Without dropout nothing is drawn, and no state need be kept to draw it again.
             output = checkpoint(
-                block, x_BTD, visible, use_reentrant=False, preserve_rng_state=self.dropout > 0
+                block, x_BTD, *told, use_reentrant=False, preserve_rng_state=self.dropout > 0
             )
             assert isinstance(output, Tensor)
             return output
-        return block(x_BTD, visible)
+        return block(x_BTD, *told)

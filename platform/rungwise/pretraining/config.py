@@ -17,6 +17,8 @@ from rungwise.models.family import Family, Fitting
 from rungwise.models.objectives import Objective
 from rungwise.training.config import GradientConfig
 
+VERSION = 5  # of what the stage writes, checkpoints included
+
 
 def _kind(block: Any) -> str | None:
     """The tag of a `pretrain` block: `gradient` where it names none."""
@@ -105,6 +107,10 @@ class PretrainStageConfig(Config):
     def objective(self) -> Objective:
         """The objective of the run."""
         return self.model.objective(self.pretrain.objective)
+
+    def identity(self) -> dict[str, Any]:
+        """The keys that decide the artifact: all but those that are only watched."""
+        return self.model_dump(mode="json", exclude={"pretrain": self.pretrain.watched})
 
 
 def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:

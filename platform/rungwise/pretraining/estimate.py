@@ -1,10 +1,11 @@
 """The estimate of what a run takes, before anything is spent: size, steps, memory, time and cost.
 
-    dry_run(config, measures, compute, measure=True) -> dict
+    dry_run(config, measures, compute) -> dict
 
-Everything but the time follows from the config. The time is measured: a few micro-batches of
-random tokens go through the model on this machine, so it is that of the cluster only where this
-machine is like its workers; `tokens_per_second` overrides it where a rate is known.
+Everything but the time follows from the config and is counted at once. The time follows from a rate
+that is known, or from one that is measured if asked for: a few micro-batches of random tokens go
+through the model on this machine, so it is that of the cluster only where this machine is like its
+workers.
 
 Memory is an estimate by rule, a device: 4 bytes each for weight, gradient and two moments of a
 parameter, what backward needs of a layer (Korthikanti et al. 2022, arXiv:2205.05198: 34 bytes a
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -40,7 +41,8 @@ from rungwise.training.curriculum import (
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import build_optimizers
 
-_MEASURED_BATCHES = 3
+_MEASURED_BATCHES = 4  # the first of which warms up
+_ENOUGH_SECONDS = 20.0  # of measuring, after which the batches so far have to do
 _BYTES_A_TOKEN_AND_UNIT = 34
 _RECOMPUTED_BYTES = 2
 
@@ -80,14 +82,15 @@ def dry_run(
     config: PretrainStageConfig,
     measures: Sequence[Measures],
     compute: ComputeConfig,
-    measure: bool = True,
     tokens_per_second: float | None = None,
+    measure: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Parameters, batch, devices, steps, tokens, memory, and time and cost where they are known.
 
     `measures` are of the instances, and of the longer ones if there are any. `tokens_per_second`
-    is of the whole run; without it, and with `measure`, this machine's rate times the workers is
-    taken. Raises ConfigError where model and objective do not fit.
+    is of the whole run; without it, and with `measure`, which is told how many batches of how many
+    are done, this machine's rate times the workers is taken. Raises ConfigError where model and
+    objective do not fit.
     """
     settings = by_gradient(config.pretrain, "steps")
     first = measures[0]
@@ -108,10 +111,19 @@ def dry_run(
     rate, source = tokens_per_second, "given"
     if rate is None and measure:
         source = "measured on this machine, times the workers"
-        rates = [
-            compute.num_workers * _measured_rate(config, each, compute, phase["micro_batch_size"])
-            for each, phase in zip(measures, phases, strict=True)
-        ]
+        rates: list[float] = []
+        for number, (each, phase) in enumerate(zip(measures, phases, strict=True)):
+            seconds_a_batch: list[float] = []
+            for seconds in _batches(config, each, compute, phase["micro_batch_size"]):
+                seconds_a_batch.append(seconds)
+                done = number * _MEASURED_BATCHES + len(seconds_a_batch)
+                measure(done, len(phases) * _MEASURED_BATCHES)
+                if sum(seconds_a_batch) > _ENOUGH_SECONDS:
+                    break
+            # Rows are as long as the longest here, and as long as they are in the run.
+            tokens_a_batch = phase["micro_batch_size"] * each.tokens_per_row
+            best = min(seconds_a_batch[1:] or seconds_a_batch)
+            rates.append(compute.num_workers * tokens_a_batch / best)
         rate = tokens / sum(p["tokens"] / r for p, r in zip(phases, rates, strict=True))
     flops_a_token = flops / tokens
     if settings.max_tokens is not None:
@@ -199,10 +211,10 @@ def memory_estimate(
     return int(fixed + activations + 3 * 4 * logits)
 
 
-def _measured_rate(
+def _batches(
     config: PretrainStageConfig, measures: Measures, compute: ComputeConfig, micro: int
-) -> float:
-    """Tokens a second of one worker: forward, backward and the share of an optimizer step."""
+) -> Iterator[float]:
+    """Yield the seconds of batches of one worker: forward, backward and an optimizer step."""
     device = torch.device(
         "cuda" if compute.gpus_per_worker and torch.cuda.is_available() else "cpu"
     )
@@ -222,8 +234,7 @@ def _measured_rate(
             state_shape = cast(CarriesState, model).state_shape
             batch = replace(batch, state=torch.zeros(micro, *state_shape, device=device))
         bfloat16 = uses_bfloat16(settings.precision, device)
-        seconds: list[float] = []
-        for _ in range(1 + _MEASURED_BATCHES):
+        for _ in range(_MEASURED_BATCHES):
             began = time.perf_counter()
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bfloat16):
                 losses = objective(model, batch)
@@ -233,8 +244,6 @@ def _measured_rate(
             model.zero_grad(set_to_none=True)
             if device.type == "cuda":
                 torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - began)
+            yield time.perf_counter() - began
     finally:
         torch.set_num_threads(threads)
-    # Rows are as long as the longest here, and as long as they are in the run.
-    return micro * measures.tokens_per_row / min(seconds[1:])

@@ -6,8 +6,9 @@ the stage's own folder: a report to Ray Train waits for its controller's next po
 tied to a run's name, and the loop must also run without Ray. So workers that start again, and a
 driver that starts again, do the same thing: they look for the newest sound checkpoint.
 
-The optional input `initial` is a finished pretrain stage, whose weights take the place of the draw
-(initial.py).
+A run that differs from a finished one in its length alone begins with what they have in common
+(prolonging.py). The optional input `initial` is a finished pretrain stage, whose weights take the
+place of the draw (initial.py).
 """
 
 from __future__ import annotations
@@ -30,11 +31,18 @@ from rungwise.instances.summary import InstancesSummary
 from rungwise.models.body import OnBody
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient, check_rows
 from rungwise.pretraining.initial import INITIAL, began_with, check_initial, load_initial
+from rungwise.pretraining.prolonging import beside, goes_on_from
 from rungwise.pretraining.sources_read import sources_read
-from rungwise.pretraining.summary import Attempt, GradientRun, PretrainSummary, ReadLength
+from rungwise.pretraining.summary import (
+    Attempt,
+    GradientRun,
+    PretrainSummary,
+    Prolonged,
+    ReadLength,
+)
 from rungwise.tokenizer import load as load_tokenizer
 from rungwise.tokenizer import written_bytes
-from rungwise.training.checkpoint import Checkpoints
+from rungwise.training.checkpoint import Checkpoints, EarlierRun
 from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import (
     epochs_read,
@@ -43,12 +51,14 @@ from rungwise.training.curriculum import (
     phases_of,
     read_in_turn,
     rows_per_epoch,
+    shared_steps,
 )
 from rungwise.training.loop import train, uses_bfloat16
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
 from rungwise.training.throughput import COUNTING_RULE, Costs, device_name, totals
 
+_NOTHING_LEARNT_NATS = 0.05
 _USER_ERROR = "user-error.txt"
 # Between two looks whether there is room for more workers: as often as Ray counts its nodes.
 _GROWTH_SECONDS = 20.0
@@ -65,7 +75,12 @@ def pretrain_by_gradient(
     check_fit(config, inputs, compute)
     read = read_in_turn(inputs, settings)
     identity = identity_of(config, inputs)
-    value = _fit(config, inputs, output, identity, context)
+    fingerprints = {name: artifact.fingerprint for name, artifact in inputs.items()}
+    # Other runs need not even be looked at where none could be gone on from.
+    finished = beside(output) if shared_steps(settings) else []
+    earlier = goes_on_from(config, fingerprints, finished)
+    context.report.progress(0, settings.steps, workers="starting")
+    value = _fit(config, inputs, output, identity, earlier, context)
     progress, costs = Progress(**value["progress"]), Costs(**value["costs"])
     instances = InstancesSummary.of(read[-1][1])
     model = build(config, instances.vocab_size, meta=True)
@@ -74,6 +89,8 @@ def pretrain_by_gradient(
     objective = config.objective
     part, pair = objective.tokens, objective.pair
     accuracy = f"  {pair.key} accuracy {last[pair.accuracy_key]:.1%}" if pair else ""
+    if objective.predicts_text:
+        note_unlearnt(last[part.loss_key], instances.unigram_entropy, settings, context.report)
     initial = inputs.get(INITIAL)
     before = f" from {first[part.loss_key]:.3f}" if initial else ""
     return PretrainSummary(
@@ -97,6 +114,8 @@ def pretrain_by_gradient(
             data_hash=progress.data_hash,
             skipped_steps=tuple(progress.skipped),
             spikes=tuple(progress.spikes),
+            outlier_steps=tuple(progress.outliers),
+            prolonged=tuple(Prolonged(**row) for row in progress.prolonged),
             attempts=tuple(Attempt(**row) for row in progress.attempts),
             stopped_early=progress.step < settings.steps,
             device=value["device"],
@@ -117,11 +136,25 @@ def pretrain_by_gradient(
     )
 
 
+def note_unlearnt(
+    loss: float, unigram_entropy: float, settings: GradientConfig, report: Reporter
+) -> None:
+    """Say so where the validation loss, in nats, is no better than the frequencies of tokens."""
+    if loss > unigram_entropy - _NOTHING_LEARNT_NATS:
+        report.note(
+            f"nothing is learnt yet: the validation loss {loss:.2f} is that of guessing by how "
+            f"often each token occurs ({unigram_entropy:.2f}); try more pretrain.steps (now "
+            f"{settings.steps:,}), a higher pretrain.optimizer.learning_rate (now "
+            f"{settings.optimizer.learning_rate:g}), or the recipe that `rungwise init` writes for "
+            "this text"
+        )
+
+
 def identity_of(config: PretrainStageConfig, inputs: Mapping[str, Artifact]) -> str:
     """Which run the checkpoints belong to: what decides the weights that come out."""
     read = read_in_turn(inputs, _settings(config))
     facts: dict[str, Any] = {
-        "config": config,
+        "config": config.identity(),
         "instances": [artifact.fingerprint for _, artifact in read],
     }
     if INITIAL in inputs:
@@ -165,6 +198,7 @@ def _fit(
     inputs: Mapping[str, Artifact],
     output: Folder,
     identity: str,
+    earlier: EarlierRun | None,
     context: Context,
 ) -> dict[str, Any]:
     """Run `_work` on the workers; what its leader returns."""
@@ -188,6 +222,7 @@ def _fit(
             "inputs": dict(inputs),
             "output": output,
             "identity": identity,
+            "earlier": earlier,
             "compute": compute,
             "report": context.report,
         }
@@ -255,6 +290,7 @@ def pretrain(
     group: Group,
     report: Reporter,
     notice: Callable[[], bool] = lambda: False,
+    earlier: EarlierRun | None = None,
 ) -> tuple[Progress, Costs]:
     """The loop on this worker; the leader writes `model.safetensors` at the end."""
     settings = _settings(config)
@@ -273,6 +309,8 @@ def pretrain(
         compute.keep_checkpoints,
         compute.keep_checkpoint_every_steps,
         group,
+        shared_steps(settings),
+        earlier,
     )
     count = summary.instances.train
     left_out = count - rows_per_epoch(config.model, count, settings.global_batch_size)

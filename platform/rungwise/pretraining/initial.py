@@ -11,25 +11,32 @@ for words and differ in the rest:
     carried  parts that the old model has and the run does not train, such as the same two in `mlm`
              after `mlm_nsp`; they are written beside the new weights as they were
 
+Weights of others (imported.py) are taken up likewise: they have the encoder, and heads or not.
+
 Without the second, sentences without a successor could only be trained on at the price of a trained
 pooler, which fine-tuning puts its head on. A carried part was trained on an older encoder.
 """
 
 from __future__ import annotations
 
-import torch
+from typing import cast
+
+import safetensors
 from torch import Tensor, nn
 
 from rungwise.core.artifact import Artifact, find_input
 from rungwise.core.config import flatten, validate
 from rungwise.core.errors import ConfigError, DataError
+from rungwise.models.body import OnBody
 from rungwise.models.family import Family
 from rungwise.models.objectives import Objective
 from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.imported import IMPORTED, ImportSummary
 from rungwise.pretraining.summary import BeganWith, PretrainSummary
 from rungwise.training.checkpoint import MODEL, load_tensors
 
 INITIAL = "initial"  # the input of the stage
+NOT_OF_WEIGHTS = ("dropout", "initializer_range")  # keys of a model that change no tensor
 
 
 def check_initial(
@@ -37,21 +44,26 @@ def check_initial(
 ) -> None:
     """Raise ConfigError where the weights of `initial` cannot go on with these blocks, or on
     instances of another tokenizer, naming the keys."""
-    before = config_of(initial)
-    old, new = flatten(before.model), flatten(model)
+    before, objective_before = _trained(initial)
+    old, new = flatten(before), flatten(model)
     differing = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
+    if is_imported(initial):
+        differing = [key for key in differing if key not in NOT_OF_WEIGHTS]
     if differing:
         told = "; ".join(
             f"model.{key} is {new.get(key)}, but there it was {old.get(key)}" for key in differing
         )
         raise ConfigError(f"{_named(initial)} are of another model: {told}; take the same model")
-    fitting = [each.name for each in model.objectives if _goes_on(before.objective, each)]
+    fitting = [each.name for each in model.objectives if _goes_on(objective_before, each)]
     if objective.name not in fitting:
         raise ConfigError(
             f"pretrain.objective is {objective.name}, but {_named(initial)} were trained on "
-            f"{before.objective.name}; set pretrain.objective={' or '.join(fitting)}"
+            f"{objective_before.name}; set pretrain.objective={' or '.join(fitting)}"
         )
-    trained_on = _tokenizer_of(find_input(initial, "instances"))
+    if is_imported(initial):
+        trained_on = initial.record["inputs"]["tokenizer"]["fingerprint"]
+    else:
+        trained_on = _tokenizer_of(find_input(initial, "instances"))
     tokenizer = _tokenizer_of(instances)
     if tokenizer != trained_on:
         raise ConfigError(
@@ -72,7 +84,11 @@ def load_initial(model: nn.Module, initial: Artifact) -> dict[str, Tensor]:
     """
     saved = load_tensors(initial.folder, MODEL)
     own = model.state_dict()
-    optional = config_of(initial).model.optional_tensors
+    trained, _ = _trained(initial)
+    optional = trained.optional_tensors
+    if is_imported(initial):  # whatever heads it lacks are drawn
+        body = cast(OnBody, model).body.name
+        optional += tuple(name for name in own if not name.startswith(f"{body}."))
     missing = [name for name in own if name not in saved and not name.startswith(optional)]
     if missing:
         raise DataError(
@@ -90,15 +106,13 @@ def carried_by(pretrain: Artifact) -> list[str]:
 
 def began_with(model: nn.Module, initial: Artifact) -> BeganWith:
     """The record of the weights that a run began with."""
-    own, before = set(model.state_dict()), config_of(initial)
-    vocab_size = PretrainSummary.of(initial).vocab_size
-    with torch.device("meta"):
-        old = before.model.build(vocab_size, before.objective).state_dict()
-    had = {*old, *carried_by(initial)}
+    own, (_, objective) = set(model.state_dict()), _trained(initial)
+    with safetensors.safe_open(initial.folder.local(MODEL), framework="pt") as file:
+        had = set(file.keys())
     return BeganWith(
         fingerprint=initial.fingerprint,
         label=initial.label,
-        objective=before.objective.name,
+        objective=objective.name,
         fresh=tuple(sorted(own - had)),
         carried=tuple(sorted(had - own)),
     )
@@ -107,6 +121,21 @@ def began_with(model: nn.Module, initial: Artifact) -> BeganWith:
 def config_of(pretrain: Artifact) -> PretrainStageConfig:
     """The two blocks of the recipe that the artifact was trained with."""
     return validate(PretrainStageConfig, pretrain.record["config"])
+
+
+def is_imported(initial: Artifact) -> bool:
+    """Whether these are weights of others and not of a pretraining here."""
+    return initial.stage == IMPORTED
+
+
+def _trained(initial: Artifact) -> tuple[Family, Objective]:
+    """The model of these weights and what they were trained on, as far as that is known: weights of
+    others do not tell, and their family's first objective stands for it."""
+    if is_imported(initial):
+        model = ImportSummary.of(initial).model
+        return model, model.objectives[0]
+    config = config_of(initial)
+    return config.model, config.objective
 
 
 def _goes_on(old: Objective, new: Objective) -> bool:

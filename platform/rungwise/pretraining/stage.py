@@ -13,8 +13,10 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
+from rungwise.pretraining import prolonging
 from rungwise.pretraining.asynchronous import pretrain_asynchronously
 from rungwise.pretraining.config import (
+    VERSION,
     AsynchronousConfig,
     CooccurrenceConfig,
     CountsConfig,
@@ -45,4 +47,12 @@ def pretrain_model(
             return pretrain_by_cooccurrence(config, inputs, output, context)
 
 
-PRETRAIN = StageType("pretrain", 4, pretrain_model, PretrainSummary, resumes=True)
+PRETRAIN = StageType(
+    "pretrain",
+    VERSION,
+    pretrain_model,
+    PretrainSummary,
+    identity=PretrainStageConfig.identity,
+    goes_on_from=prolonging.told,
+    resumes=True,
+)

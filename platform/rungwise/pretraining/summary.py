@@ -28,6 +28,14 @@ class Attempt(Part):
     workers: int
 
 
+class Prolonged(Part):
+    """The finished run with whose state a run began, and the step of that (prolonging.py)."""
+
+    fingerprint: str
+    label: str
+    step: int
+
+
 class ReadLength(Part):
     """From which step on instances of this many tokens are read."""
 
@@ -59,6 +67,8 @@ class GradientRun(Part):
     data_hash: str
     skipped_steps: tuple[int, ...]
     spikes: tuple[int, ...]
+    outlier_steps: tuple[int, ...] = ()
+    prolonged: tuple[Prolonged, ...] = ()
     attempts: tuple[Attempt, ...]
     stopped_early: bool
     device: str

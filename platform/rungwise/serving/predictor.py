@@ -10,6 +10,7 @@ These three files are all of it. It needs neither Ray nor the artifacts it was m
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +19,10 @@ from tokenizers import Tokenizer
 from rungwise.core.errors import DataError
 from rungwise.core.storage import Folder
 from rungwise.finetune import DESCRIPTION, frame_of, outputs, restore
+from rungwise.models.device import own_device
 from rungwise.tasks import kinds
 from rungwise.tasks.examples import Example
+from rungwise.tasks.items import Item
 from rungwise.tokenizer import FILE as TOKENIZER
 from rungwise.tokenizer import load as load_tokenizer
 from rungwise.training.checkpoint import MODEL as WEIGHTS
@@ -32,8 +35,9 @@ class Predictor:
     """Answers for examples of the task that the model was fine-tuned on."""
 
     def __init__(self, description: dict[str, Any], weights: dict[str, Any], tokenizer: Tokenizer):
-        self.model = restore(description, weights)
+        self.model = restore(description, weights).to(own_device())
         self.info = self.model.info
+        self._said_cut = False
         self._tokenizer = tokenizer
         self._frame = frame_of(
             self.model.config,
@@ -71,6 +75,7 @@ class Predictor:
             both_orders=config.both_orders,
             stride=config.stride,
         )
+        self._say_cut(examples, items)
         return kinds.decode(
             outputs(self.model, items),
             items,
@@ -78,4 +83,16 @@ class Predictor:
             self.info,
             self.model.calibration,
             max_answer_tokens=config.max_answer_tokens,
+        )
+
+    def _say_cut(self, examples: Sequence[Example], items: Sequence[Item]) -> None:
+        """Say once, on standard error, that a text is longer than what the model reads."""
+        cut = next((item for item in items if item.cut), None)
+        if cut is None or self._said_cut:
+            return
+        self._said_cut = True
+        sys.stderr.write(
+            f"{examples[cut.example].where}: the text is cut, for the model reads "
+            f"{self._frame.sequence_length} tokens (finetune.sequence_length) and this needs "
+            f"{cut.needs}; others that are cut are not named\n"
         )

@@ -83,7 +83,8 @@ def register_model(
     evaluated = EvaluateSummary.of(evaluation)
     chosen, metric = evaluated.chosen, evaluated.metric
     examples = read(task, "validation")[:_EXAMPLES]
-    shown = _input_example(examples, TaskSummary.of(task).info)
+    task_info = TaskSummary.of(task).info
+    shown = _input_example(examples, task_info)
     predictor = Predictor.load(evaluation.folder)
     quieten_mlflow()
     mlflow.set_tracking_uri(context.tracking.uri)
@@ -122,6 +123,22 @@ def register_model(
     }
     for key, value in tags.items():
         client.set_model_version_tag(config.name, number, key, value)
+    of_task = (
+        f"the task {evaluated.task} ({task_info.kind}: {', '.join(task_info.labels) or 'free'})"
+    )
+    client.update_registered_model(
+        config.name,
+        f"Models fine-tuned for {of_task}. `@{config.alias}` is the version with the highest "
+        f"{metric} on the validation split.",
+    )
+    client.update_model_version(
+        config.name,
+        number,
+        f"The variant {chosen.variant}, fine-tuned for {of_task} with seed {chosen.seed}: {metric} "
+        f"{score:.4f} on validation, {chosen.test[metric]:.4f} on test. The page of its run has "
+        f"the scores of all seeds. `rungwise predict models:/{config.name}/{number} --input FILE` "
+        "asks it.",
+    )
     better = _better_holder(client, config, task.fingerprint, score)
     if better is None:
         client.set_registered_model_alias(config.name, config.alias, number)

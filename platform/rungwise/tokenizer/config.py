@@ -63,6 +63,8 @@ class TokenizerFileConfig(Config):
     # A vocab.txt, a tokenizer.json, or a folder with one of them or with vocab.json and merges.txt.
     path: str = Field(min_length=1)
     lowercase: bool = True  # for a vocab.txt only: the other files say it themselves
+    new_words: int = Field(default=0, ge=0)  # of the corpus, added where they save most tokens
+    new_word_count: int = Field(default=10, ge=1)  # how often one must stand in the corpus
 
 
 TrainedConfig = WordPieceConfig | ByteBpeConfig | UnigramConfig | CharacterConfig | WordConfig

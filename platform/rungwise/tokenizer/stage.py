@@ -1,5 +1,5 @@
 """Tokenizer stage: learn a vocabulary from a stated sample of the training documents, or take one
-from a file; write `tokenizer.json` and measure it on the held-out documents.
+from a file and add words of theirs; write `tokenizer.json`, measured on the held-out documents.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ from rungwise.tokenizer.config import (
 from rungwise.tokenizer.counting import count_words
 from rungwise.tokenizer.encoder import encoder_of
 from rungwise.tokenizer.files import FILE, load, outside, read
+from rungwise.tokenizer.new_words import with_new_words
 from rungwise.tokenizer.special import SpecialIds, special_ids
 from rungwise.tokenizer.training import from_counts, train, untrained_counted
 
 _EVALUATED_CHARACTERS = 1_000_000  # of held-out text, for the unknown rate and tokens a word
+_NEW_WORDS_CHARACTERS = 64_000_000  # of training text, to look for new words in
 _BATCH_SENTENCES = 1000
 
 
@@ -47,7 +49,7 @@ class TokenizerSummary(Summary):
     kind: str
     vocab_size: int
     special: SpecialIds
-    sample_characters: int  # 0 for a vocabulary from a file
+    sample_characters: int  # 0 for a vocabulary from a file without new words
     unknown_rate: float
     tokens_per_word: float
     characters_per_token: float
@@ -66,6 +68,10 @@ def train_tokenizer(
     corpus = inputs["corpus"]
     if isinstance(config, TokenizerFileConfig):
         tokenizer, characters = read(config), 0
+        if config.new_words:
+            sample = _Sample(corpus.folder, _quotas(corpus, "train", _NEW_WORDS_CHARACTERS))
+            tokenizer = with_new_words(tokenizer, sample, config.new_words, config.new_word_count)
+            characters = sample.characters
     elif isinstance(config, CharacterConfig | WordConfig):
         counts, characters = _count(config, corpus)
         tokenizer = from_counts(config, counts)

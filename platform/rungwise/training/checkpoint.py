@@ -25,6 +25,7 @@ import errno
 import hashlib
 import json
 import logging
+import math
 import os
 import secrets
 import threading
@@ -42,6 +43,7 @@ from torch import Tensor, nn
 
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage import Folder, flush_to_disk
+from rungwise.training.average import AVERAGE, WeightAverage
 from rungwise.training.lanes import STATE, LaneStates
 from rungwise.training.optimizer import Optimizers
 from rungwise.training.parallel import Group
@@ -71,11 +73,22 @@ class Saved:
     error: str = ""
 
 
+@dataclass(frozen=True)
+class EarlierRun:
+    """A finished run whose first `steps` steps are those of this one too: its checkpoints, and what
+    it is called."""
+
+    folder: Folder
+    steps: int
+    named: Mapping[str, str]
+
+
 class Checkpoints:
     """The checkpoints of one run, in one folder. `identity` says which run they belong to.
 
-    Of finished ones the last `keep` stay, and those of every `keep_every`-th step. All workers call
-    `resume`, `save` and `settle` at the same steps.
+    Of finished ones the last `keep` stay, and those of every `keep_every`-th step and `keep_step`.
+    `earlier` has checkpoints that count as this run's. All workers call `resume`, `save` and
+    `settle` at the same steps.
     """
 
     def __init__(
@@ -85,11 +98,15 @@ class Checkpoints:
         keep: int,
         keep_every: int | None = None,
         group: Group | None = None,
+        keep_step: int | None = None,
+        earlier: EarlierRun | None = None,
     ) -> None:
         self._folder = folder
         self._identity = identity
         self._keep = keep
         self._keep_every = keep_every
+        self._keep_step = keep_step
+        self._earlier = earlier
         self._group = group or Group(0, 1, torch.device("cpu"))
         self._attempt = ""
         self._host: dict[str, Tensor] = {}
@@ -107,16 +124,27 @@ class Checkpoints:
         ]
 
     def resume(
-        self, model: nn.Module, optimizers: Optimizers, states: LaneStates | None = None
+        self,
+        model: nn.Module,
+        optimizers: Optimizers,
+        states: LaneStates | None = None,
+        average: WeightAverage | None = None,
     ) -> Progress:
-        """Load the newest sound checkpoint, or begin.
+        """Load the newest sound checkpoint, of this run or of an earlier one, or begin.
 
         Raises DataError, on every worker, if the folder holds checkpoints of another configuration.
         """
         self.refuse_foreign()
         self._attempt = f"{self._group.from_leader(secrets.randbits(40)):010x}"
         step = self.newest_sound()
-        return Progress() if step is None else self.load(step, model, optimizers, states)
+        if (earlier := self._earlier) is not None:
+            before = Checkpoints(earlier.folder, "", 1, group=self._group)
+            shared = before.newest_sound(earlier.steps)
+            if shared is not None and shared > (step or 0):
+                progress = before.load(shared, model, optimizers, states, average)
+                progress.prolonged.append({**earlier.named, "step": shared})
+                return progress
+        return Progress() if step is None else self.load(step, model, optimizers, states, average)
 
     def refuse_foreign(self) -> None:
         """Raise DataError if the folder holds a checkpoint of another configuration."""
@@ -132,13 +160,12 @@ class Checkpoints:
                 "to the config it was made with"
             )
 
-    def newest_sound(self) -> int | None:
-        """The step of the newest checkpoint whose files are what was written, or None.
-
-        Each worker reads its share of the files.
+    def newest_sound(self, most: float = math.inf) -> int | None:
+        """The step, at most `most`, of the newest checkpoint whose files are what was written, or
+        None. Each worker reads its share of the files.
         """
         group = self._group
-        steps = self.steps() if group.leads else []
+        steps = [step for step in self.steps() if step <= most] if group.leads else []
         while True:
             # The leader decides, so that workers cannot disagree about one that is being removed.
             step = group.from_leader(steps.pop() if steps else -1)
@@ -155,12 +182,15 @@ class Checkpoints:
         model: nn.Module,
         optimizers: Optimizers,
         states: LaneStates | None = None,
+        average: WeightAverage | None = None,
     ) -> Progress:
-        """Put the state of that step into `model`, `optimizers` and `states`."""
+        """Put the state of that step into what is given."""
         saved = self._tensors(step)
         restore(model, optimizers, saved)
         if states is not None:
             states.restore(saved)
+        if average is not None:
+            average.restore(saved, step)
         if self._folder.remote:
             # Workers of one machine share what they download.
             self._group.count(0)
@@ -171,14 +201,15 @@ class Checkpoints:
     def export_model(
         self, step: int, output: Folder, carried: Mapping[str, Tensor] = MappingProxyType({})
     ) -> None:
-        """Write the weights of that step, whole, as `model.safetensors` in `output`, and beside
-        them `carried`, tensors that the run did not train."""
+        """Write the weights of that step, whole, as `model.safetensors` in `output`, their average
+        where there is one, and beside them `carried`, tensors that the run did not train."""
         saved = self._tensors(step)
-        weights = {
-            name.removeprefix("model/"): saved.read(name)
-            for name in saved.tensors
-            if name.startswith("model/")
-        }
+        weights: dict[str, Tensor] = {}
+        for name in saved.tensors:
+            kind, _, own = name.partition("/")
+            average = f"{AVERAGE}{own}"
+            if kind == "model":
+                weights[own] = saved.read(average if average in saved.tensors else name)
         save_tensors(output, MODEL, {**carried, **weights})
         if self._folder.remote:
             for path in saved.opened():
@@ -192,6 +223,7 @@ class Checkpoints:
         wait: bool = False,
         must: bool = False,
         states: LaneStates | None = None,
+        average: WeightAverage | None = None,
     ) -> float:
         """Begin to write the checkpoint of this step; seconds for which training stood still.
 
@@ -200,7 +232,7 @@ class Checkpoints:
         """
         began = time.perf_counter()
         self.settle()
-        state = named_state(model, optimizers)
+        state = named_state(model, optimizers) | (average.named() if average else {})
         mine = dict(pieces_to_write(state, self._group.rank, self._group.world_size))
         if states is not None:
             mine[STATE] = states.piece()
@@ -288,7 +320,11 @@ class Checkpoints:
         """
         every, past = self._keep_every, [step for step in self.steps() if step <= last]
         sound = [step for step in past if step not in self._damaged]
-        old = [step for step in sound[: -self._keep] if every is None or step % every != 0]
+        old = [
+            step
+            for step in sound[: -self._keep]
+            if step != self._keep_step and (every is None or step % every != 0)
+        ]
         return old + [step for step in past if step in self._damaged]
 
     def _copied(self, name: str, local: Tensor) -> Tensor:

@@ -10,7 +10,9 @@ from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import ConfigError
 from rungwise.instances.order import OrderConfig
 from rungwise.models.family import Family, Fitting
+from rungwise.training.average import AverageConfig, LastAverageConfig
 from rungwise.training.optimizer import AnyOptimizerConfig, OptimizerConfig
+from rungwise.training.outliers import OutlierConfig
 from rungwise.training.progress import EarlyStopConfig
 
 # "auto" is bfloat16 where the processor multiplies it natively, else float32. Weights, moments and
@@ -26,6 +28,8 @@ class GradientConfig(Fitting):
     """
 
     kind: Literal["gradient"] = "gradient"
+    # A folder of transformers to begin with; model and tokenizer are then its own. null: a draw.
+    initial: str | None = Field(default=None, min_length=1)
     steps: int = Field(ge=1)
     # The share of the steps, the last ones, that read `longer_instances`.
     longer_share: float | None = Field(default=None, gt=0, lt=1)
@@ -35,17 +39,27 @@ class GradientConfig(Fitting):
     order: OrderConfig = OrderConfig()
     optimizer: AnyOptimizerConfig = OptimizerConfig()
     precision: Precision = "auto"
+    bfloat16_stream: bool = False  # also what goes from block to block, where products are in it
     validation_every_steps: int = Field(default=1000, ge=1)
     validation_instances: int = Field(default=512, ge=1)
     log_every_steps: int = Field(default=20, ge=1)
     max_skipped_steps: int = Field(default=10, ge=0)  # because their gradient was not finite
     spike_factor: float = Field(default=1.5, gt=1)  # times the running median of the loss
+    skip_outliers: OutlierConfig | None = None  # null: a step that stands out is only named
+    average: AverageConfig | None = None  # of the weights, for validation and the model
     early_stop: EarlyStopConfig | None = None
     seed: int = Field(default=0, ge=0)
 
     @property
     def reads_longer(self) -> bool:
         return self.longer_share is not None
+
+    @property
+    def watched(self) -> set[str]:
+        keys = {"log_every_steps", "spike_factor", "max_skipped_steps"}
+        # Where its losses or its seconds end the run, validation decides the weights.
+        ends_the_run = self.early_stop is not None or self.max_seconds is not None
+        return keys if ends_the_run else keys | {"validation_every_steps"}
 
     def check(self, model: Family, compute: ComputeConfig) -> None:
         workers = compute.num_workers
@@ -110,17 +124,40 @@ class GradientConfig(Fitting):
                     f"block: {why}; leave it at {only}"
                 )
 
+    @property
+    def ends_early(self) -> str | None:
+        """The key that can end the run before its last step, if there is one."""
+        keys = ("max_tokens", "max_seconds", "early_stop")
+        return next((key for key in keys if getattr(self, key) is not None), None)
+
     @model_validator(mode="after")
-    def _reaches_the_longer(self) -> GradientConfig:
-        ends = [
-            name
-            for name in ("max_tokens", "max_seconds", "early_stop")
-            if getattr(self, name) is not None
-        ]
+    def _reaches_its_end(self) -> GradientConfig:
+        ends = self.ends_early
         if self.longer_share is not None and ends:
             raise ValueError(
-                f"longer_share {self.longer_share} is a share of the steps, and {ends[0]} could "
-                f"end the run before the longer instances; set longer_share or {ends[0]} to null"
+                f"longer_share {self.longer_share} is a share of the steps, and {ends} could "
+                f"end the run before the longer instances; set longer_share or {ends} to null"
+            )
+        if isinstance(self.average, LastAverageConfig):
+            if ends:
+                raise ValueError(
+                    f"average is over the last {self.average.steps} steps, and {ends} could end "
+                    f"the run before them; take average.kind ema, or set {ends} to null"
+                )
+            if self.average.steps > self.steps:
+                raise ValueError(
+                    f"average.steps is {self.average.steps}, more than steps {self.steps}; lower it"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _has_room_for_its_schedule(self) -> GradientConfig:
+        schedule = self.optimizer.schedule
+        named = (schedule.warmup_steps or 0) + (schedule.decay_steps or 0)
+        if named > self.steps:
+            raise ValueError(
+                f"optimizer.schedule has warmup_steps {schedule.warmup_steps} and decay_steps "
+                f"{schedule.decay_steps}, more than steps {self.steps}; lower them"
             )
         return self
 

@@ -24,6 +24,7 @@ from rungwise.instances.order import Order, ReadOrder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.family import Family
 from rungwise.models.objectives import Batch
+from rungwise.training.average import LastAverageConfig
 from rungwise.training.config import GradientConfig
 from rungwise.training.feed import (
     StepBatch,
@@ -58,6 +59,25 @@ def phase_at(phases: Sequence[Phase], step: int) -> Phase:
 def first_longer_step(steps: int, longer_share: float | None) -> int:
     """The first step of `steps` that reads longer instances; `steps` if none does."""
     return steps - round(steps * (longer_share or 0.0))
+
+
+def shared_steps(settings: GradientConfig) -> int:
+    """The first steps that a run with other `steps` and another decay takes just so.
+
+    They end with the plateau of warmup_stable_decay, or where longer instances or the mean of the
+    last steps begin. 0 where nothing is shared: other schedules go down all the way, a warm-up that
+    is a fraction grows with the run, and a budget or an early stop is no number of steps.
+    """
+    schedule = settings.optimizer.schedule
+    plateau = schedule.kind == "warmup_stable_decay" and settings.ends_early is None
+    if not plateau or (schedule.warmup_steps is None and schedule.warmup_fraction > 0):
+        return 0
+    mean = settings.average
+    return min(
+        schedule.decay_from(settings.steps),
+        first_longer_step(settings.steps, settings.longer_share),
+        settings.steps - (mean.steps if isinstance(mean, LastAverageConfig) else 0),
+    )
 
 
 def read_in_turn(

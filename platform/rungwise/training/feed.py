@@ -67,7 +67,8 @@ def open_source(
 ) -> Source:
     """A split of any kind of instances that is trained on by gradient.
 
-    `fixed_shapes` pads every micro-batch to the longest there is, for compiled models.
+    `fixed_shapes` pads every micro-batch to the longest there is, and says of each what is padded
+    and where documents begin, for compiled models.
     """
     if isinstance(config_of(artifact), CausalConfig):
         reader = InstanceReader(artifact, split, cache_bytes)
@@ -77,7 +78,8 @@ def open_source(
             instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int, bins: int
         ) -> tuple[list[Batch], int]:
             batch = causal.batch(reader.rows(instances), end)
-            return list(causal_micro_batches(batch, bins)), int(batch.weights.sum())
+            parts = causal_micro_batches(batch, bins, fixed_shapes)
+            return list(parts), int(batch.weights.sum())
 
         return Source(reader, read_blocks)
     masked = MaskedReader(artifact, split, cache_bytes)
@@ -189,30 +191,50 @@ def masked_micro_batches(
         if not fixed_shapes:
             width = min(-(-longest // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, width)
             used = int(masked.weights[rows].sum(axis=1).max())
-        padded = bool((batch.lengths[rows] < width).any())
+        document = positions = starts = None
+        if batch.document is not None and batch.positions is not None:
+            document, positions = batch.document[rows, :width], batch.positions[rows, :width]
+            starts = _starts(document, batch.lengths[rows])
+        padded = fixed_shapes or bool((batch.lengths[rows] < width).any())
         yield PretrainingBatch(
             ids=_tensor(masked.ids[rows, :width]),
             segments=_tensor(batch.segments[rows, :width]),
-            lengths=_tensor(batch.lengths[rows]) if padded else None,
+            lengths=_tensor(batch.lengths[rows]) if padded and document is None else None,
             masked_positions=_tensor(masked.positions[rows, :used]),
             masked_ids=_tensor(masked.targets[rows, :used]),
             masked_weights=_tensor(masked.weights[rows, :used]),
             label=_tensor(batch.label[rows]),
+            document=None if document is None else _tensor(document),
+            positions=None if positions is None else _tensor(positions),
+            starts=None if starts is None else _tensor(starts),
         )
 
 
-def causal_micro_batches(batch: causal.CausalBlocks, bins: int) -> Iterator[CausalBatch]:
+def causal_micro_batches(
+    batch: causal.CausalBlocks, bins: int, fixed_shapes: bool = False
+) -> Iterator[CausalBatch]:
     """`batch` in bins, equal but for one row; boundaries left out where a bin has none."""
     column = np.arange(batch.ids.shape[1])
     for rows in np.array_split(np.arange(len(batch.ids)), bins):
-        bounded = bool((batch.positions[rows] != column).any())
+        bounded = fixed_shapes or bool((batch.positions[rows] != column).any())
+        starts = _starts(batch.document[rows], batch.weights[rows].sum(axis=1).astype(np.int64))
         yield CausalBatch(
             ids=_tensor(batch.ids[rows]),
             targets=_tensor(batch.targets[rows]),
             weights=_tensor(batch.weights[rows]),
             document=_tensor(batch.document[rows]) if bounded else None,
             positions=_tensor(batch.positions[rows]) if bounded else None,
+            starts=_tensor(starts) if bounded else None,
         )
+
+
+def _starts(document: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Where documents (B, T) begin in rows one behind the other, and the end of these: the
+    `Documents` of attention.py. Padding, from `lengths` (B,) on, is a document of its own."""
+    opens = np.diff(document, axis=1, prepend=-1) != 0
+    padded = np.flatnonzero(lengths < document.shape[1])
+    opens[padded, lengths[padded]] = True
+    return np.append(np.flatnonzero(opens), document.size).astype(np.int32)
 
 
 class Prefetched:

@@ -14,6 +14,7 @@ P parts of the objective
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -25,21 +26,18 @@ from torch import nn
 from rungwise.core.context import ComputeConfig, Reporter
 from rungwise.core.randomness import bits
 from rungwise.models.objectives import CarriesState, Objective
-from rungwise.models.transformer import recompute_activations
+from rungwise.models.transformer import recompute_activations, set_stream
+from rungwise.training.average import WeightAverage
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import GradientConfig, Precision
-from rungwise.training.curriculum import Phase, phase_at
+from rungwise.training.curriculum import Phase, phase_at, shared_steps
 from rungwise.training.feed import Prefetched
 from rungwise.training.lanes import LaneStates
-from rungwise.training.optimizer import (
-    build_optimizers,
-    clip_gradients,
-    learning_rate_at,
-    set_learning_rate,
-    update,
-)
-from rungwise.training.parallel import Group, compile_model, distribute
+from rungwise.training.optimizer import build_optimizers, learning_rate_at
+from rungwise.training.outliers import Outliers
+from rungwise.training.parallel import Group, distribute
 from rungwise.training.progress import Progress, has_stalled
+from rungwise.training.step import Step
 from rungwise.training.step_metrics import (
     StepMetrics,
     StepTotals,
@@ -75,47 +73,74 @@ def train(
     the progress, and what throughput was measured against. Raises UserError if too many steps are
     not finite or checkpoints cannot be written.
     """
-    exchange = distribute(model, group, compute.parallel, compute.shard_workers)
+    bfloat16 = uses_bfloat16(config.precision, group.device)
+    # A CPU's LayerNorm takes narrow weights only where what it normalises is narrow.
+    narrow = bfloat16 and (config.bfloat16_stream or group.device.type == "cuda")
+    exchange = distribute(model, group, compute.parallel, compute.shard_workers, narrow)
     optimizers = build_optimizers(model, config.optimizer)
     states = _lane_states(model, phases[0], config, group)
-    progress = checkpoints.resume(model, optimizers, states)
+    average = config.average and WeightAverage(model, config.average, config.steps)
+    progress = checkpoints.resume(model, optimizers, states, average)
     if not progress.attempts or progress.step < config.steps:
         progress.attempts.append({"step": progress.step, "workers": group.world_size})
     recompute_activations(model, compute.recompute_activations)
-    if compute.compile:
-        compile_model(model, group)
-    bfloat16 = uses_bfloat16(config.precision, group.device)
+    set_stream(model, torch.bfloat16 if bfloat16 and config.bfloat16_stream else None)
     rate_dtype = torch.bfloat16 if bfloat16 else torch.float32
     costs = Costs(group_matmul_rate(group, rate_dtype), compute.price_per_hour)
+    rule = config.skip_outliers
     step_metrics = StepMetrics(
-        progress, objective.parts, group, config.spike_factor, config.max_skipped_steps
+        progress,
+        objective.parts,
+        group,
+        config.spike_factor,
+        config.max_skipped_steps,
+        rule and Outliers(rule, progress.compared, group.device),
     )
+    step = Step(
+        model,
+        objective,
+        exchange,
+        optimizers,
+        config.optimizer,
+        group,
+        bfloat16,
+        compute.compile,
+        step_metrics.stands_out if rule else None,
+    )
+    plateau_end = shared_steps(config)  # which a longer run goes on from
     if group.leads:
+        for earlier in progress.prolonged[-1:]:
+            if earlier["step"] == progress.step:
+                named = f"{earlier['label']}-{earlier['fingerprint']}"
+                report.note(f"goes on from step {progress.step} of {named}")
         report_again(progress, report)
+        report.progress(progress.step, config.steps)
     if progress.step == 0:
-        first = validate(model, objective, phases[0], config, group)
+        first = validate(step, phases[0], config, group)
         record_validation(progress, first, report, group)
+        if group.leads:
+            report.progress(0, config.steps, loss=first["loss"])
         if drawn:
             check_start(first, objective, vocab_size, report, group)
     clock = Clock(progress, costs)
     before = progress.seconds
     began = asked = time.monotonic()
+    logged = False
     feed = Prefetched(
-        lambda step: phase_at(phases, step).step(step),
+        lambda number: phase_at(phases, number).step(number),
         progress.step,
         config.steps,
         group.device.type == "cuda",
     )
     try:
         while not is_finished(progress, config):
-            step = progress.step
-            phase = phase_at(phases, step)
+            phase = phase_at(phases, progress.step)
             waited = time.perf_counter()
             batch = feed.next()
             clock.waited += time.perf_counter() - waited
 
             model.train()
-            torch.manual_seed(int(bits(config.seed, step, group.rank)) >> 1)
+            torch.manual_seed(int(bits(config.seed, progress.step, group.rank)) >> 1)
             rate = learning_rate_at(spent_steps(progress, config), config.steps, config.optimizer)
             parts = [part.to(group.device, non_blocking=True) for part in batch.micro_batches]
             if states is not None:
@@ -128,33 +153,26 @@ def train(
                 ask=now - asked > _NOTICE_SECONDS,
                 group=group,
             )
-            sums = torch.zeros(3, len(objective.parts), dtype=torch.float64, device=group.device)
-            for number, part in enumerate(parts):
-                with exchange.backward(last=number == len(parts) - 1):
-                    with _precision(bfloat16, group):
-                        losses = objective(model, part)
-                    losses.loss(totals.counts).backward()
-                sums += losses.packed()
-                if states is not None:
-                    states.leave(part, losses.state)
-            exchange.finish()
-            norm = clip_gradients(model, config.optimizer)
-            for optimizer in optimizers:
-                set_learning_rate(optimizer, rate)
-            update(optimizers, norm.isfinite())
-            if states is not None:
-                states.settle(norm.isfinite())
-            exchange.zero()
+            sums, norm, stood_out = step(parts, totals.counts, rate, states)
+            clock.computed += step.computed_seconds
+            if average is not None:
+                average.update(progress.step + 1)
 
             must_leave = False
-            if step_metrics.enter(totals, sums, norm, phase.flops_per_token):
+            if step_metrics.enter(totals, sums, norm, stood_out, phase.flops_per_token):
                 asked = time.monotonic()
                 must_leave = group.count(notice()) > 0
+                if not logged:  # the first losses are waited for
+                    step_metrics.gather(report)
+                if group.leads:
+                    newest = {} if logged else step_metrics.newest_loss()
+                    report.progress(progress.step, config.steps, **newest)
             done = progress.step
-            save = done % compute.checkpoint_every_steps == 0 or must_leave
+            save = done % compute.checkpoint_every_steps == 0 or done == plateau_end or must_leave
             if done % config.validation_every_steps == 0 or is_spent(progress, config):
                 began_validation = time.perf_counter()
-                measured = validate(model, objective, phase, config, group)
+                with average.in_use() if average else contextlib.nullcontext():
+                    measured = validate(step, phase, config, group)
                 record_validation(progress, measured, report, group)
                 clock.validated += time.perf_counter() - began_validation
             ends = is_finished(progress, config)
@@ -162,14 +180,15 @@ def train(
             if save or log:
                 step_metrics.gather(report)
             if log:
-                values = step_metrics.take()
+                values, logged = step_metrics.take(), True
+                straggler = clock.straggler(group)
                 if group.leads and values:
-                    log_step(progress, values, rate, clock, config.steps, report)
+                    log_step(progress, values, rate, clock, config.steps, straggler, report)
                 clock.restart(progress)
             if save or ends:
                 wait = ends or must_leave
                 clock.stalled += checkpoints.save(
-                    model, optimizers, progress, wait, must=ends, states=states
+                    model, optimizers, progress, wait, must=ends, states=states, average=average
                 )
                 report_saves(checkpoints, progress, report, group)
     finally:
@@ -179,28 +198,21 @@ def train(
 
 
 @torch.no_grad()
-def validate(
-    model: nn.Module,
-    objective: Objective,
-    phase: Phase,
-    config: GradientConfig,
-    group: Group,
-) -> dict[str, float]:
+def validate(step: Step, phase: Phase, config: GradientConfig, group: Group) -> dict[str, float]:
     """Losses and accuracies over a phase's validation instances, with the same masks each time.
 
     `perplexity` is that of the objective's first part, the one over tokens; `bits_per_byte` is
     given where every token of the text is predicted and its bytes are known.
     """
+    model, objective = step.model, step.objective
     model.eval()
-    bfloat16 = uses_bfloat16(config.precision, group.device)
     total = torch.zeros(3, len(objective.parts), dtype=torch.float64, device=group.device)
     states = _lane_states(model, phase, config, group)  # not those of training
     for batch in phase.validation():
         part = batch.to(group.device)
         if states is not None:
             part = states.enter(part)
-        with _precision(bfloat16, group):
-            losses = objective(model, part)
+        losses = step.losses(part)
         if states is not None:
             states.leave(part, losses.state)
             states.settle(torch.tensor(True, device=group.device))
@@ -252,7 +264,3 @@ def uses_bfloat16(precision: Precision, device: torch.device) -> bool:
     # Without these instructions oneDNN emulates the products, several times slower than float32.
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-
-
-def _precision(bfloat16: bool, group: Group) -> torch.autocast:
-    return torch.autocast(group.device.type, dtype=torch.bfloat16, enabled=bfloat16)

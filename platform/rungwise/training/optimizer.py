@@ -11,10 +11,9 @@ optimization.py): betas 0.9 and 0.999, epsilon 1e-6, decay 0.01 but none on bias
 gradients cut to a global norm of 1. Unlike google-research/bert, Adam's bias correction is kept:
 without it the first updates are too large (Zhang et al. 2021, arXiv:2006.05987).
 
-Muon: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks". It makes the
-update of each hidden matrix nearly orthogonal; embeddings, heads, norms and biases stay with AdamW.
-Updates are scaled to the size AdamW's have, 0.2 · sqrt(the larger side) (Liu et al. 2025, "Muon is
-scalable for LLM training", arXiv:2502.16982), so that one learning rate and decay serve both.
+Muon (muon.py) takes the matrices of the layers; embeddings, heads, norms and biases stay with
+AdamW. Its updates are as large as AdamW's, so that one learning rate and decay serve both;
+embeddings and heads may have others.
 
 The learning rate is a pure function of the step, so that resuming needs the step and nothing else:
 
@@ -38,6 +37,8 @@ from torch import Tensor, nn
 
 from rungwise.core.config import Config
 from rungwise.models.body import OnBody
+from rungwise.models.layer import StackedLinear
+from rungwise.training.muon import Muon
 
 _SHARE = "learning_rate_share"  # of a group, a key of its own
 
@@ -45,14 +46,32 @@ _SHARE = "learning_rate_share"  # of a group, a key of its own
 class ScheduleConfig(Config):
     """How the learning rate goes up and down; fractions, so that a longer run keeps its shape.
 
-    The paper warms up for 10,000 of 1,000,000 steps and goes down on a line to 0.
-    `decay_fraction` is read by warmup_stable_decay alone.
+    The paper warms up for 10,000 of 1,000,000 steps and goes down on a line to 0. The decay's keys
+    are read by warmup_stable_decay alone. A number of steps takes the place of its fraction: it
+    stays the same in a longer run, which can then go on from the plateau of a shorter one.
     """
 
     kind: Literal["linear", "cosine", "warmup_stable_decay"] = "linear"
     warmup_fraction: float = Field(default=0.01, ge=0.0, lt=1.0)
     decay_fraction: float = Field(default=0.2, ge=0.0, le=1.0)
     final_fraction: float = Field(default=0.0, ge=0.0, le=1.0)
+    warmup_steps: int | None = Field(default=None, ge=0)
+    decay_steps: int | None = Field(default=None, ge=0)
+
+    def warmup(self, total_steps: int) -> int:
+        """The first step at the peak."""
+        if self.warmup_steps is not None:
+            return self.warmup_steps
+        return round(self.warmup_fraction * total_steps)
+
+    def decay_from(self, total_steps: int) -> int:
+        """The last step at the peak, from which the rate goes down; `total_steps` if it stays."""
+        warmup = self.warmup(total_steps)
+        if self.kind != "warmup_stable_decay":
+            return warmup
+        decay = self.decay_steps
+        decay = round(self.decay_fraction * total_steps) if decay is None else decay
+        return max(warmup, total_steps - decay)
 
     @model_validator(mode="after")
     def _fits(self) -> ScheduleConfig:
@@ -81,10 +100,16 @@ class OptimizerConfig(_SharedConfig):
 
 
 class MuonConfig(_SharedConfig):
-    """Muon for the matrices of the layers, AdamW with the betas and epsilon for the rest."""
+    """Muon for the matrices of the layers, AdamW with the betas and epsilon for the rest.
+
+    The rates of the embeddings and of the heads are peaks, null for `learning_rate`. A tied table
+    is an embedding.
+    """
 
     kind: Literal["muon"] = "muon"
     momentum: float = Field(default=0.95, ge=0.0, lt=1.0)
+    embedding_learning_rate: float | None = Field(default=None, gt=0.0)
+    head_learning_rate: float | None = Field(default=None, gt=0.0)
 
 
 AnyOptimizerConfig = Annotated[OptimizerConfig | MuonConfig, Field(discriminator="kind")]
@@ -96,18 +121,31 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig | MuonConfig) -> 
     if isinstance(config, OptimizerConfig):
         return (build_optimizer(model, config),)
     hidden = hidden_matrices(model)
-    muon = torch.optim.Muon(
-        hidden.values(),
-        lr=config.learning_rate,
-        weight_decay=config.weight_decay,
-        momentum=config.momentum,
-        adjust_lr_fn="match_rms_adamw",
+    stacked = {m.weight: m.sizes for m in model.modules() if isinstance(m, StackedLinear)}
+    muon = Muon(
+        list(hidden.values()), stacked, config.learning_rate, config.weight_decay, config.momentum
     )
     decayed, undecayed = (
         {name: value for name, value in group.items() if name not in hidden}
         for group in decay_groups(model)
     )
-    return (muon, _adamw(decayed, undecayed, config))
+    return (muon, _adamw(decayed, undecayed, config, _own_shares(model, config)))
+
+
+def _own_shares(model: nn.Module, config: MuonConfig) -> dict[str, float]:
+    """By name, the share of the learning rate that embeddings and heads have."""
+    bodies = [module.body for module in model.modules() if isinstance(module, OnBody)]
+    inside = {id(p) for body in bodies for p in body.parameters()}
+    lowest = {id(p) for body in bodies for part in body.levels()[0] for p in part.parameters()}
+    shares: dict[str, float] = {}
+    for name, parameter in model.named_parameters():
+        if id(parameter) in lowest:
+            rate = config.embedding_learning_rate
+        else:
+            rate = None if id(parameter) in inside else config.head_learning_rate
+        if rate is not None:
+            shares[name] = rate / config.learning_rate
+    return shares
 
 
 def build_optimizer(
@@ -151,7 +189,7 @@ def decay_groups(
 ) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
     """Trainable parameters by name: those with weight decay, those without.
 
-    Without are the biases and all of LayerNorm, as `exclude_from_weight_decay` of google-research.
+    Without are the biases and all norms, as `exclude_from_weight_decay` of google-research.
     """
     decayed: dict[str, nn.Parameter] = {}
     undecayed: dict[str, nn.Parameter] = {}
@@ -159,7 +197,7 @@ def decay_groups(
         if not parameter.requires_grad:
             continue
         owner, _, leaf = name.rpartition(".")
-        is_norm = isinstance(model.get_submodule(owner), nn.LayerNorm)
+        is_norm = isinstance(model.get_submodule(owner), nn.LayerNorm | nn.RMSNorm)
         (undecayed if is_norm or "bias" in leaf else decayed)[name] = parameter
     return decayed, undecayed
 
@@ -189,12 +227,9 @@ def learning_rate_at(step: float, total_steps: int, config: OptimizerConfig | Mu
     be whole: under a budget of tokens or of seconds it is the share of the budget that is spent.
     """
     schedule = config.schedule
-    warmup_steps = round(schedule.warmup_fraction * total_steps)
+    warmup_steps, begin = schedule.warmup(total_steps), schedule.decay_from(total_steps)
     if step < warmup_steps:
         return config.learning_rate * (step + 1) / (warmup_steps + 1)
-    begin = warmup_steps
-    if schedule.kind == "warmup_stable_decay":
-        begin = max(begin, total_steps - round(schedule.decay_fraction * total_steps))
     progress = min(1.0, max(0.0, step - begin) / max(1, total_steps - begin))
     match schedule.kind:
         case "linear" | "warmup_stable_decay":
@@ -225,15 +260,9 @@ def clip_gradients(model: nn.Module, config: OptimizerConfig | MuonConfig) -> Te
 
 
 def update(optimizers: Optimizers, finite: Tensor) -> None:
-    """One step of each, or none where `finite` () is False.
-
-    AdamW's kernel reads that on the device, so the host need not wait; Muon has no such kernel.
-    """
+    """One step of each, or none where `finite` () is False, which is read on the device."""
     for optimizer in optimizers:
-        if isinstance(optimizer, torch.optim.AdamW):
-            # What torch.amp.GradScaler hands over; it is no argument of `step`.
-            optimizer.grad_scale = None  # pyright: ignore[reportAttributeAccessIssue]
-            optimizer.found_inf = (~finite).float()  # pyright: ignore[reportAttributeAccessIssue]
-            optimizer.step()
-        elif bool(finite):
-            optimizer.step()
+        # What torch.amp.GradScaler hands over to AdamW; it is no argument of `step`.
+        optimizer.grad_scale = None  # pyright: ignore[reportAttributeAccessIssue]
+        optimizer.found_inf = (~finite).float()  # pyright: ignore[reportAttributeAccessIssue]
+        optimizer.step()

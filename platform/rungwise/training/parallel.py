@@ -19,7 +19,8 @@ wants.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -27,11 +28,13 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from rungwise.models.objectives import Batch, Losses, Objective
 from rungwise.models.transformer import Block
 
 Parallel = Literal["ddp", "fsdp", "hybrid"]
 
 _BUCKET_BYTES = 25 << 20
+_MOST_GRAPHS = 64  # of one function
 
 
 @dataclass(frozen=True)
@@ -86,10 +89,18 @@ class Exchange(Protocol):
         ...
 
 
-def distribute(model: nn.Module, group: Group, parallel: Parallel, shard_workers: int) -> Exchange:
+def distribute(
+    model: nn.Module,
+    group: Group,
+    parallel: Parallel,
+    shard_workers: int,
+    bfloat16: bool = False,
+) -> Exchange:
     """Put `model` on this worker's device, with the leader's weights, and part it as asked.
 
-    Call before the optimizer is built: with fsdp the parameters are others afterwards.
+    With `bfloat16` sharded blocks travel in it, which halves what is sent: it is what their
+    products take anyway. Gradients are summed in float32. Call before the optimizer is built: with
+    fsdp the parameters are others afterwards.
     """
     _agree(model, group)
     if group.world_size == 1:
@@ -98,20 +109,43 @@ def distribute(model: nn.Module, group: Group, parallel: Parallel, shard_workers
     if parallel == "ddp":
         model.to(group.device)
         return _Buckets(model, group)
-    return _Shards(_sharded(model, group, parallel, shard_workers))
+    return _Shards(_sharded(model, group, parallel, shard_workers, bfloat16))
 
 
-def compile_model(model: nn.Module, group: Group) -> None:
-    """Compile in place: the whole of it, or block by block where workers exchange gradients.
+def compiled(
+    objective: Objective, model: nn.Module, group: Group
+) -> Callable[[Batch], tuple[Losses, Tensor]]:
+    """The losses of a forward pass and their counts as one graph, from ids to sums.
 
-    The backward of a whole compiled model gives out all gradients at its end, and nothing could be
-    exchanged meanwhile.
+    Where workers exchange gradients it is one graph each for what classes of the model name in
+    `graphs` (embeddings, each block, heads) and for the losses: the backward of a whole compiled
+    model gives out all gradients at its end, and nothing could be exchanged meanwhile.
+
+    Shapes are static, but for the number of documents. There are few of them, though more than the
+    compiler allows one function by itself: two phases have two lengths, and batches of training and
+    of validation two numbers of rows each.
     """
-    if group.world_size == 1:
-        model.compile()
-        return
-    for block in _blocks(model):
-        block.compile()
+    torch._dynamo.config.recompile_limit = _MOST_GRAPHS
+
+    graph = functools.partial(torch.compile, fullgraph=True, dynamic=False)
+    losses = objective.losses
+    if group.world_size > 1:
+        losses = graph(losses)
+        for module in model.modules():
+            for name in getattr(module, "graphs", ()):
+                setattr(module, name, graph(getattr(module, name)))
+
+    def run(part: Batch) -> tuple[Losses, Tensor]:
+        return losses(objective.outputs(model, part), part), objective.counts(part)
+
+    whole = graph(run) if group.world_size == 1 else run
+
+    def with_any_number_of_documents(part: Batch) -> tuple[Losses, Tensor]:
+        if part.starts is not None:
+            torch._dynamo.mark_dynamic(part.starts, 0)
+        return whole(part)
+
+    return with_any_number_of_documents
 
 
 class _Alone:
@@ -227,18 +261,24 @@ def _bucket(parameters: list[nn.Parameter]) -> _Bucket:
     return _Bucket(parameters, flat)
 
 
-def _sharded(model: nn.Module, group: Group, parallel: Parallel, shard_workers: int) -> nn.Module:
+def _sharded(
+    model: nn.Module, group: Group, parallel: Parallel, shard_workers: int, bfloat16: bool
+) -> nn.Module:
     # A second to import, and most runs need neither.
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import FSDPModule, fully_shard
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
     if parallel == "hybrid" and group.world_size % shard_workers == 0:
         shape, names = (group.world_size // shard_workers, shard_workers), ("replicate", "shard")
     else:
         shape, names = (group.world_size,), ("shard",)
     mesh = init_device_mesh(group.device.type, shape, mesh_dim_names=names)
-    for block in _blocks(model):
-        fully_shard(block, mesh=mesh)
+    policy = MixedPrecisionPolicy()
+    if bfloat16:
+        # The residual stream goes from block to block in the type that it has.
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    for block in [module for module in model.modules() if isinstance(module, Block)]:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh)
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -246,10 +286,6 @@ def _sharded(model: nn.Module, group: Group, parallel: Parallel, shard_workers: 
             # The factor is else left to an operation that only nccl has.
             module.set_force_sum_reduction_for_comms(True)
     return model
-
-
-def _blocks(model: nn.Module) -> list[nn.Module]:
-    return [module for module in model.modules() if isinstance(module, Block)]
 
 
 @torch.no_grad()

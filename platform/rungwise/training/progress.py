@@ -5,7 +5,7 @@ not finite   A step whose gradient holds a NaN or an infinity changes nothing: n
              run. (Of cross entropy the loss is not finite exactly if its gradient is not.)
 spike        Each gradient is cut to `optimizer.clip_norm`, which bounds what one batch can do. A
              step whose loss is above `spike_factor` times the median of the hundred before it is
-             counted and named; nothing else is done.
+             counted and named; nothing else is done, unless `skip_outliers` says so (outliers.py).
 plateau      With `early_stop` a run ends when the validation loss has not become better for so many
              validations in a row.
 """
@@ -15,15 +15,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field
 
 from rungwise.core.config import Config
 from rungwise.core.errors import UserError
 
-_WINDOW = 100
-_ENOUGH = 20  # losses, before one can stand out
+T = TypeVar("T")
+WINDOW = 100
+ENOUGH = 20  # losses, before one can stand out
 
 
 @dataclass
@@ -36,6 +37,8 @@ class Progress:
     skipped: list[int] = field(default_factory=list)  # steps whose gradient was not finite
     spikes: list[int] = field(default_factory=list)  # steps whose loss stood out
     recent: list[float] = field(default_factory=list)  # losses that the next is compared with
+    outliers: list[int] = field(default_factory=list)  # steps left out because they stood out
+    compared: list[list[float]] = field(default_factory=list)  # [loss, norm] for the next of those
     data_hash: str = ""  # of the instances of all steps so far (feed.py)
     data: list[list[Any]] = field(default_factory=list)  # [step, the same] at logged steps
     history: list[dict[str, float]] = field(default_factory=list)  # a row a logged step
@@ -47,6 +50,7 @@ class Progress:
     timings: list[dict[str, float]] = field(default_factory=list, compare=False)
     saves: list[dict[str, float]] = field(default_factory=list, compare=False)
     attempts: list[dict[str, int]] = field(default_factory=list, compare=False)
+    prolonged: list[dict[str, Any]] = field(default_factory=list, compare=False)  # earlier runs
 
 
 class EarlyStopConfig(Config):
@@ -58,13 +62,13 @@ class EarlyStopConfig(Config):
 
 def is_spike(loss: float, recent: Sequence[float], factor: float) -> bool:
     """Whether `loss` stands out of the recent ones."""
-    return len(recent) >= _ENOUGH and loss > factor * statistics.median(recent)
+    return len(recent) >= ENOUGH and loss > factor * statistics.median(recent)
 
 
-def remember(loss: float, recent: list[float]) -> None:
-    """Add `loss` to what the next one is compared with."""
-    recent.append(loss)
-    del recent[:-_WINDOW]
+def remember(value: T, recent: list[T]) -> None:
+    """Add `value` to what the next one is compared with."""
+    recent.append(value)
+    del recent[:-WINDOW]
 
 
 def check_skipped(skipped: Sequence[int], most: int) -> None:

@@ -15,16 +15,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import safetensors
 import torch
 from torch import Tensor, nn
 
-from rungwise.training.optimizer import Optimizers
+from rungwise.training.sharded import is_sharded, local_rows
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
+
+    from rungwise.training.optimizer import Optimizers
 
 
 @dataclass(frozen=True)
@@ -63,22 +65,6 @@ def pieces_to_write(
         if before * world_size // total == rank:
             yield name, Piece(tensor.detach(), 0, tuple(tensor.shape))
         before += tensor.numel()
-
-
-def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Whether other workers hold other rows of it. Importing the class takes a second."""
-    return hasattr(tensor, "device_mesh")
-
-
-def local_rows(tensor: Tensor) -> tuple[Tensor, int]:
-    """The rows of `tensor` that are here, and the number of the first."""
-    if not is_sharded(tensor):
-        return tensor.detach(), 0
-    mesh = tensor.device_mesh
-    (dimension,) = (n for n, placed in enumerate(tensor.placements) if placed.is_shard())
-    rows = -(-tensor.shape[0] // mesh.size(dimension))
-    start = min(mesh.get_local_rank(dimension) * rows, tensor.shape[0])
-    return tensor.to_local().detach(), start
 
 
 def _writes(tensor: DTensor) -> bool:

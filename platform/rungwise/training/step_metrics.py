@@ -21,11 +21,13 @@ from rungwise.core.errors import UserError
 from rungwise.models.objectives import LossSum, Objective
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.feed import StepBatch
+from rungwise.training.outliers import Outliers
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress, check_skipped, is_spike, remember
 from rungwise.training.throughput import Clock
 
 _HALF = 1 << 32
+_TOLD = 4  # values at the end of a row: loss, norm, outlier, skipped
 
 
 class StepTotals:
@@ -42,7 +44,10 @@ class StepTotals:
         leader = (seconds, float(ask)) if group.leads else (0.0, 0.0)
         # A hash in two halves: their sums over any number of workers are exact in float64.
         halves = (batch.data_hash % _HALF, batch.data_hash // _HALF)
-        known = torch.tensor([*leader, batch.tokens, *halves], dtype=torch.float64)
+        on_gpu = group.device.type == "cuda"
+        known = torch.tensor(
+            [*leader, batch.tokens, *halves], dtype=torch.float64, pin_memory=on_gpu
+        )
         sums = group.sum(torch.cat((known.to(group.device, non_blocking=True), counts_P.double())))
         self.counts = sums[len(known) :].to(counts_P.dtype)
         self._copied: torch.cuda.Event | None = None
@@ -72,23 +77,41 @@ class StepMetrics:
         group: Group,
         spike_factor: float,
         max_skipped_steps: int,
+        outliers: Outliers | None = None,
     ) -> None:
         self._progress = progress
         self._parts = parts
         self._group = group
         self._spike_factor = spike_factor
         self._max_skipped_steps = max_skipped_steps
-        self._rows: list[Tensor] = []  # (3 P + 2,) each: sums, norm, whether it was skipped
+        self._outliers = outliers
+        # (3 P + 4,) each: sums, and of the step its loss, norm, and whether it was an outlier and
+        # whether it was not finite. The loss is known where outliers are skipped.
+        self._rows: list[Tensor] = []
+
+    def stands_out(self, sums_3P: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of the step over all workers, and whether the step, (), is to be left out."""
+        assert self._outliers is not None
+        total_P, count_P, _ = self._group.sum(sums_3P.clone()).unbind(0)
+        loss = (total_P / count_P.clamp(min=1)).sum()
+        return loss, self._outliers.stands_out(loss, norm)
 
     def enter(
-        self, totals: StepTotals, sums_3P: Tensor, norm: Tensor, flops_per_token: float | None
+        self,
+        totals: StepTotals,
+        sums_3P: Tensor,
+        norm: Tensor,
+        stood_out: tuple[Tensor, Tensor],
+        flops_per_token: float | None,
     ) -> bool:
         """Count the step; True if it is time to ask for notices."""
         progress = self._progress
+        loss, outlier = stood_out
         skipped = ~norm.isfinite()
         kept = torch.where(skipped, torch.zeros_like(sums_3P), sums_3P).flatten()
-        # These two are the same on all workers, and the rows will be added up.
-        told = torch.stack((norm.double(), skipped.double())) * self._group.leads
+        # These are the same on all workers, and the rows will be added up.
+        told = torch.stack([each.double() for each in (loss, norm, outlier, skipped)])
+        told *= self._group.leads
         self._rows.append(torch.cat((kept, told.nan_to_num())))
         progress.seconds, ask, tokens, data_hash = totals.read()
         progress.step += 1
@@ -113,10 +136,19 @@ class StepMetrics:
         named = []
         for step, row in enumerate(rows, first):
             progress.pending.append(row)
-            if row[-1]:
+            told_loss, norm, outlier, skipped = row[-_TOLD:]
+            if skipped:
                 progress.skipped.append(step)
                 named.append(f"step {step} is skipped, its gradient is not finite")
                 continue
+            if self._outliers is not None:
+                remember([told_loss, norm], progress.compared)
+            if outlier:
+                progress.outliers.append(step)
+                named.append(
+                    f"step {step} is left out, it stands out: loss {told_loss:.3f}, norm of the "
+                    f"gradient {norm:.3g}"
+                )
             loss = self.metrics(self._sums(row), self._parts)["loss"]
             if is_spike(loss, progress.recent, self._spike_factor):
                 progress.spikes.append(step)
@@ -125,6 +157,11 @@ class StepMetrics:
         for message in named if self._group.leads else []:
             report.note(message)
         check_skipped(progress.skipped, self._max_skipped_steps)
+
+    def newest_loss(self) -> dict[str, float]:
+        """The loss of the newest step that was gathered and not taken, as `loss`, if any."""
+        good = [row for row in self._progress.pending if not row[-1]]
+        return {"loss": self.metrics(self._sums(good[-1]), self._parts)["loss"]} if good else {}
 
     def take(self) -> dict[str, float]:
         """Metrics of the steps since the last logged one; empty if all of them were skipped."""
@@ -136,10 +173,11 @@ class StepMetrics:
             return {}
         total = [math.fsum(column) for column in zip(*good, strict=True)]
         return {
-            "gradient_norm": good[-1][-2],
+            "gradient_norm": good[-1][1 - _TOLD],
             **self.metrics(self._sums(total), self._parts),
             "skipped_steps": float(len(progress.skipped)),
             "spikes": float(len(progress.spikes)),
+            "outlier_steps": float(len(progress.outliers)),
         }
 
     @staticmethod
@@ -148,7 +186,7 @@ class StepMetrics:
         return LossSum.unpacked(sums_3P, parts).metrics()
 
     def _sums(self, row: list[float]) -> Tensor:
-        return torch.tensor(row[:-2], dtype=torch.float64).view(3, -1)
+        return torch.tensor(row[:-_TOLD], dtype=torch.float64).view(3, -1)
 
 
 def log_step(
@@ -157,10 +195,11 @@ def log_step(
     rate: float,
     clock: Clock,
     total_steps: int,
+    straggler: dict[str, float],
     report: Reporter,
 ) -> None:
     row = {"step": progress.step, "tokens": progress.tokens, "learning_rate": rate, **values}
-    timing = clock.timing(progress)
+    timing = clock.timing(progress) | straggler | {"attempts": len(progress.attempts)}
     progress.history.append(row)
     progress.timings.append(timing)
     _report_row(report, "train", row)

@@ -37,7 +37,9 @@ def matmul_rate(
     """Floating-point operations a second of a square matrix product on `device`: the median of
     five, after one to warm up. `clock` is the one that steps are timed with."""
     side = _SIDE_OF_GPU if device.type == "cuda" else _SIDE_OF_CPU
-    one = torch.full((side, side), 0.5, device=device, dtype=dtype)
+    # Of constants it is faster than of anything a model multiplies: fewer bits change.
+    generator = torch.Generator(device).manual_seed(0)
+    one = torch.randn(side, side, generator=generator, device=device, dtype=dtype)
     rates = []
     for _ in range(_ROUNDS + 1):
         _wait_for(device)
@@ -85,6 +87,20 @@ class Clock:
         self.waited = 0.0  # for data
         self.stalled = 0.0  # by checkpoints
         self.validated = 0.0
+        self.computed = 0.0  # by this worker on its own, before it waits for the others
+
+    def straggler(self, group: Group) -> dict[str, float]:
+        """How far the slowest worker lags behind the median one, as a share of the time, and which
+        it is. All workers call it. On GPUs, where work is only queued, it sees waits for data."""
+        own = torch.zeros(group.world_size, dtype=torch.float64, device=group.device)
+        own[group.rank] = self.waited + self.computed
+        own = group.sum(own).cpu()
+        seconds = time.perf_counter() - self._began - self.validated
+        return {
+            "straggler_share": float(own.max() - own.median()) / seconds,
+            "slowest_rank": float(own.argmax()),
+            "workers": float(group.world_size),
+        }
 
     def timing(self, progress: Progress) -> dict[str, float]:
         """Rates since the last logged step; validation is left out."""

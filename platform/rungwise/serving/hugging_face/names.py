@@ -10,25 +10,28 @@
     BertLeftToRight                   bert: BertLMHeadModel, out only
     GptForPretraining, pre-norm       gpt2: GPT2LMHeadModel
     GptForPretraining, post-norm      openai-gpt: OpenAIGPTLMHeadModel
+    ModernBertForPretraining          modernbert: ModernBertForMaskedLM
+    LlamaForPretraining               llama: LlamaForCausalLM; with query_key_norm
+                                      qwen3: Qwen3ForCausalLM
 
-What differs beside names: their BERT has queries, keys and values in three matrices, their NSP has
-the classes the other way, and their GPT stores each matrix transposed.
+Here are the configs, in tensors.py the tensors. What differs beside names: their BERT and Llama
+have queries, keys and values in three matrices, their NSP has the classes the other way, and their
+GPT stores each matrix transposed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
-
 from rungwise.models.bert import NUM_SEGMENTS, BertConfig
 from rungwise.models.gpt import GptConfig
+from rungwise.models.llama import LlamaConfig
+from rungwise.models.modern_bert import ModernBertConfig
 
-ModelType = Literal["bert", "gpt2", "openai-gpt"]
-Change = Literal["none", "transposed", "reversed", "split"]
+ModelType = Literal["bert", "gpt2", "openai-gpt", "modernbert", "llama", "qwen3"]
+Known = BertConfig | GptConfig | ModernBertConfig | LlamaConfig
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -44,34 +47,10 @@ AUTO_CLASSES: Mapping[str, str] = {
     "BertLMHeadModel": "AutoModelForCausalLM",
     "GPT2LMHeadModel": "AutoModelForCausalLM",
     "OpenAIGPTLMHeadModel": "AutoModelForCausalLM",
+    "ModernBertForMaskedLM": "AutoModelForMaskedLM",
+    "LlamaForCausalLM": "AutoModelForCausalLM",
+    "Qwen3ForCausalLM": "AutoModelForCausalLM",
 }
-ENCODER = "encoder"  # the group that every checkpoint must have
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One tensor of ours. `group` is what stands or is left out as a whole."""
-
-    ours: str
-    theirs: tuple[str, ...]
-    change: Change
-    group: str
-
-    def to_theirs(self, tensor: Tensor) -> tuple[Tensor, ...]:
-        """The tensors of `theirs`, in their order."""
-        if self.change == "split":
-            return tensor.chunk(len(self.theirs))
-        return (self._turned(tensor),)
-
-    def to_ours(self, tensors: list[Tensor]) -> Tensor:
-        """The inverse of `to_theirs`."""
-        return torch.cat(tensors) if self.change == "split" else self._turned(tensors[0])
-
-    def _turned(self, tensor: Tensor) -> Tensor:
-        """Transposed or reversed, each of which undoes itself."""
-        if self.change == "transposed":
-            return tensor.T
-        return tensor.flip(0) if self.change == "reversed" else tensor
 
 
 @dataclass(frozen=True)
@@ -114,6 +93,28 @@ SETTINGS: Mapping[ModelType, tuple[Setting, ...]] = {
         Setting("tie_word_embeddings", (True,), True),
         *NO_ROTARY,
     ),
+    "modernbert": (
+        Setting("hidden_activation", ("gelu",), "gelu"),
+        Setting("classifier_activation", ("gelu",), "gelu"),
+        Setting(
+            "norm_eps", (ModernBertConfig.layer_norm_epsilon,), ModernBertConfig.layer_norm_epsilon
+        ),
+        Setting("decoder_bias", (True,), True),
+        *(
+            Setting(f"{part}_bias", (False,), False)
+            for part in ("norm", "attention", "mlp", "classifier")
+        ),
+        Setting("tie_word_embeddings", (True,), True),
+    ),
+    "llama": (
+        Setting("hidden_act", ("silu",), "silu"),
+        Setting("attention_bias", (False,), False),
+        Setting("mlp_bias", (False,), False),
+    ),
+}
+SETTINGS = {
+    **SETTINGS,
+    "qwen3": (*SETTINGS["llama"], Setting("use_sliding_window", (False,), False)),
 }
 
 # Keys of their config.json by ours.
@@ -132,15 +133,34 @@ SIZES: Mapping[ModelType, Mapping[str, str]] = {
         "max_position_embeddings": "n_positions",
     },
 }
-SIZES = {**SIZES, "openai-gpt": SIZES["gpt2"]}
+SIZES = {
+    **SIZES,
+    "openai-gpt": SIZES["gpt2"],
+    "modernbert": {**SIZES["bert"], "local_window": "local_attention"},
+    "llama": SIZES["bert"],
+    "qwen3": SIZES["bert"],
+}
 DROPOUTS: Mapping[ModelType, tuple[str, ...]] = {
     "bert": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
     "gpt2": ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
     "openai-gpt": ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
+    "modernbert": ("attention_dropout", "embedding_dropout", "mlp_dropout"),
+    "llama": ("attention_dropout",),
+    "qwen3": ("attention_dropout",),
 }
+NO_DROPOUT = ("modernbert", "llama", "qwen3")  # if the keys are missing; 0.1 elsewhere
 # In front of every tensor of the encoder, unless only the encoder was saved.
 PREFIX: Mapping[ModelType, str]
-PREFIX = {"bert": "bert.", "gpt2": "transformer.", "openai-gpt": "transformer."}
+PREFIX = {
+    "bert": "bert.",
+    "gpt2": "transformer.",
+    "openai-gpt": "transformer.",
+    "modernbert": "model.",
+    "llama": "model.",
+    "qwen3": "model.",
+}
+# Heads, which have no prefix.
+HEADS = ("cls.", "classifier.", "qa_outputs.", "lm_head.", "head.", "decoder.")
 # A second copy of what is tied: it must be the same, and is not kept.
 TIED: Mapping[ModelType, Mapping[str, str]] = {
     "bert": {
@@ -149,80 +169,27 @@ TIED: Mapping[ModelType, Mapping[str, str]] = {
     },
     "gpt2": {"lm_head.weight": "transformer.wte.weight"},
     "openai-gpt": {"lm_head.weight": "transformer.tokens_embed.weight"},
+    "modernbert": {"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    "llama": {"lm_head.weight": "model.embed_tokens.weight"},
+    "qwen3": {"lm_head.weight": "model.embed_tokens.weight"},
 }
 # Masks and counters that old versions saved.
 BUFFERS = ("embeddings.position_ids", ".attn.bias", ".attn.masked_bias", ".position_ids")
 
 
-def model_type(config: BertConfig | GptConfig) -> ModelType:
+def model_type(config: Known) -> ModelType:
     """Their `model_type` of this config."""
-    if isinstance(config, BertConfig):
-        return "bert"
-    return "gpt2" if config.norm == "pre" else "openai-gpt"
+    match config:
+        case BertConfig():
+            return "bert"
+        case GptConfig():
+            return "gpt2" if config.norm == "pre" else "openai-gpt"
+        case ModernBertConfig():
+            return "modernbert"
+        case LlamaConfig():
+            return "qwen3" if config.query_key_norm else "llama"
 
 
-def entries(config: BertConfig | GptConfig) -> list[Entry]:
-    """Every tensor that a model of this config can have, heads included."""
-    return list(_bert_entries(config) if isinstance(config, BertConfig) else _gpt_entries(config))
-
-
-def headed_names(
-    state: Mapping[str, Tensor], head: Literal["classifier", "qa_outputs"]
-) -> dict[str, Tensor]:
-    """The tensors of a HeadedEncoder under the names of `entries`."""
-    ours = {"encoder.": "", "head.pool.dense.": "bert.pooler.", "head.linear.": f"{head}."}
-    named: dict[str, Tensor] = {}
-    for name, tensor in state.items():
-        before = next(prefix for prefix in ours if name.startswith(prefix))
-        named[ours[before] + name.removeprefix(before)] = tensor
-    return named
-
-
-def _bert_entries(config: BertConfig) -> Iterator[Entry]:
-    for ours, theirs in (("token", "word"), ("segment", "token_type"), ("position", "position")):
-        name = f"bert.embeddings.{theirs}_embeddings.weight"
-        yield Entry(f"bert.{ours}_embedding.weight", (name,), "none", ENCODER)
-    yield from _both("bert.embedding_norm", "bert.embeddings.LayerNorm")
-    for index in range(config.num_layers):
-        block, layer = f"bert.transformer.blocks.{index}", f"bert.encoder.layer.{index}"
-        for kind in ("weight", "bias"):
-            names = tuple(f"{layer}.attention.self.{x}.{kind}" for x in ("query", "key", "value"))
-            yield Entry(f"{block}.attention.query_key_value.{kind}", names, "split", ENCODER)
-        yield from _both(f"{block}.attention.output", f"{layer}.attention.output.dense")
-        yield from _both(f"{block}.attention_norm", f"{layer}.attention.output.LayerNorm")
-        yield from _both(f"{block}.mlp.expand", f"{layer}.intermediate.dense")
-        yield from _both(f"{block}.mlp.contract", f"{layer}.output.dense")
-        yield from _both(f"{block}.mlp_norm", f"{layer}.output.LayerNorm")
-    yield from _both("bert.pooler", "bert.pooler.dense", group="pooler")
-    yield from _both("mlm.dense", "cls.predictions.transform.dense", group="mlm")
-    yield from _both("mlm.norm", "cls.predictions.transform.LayerNorm", group="mlm")
-    yield Entry("mlm.bias", ("cls.predictions.bias",), "none", "mlm")
-    yield from _both("nsp", "cls.seq_relationship", "reversed", group="nsp")
-    yield from _both("classifier", "classifier", group="classifier")
-    yield from _both("qa_outputs", "qa_outputs", group="qa_outputs")
-
-
-def _gpt_entries(config: GptConfig) -> Iterator[Entry]:
-    tokens, positions = (
-        ("wte", "wpe") if config.norm == "pre" else ("tokens_embed", "positions_embed")
-    )
-    for ours, theirs in (("token", tokens), ("position", positions)):
-        name = f"transformer.{theirs}.weight"
-        yield Entry(f"gpt.{ours}_embedding.weight", (name,), "none", ENCODER)
-    for index in range(config.num_layers):
-        block, layer = f"gpt.transformer.blocks.{index}", f"transformer.h.{index}"
-        yield from _both(f"{block}.attention_norm", f"{layer}.ln_1")
-        yield from _both(f"{block}.attention.query_key_value", f"{layer}.attn.c_attn", "transposed")
-        yield from _both(f"{block}.attention.output", f"{layer}.attn.c_proj", "transposed")
-        yield from _both(f"{block}.mlp_norm", f"{layer}.ln_2")
-        yield from _both(f"{block}.mlp.expand", f"{layer}.mlp.c_fc", "transposed")
-        yield from _both(f"{block}.mlp.contract", f"{layer}.mlp.c_proj", "transposed")
-    if config.norm == "pre":
-        yield from _both("gpt.transformer.final_norm", "transformer.ln_f")
-
-
-def _both(ours: str, theirs: str, change: Change = "none", group: str = ENCODER) -> Iterator[Entry]:
-    """Weight and bias; a bias is never transposed."""
-    yield Entry(f"{ours}.weight", (f"{theirs}.weight",), change, group)
-    bias: Change = "none" if change == "transposed" else change
-    yield Entry(f"{ours}.bias", (f"{theirs}.bias",), bias, group)
+def is_masked(config: Known) -> bool:
+    """Whether rows are framed by [CLS] and [SEP], and some tokens masked."""
+    return isinstance(config, BertConfig | ModernBertConfig)

@@ -16,37 +16,37 @@ from torch import Tensor
 
 from rungwise.core.config import validate
 from rungwise.core.errors import DataError
-from rungwise.models.bert import BertConfig, BertForPretraining
-from rungwise.models.gpt import GptConfig, GptForPretraining
+from rungwise.models.bert import BertConfig
+from rungwise.models.gpt import GptConfig
+from rungwise.models.llama import LlamaConfig
+from rungwise.models.modern_bert import ModernBertConfig
+from rungwise.serving.hugging_face.modern import llama_values, modern_bert_values
 from rungwise.serving.hugging_face.names import (
     BUFFERS,
     CONFIG,
     DROPOUTS,
-    ENCODER,
+    NO_DROPOUT,
     PREFIX,
     SETTINGS,
     SIZES,
     TIED,
     WEIGHTS,
-    Entry,
+    Known,
     ModelType,
-    entries,
 )
+from rungwise.serving.hugging_face.tensors import ENCODER, Entry, entries
 
 
-def load(folder: Path) -> tuple[BertConfig | GptConfig, dict[str, Tensor]]:
+def load(folder: Path) -> tuple[Known, dict[str, Tensor]]:
     """The config and the weights in `folder`, in float32 and under our names.
 
-    The names are those of BertForPretraining or GptForPretraining, and `classifier` or `qa_outputs`
-    for the last layer of a task's head; heads that are not there are not in the result. The size of
+    The names are those of the family's model for pretraining, and `classifier` or `qa_outputs` for
+    the last layer of a task's head; heads that are not there are not in the result. The size of
     the vocabulary is that of the embedding. Raises DataError naming the file and the key that is
     missing, or that ours cannot follow.
     """
-    path = folder / CONFIG
-    data = _read_json(path)
-    kind = _checked_type(data, path)
-    config = _config(data, kind, path)
-    theirs = _read_weights(folder / WEIGHTS, kind)
+    data, kind, config = _read_config(folder / CONFIG)
+    theirs = _read_weights(folder / WEIGHTS, kind, config)
     table = entries(config)
     present = {entry.group for entry in table if any(name in theirs for name in entry.theirs)}
     state = {
@@ -61,6 +61,17 @@ def load(folder: Path) -> tuple[BertConfig | GptConfig, dict[str, Tensor]]:
         )
     _check_shapes(state, config, data, folder)
     return config, state
+
+
+def load_config(folder: Path) -> Known:
+    """The config of `load` alone."""
+    return _read_config(folder / CONFIG)[2]
+
+
+def _read_config(path: Path) -> tuple[dict[str, Any], ModelType, Known]:
+    data = _read_json(path)
+    kind = _checked_type(data, path)
+    return data, kind, _config(data, kind, path)
 
 
 def _checked_type(data: dict[str, Any], path: Path) -> ModelType:
@@ -83,11 +94,12 @@ def _checked_type(data: dict[str, Any], path: Path) -> ModelType:
     return kind
 
 
-def _config(data: dict[str, Any], kind: ModelType, path: Path) -> BertConfig | GptConfig:
+def _config(data: dict[str, Any], kind: ModelType, path: Path) -> Known:
     missing = [theirs for theirs in (*SIZES[kind].values(), "vocab_size") if theirs not in data]
     if missing:
         raise DataError(f"{path}: the key {missing[0]} is missing")
-    rates = {name: data.get(name, 0.1) for name in DROPOUTS[kind]}
+    usual = 0.0 if kind in NO_DROPOUT else 0.1
+    rates = {name: data.get(name, usual) for name in DROPOUTS[kind]}
     if len(set(rates.values())) > 1:
         raise DataError(
             f"{path}: {' and '.join(rates)} must be the same, found "
@@ -97,15 +109,24 @@ def _config(data: dict[str, Any], kind: ModelType, path: Path) -> BertConfig | G
     ours: dict[str, Any] = {name: data[theirs] for name, theirs in SIZES[kind].items()}
     ours["dropout"] = next(iter(rates.values()))
     ours["initializer_range"] = data.get("initializer_range", 0.02)
-    if kind == "bert":
-        return validate(BertConfig, ours, source=str(path))
+    match kind:
+        case "bert":
+            return validate(BertConfig, ours, source=str(path))
+        case "modernbert":
+            values = modern_bert_values(data, path)
+            return validate(ModernBertConfig, ours | values, source=str(path))
+        case "llama" | "qwen3":
+            values = llama_values(data, path)
+            return validate(LlamaConfig, ours | values, source=str(path))
+        case "gpt2" | "openai-gpt":
+            pass
     inner = data.get("n_inner") if kind == "gpt2" else None
     ours["intermediate_size"] = 4 * data["n_embd"] if inner is None else inner
     ours["norm"] = "pre" if kind == "gpt2" else "post"
     return validate(GptConfig, ours, source=str(path))
 
 
-def _read_weights(path: Path, kind: ModelType) -> dict[str, Tensor]:
+def _read_weights(path: Path, kind: ModelType, config: Known) -> dict[str, Tensor]:
     """Their tensors under the names that they have today, what is tied once."""
     if not path.is_file():
         others = sorted(p.name for p in path.parent.glob("*") if p.suffix in (".bin", ".json"))
@@ -127,9 +148,12 @@ def _read_weights(path: Path, kind: ModelType) -> dict[str, Tensor]:
         head, _, leaf = name.rpartition(".")
         leaf = {"gamma": "weight", "beta": "bias"}.get(leaf, leaf)
         full = f"{head}.{leaf}"
-        own = full.startswith(("cls.", "classifier.", "qa_outputs.", "lm_head."))
+        own = full.startswith(
+            ("cls.", "classifier.", "qa_outputs.", "lm_head.", "head.", "decoder.")
+        )
         tensors[full if own else prefix + full] = tensor.float()
-    for copy, original in TIED[kind].items():
+    tied = TIED[kind] if getattr(config, "tied", True) else {}
+    for copy, original in tied.items():
         if copy in tensors and not torch.equal(
             tensors.pop(copy), tensors.get(original, torch.empty(0))
         ):
@@ -148,14 +172,10 @@ def _take(entry: Entry, theirs: dict[str, Tensor], path: Path) -> Tensor:
 
 
 def _check_shapes(
-    state: dict[str, Tensor], config: BertConfig | GptConfig, data: dict[str, Any], folder: Path
+    state: dict[str, Tensor], config: Known, data: dict[str, Any], folder: Path
 ) -> None:
     with torch.device("meta"):
-        model = (
-            BertForPretraining(config, data["vocab_size"])
-            if isinstance(config, BertConfig)
-            else GptForPretraining(config, data["vocab_size"])
-        )
+        model = config.build(data["vocab_size"], config.objectives[0])
     for name, expected in model.state_dict().items():
         if name in state and state[name].shape != expected.shape:
             raise DataError(

@@ -7,22 +7,21 @@ is how their pipelines ask for a word.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from tokenizers import Tokenizer, processors
 
 from rungwise.core.errors import DataError
 
 # Their names of roles, and the tokens that have them, among tokens marked special.
-_ROLES: dict[str, dict[str, tuple[str, ...]]] = {
-    "bert": {
+_ROLES: dict[bool, dict[str, tuple[str, ...]]] = {
+    True: {  # of models that are masked
         "pad_token": ("[PAD]", "<pad>"),
         "unk_token": ("[UNK]", "<unk>"),
         "cls_token": ("[CLS]", "<s>", "<cls>"),
         "sep_token": ("[SEP]", "</s>", "<sep>"),
         "mask_token": ("[MASK]", "<mask>"),
     },
-    "gpt": {
+    False: {
         "pad_token": ("[PAD]", "<pad>"),
         "unk_token": ("[UNK]", "<unk>"),
         "bos_token": ("<|endoftext|>", "<s>", "[SEP]"),
@@ -31,10 +30,8 @@ _ROLES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-def read_tokenizer(
-    path: Path, vocab_size: int, family: Literal["bert", "gpt"]
-) -> tuple[Tokenizer, dict[str, str]]:
-    """The tokenizer, and the special token of each role it has.
+def read_tokenizer(path: Path, vocab_size: int, masked: bool) -> tuple[Tokenizer, dict[str, str]]:
+    """The tokenizer, and the special token of each role it has in a model that is `masked` or not.
 
     Raises DataError if it cannot be read, or has another number of tokens than `vocab_size`.
     """
@@ -51,7 +48,7 @@ def read_tokenizer(
     special = {t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special}
     roles = {
         role: next(name for name in names if name in special)
-        for role, names in _ROLES[family].items()
+        for role, names in _ROLES[masked].items()
         if special.intersection(names)
     }
     return tokenizer, roles

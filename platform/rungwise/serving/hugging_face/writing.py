@@ -24,7 +24,10 @@ from rungwise.models.bert import (
     BertLeftToRight,
 )
 from rungwise.models.family import Family
-from rungwise.models.gpt import GptConfig, GptForPretraining
+from rungwise.models.gpt import GptForPretraining
+from rungwise.models.llama import LlamaConfig, LlamaForPretraining
+from rungwise.models.modern_bert import ModernBertConfig, ModernBertForPretraining
+from rungwise.serving.hugging_face.modern import llama_keys, modern_bert_keys
 from rungwise.serving.hugging_face.names import (
     CONFIG,
     DROPOUTS,
@@ -33,10 +36,11 @@ from rungwise.serving.hugging_face.names import (
     TOKENIZER,
     TOKENIZER_CONFIG,
     WEIGHTS,
-    entries,
-    headed_names,
+    Known,
+    is_masked,
     model_type,
 )
+from rungwise.serving.hugging_face.tensors import entries, headed_names
 from rungwise.serving.hugging_face.tokenizer import frame, read_tokenizer
 
 
@@ -55,8 +59,8 @@ def export(
     """
     config, vocab_size, architecture = _counterpart(model, config)
     kind = model_type(config)
-    tokenizer, roles = read_tokenizer(tokenizer_file, vocab_size, config.kind)
-    if isinstance(config, BertConfig) and tokenizer.post_processor is None:
+    tokenizer, roles = read_tokenizer(tokenizer_file, vocab_size, is_masked(config))
+    if is_masked(config) and tokenizer.post_processor is None:
         frame(tokenizer, roles)
     data = {
         "architectures": [architecture],
@@ -74,6 +78,10 @@ def export(
     }
     if kind == "gpt2":
         data["n_inner"] = config.intermediate_size
+    if isinstance(config, ModernBertConfig):
+        data |= modern_bert_keys(config)
+    if isinstance(config, LlamaConfig):
+        data |= llama_keys(config)
     if isinstance(model, HeadedEncoder):
         data |= _classes(model, labels)
     if isinstance(model, BertLeftToRight):
@@ -95,7 +103,7 @@ def export(
     return architecture
 
 
-def _counterpart(model: nn.Module, config: Family) -> tuple[BertConfig | GptConfig, int, str]:
+def _counterpart(model: nn.Module, config: Family) -> tuple[Known, int, str]:
     """The config, the size of the vocabulary, and their class."""
     match model:
         case BertForPretraining():
@@ -116,10 +124,18 @@ def _counterpart(model: nn.Module, config: Family) -> tuple[BertConfig | GptConf
                     f"4 · hidden_size, here {4 * own.hidden_size}; it cannot be exported"
                 )
             return own, model.gpt.vocab_size, name
+        case ModernBertForPretraining():
+            own = model.modern_bert.config
+            return own, model.modern_bert.vocab_size, "ModernBertForMaskedLM"
+        case LlamaForPretraining():
+            own = model.llama.config
+            name = "Qwen3ForCausalLM" if own.query_key_norm else "LlamaForCausalLM"
+            return own, model.llama.vocab_size, name
         case _:
             raise ConfigError(
                 f"a {type(model).__name__} has no counterpart in transformers, so it cannot be "
-                "exported; expected a model.kind of bert or gpt, or a HeadedEncoder"
+                "exported; expected a model.kind of bert, gpt, modern_bert or llama, or a "
+                "HeadedEncoder of a bert"
             )
     assert config == bert.config, "the config of another model"
     if bert.config.norm != "post":
@@ -161,12 +177,12 @@ def _headed(model: HeadedEncoder) -> tuple[Bert, str]:
     return bert, name
 
 
-def _theirs(model: nn.Module, config: BertConfig | GptConfig, vocab_size: int) -> dict[str, Tensor]:
+def _theirs(model: nn.Module, config: Known, vocab_size: int) -> dict[str, Tensor]:
     state = dict(model.state_dict())
     if isinstance(model, HeadedEncoder):
         last = "qa_outputs" if isinstance(model.head, SpanHead) else "classifier"
         state = headed_names(state, last)
-    for name in ("bert.token_embedding.weight", "gpt.token_embedding.weight"):
+    for name in (f"{config.kind}.token_embedding.weight", "output.weight"):
         if name in state:
             state[name] = state[name][:vocab_size]
     if isinstance(config, BertConfig) and config.positions == "sinusoid":

@@ -1,0 +1,182 @@
+"""The decoder after Llama (Touvron et al. 2023, arXiv:2302.13971) and Qwen3 (Yang et al. 2025,
+arXiv:2505.09388): GPT with RMSNorm, SwiGLU, rotary positions and no biases.
+
+    ids ──> token ──> causal pre-norm Transformer ──> hidden (B, T, D) ──> logits (B, T, V)
+
+Later ones share the keys and values of a head among several queries (`num_key_value_heads`), and
+Qwen3 normalises queries and keys (`query_key_norm`). What blocks add is scaled at the start as in
+GPT-2. Documents of a packed block do not see each other: gpt.py says how that is told.
+
+Shapes: B batch, T sequence, D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from rungwise.models.body import Body, NextTokenModel, blocks_by_layer
+from rungwise.models.family import TransformerFamily
+from rungwise.models.language_models import CausalModel
+from rungwise.models.layer import Activation, Layer
+from rungwise.models.objectives import CAUSAL, Objective
+from rungwise.models.transformer import Transformer, initialise
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.tokenizer.special import SpecialIds
+
+
+class LlamaConfig(TransformerFamily):
+    """The shape of a Llama; the defaults are about as large as the smallest GPT-2.
+
+    `num_key_value_heads` null: as many as heads. `head_size` null: hidden_size / num_heads.
+    """
+
+    year: ClassVar[int] = 2023
+    paper: ClassVar[str] = "Touvron et al."
+    objectives: ClassVar = (CAUSAL,)
+    activation: ClassVar[Activation] = "silu"
+
+    kind: Literal["llama"] = "llama"
+    intermediate_size: int = Field(default=2048, ge=1)
+    max_position_embeddings: int = Field(default=2048, ge=1)
+    norm: Literal["pre"] = "pre"  # pyright: ignore[reportIncompatibleVariableOverride]
+    num_key_value_heads: int | None = Field(default=None, ge=1)
+    head_size: int | None = Field(default=None, ge=2)
+    query_key_norm: bool = False
+    rotary_base: float = Field(default=10_000.0, gt=1)
+    norm_epsilon: float = Field(default=1e-6, gt=0)
+    tied: bool = True  # the output matrix is the embedding
+
+    @model_validator(mode="after")
+    def _whole_groups(self) -> Self:
+        if self.num_key_value_heads and self.num_heads % self.num_key_value_heads:
+            raise ValueError(
+                "num_heads must be a multiple of num_key_value_heads, found num_heads "
+                f"{self.num_heads} and num_key_value_heads {self.num_key_value_heads}; change one "
+                "of them"
+            )
+        return self
+
+    @classmethod
+    def llama_7b(cls) -> Self:
+        """The smallest Llama, 6.7 billion parameters."""
+        return cls(
+            num_layers=32,
+            num_heads=32,
+            hidden_size=4096,
+            intermediate_size=11008,
+            tied=False,
+        )
+
+    @classmethod
+    def qwen3_600m(cls) -> Self:
+        """The smallest Qwen3, 0.6 billion parameters."""
+        return cls(
+            num_layers=28,
+            num_heads=16,
+            num_key_value_heads=8,
+            head_size=128,
+            hidden_size=1024,
+            intermediate_size=3072,
+            max_position_embeddings=40_960,
+            query_key_norm=True,
+            rotary_base=1e6,
+        )
+
+    @property
+    def own_head_size(self) -> int | None:
+        return self.head_size
+
+    def layer(self, number: int) -> Layer:
+        return replace(
+            super().layer(number),
+            epsilon=self.norm_epsilon,
+            num_key_value_heads=self.num_key_value_heads or self.num_heads,
+            biases=False,
+            gated=True,
+            rms=True,
+            query_key_norm=self.query_key_norm,
+            rotary_base=self.rotary_base,
+        )
+
+    def page_name(self, objective: Objective) -> str:
+        return "Llama"
+
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        return LlamaForPretraining(self, vocab_size, vocab_multiple)
+
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return Llama(self, vocab_size)
+
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CausalModel:
+        return CausalModel(model, self.max_length, *special.require("end"))
+
+    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
+        """The causal stack and the output: stack_flops + 6·D·V."""
+        return float(self.stack_flops(T, causal=True) + 6 * self.hidden_size * V)
+
+
+class Llama(Body):
+    """The decoder without its output."""
+
+    name: ClassVar[str] = "llama"
+    graphs: ClassVar = ("_embed",)  # see parallel.py
+
+    def __init__(self, config: LlamaConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
+        self.config = config
+        self.transformer = Transformer(config, causal=True)
+        initialise(self, config.initializer_range, truncated=False)
+        self.transformer.scale_residuals()
+        self.clear_padding()
+
+    def encode(
+        self,
+        ids_BT: Tensor,
+        document_BT: Tensor | None = None,
+        starts_S: Tensor | None = None,
+    ) -> Tensor:
+        """Hidden states (B, T, D); at t of ids[: t + 1] of the same document."""
+        return self.transformer(self._embed(ids_BT), None, document_BT, starts_S)
+
+    def encode_layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
+        return self.transformer.layers(self._embed(ids_BT))
+
+    def levels(self) -> list[list[nn.Module]]:
+        return [[self.token_embedding], *blocks_by_layer([self.transformer])]
+
+    def _embed(self, ids_BT: Tensor) -> Tensor:
+        return self.dropout(self.token_embedding(ids_BT))
+
+
+class LlamaForPretraining(NextTokenModel):
+    """Llama with its output: the token embedding, or a matrix of its own."""
+
+    llama: Llama
+
+    def __init__(self, config: LlamaConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        body = Llama(config, vocab_size, vocab_multiple)
+        super().__init__(body)
+        bound = config.initializer_range * 3**0.5  # even, of the same deviation
+        self.output = None if config.tied else body.own_output(config.hidden_size, bound)
+
+    def output_table(self) -> Tensor:
+        return super().output_table() if self.output is None else self.output.weight
+
+    def states(
+        self,
+        ids_BT: Tensor,
+        document_BT: Tensor | None,
+        positions_BT: Tensor | None,
+        starts_S: Tensor | None = None,
+    ) -> Tensor:
+        return self.llama.encode(ids_BT, document_BT, starts_S)

@@ -1,0 +1,152 @@
+"""ModernBERT (Warner et al. 2024, "Smarter, Better, Faster, Longer", arXiv:2412.13663): BERT with
+what decoders have learnt since.
+
+    ids ──> token ──> LayerNorm ──> pre-norm Transformer, both directions ──> hidden (B, T, D)
+        ──> masked positions ──> MLM logits (B, M, V), embedding tied
+
+No biases but the output's, GeGLU, rotary positions, and attention to all tokens in every third
+layer alone, from the first on; the others see the near ones, and turn faster. There are no segments
+and no sentence pairs. The paper masks 30 % (`instances.masking`), and so do recipes for it.
+
+The paper packs rows without padding; here batches are of rows of about one length. Its first layer
+has no norm before attention, since the embeddings are normalised.
+
+Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from rungwise.models.bert import MaskedOutput, MlmHead
+from rungwise.models.body import Body, blocks_by_layer
+from rungwise.models.family import TransformerFamily
+from rungwise.models.language_models import MaskedModel
+from rungwise.models.layer import Activation, Layer
+from rungwise.models.objectives import MLM, Objective
+from rungwise.models.transformer import Transformer, initialise
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.tokenizer.special import SpecialIds
+
+
+class ModernBertConfig(TransformerFamily):
+    """The shape of a ModernBERT; the defaults are its base.
+
+    `local_window` tokens, half of them on either side, are what local layers see; every
+    `global_every`-th layer sees all.
+    """
+
+    year: ClassVar[int] = 2024
+    paper: ClassVar[str] = "Warner et al."
+    objectives: ClassVar = (MLM,)
+    activation: ClassVar[Activation] = "gelu"
+
+    kind: Literal["modern_bert"] = "modern_bert"
+    num_layers: int = Field(default=22, ge=1)
+    intermediate_size: int = Field(default=1152, ge=1)
+    max_position_embeddings: int = Field(default=8192, ge=1)
+    norm: Literal["pre"] = "pre"  # pyright: ignore[reportIncompatibleVariableOverride]
+    global_every: int = Field(default=3, ge=1)
+    local_window: int = Field(default=128, ge=2)
+    global_rotary_base: float = Field(default=160_000.0, gt=1)
+    local_rotary_base: float = Field(default=10_000.0, gt=1)
+
+    @classmethod
+    def base(cls) -> Self:
+        """ModernBERT base, 149 M parameters: the defaults."""
+        return cls()
+
+    @classmethod
+    def large(cls) -> Self:
+        """ModernBERT large, 395 M parameters."""
+        return cls(num_layers=28, num_heads=16, hidden_size=1024, intermediate_size=2624)
+
+    def layer(self, number: int) -> Layer:
+        is_global = number % self.global_every == 0
+        return replace(
+            super().layer(number),
+            biases=False,
+            gated=True,
+            rotary_base=self.global_rotary_base if is_global else self.local_rotary_base,
+            window=None if is_global else self.local_window // 2,
+            first_norm=number > 0,
+        )
+
+    def page_name(self, objective: Objective) -> str:
+        return "ModernBERT"
+
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        return ModernBertForPretraining(self, vocab_size, vocab_multiple)
+
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return ModernBert(self, vocab_size)
+
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> MaskedModel:
+        return MaskedModel(model, self.max_length, *special.require("cls", "sep", "mask"))
+
+    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
+        """The stack, and the head at its M predicted positions: stack_flops + 6·M/T·(D² + D·V)."""
+        D = self.hidden_size
+        return self.stack_flops(T, causal=False) + 6 * M / T * (D * D + D * V)
+
+
+class ModernBert(Body):
+    """The encoder. It is given segments where BERT is, and does not look at them."""
+
+    name: ClassVar[str] = "modern_bert"
+    graphs: ClassVar = ("_embed",)  # see parallel.py
+    causal = False
+
+    def __init__(self, config: ModernBertConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
+        self.config = config
+        self.embedding_norm = config.layer(0).new_norm()
+        self.transformer = Transformer(config, causal=False)
+        initialise(self, config.initializer_range)
+        self.transformer.scale_residuals()
+        self.clear_padding()
+
+    def encode(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+        document_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+        starts_S: Tensor | None = None,
+    ) -> Tensor:
+        """Hidden states (B, T, D) of the last layer; see `Bert.encode` and rotary.py."""
+        return self.transformer(self._embed(ids_BT), lengths_B, document_BT, starts_S)
+
+    def encode_layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
+        return self.transformer.layers(self._embed(ids_BT), lengths_B)
+
+    def levels(self) -> list[list[nn.Module]]:
+        embeddings: list[nn.Module] = [self.token_embedding, self.embedding_norm]
+        return [embeddings, *blocks_by_layer([self.transformer])]
+
+    def _embed(self, ids_BT: Tensor) -> Tensor:
+        return self.dropout(self.embedding_norm(self.token_embedding(ids_BT)))
+
+
+class ModernBertForPretraining(MaskedOutput):
+    """ModernBERT with the head of MLM."""
+
+    modern_bert: ModernBert
+    nsp = None
+
+    def __init__(self, config: ModernBertConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        super().__init__(ModernBert(config, vocab_size, vocab_multiple))
+        epsilon = config.layer_norm_epsilon
+        self.mlm = MlmHead(config.hidden_size, vocab_size, biases=False, epsilon=epsilon)
+        initialise(self.mlm, config.initializer_range)

@@ -1,0 +1,36 @@
+"""Rotary positions (Su et al. 2021, "RoFormer", arXiv:2104.09864): queries and keys are turned by
+an angle that grows with their place, so that their product knows how far apart they are.
+
+Unit i of the first half of a head and unit i of the second are turned together, as in the models of
+transformers. Only differences of places count, so a packed row is numbered through: its documents
+do not see each other anyway.
+
+Shapes: B batch, T sequence, N heads, H head size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+Rotation = tuple[Tensor, Tensor]  # cosines and sines (T, H)
+
+
+def rotation(T: int, head_size: int, base: float, device: torch.device) -> Rotation:
+    """The cosines and sines of the angles place · base^(-2i / H), in float32.
+
+    Angles are taken in float64: in float32 one at place 8,192 is off by 0.0005.
+    """
+    place_T1 = torch.arange(T, device=device, dtype=torch.float64)[:, None]
+    even_I = torch.arange(0, head_size, 2, device=device, dtype=torch.float64)
+    angle_TI = place_T1 * base ** (-even_I / head_size)
+    angle_TH = torch.cat((angle_TI, angle_TI), dim=-1)  # (T, H/2) -> (T, H)
+    return angle_TH.cos().float(), angle_TH.sin().float()
+
+
+def rotated(x_BNTH: Tensor, by: Rotation) -> Tensor:
+    """`x_BNTH` with each place turned by its angle, in its own type."""
+    cos_TH, sin_TH = by
+    first, second = x_BNTH.chunk(2, dim=-1)
+    turned_BNTH = torch.cat((-second, first), dim=-1)
+    return (x_BNTH * cos_TH + turned_BNTH * sin_TH).to(x_BNTH.dtype)

@@ -1,0 +1,29 @@
+"""What a pretraining may begin with besides a finished one: weights of others, imported.
+
+The stage that reads their format is in serving/hugging_face/stage.py; here is what initial.py must
+know of its artifact.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rungwise.core.config import Config
+from rungwise.core.summary import Summary
+from rungwise.models.config import ModelConfig
+
+IMPORTED = "initial"  # the name of the stage
+
+
+class ImportConfig(Config):
+    """Where the weights are; they are known by their bytes and not by their place."""
+
+    path: str = Field(min_length=1)
+
+
+class ImportSummary(Summary):
+    """The model that came in, with the rows of its vocabulary, the last of them for new words."""
+
+    model: ModelConfig
+    vocab_size: int
+    new_words: int

@@ -1,0 +1,104 @@
+"""Initial stage: the weights of a folder of transformers as what a pretraining begins with.
+
+    folder ──> config.json, model.safetensors ──> our names ──> rows for new words ──> model
+    tokenizer of the recipe ─────────────────────────────────────┘
+
+A new word begins as the mean of the pieces that the folder's tokenizer cut it into, in the table of
+tokens, in an output matrix of its own and in the output's bias: to the layers it looks like what
+they saw before. (Gee et al. 2022, "Fast Vocabulary Transfer for Language Model Compression",
+arXiv:2402.09977.) Rows behind the tokenizer's last token, which only pad, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context
+from rungwise.core.errors import DataError
+from rungwise.core.stage import StageType
+from rungwise.core.storage import Folder
+from rungwise.pretraining.imported import IMPORTED, ImportConfig, ImportSummary
+from rungwise.serving.hugging_face.names import CONFIG, WEIGHTS, Known
+from rungwise.serving.hugging_face.reading import load
+from rungwise.tokenizer import TokenizerFileConfig, read
+from rungwise.tokenizer import load as load_tokenizer
+from rungwise.training.checkpoint import MODEL, save_tensors
+
+
+def import_weights(
+    config: ImportConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> ImportSummary:
+    """Write the weights of `config.path` under our names, with a row for each token of `tokenizer`.
+
+    Raises DataError if the folder holds another kind of model, or the tokenizer does not go on
+    where the folder's ends.
+    """
+    folder = Path(config.path)
+    model, state = load(folder)
+    before = read(TokenizerFileConfig(path=config.path))
+    pieces = _pieces_of_new(before, load_tokenizer(inputs["tokenizer"].folder), config.path)
+    kept = before.get_vocab_size()
+    for name in _of_vocabulary(model):
+        if name not in state:
+            continue
+        if len(state[name]) < kept:
+            raise DataError(
+                f"{folder / WEIGHTS}: {name} has {len(state[name])} rows, fewer than the {kept} "
+                "tokens of the tokenizer beside it; give the folder the tokenizer of its model"
+            )
+        state[name] = _grown(state[name][:kept], pieces)
+    save_tensors(output, MODEL, state)
+    return ImportSummary(
+        model=model,
+        vocab_size=kept + len(pieces),
+        new_words=len(pieces),
+        headline=f"{model.kind}: {model.describe()}  V={kept:,} and {len(pieces):,} new words",
+    )
+
+
+def _outside(config: ImportConfig) -> Mapping[str, Any]:
+    folder = Folder.at(config.path)
+    for name in (CONFIG, WEIGHTS):
+        if not folder.exists(name):
+            raise DataError(
+                f"pretrain.initial: {config.path} has no {name}; expected a folder that "
+                "save_pretrained of transformers, or rungwise export, has written"
+            )
+    return {name: folder.sha256(name) for name in (CONFIG, WEIGHTS)}
+
+
+INITIAL_WEIGHTS = StageType(
+    IMPORTED, 1, import_weights, ImportSummary, identity=lambda config: {}, outside=_outside
+)
+
+
+def _pieces_of_new(before: Tokenizer, after: Tokenizer, path: str) -> list[list[int]]:
+    """The ids that `before` cuts each token into that `after` has beyond it."""
+    kept = before.get_vocab_size()
+    for index in range(kept):
+        if before.id_to_token(index) != after.id_to_token(index):
+            raise DataError(
+                f"the tokenizer is not that of pretrain.initial: token {index} is "
+                f"{after.id_to_token(index)!r}, but {before.id_to_token(index)!r} in {path}; leave "
+                "out the block tokenizer, or set new_words in it alone"
+            )
+    new = [after.id_to_token(index) for index in range(kept, after.get_vocab_size())]
+    return [[piece.id for piece in before.model.tokenize(token)] for token in new]
+
+
+def _of_vocabulary(config: Known) -> list[str]:
+    """The tensors that have a row for each token."""
+    with torch.device("meta"):
+        one, other = (config.build(size, config.objectives[0]).state_dict() for size in (7, 8))
+    return [name for name, tensor in one.items() if tensor.shape != other[name].shape]
+
+
+def _grown(rows: Tensor, pieces: list[list[int]]) -> Tensor:
+    return torch.cat((rows, *(rows[ids].mean(dim=0, keepdim=True) for ids in pieces)))

@@ -1,0 +1,114 @@
+"""One optimizer step: what the loop runs, and what benchmarks and tests measure of it.
+
+    step = Step(model, objective, exchange, optimizers, config, group, bfloat16, compile=True)
+    sums, norm, stood_out = step(micro_batches, counts, learning_rate)
+
+Nothing in it waits for the device. Whether the step counts is decided there as well: one whose
+gradient is not finite, or that stands out, leaves weights, moments and states as they are.
+
+P parts of the objective
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from rungwise.models.objectives import Batch, LossSum, Objective
+from rungwise.training.optimizer import (
+    MuonConfig,
+    OptimizerConfig,
+    Optimizers,
+    clip_gradients,
+    set_learning_rate,
+    update,
+)
+from rungwise.training.parallel import Exchange, Group, compiled
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no safetensors
+    from rungwise.training.lanes import LaneStates
+
+# From the sums (3, P) of this worker and the norm (): the loss over all workers and whether the
+# step is to be left out, both ().
+Judge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class Step:
+    """Forward, backward, clipping and update of `model` in place."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        exchange: Exchange,
+        optimizers: Optimizers,
+        config: OptimizerConfig | MuonConfig,
+        group: Group,
+        bfloat16: bool,
+        compile: bool = False,
+        judge: Judge | None = None,
+    ) -> None:
+        """`bfloat16`: matrix products are taken in it. Without `judge` no step stands out."""
+        self.model = model
+        self.objective = objective
+        self._exchange = exchange
+        self._optimizers = optimizers
+        self._config = config
+        self._group = group
+        self._bfloat16 = bfloat16
+        # Of the host in forward and backward of the last step, before workers wait for each other.
+        self.computed_seconds = 0.0
+        self._judge = judge or _never
+        self._compiled = compiled(objective, model, group) if compile else None
+
+    def losses(self, part: Batch) -> LossSum:
+        """The sums over a micro-batch; one forward pass."""
+        kind = self._group.device.type
+        with torch.autocast(kind, dtype=torch.bfloat16, enabled=self._bfloat16):
+            if self._compiled is None:
+                return self.objective(self.model, part)
+            (total, correct, state), counts = self._compiled(part)
+            return LossSum(total, counts, correct, self.objective.parts, state)
+
+    def __call__(
+        self,
+        parts: Sequence[Batch],
+        counts_P: Tensor,
+        learning_rate: float,
+        states: LaneStates | None = None,
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """One step over micro-batches that are on the device.
+
+        `counts_P` are those of the whole global batch, by which losses are divided. Returns the
+        sums (3, P) of `LossSum.packed` on this worker, the norm () of the gradient, and what the
+        judge said.
+        """
+        device = self._group.device
+        sums_3P = torch.zeros(3, len(self.objective.parts), dtype=torch.float64, device=device)
+        began = time.perf_counter()
+        for number, part in enumerate(parts):
+            with self._exchange.backward(last=number == len(parts) - 1):
+                losses = self.losses(part)
+                losses.loss(counts_P).backward()
+            sums_3P += losses.packed()
+            if states is not None:
+                states.leave(part, losses.state)
+        self.computed_seconds = time.perf_counter() - began
+        self._exchange.finish()
+        norm = clip_gradients(self.model, self._config)
+        for optimizer in self._optimizers:
+            set_learning_rate(optimizer, learning_rate)
+        loss, outlier = self._judge(sums_3P, norm)
+        update(self._optimizers, norm.isfinite() & ~outlier)
+        if states is not None:
+            states.settle(norm.isfinite())
+        self._exchange.zero()
+        return sums_3P, norm, (loss, outlier)
+
+
+def _never(sums_3P: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.zeros_like(norm), torch.zeros_like(norm, dtype=torch.bool)
