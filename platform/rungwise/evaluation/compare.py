@@ -46,9 +46,11 @@ from rungwise.evaluation.summary import (
 from rungwise.finetune import DESCRIPTION, FinetuneConfig, describe, evaluate, finetune, load_data
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.sweep.record import SweepSummary
-from rungwise.tasks import metrics
+from rungwise.tasks import cutting, metrics
+from rungwise.tasks.cutting import CutShare
 from rungwise.tasks.examples import TaskInfo, TaskSummary, read
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
+from rungwise.tokenizer import load as load_tokenizer
 from rungwise.training.checkpoint import MODEL, load_tensors, save_tensors
 
 _SCRATCH = ".seeds"
@@ -107,12 +109,13 @@ def compare_variants(
     variants = {
         name: VariantResult(
             estimates={
-                metric: estimate([row.test[metric] for row in of_variant])
+                metric: estimate([row.test[metric] for row in of_variant], metrics.range_of(metric))
                 for metric in of_variant[0].test
             },
             finetune=chosen[name],
             selection=_selection(inputs, name),
             pretraining=_pretraining(source_of(inputs, "pretrain", name), chosen[name]),
+            cut=of_variant[0].cut,
         )
         for name, of_variant in rows_of.items()
     }
@@ -135,24 +138,30 @@ def compare_variants(
         metric=info.metric,
         seeds=tuple(seeds),
         examples=task.examples,
-        rows=tuple(SeedRow(**row.model_dump(exclude={"files", "model"})) for row in rows),
+        rows=tuple(row.shown() for row in rows),
         variants=variants,
         differences=differences,
         baselines=task.baselines,
         beats_baselines=None if trivial is None else lowest > trivial,
-        chosen=SeedRow(**best.model_dump(exclude={"files", "model"})),
+        chosen=best.shown(),
         headline=_headline(variants, info.metric, len(seeds)),
     )
 
 
-EVALUATE = StageType("evaluate", 3, compare_variants, EvaluateSummary, resumes=True)
+EVALUATE = StageType("evaluate", 4, compare_variants, EvaluateSummary, resumes=True)
 
 
 class _ScoredSeed(SeedRow):
-    """A row with what only this stage needs: the stem of its files, and the model it describes."""
+    """A row with what only this stage needs: the stem of its files, the model it describes, and of
+    the first seed what was cut off."""
 
     files: str
     model: dict[str, Any]
+    cut: dict[str, CutShare]
+
+    def shown(self) -> SeedRow:
+        """The row as the summary has it."""
+        return SeedRow(**self.model_dump(exclude={"files", "model", "cut"}))
 
 
 def input_name(stage: str, variant: str, number: int | None = None) -> str:
@@ -210,6 +219,7 @@ def _rows(
             scratch,
             done,
             context.report,
+            seed == seeds[0],
         )
         pending[task] = done
     metric = TaskSummary.of(inputs["task"]).info.metric
@@ -224,6 +234,10 @@ def _rows(
             if mendable is not None:
                 raise UserError(f"{pending[ready[0]]}: {mendable}") from error
             raise
+        row, whole = rows[-1], config.budget is None
+        length = chosen[row.variant].sequence_length
+        if whole and (line := cutting.note(row.variant, length, row.cut)):
+            context.report.note(line)
         context.report.progress(len(rows), total, **{metric: rows[-1].test[metric]})
     order = list(config.variants)
     return sorted(rows, key=lambda row: (order.index(row.variant), row.seed))
@@ -237,12 +251,20 @@ def _score(
     scratch: Folder,
     done: str,
     report: Reporter,
+    counts_cut: bool,
 ) -> _ScoredSeed:
     """Fine-tune with one seed in a Ray task; the row, and beside it predictions and weights."""
     name = f"{variant}-seed-{seed}"
     report.nested(name, {"variant": variant, "seed": seed, **config.model_dump(mode="json")})
     began = time.monotonic()
     data = load_data(inputs["task"], inputs["tokenizer"], inputs["pretrain"], config)
+    cut = {}
+    if counts_cut:
+        splitter = load_tokenizer(inputs["tokenizer"].folder)
+        cut = {
+            name: cutting.cut_share(split.examples, split.items, splitter)
+            for name, split in data.splits.items()
+        }
     curve: list[float] = []
 
     def on_epoch(epoch: int, scores: dict[str, float], state: object = None) -> None:
@@ -265,6 +287,7 @@ def _score(
         mix=None if model.mix is None else model.mix.shares(),
         model=describe(model),
         files=done,
+        cut=cut,
         seconds=round(time.monotonic() - began, 1),
     )
     scratch.write_bytes(f"{done}.json", row.model_dump_json().encode("utf-8"))
@@ -307,7 +330,9 @@ def _differences(
             PairedDifference(
                 first=first,
                 second=second,
-                seeds=paired_difference(scores[first], scores[second]),
+                seeds=paired_difference(
+                    scores[first], scores[second], metrics.range_of(info.metric)
+                ),
                 bootstrap=drawn,
                 error_reduction=error_reduction(old, new) if old < 1 else None,
             )

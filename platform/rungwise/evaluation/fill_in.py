@@ -75,6 +75,8 @@ def choose(
             batch = rows(reader, np.array([instance]), seed)
             ids, segments = originals(batch)[0].tolist(), batch.segments[0].tolist()
             length = int(batch.lengths[0])
+            if batch.document is not None:
+                length = int((batch.document[0] == batch.document[0, 0]).sum())
             last = length - sum(segments[:length]) - 1  # the [SEP] behind A
         else:
             row = reader.rows(np.array([instance]))

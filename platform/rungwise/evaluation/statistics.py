@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 Agreement = Literal["agrees", "disagrees", "unresolved"]
+Range = tuple[float, float]  # the lowest and the highest value that a metric can have
+_ANY: Range = (-math.inf, math.inf)
 _CHUNK = 1 << 22  # weights (resamples times examples) that are held at once
 
 
@@ -44,10 +46,11 @@ class Difference:
     p: float
 
 
-def estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate:
+def estimate(values: Sequence[float], within: Range = _ANY) -> Estimate:
     """The mean of independent values with Student's t interval.
 
-    Raises ValueError if there is no value.
+    The interval ends where the metric does, which loses no true mean and so no coverage. Raises
+    ValueError if there is no value.
     """
     if not values:
         raise ValueError("expected at least one value to estimate a mean, found none")
@@ -55,15 +58,35 @@ def estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate:
     if len(values) == 1:
         return Estimate(mean, math.nan, math.nan, 1)
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    half = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1)) * error
-    return Estimate(mean, mean - half, mean + half, len(values))
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * error
+    low, high = max(mean - half, within[0]), min(mean + half, within[1])
+    return Estimate(mean, low, high, len(values))
 
 
-def paired_difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
-    """The mean of first - second, pair by pair: values with the same index share a seed."""
+def paired_difference(
+    first: Sequence[float], second: Sequence[float], within: Range = _ANY
+) -> Estimate:
+    """The mean of first - second, pair by pair: values with the same index share a seed. `within`
+    is the range of the values."""
     if len(first) != len(second):
         raise ValueError(f"expected as many values of each, found {len(first)} and {len(second)}")
-    return estimate([a - b for a, b in zip(first, second, strict=True)])
+    widest = within[1] - within[0]
+    return estimate([a - b for a, b in zip(first, second, strict=True)], (-widest, widest))
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Each p as if it were the only one: below 0.05 where it stands among all of them.
+
+    The chance that any true null hypothesis of the family has one below 0.05 is at most 5 %,
+    however they hang together (Holm 1979, "A simple sequentially rejective multiple test
+    procedure", Scandinavian Journal of Statistics 6).
+    """
+    order = np.argsort(ps, kind="stable")
+    left = np.arange(len(ps), 0, -1)
+    raised = np.maximum.accumulate(np.minimum(1.0, left * np.asarray(ps, float)[order]))
+    adjusted = np.empty(len(ps))
+    adjusted[order] = raised
+    return adjusted.tolist()
 
 
 def paired_bootstrap(

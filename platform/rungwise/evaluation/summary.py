@@ -5,6 +5,7 @@ from __future__ import annotations
 from rungwise.core.summary import Part, Summary
 from rungwise.evaluation.statistics import Difference, Estimate
 from rungwise.finetune import FinetuneConfig
+from rungwise.tasks.cutting import CutShare
 from rungwise.tasks.examples import ExampleCounts, Kind
 
 
@@ -42,12 +43,14 @@ class PretrainingCost(Part):
 
 
 class VariantResult(Part):
-    """A variant on a task: test metrics over seeds, its settings and where they are from."""
+    """A variant on a task: test metrics over seeds, its settings and where they are from, and by
+    split what its `sequence_length` cut off."""
 
     estimates: dict[str, Estimate]
     finetune: FinetuneConfig
     selection: Selection | None
     pretraining: PretrainingCost | None  # None from random weights
+    cut: dict[str, CutShare]
 
 
 class PairedDifference(Part):

@@ -22,8 +22,9 @@ from rungwise.core.storage import Folder
 from rungwise.core.summary import Part, Summary
 from rungwise.core.tables import csv_bytes
 from rungwise.evaluation.published import TABLES, PublishedConfig
-from rungwise.evaluation.statistics import Agreement, paired_difference, sign_agreement
+from rungwise.evaluation.statistics import Agreement, holm, paired_difference, sign_agreement
 from rungwise.evaluation.summary import EvaluateSummary
+from rungwise.tasks.metrics import range_of
 
 
 class TableConfig(Config):
@@ -56,7 +57,8 @@ class BudgetScore(Score):
 
 class Step(Part):
     """A variant minus the one above it, over seeds and with test examples drawn as well; beside it
-    the published difference in points, and whether the signs agree."""
+    the published difference in points, and whether the signs agree. `p` is the bootstrap's by
+    itself, `p_holm` the same as one of all differences of the table."""
 
     task: str
     variant: str
@@ -68,6 +70,7 @@ class Step(Part):
     bootstrap_low: float
     bootstrap_high: float
     p: float
+    p_holm: float
     published_points: float | None
     sign: Agreement | None
 
@@ -96,7 +99,7 @@ def build_table(
     evaluated = [EvaluateSummary.of(artifact) for artifact in inputs.values()]
     whole = [each for each in evaluated if each.budget is None]
     scores = [score for each in whole for score in _scores(each)]
-    steps = [step for each in whole for step in _steps(config, each)]
+    steps = _corrected([step for each in whole for step in _steps(config, each)])
     budgets = [
         BudgetScore(**score.model_dump(), budget=each.budget or each.examples.train)
         for each in evaluated
@@ -125,7 +128,7 @@ def build_table(
     )
 
 
-TABLE = StageType("table", 2, build_table, TableSummary)
+TABLE = StageType("table", 3, build_table, TableSummary)
 
 
 def _check(config: TableConfig) -> None:
@@ -160,7 +163,9 @@ def _steps(config: TableConfig, evaluated: EvaluateSummary) -> list[Step]:
     drawn = {(each.first, each.second): each.bootstrap for each in evaluated.differences}
     steps = []
     for above, name in itertools.pairwise(evaluated.variants):
-        ours = paired_difference(evaluated.scores_of(name), evaluated.scores_of(above))
+        ours = paired_difference(
+            evaluated.scores_of(name), evaluated.scores_of(above), range_of(evaluated.metric)
+        )
         published = _published(config, evaluated.task, above, name)
         both = drawn[above, name]  # above minus name: turned around here
         steps.append(
@@ -172,11 +177,18 @@ def _steps(config: TableConfig, evaluated: EvaluateSummary) -> list[Step]:
                 bootstrap_low=-both.high,
                 bootstrap_high=-both.low,
                 p=both.p,
+                p_holm=both.p,
                 published_points=published,
                 sign=sign_agreement(published, ours) if published else None,
             )
         )
     return steps
+
+
+def _corrected(steps: list[Step]) -> list[Step]:
+    """The steps as one family of comparisons: some p of many is small by luck."""
+    ps = holm([step.p for step in steps])
+    return [step.model_copy(update={"p_holm": p}) for step, p in zip(steps, ps, strict=True)]
 
 
 def _published(config: TableConfig, task: str, above: str, name: str) -> float | None:
@@ -221,6 +233,12 @@ def markdown(scores: Sequence[Score], steps: Sequence[Step], config: TableConfig
             _line("variant", *tasks),
             _line(*["---"] * (len(tasks) + 1)),
             *(_line(name, *(_difference(shown[name, task]) for task in tasks)) for name in others),
+        ]
+        some = [f"{step.variant} on {step.task}" for step in steps if step.p_holm < 0.05]
+        lines += [
+            "",
+            f"After Holm's correction over these {len(steps)} differences, the bootstrap's p is "
+            f"below 0.05 for {', '.join(some) or 'none'}.",
         ]
     if steps and config.published:
         lines += ["", f"Published: {TABLES[config.published.table].source}."]

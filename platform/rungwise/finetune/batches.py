@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -25,6 +25,15 @@ class ItemBatch:
     segments: Tensor  # (R, T) int64
     rows: Rows
     targets: Tensor | None  # (B,), of tagging (W,), of spans (B, 2); None: not all are known
+
+    def to(self, device: torch.device) -> Self:
+        """The same on `device`."""
+        return type(self)(
+            self.ids.to(device),
+            self.segments.to(device),
+            self.rows.to(device),
+            None if self.targets is None else self.targets.to(device),
+        )
 
 
 def collate(items: Sequence[Item], kind: Kind) -> ItemBatch:

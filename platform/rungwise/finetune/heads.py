@@ -26,7 +26,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Literal, Self
 
 import torch
@@ -50,6 +50,13 @@ class Rows:
     count: int  # B
     word_row: Tensor | None = None  # (W,) int64, for tagging alone
     word_place: Tensor | None = None  # (W,) int64, the token that stands for the word
+
+    def to(self, device: torch.device) -> Self:
+        """The same on `device`."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(
+            self, **{n: v.to(device) for n, v in values.items() if isinstance(v, torch.Tensor)}
+        )
 
 
 class Pool(nn.Module):
@@ -107,7 +114,8 @@ class ChoiceHead(nn.Module):
     def forward(self, states_RTE: Tensor, rows: Rows) -> Tensor:
         """Logits (B, O), -inf where an item has no such option."""
         score_R = self.linear(self.dropout(self.pool(states_RTE, rows.lengths))).squeeze(-1)
-        options_B = torch.bincount(rows.item, minlength=rows.count)
+        none_B = rows.item.new_zeros(rows.count)
+        options_B = none_B.index_add(0, rows.item, torch.ones_like(rows.item))  # how many each has
         first_B = options_B.cumsum(0) - options_B
         option_R = torch.arange(len(score_R), device=score_R.device) - first_B[rows.item]
         empty_BO = score_R.new_full((rows.count, int(options_B.max())), -math.inf)

@@ -88,5 +88,6 @@ def put_state(model: TaskModel, optimizer: torch.optim.Optimizer, state: bytes) 
         kind, _, rest = key.partition("/")
         if kind == "optimizer":
             name, _, moment = rest.rpartition("/")
-            optimizer.state[parameters[name]][moment] = value
+            parameter = parameters[name]
+            optimizer.state[parameter][moment] = value.to(parameter.device)
     return int(tensors[_EPOCH])

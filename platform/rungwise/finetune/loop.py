@@ -27,7 +27,8 @@ from rungwise.finetune.config import FinetuneConfig
 from rungwise.finetune.data import TaskData, check
 from rungwise.finetune.learning import effective, learning_rate_shares, put_state, take_state, thaw
 from rungwise.finetune.model import TaskModel
-from rungwise.finetune.scoring import calibrate_and_score, loss_sums
+from rungwise.finetune.scoring import calibrate_and_score, logits_of, loss_sums
+from rungwise.models.device import own_device
 from rungwise.tasks.items import Item
 from rungwise.training.optimizer import (
     OptimizerConfig,
@@ -66,7 +67,8 @@ def finetune(
     """
     check(config, data.info, data.model, data.objective)
     torch.manual_seed(seed)
-    model = build(config, data)
+    # Drawn where the same seed gives the same weights, whatever there is to train on.
+    model = build(config, data).to(own_device())
     optimizer_config = OptimizerConfig(
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,
@@ -83,7 +85,7 @@ def finetune(
         thaw(model, config, epoch)
         for number, chosen in enumerate(batches_of(items, config.batch_size, seed, epoch)):
             step = epoch * steps_per_epoch + number
-            batch = collate([items[index] for index in chosen], data.info.kind)
+            batch = collate([items[index] for index in chosen], data.info.kind).to(model.device)
             # Dropout depends on the step and not on what was drawn before.
             torch.manual_seed(int(bits(seed, step, _DROPOUT)) >> 1)
             rate = learning_rate_at(step, total_steps, optimizer_config)
@@ -92,7 +94,7 @@ def finetune(
                 measured |= effective(model, optimizer)
             measured.setdefault("batch_size", batch.rows.count)
             assert batch.targets is not None, "a training split has targets"
-            logits = model(batch.ids, batch.segments, batch.rows)
+            logits = logits_of(model, batch)
             total, count = loss_sums(data.info.kind, logits, batch.targets)
             loss = total / count
             if not math.isfinite(loss.item()):

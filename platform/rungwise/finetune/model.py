@@ -77,6 +77,11 @@ class TaskModel(HeadedEncoder):
         self.vocab_size = vocab_size
         self.calibration: dict[str, float] = {}
 
+    @property
+    def device(self) -> torch.device:
+        """The device of its weights."""
+        return self.head.linear.weight.device
+
     @torch.no_grad()
     def load_pretrained(self, pretrained: Mapping[str, Tensor]) -> None:
         """Start from the weights of pretraining, or from as many layers as the config says.

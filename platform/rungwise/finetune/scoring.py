@@ -5,6 +5,7 @@ Shapes: B items, T sequence, C classes, W words, O options.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -79,9 +80,9 @@ def _answers(model: TaskModel, items: Sequence[Item]) -> tuple[list[Output], flo
     total, count = 0.0, 0
     for places in _by_length(items):
         here = [items[place] for place in places]
-        batch = collate(here, kind)
-        logits = model(batch.ids, batch.segments, batch.rows)
-        for place, output in zip(places, _split(kind, logits, here, batch), strict=True):
+        batch = collate(here, kind).to(model.device)
+        logits = logits_of(model, batch)
+        for place, output in zip(places, _split(kind, logits.cpu(), here), strict=True):
             outputs[place] = output
         if batch.targets is None:
             total = math.nan
@@ -106,7 +107,7 @@ def _by_length(items: Sequence[Item]) -> Iterator[list[int]]:
         yield chunk
 
 
-def _split(kind: Kind, logits: Tensor, items: Sequence[Item], batch: ItemBatch) -> Iterator[Output]:
+def _split(kind: Kind, logits: Tensor, items: Sequence[Item]) -> Iterator[Output]:
     """The part that each item has of the logits of its batch, without padding."""
     match kind:
         case "classification":
@@ -121,6 +122,14 @@ def _split(kind: Kind, logits: Tensor, items: Sequence[Item], batch: ItemBatch) 
             parts = [row[: len(item.rows)] for row, item in zip(logits, items, strict=True)]
     # Copies: a view would keep the logits of the whole batch.
     return (part.numpy().copy() for part in parts)
+
+
+def logits_of(model: TaskModel, batch: ItemBatch) -> Tensor:
+    """The logits of a batch that is on the device of the model, in float32 whatever the products
+    are taken in."""
+    narrow = model.config.bfloat16 and model.device.type == "cuda"
+    with torch.autocast("cuda", torch.bfloat16) if narrow else contextlib.nullcontext():
+        return model(batch.ids, batch.segments, batch.rows).float()
 
 
 def loss_sums(kind: Kind, logits: Tensor, targets: Tensor) -> tuple[Tensor, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -49,16 +49,25 @@ class NoScheduler(Config):
     kind: Literal["none"] = "none"
 
 
-class AshaScheduler(Config):
-    """Asynchronous successive halving: trials that lag behind at a rung of epochs are stopped.
+class HalvingScheduler(Config):
+    """Synchronous successive halving: at each rung of epochs the best go on, when all have come.
 
-    Li et al. 2020, "A system for massively parallel hyperparameter tuning", MLSys,
-    arXiv:1810.05934.
+    Jamieson & Talwalkar 2016, arXiv:1502.07943. The same sweep has the same survivors each time.
     """
 
-    kind: Literal["asha"] = "asha"
-    grace_epochs: int = Field(default=1, ge=1)  # no trial is stopped before so many
+    renamed: ClassVar = {"asha": "halving"}
+
+    kind: Literal["halving"] = "halving"
+    grace_epochs: int = Field(default=1, ge=1)  # the first rung; each next is times the factor
     reduction_factor: int = Field(default=2, ge=2)  # one in so many goes on at a rung
+
+    def rungs(self, most: int) -> list[int]:
+        """The epochs after which trials of at most `most` epochs are compared."""
+        epochs, epoch = [], self.grace_epochs
+        while epoch < most:
+            epochs.append(epoch)
+            epoch *= self.reduction_factor
+        return epochs
 
 
 class PbtScheduler(Config):
@@ -76,7 +85,7 @@ class PbtScheduler(Config):
 
 
 Search = Annotated[RandomSearch | GridSearch | OptunaSearch, Field(discriminator="kind")]
-Scheduler = Annotated[NoScheduler | AshaScheduler | PbtScheduler, Field(discriminator="kind")]
+Scheduler = Annotated[NoScheduler | HalvingScheduler | PbtScheduler, Field(discriminator="kind")]
 
 
 class SweepConfig(Config):
@@ -98,6 +107,11 @@ class SweepConfig(Config):
         self._check_search()
         if isinstance(self.scheduler, PbtScheduler):
             self._check_pbt(self.scheduler)
+        if isinstance(self.scheduler, HalvingScheduler) and isinstance(self.search, OptunaSearch):
+            raise ValueError(
+                "scheduler halving compares all trials at its first rung, and search optuna draws "
+                "them one after the other: use search random or grid, or scheduler none"
+            )
         return self
 
     def _check_keys(self) -> None:

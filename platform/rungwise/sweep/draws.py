@@ -82,7 +82,7 @@ def settings_of(config: SweepStageConfig, values: Values) -> FinetuneConfig:
         for key, value in values.items()
         if key.startswith(f"{FINETUNE}.")
     }
-    data = with_overrides(config.finetune.model_dump(mode="json"), own)
+    data = with_overrides(config.finetune.model_dump(mode="json"), own, FinetuneConfig)
     settings = validate(FinetuneConfig, data, source=f"sweep.space: {own} together")
     read_back = settings.model_dump(mode="json")
     for key, value in own.items():

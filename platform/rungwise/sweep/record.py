@@ -19,7 +19,7 @@ from rungwise.core.summary import Part, Summary
 from rungwise.finetune import FinetuneConfig
 
 FOLDER = "trials"
-State = Literal["running", "finished", "stopped_early", "failed"]
+State = Literal["running", "waiting", "finished", "stopped_early", "failed"]  # waiting: at a rung
 
 
 @dataclass

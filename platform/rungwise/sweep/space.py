@@ -151,7 +151,7 @@ def check_space(model: type[ConfigT], data: dict[str, Any], space: Mapping[str, 
     for key, allowed in space.items():
         for value in allowed.probes():
             where = f"sweep.space.{key}: {value!r} does not fit"
-            config = validate(model, with_overrides(data, {key: value}), source=where)
+            config = validate(model, with_overrides(data, {key: value}, model), source=where)
             resolved = value_at(config.model_dump(mode="json"), key)
             if not holds(resolved, value):
                 raise ConfigError(

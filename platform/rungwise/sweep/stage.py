@@ -23,7 +23,7 @@ from rungwise.sweep.config import SweepStageConfig
 from rungwise.sweep.draws import grid_epochs, upstream_values
 from rungwise.sweep.effective import check_inputs
 from rungwise.sweep.record import ScoredTrial, SweepSummary
-from rungwise.sweep.trial import STATES, Job, Train, train
+from rungwise.sweep.trial import DECISIONS, STATES, Job, Train, train
 from rungwise.tasks.examples import TaskSummary
 
 TABLE, RECORD = "trials.csv", "sweep.json"
@@ -54,10 +54,12 @@ def run_sweep(
     with shared_scratch(output, "ray-tune") as scratch:
         tune.run(job, context.compute, expected_nodes.nodes(), scratch)
     (output / STATES).remove()
-    return _summary(job, tried)
+    summary = _summary(job, tried)
+    output.remove(DECISIONS)
+    return summary
 
 
-SWEEP = StageType("sweep", 3, run_sweep, SweepSummary, resumes=True)
+SWEEP = StageType("sweep", 4, run_sweep, SweepSummary, resumes=True)
 
 
 def _summary(job: Job, tried: list[dict[str, Any]]) -> SweepSummary:

@@ -20,12 +20,13 @@ from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
 from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data
 from rungwise.sweep import record as records
-from rungwise.sweep.config import PbtScheduler, SweepStageConfig
+from rungwise.sweep.config import NoScheduler, PbtScheduler, SweepStageConfig
 from rungwise.sweep.draws import Values, settings_of, upstream_of
 from rungwise.sweep.effective import inputs_of, split_metrics
 from rungwise.sweep.record import Saved, TrialRecord
 
-STATES = ".states"  # of population based training, below the artifact until the sweep has ended
+STATES = ".states"  # of training, to go on from; below the artifact until the sweep has ended
+DECISIONS = "rungs.json"  # of successive halving, there as long
 _POINTER = "saved.json"
 
 
@@ -74,11 +75,21 @@ class Job:
         scheduler = self.config.sweep.scheduler
         return scheduler if isinstance(scheduler, PbtScheduler) else None
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether trials are begun again from a saved state."""
+        return not isinstance(self.config.sweep.scheduler, NoScheduler)
+
+
+class _AtTheRung(Exception):
+    """Leaves the training of a trial that waits for the others."""
+
 
 def run_trial(config: dict[str, Any], *, job: Job) -> None:
     """Run one trial, `{"trial": {"number": ..., "values": {dotted key: value}}}`, for Ray Tune.
 
-    Raises UserError if the score is not a number.
+    With `until` it goes no further than to that epoch. Raises UserError if the score is not a
+    number.
     """
     from ray import tune
 
@@ -88,6 +99,7 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
     assert name is not None
     trial = _begin(name, config["trial"]["values"], _handed_over(), job)
     settings = settings_of(job.config, trial.values)
+    until = config.get("until")
     if not trial.history:
         job.report.nested(name, trial.parameters())
     before, began = trial.seconds, time.monotonic()
@@ -119,7 +131,14 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
         trial.history.append(row)
         # The last epoch is the end: what comes after may be cut short by Tune.
         trial.state = "finished" if epoch == settings.epochs else "running"
+        replaced = trial.saved
+        if epoch == until and trial.state == "running":
+            assert state is not None, "successive halving needs the state of training"
+            trial.saved = _save(name, epoch, len(trial.history), state, job.output)
+            trial.state = "waiting"
         records.write(trial, job.output)
+        if until and replaced and replaced is not trial.saved:
+            job.output.remove(f"{STATES}/{replaced.file}")
         job.report.metrics(trial.points(row), epoch, run=name)
         job.report.flush()
         result = {
@@ -135,6 +154,8 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
                 tune.report(result, checkpoint=tune.Checkpoint.from_directory(folder))
         else:
             tune.report(result)
+        if trial.state == "waiting":
+            raise _AtTheRung
 
     start = job.output.read_bytes(f"{STATES}/{trial.saved.file}") if trial.saved else None
     try:
@@ -143,6 +164,8 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
             raise UserError(f"{name}: its training ended without an epoch")
         trial.state = "finished"
         trial.effective["epochs"] = float(trial.history[-1]["epoch"])
+    except _AtTheRung:
+        pass
     except Exception as error:
         trial.state, trial.error = "failed", str(error) or type(error).__name__
         raise
@@ -155,7 +178,7 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
 
 def _begin(name: str, values: Values, saved: Saved | None, job: Job) -> TrialRecord:
     """The record of a trial that starts, or goes on from `saved` or from where it was killed."""
-    earlier = records.read(name, job.output) if job.population else None
+    earlier = records.read(name, job.output) if job.goes_on else None
     if earlier is None:
         trial = TrialRecord(
             name=name,
@@ -177,8 +200,9 @@ def _begin(name: str, values: Values, saved: Saved | None, job: Job) -> TrialRec
             saved.rows = len(trial.history)
         # Epochs after the state that is gone on from are run again.
         trial.history = trial.history[: saved.rows] if saved else []
-        trial.values, trial.upstream = values, upstream_of(job.config.sweep, values)
-        trial.effective = {}  # what was measured may be of other values
+        if job.population:
+            trial.values, trial.upstream = values, upstream_of(job.config.sweep, values)
+            trial.effective = {}  # what was measured may be of other values
     trial.saved, trial.state, trial.error = saved, "running", None
     trial.settings = settings_of(job.config, values).model_dump(mode="json")
     records.write(trial, job.output)

@@ -4,9 +4,9 @@ There is one mechanism to go on after a kill, and it is not Tune's: the records 
 Tune's snapshot of an experiment lags behind by many seconds, lies where a later Ray may not read
 it, and knows of settings only what its pickles say. Records are written before Tune hears of an
 epoch, so a trial that has ended is never run again: it is left out of what Tune is given, and
-the scheduler and the searcher are told of its scores as if they had seen them. Settings are drawn
-from the seed, so the rest is the same as before. A trial that was cut off starts anew, in
-population based training from its last saved state.
+Optuna is told of its score as if it had seen it. Settings are drawn from the seed, so the rest is
+the same as before. A trial that was cut off starts anew, or from its last saved state under a
+scheduler that saves such.
 """
 
 from __future__ import annotations
@@ -14,33 +14,21 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from ray import tune
 from ray.tune import Callback, Stopper
-from ray.tune.schedulers import (
-    ASHAScheduler,
-    FIFOScheduler,
-    PopulationBasedTraining,
-    TrialScheduler,
-)
+from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search import BasicVariantGenerator
 
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.sweep import record as records
-from rungwise.sweep.config import (
-    AshaScheduler,
-    OptunaSearch,
-    PbtScheduler,
-    SweepConfig,
-    SweepStageConfig,
-    most_epochs,
-)
+from rungwise.sweep.config import HalvingScheduler, OptunaSearch, PbtScheduler, SweepConfig
 from rungwise.sweep.draws import Values, points, settings_of
 from rungwise.sweep.effective import difference
+from rungwise.sweep.halving import Legs
 from rungwise.sweep.record import TrialRecord, name_of
 from rungwise.sweep.trial import Job, run_trial
 
@@ -81,21 +69,29 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
     assert total is not None
     cut_off = {trial.number: trial.values for trial in earlier if not trial.ended}
     left = [number for number in range(total) if name_of(number) not in {t.name for t in ended}]
-    for trial in ended:
-        _tell_again(trial, job)
+    for trial in earlier:
+        if trial.ended or trial.saved:
+            _tell_again(trial, job)
     if not left:
         return
+    for values in drawn or ():
+        settings_of(job.config, values)
+    watch = _Watch(job, len(ended), total)
+    search: Any
+    limited = at_once
     if drawn is None:
-        search: Any = _optuna(sweep, ended, cut_off, left)
+        search = _optuna(sweep, ended, cut_off, left)
         space, samples = {}, len(left)
+    elif isinstance(sweep.scheduler, HalvingScheduler):
+        search = watch.legs = Legs(job, drawn, watch.close)
+        if not search.decide():
+            return
+        space, samples = {}, search.most  # it says itself when it has finished
     else:
-        for values in drawn:
-            settings_of(job.config, values)
         # A population has to be there whole to be compared; its trials take turns on what there is.
         search = BasicVariantGenerator(max_concurrent=0 if job.population else at_once)
         todo = [{"number": n, "values": cut_off.get(n, drawn[n])} for n in left]
-        space, samples = {"trial": tune.grid_search(todo)}, 1
-    watch = _Watch(job, len(ended), total)
+        space, samples, limited = {"trial": tune.grid_search(todo)}, 1, None
     tune.Tuner(
         tune.with_resources(
             functools.partial(run_trial, job=job),
@@ -105,12 +101,12 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
         tune_config=tune.TuneConfig(
             num_samples=samples,
             search_alg=search,
-            scheduler=_scheduler(job.config, ended),
-            max_concurrent_trials=at_once if drawn is None else None,
+            scheduler=_population(sweep, job.population) if job.population else FIFOScheduler(),
+            max_concurrent_trials=limited,
             # A process less to start for each trial; training seeds all that it draws from.
             reuse_actors=True,
             trial_name_creator=_trial_name,
-            trial_dirname_creator=_trial_name,
+            trial_dirname_creator=_folder_name,
         ),
         run_config=tune.RunConfig(
             name="sweep", storage_path=scratch, verbose=0, callbacks=[watch], stop=_Stop(watch)
@@ -122,6 +118,10 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
 
 def _trial_name(trial: Any) -> str:
     return name_of(trial.config["trial"]["number"])
+
+
+def _folder_name(trial: Any) -> str:
+    return f"{_trial_name(trial)}-{trial.config.get('until', 'end')}"
 
 
 def _optuna(
@@ -170,30 +170,6 @@ def _distribution(allowed: Any) -> Any:
             return CategoricalDistribution(allowed.values)
 
 
-def _scheduler(config: SweepStageConfig, ended: list[TrialRecord]) -> TrialScheduler:
-    scheduler = config.sweep.scheduler
-    if isinstance(scheduler, PbtScheduler):
-        return _population(config.sweep, scheduler)
-    if not isinstance(scheduler, AshaScheduler):
-        return FIFOScheduler()
-    asha = ASHAScheduler(
-        time_attr=_TIME,
-        metric=_SCORE,
-        mode=_MODE,
-        max_t=max(most_epochs(config), scheduler.grace_epochs),
-        grace_period=scheduler.grace_epochs,
-        reduction_factor=scheduler.reduction_factor,
-    )
-    for trial in ended:
-        # Only its id is looked at; the controller is not.
-        known: Any = SimpleNamespace(trial_id=f"ended-{trial.name}")
-        nobody: Any = None
-        asha.on_trial_add(nobody, known)
-        for row in trial.history:
-            asha.on_trial_result(nobody, known, {_TIME: row["epoch"], _SCORE: row["score"]})
-    return asha
-
-
 def _population(sweep: SweepConfig, scheduler: PbtScheduler) -> TrialScheduler:
     rng = np.random.default_rng([sweep.seed, len(sweep.space)])
     random.seed(sweep.seed)  # whom to take over and how to vary, as far as arrival decides it not
@@ -235,6 +211,7 @@ class _Watch(Callback):
 
     def __init__(self, job: Job, ended: int, total: int) -> None:
         self.wrong: UserError | None = None
+        self.legs: Legs | None = None
         self._job = job
         self._ended = ended
         self._total = total
@@ -248,19 +225,23 @@ class _Watch(Callback):
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         record = self._record(trial)
         self._compare(record.name, record.values, record.effective)
-        if self.wrong:
-            return  # all trials are being stopped, and not for their scores
+        if self.legs:
+            self.legs.leg_ended(record.name, failed=False)
+        if self.wrong or record.state == "waiting":
+            return  # all trials are being stopped, and not for their scores; or it may go on
         if record.state == "running":
             record.state = "stopped_early"
             records.write(record, self._job.output)
-        self._close(record, "FINISHED")
+        self.close(record)
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         record = self._record(trial)
         if record.state != "failed":
             record.state, record.error = "failed", "its process died"
             records.write(record, self._job.output)
-        self._close(record, "FAILED")
+        if self.legs:
+            self.legs.leg_ended(record.name, failed=True)
+        self.close(record, "FAILED")
 
     def _compare(self, name: str, values: Values, measured: dict[str, float]) -> None:
         self.wrong = self.wrong or difference(name, values, measured)
@@ -282,7 +263,8 @@ class _Watch(Callback):
             seed=self._job.config.sweep.seed,
         )
 
-    def _close(self, record: TrialRecord, status: str) -> None:
+    def close(self, record: TrialRecord, status: str = "FINISHED") -> None:
+        """End the run of a trial that has ended, and tell how many have."""
         self._ended += 1
         self._job.report.nested(record.name, {}, status)
         shown = {self._job.metric: record.history[-1]["score"]} if record.history else {}
@@ -303,11 +285,13 @@ class _Stop(Stopper):
 
 
 def _tell_again(trial: TrialRecord, job: Job) -> None:
-    """Report a trial of an earlier attempt, whose last words may not have arrived.
+    """Report a trial of an earlier attempt that has ended or goes on from a saved state: its last
+    words may not have arrived.
 
     Tracking takes each point of a run once, so nothing is doubled.
     """
     job.report.nested(trial.name, trial.parameters())
     for row in trial.history:
         job.report.metrics(trial.points(row), row["epoch"], run=trial.name)
-    job.report.nested(trial.name, {}, "FINISHED")
+    if trial.ended:
+        job.report.nested(trial.name, {}, "FINISHED")

@@ -23,18 +23,18 @@ from typing import Any
 import numpy as np
 
 from rungwise.tasks.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.pieces import WORD
 from rungwise.tasks.scores import score
-from rungwise.tokens.segmenters import HAN
 
 Predictions = list[dict[str, Any]]
 _SENTENCE = re.compile(r".*?(?:[.!?](?=\s)|[。！？]|$)", re.DOTALL)  # noqa: RUF001
-_WORD = re.compile(rf"[{HAN}]|[^\s{HAN}]+")
 
 
 def baselines(
     info: TaskInfo, train: Sequence[Any], test: Sequence[Any]
 ) -> dict[str, dict[str, float]]:
-    """The metrics of each rule on `test`, by name; the rules are fitted on `train`.
+    """The metrics of each rule on `test`, by name; the rules are fitted on `train`, which is the
+    whole of it whatever number of labels a model gets.
 
     Raises DataError for an example of `test` without a target.
     """
@@ -83,7 +83,7 @@ def _tagging(
 def _span(
     info: TaskInfo, train: Sequence[Question], test: Sequence[Question]
 ) -> dict[str, Predictions]:
-    lengths = [len(_WORD.findall(e.answers[0].text)) for e in train if e.answers]
+    lengths = [len(WORD.findall(e.answers[0].text)) for e in train if e.answers]
     words = round(float(np.median(lengths))) if lengths else 1
     return {
         "no_answer": [{"text": ""}] * len(test),
@@ -111,7 +111,7 @@ def _first_sentence(context: str) -> str:
 
 
 def _first_words(context: str, words: int) -> str:
-    matches = list(_WORD.finditer(context))[:words]
+    matches = list(WORD.finditer(context))[:words]
     return context[matches[0].start() : matches[-1].end()] if matches else ""
 
 

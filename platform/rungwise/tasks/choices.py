@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from rungwise.core.errors import DataError
 from rungwise.tasks.examples import ChoiceExample
 from rungwise.tasks.items import Frame, Item
-from rungwise.tasks.pieces import ids_of
+from rungwise.tasks.pieces import cuts, ids_of
 
 
 def encode(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
@@ -42,11 +42,22 @@ def encode(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, frame: Frame
                 f"{example.where}: option {example.target} is the answer, but there are "
                 f"{len(example.options)} options, from 0 on"
             )
-        own_options = [option[:room] for option in islice(options, len(example.options))]
+        whole_options = list(islice(options, len(example.options)))
+        own_options = [option[:room] for option in whole_options]
         text = [*context, *question]
-        text = text[max(0, len(text) + max(map(len, own_options)) - room) :]
-        rows = tuple(frame.two(text, option) for option in own_options)
-        items.append(Item(rows, index, example.target))
+        begin = max(0, len(text) + max(map(len, own_options)) - room)
+        rows = tuple(frame.two(text[begin:], option) for option in own_options)
+        in_context = min(begin, len(context))
+        cut = cuts(
+            (example.context, context, in_context, len(context)),
+            (example.question or "", question, begin - in_context, len(question)),
+            *(
+                (written, option, 0, min(room, len(option)))
+                for written, option in zip(example.options, whole_options, strict=True)
+            ),
+        )
+        needs = len(text) + max(map(len, whole_options)) + 3
+        items.append(Item(rows, index, example.target, needs=needs, cut=cut))
     return items
 
 

@@ -28,6 +28,9 @@ METRICS: Mapping[Kind, tuple[str, ...]] = {
 }
 
 
+Draw = Literal["balanced", "stratified", "natural"]
+
+
 class ParagraphTaskConfig(Config):
     """A task of paragraphs of the corpus; every label gets the same number in each split."""
 
@@ -46,12 +49,17 @@ class FilesTaskConfig(Config):
 
     kind: Literal["files"] = "files"
     format: TaggedFormat
+    # Of splits with another one.
+    formats: dict[Literal["validation", "test"], TaggedFormat] = Field(default_factory=dict)
     train: Paths
     validation: Paths | None = None
     test: Paths | None = None
     validation_fraction: float | None = Field(default=None, gt=0, lt=1)
     test_fraction: float | None = Field(default=None, gt=0, lt=1)
     train_examples: int | None = Field(default=None, ge=1)  # a label budget; all if unset
+    # How a budget is drawn: as many of each label, the shares of the whole split, or at random.
+    # Unset: `balanced` for classes, `natural` for all else, which has no one label to go by.
+    draw: Draw | None = None
     max_validation_examples: int | None = Field(default=None, ge=1)
     max_test_examples: int | None = Field(default=None, ge=1)
     # Examples of validation and test with a label that training lacks; `keep` makes it one of the
@@ -69,16 +77,34 @@ class FilesTaskConfig(Config):
                 raise ValueError(f"expected {split} or {split}_fraction, {fault}")
         if (self.validation_fraction or 0) + (self.test_fraction or 0) >= 1:
             raise ValueError("validation_fraction and test_fraction leave nothing to train on")
+        for split, form in self.formats.items():
+            if getattr(self, split) is None:
+                raise ValueError(f"formats.{split}: there is no file that is {split}; name one")
+            if form.task_kind != self.format.task_kind:
+                raise ValueError(
+                    f"formats.{split}: expected files of {self.format.task_kind}, as format is, "
+                    f"found {form.task_kind}"
+                )
         known = METRICS[self.format.task_kind]
         if self.metric is not None and self.metric not in known:
             raise ValueError(
                 f"metric: expected one of {', '.join(known)} for {self.format.task_kind}, found "
                 f"{self.metric!r}"
             )
+        if self.draw not in (None, "natural") and self.format.task_kind != "classification":
+            raise ValueError(
+                f"draw: {self.draw} goes by the label of an example, and those of "
+                f"{self.format.task_kind} have none; leave draw out, or set it to natural"
+            )
         columns = getattr(self.format, "columns", None)
         if columns is not None and columns.label is None and columns.score is None:
             raise ValueError("format.columns: a task needs a column for the label or for the score")
         return self
+
+    def format_of(self, split: str) -> TaggedFormat:
+        """The format of a split's files."""
+        own: Mapping[str, TaggedFormat] = {**self.formats}
+        return own.get(split, self.format)
 
     def paths(self) -> dict[str, tuple[str, ...]]:
         """The paths of the splits that have files."""

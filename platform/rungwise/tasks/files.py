@@ -12,8 +12,9 @@ from rungwise.core.storage import reached
 from rungwise.tasks.config import METRICS, FilesTaskConfig, files_of, key_of
 from rungwise.tasks.examples import SPLITS, Example, Tagged, TaskInfo, Text
 from rungwise.tasks.formats.base import listed, nearest, shown
-from rungwise.tasks.formats.columns import is_iob
+from rungwise.tasks.formats.columns import SPANS, ConllFormat
 from rungwise.tasks.splits import drawn, overlap, shares
+from rungwise.tasks.tagging import marks_spans
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Task:
     """A loaded task: its splits, and what they have in common.
 
     `overlap` and `irregular` are those of the summary; `notes` are lines that the user should read.
+    `whole_train` is the training split before a budget was drawn from it, if one was.
     """
 
     info: TaskInfo
@@ -28,6 +30,7 @@ class Task:
     overlap: dict[str, int] = field(default_factory=dict)
     irregular: dict[str, dict[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    whole_train: list[Any] | None = None
 
 
 def load(config: FilesTaskConfig) -> Task:
@@ -45,8 +48,11 @@ def load(config: FilesTaskConfig) -> Task:
     for split, examples in splits.items():
         _check_filled(split, examples, config)
     labels = _labels(config, splits, counts)
-    notes = []
+    if isinstance(config.format, ConllFormat) and config.metric != "accuracy":
+        _check_tags(config.format, labels, splits)
+    notes, whole_train = [], None
     if config.train_examples is not None:
+        whole_train = splits["train"]
         splits["train"] = _budget(config, splits["train"], labels)
     for split in SPLITS[1:]:
         most = getattr(config, f"max_{split}_examples")
@@ -73,7 +79,7 @@ def load(config: FilesTaskConfig) -> Task:
     ]
     if labels and (idle := set(labels) - {label for e in splits["train"] for label in _of(e)}):
         notes.append(f"no training example has the label {listed(_sorted(idle))}")
-    return Task(info, splits, shared, irregular, notes)
+    return Task(info, splits, shared, irregular, notes, whole_train)
 
 
 def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Example]:
@@ -81,7 +87,7 @@ def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Exa
     for file in files_of(config, split):
         try:
             with reached(file.uri, key_of(split)):
-                examples.extend(config.format.read(file, split, counts))
+                examples.extend(config.format_of(split).read(file, split, counts))
         except OSError as error:
             raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
     return examples
@@ -164,24 +170,45 @@ def _budget(
 ) -> list[Example]:
     number = config.train_examples
     assert number is not None
-    balanced = config.format.task_kind == "classification"
+    classes = config.format.task_kind == "classification"
+    draw = config.draw or ("balanced" if classes else "natural")
     if number > len(examples):
         raise DataError(
             f"{key_of('train_examples')} is {number}, but train has {len(examples)} examples; "
             "lower it, or leave it out to take all"
         )
-    if balanced and number < len(labels):
+    if draw == "balanced" and number < len(labels):
         raise DataError(
             f"{key_of('train_examples')} is {number}, but there are {len(labels)} labels "
-            f"({listed(labels)}); give each one example at least"
+            f"({listed(labels)}); give each one example at least, "
+            f"or set {key_of('draw')} to natural"
         )
-    return drawn(examples, number, config.seed, balanced=balanced)
+    return drawn(examples, number, config.seed, draw)
+
+
+def _check_tags(form: ConllFormat, labels: Sequence[str], splits: dict[str, list[Example]]) -> None:
+    """Refuse tags that mark spans but for a few: those are typed wrongly, and would be scored word
+    by word without a word of it."""
+    odd = {label for label in labels if not SPANS.fullmatch(label)}
+    spans = [label for label in labels if label not in odd and label != "O"]
+    if form.scheme == "as_is" or not odd or "O" not in labels or len(spans) <= len(odd):
+        return
+    for split, examples in splits.items():
+        for example in examples:
+            if found := odd.intersection(_of(example)):
+                tag = min(found)
+                raise DataError(
+                    f"{key_of(split)}: {example.where}: the sentence that begins here has the tag "
+                    f"{shown(tag)}, which marks no span{nearest(tag, spans)}, while the others do "
+                    f"({listed(_sorted(set(spans)))}); mend the file, or set {key_of('metric')} to "
+                    "accuracy to score words"
+                )
 
 
 def _metric(config: FilesTaskConfig, labels: tuple[str, ...]) -> str:
     """The metric in the config, the data set's own, or the kind's default."""
     kind = config.format.task_kind
-    spans = kind == "tagging" and is_iob(labels)
+    spans = kind == "tagging" and marks_spans(labels)
     default = METRICS[kind][0] if kind != "tagging" or spans else "accuracy"
     metric = config.metric or config.format.default_metric or default
     if kind == "classification" and metric == "f1" and len(labels) != 2:
@@ -191,7 +218,7 @@ def _metric(config: FilesTaskConfig, labels: tuple[str, ...]) -> str:
         )
     if kind == "tagging" and metric != "accuracy" and not spans:
         raise DataError(
-            f"{key_of('metric')}: {metric} is of spans in IOB tags, but the tags are "
+            f"{key_of('metric')}: {metric} is of spans in IOB or BMES tags, but the tags are "
             f"{listed(labels)}; use accuracy"
         )
     return metric

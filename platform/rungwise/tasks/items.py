@@ -12,7 +12,7 @@ up to and with `between` and 1 after it; GPT ignores them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -23,6 +23,15 @@ class Row:
     ids: tuple[int, ...]
     segments: tuple[int, ...]
     second: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A text that lost all but its tokens [begin, end)."""
+
+    text: str
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,8 @@ class Item:
     `places` maps the row back to the example. Tagging: the position in the row of the piece that
     represents each word, and `first` is the index of the item's first word. Span: for each token of
     the context from `rows[0].second` on, its first character and the one after its last.
+
+    `needs` is the length of its longest row if nothing had to be cut, and `cut` what was.
     """
 
     rows: tuple[Row, ...]
@@ -49,6 +60,8 @@ class Item:
     target: Any = None
     places: tuple[Any, ...] = ()
     first: int = 0
+    needs: int = field(default=0, compare=False)
+    cut: tuple[Cut, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

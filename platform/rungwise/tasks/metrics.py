@@ -11,6 +11,7 @@ resample it is that of these ranks, not of the ranks within the resample.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from rungwise.tasks.tagging import marks_spans
 
 Numbers = NDArray[np.float64]
 Predictions = Sequence[Mapping[str, Any]]
+_CORRELATIONS, _ERRORS = ("matthews", "pearson", "spearman"), ("loss", "mean_squared_error")
 _ROUNDING = 1e-12  # of a variance beside the squares it is made of
 
 
@@ -66,6 +68,13 @@ def check(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> 
                 f"{example.where}: label {wrong[0]!r} is none of the task's "
                 f"({', '.join(info.labels)})"
             )
+
+
+def range_of(metric: str) -> tuple[float, float]:
+    """The lowest and the highest value of a metric of scores.py, and of a loss."""
+    if metric in _ERRORS:
+        return 0.0, math.inf
+    return (-1.0 if metric in _CORRELATIONS else 0.0), 1.0
 
 
 def target_of(example: Example) -> Any:

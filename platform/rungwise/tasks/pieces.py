@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from tokenizers import Tokenizer
+
+from rungwise.tasks.items import Cut
+from rungwise.tokens.segmenters import HAN
+
+WORD = re.compile(rf"[{HAN}]|[^\s{HAN}]+")
 
 
 def ids_of(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """The ids of each text, without special tokens."""
     encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     return [encoding.ids for encoding in encodings]
+
+
+def cuts(*kept: tuple[str, Sequence[int], int, int]) -> tuple[Cut, ...]:
+    """Those texts that lost something, of (text, its ids, first token kept, the one after)."""
+    return tuple(Cut(text, begin, end) for text, ids, begin, end in kept if end - begin < len(ids))
 
 
 def longest_first(

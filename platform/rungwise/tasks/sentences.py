@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks.examples import TaskInfo, Text
 from rungwise.tasks.items import Frame, Item, Row
-from rungwise.tasks.pieces import ids_of, longest_first
+from rungwise.tasks.pieces import cuts, ids_of, longest_first
 
 
 def encode(
@@ -37,8 +37,18 @@ def encode(
     numbers = {label: number for number, label in enumerate(info.labels)}
     items = []
     for index, (example, first, second) in enumerate(zip(examples, firsts, seconds, strict=True)):
-        rows = _rows(first, second, info.pair, frame, both_orders)
-        items.append(Item(rows, index, _target(example, info, numbers)))
+        room = frame.sequence_length - (3 if info.pair else 2)
+        kept, kept_second = longest_first(first, second, room)
+        texts = (example.text, first, kept), (example.second or "", second, kept_second)
+        items.append(
+            Item(
+                _rows(kept, kept_second, info.pair, frame, both_orders),
+                index,
+                _target(example, info, numbers),
+                needs=len(first) + len(second) + frame.sequence_length - room,
+                cut=cuts(*((text, ids, 0, len(part)) for text, ids, part in texts)),
+            )
+        )
     return items
 
 
@@ -64,8 +74,7 @@ def _rows(
     first: Sequence[int], second: Sequence[int], pair: bool, frame: Frame, both_orders: bool
 ) -> tuple[Row, ...]:
     if not pair:
-        return (frame.one(first[: frame.sequence_length - 2]),)
-    first, second = longest_first(first, second, frame.sequence_length - 3)
+        return (frame.one(first),)
     orders = [(first, second), (second, first)] if both_orders else [(first, second)]
     return tuple(frame.two(*order) for order in orders)
 

@@ -25,7 +25,7 @@ from tokenizers import Encoding, Tokenizer
 
 from rungwise.tasks.examples import Question
 from rungwise.tasks.items import Frame, Item
-from rungwise.tasks.pieces import ids_of
+from rungwise.tasks.pieces import cuts, ids_of
 
 NO_ANSWER = (0, 0)  # as a target: both at the first token of the row
 
@@ -68,6 +68,8 @@ def encode(
     for index, (example, asked) in enumerate(zip(examples, questions, strict=True)):
         text = located[example.context]
         question = asked[:longest]
+        cut = cuts((example.question, asked, 0, len(question)))
+        needs = 2 * min(len(asked), max_question_tokens) + 3
         wanted = _answer(example, text)
         room = frame.sequence_length - 3 - len(question)
         for begin, end in windows(len(text.ids), room, stride):
@@ -79,7 +81,8 @@ def encode(
                     offset = row.second - begin
                     target = (wanted[0] + offset, wanted[1] + offset)
             places = tuple(zip(text.starts[begin:end], text.ends[begin:end], strict=True))
-            items.append(Item((row,), index, target, places))
+            items.append(Item((row,), index, target, places, needs=needs, cut=cut))
+            cut = ()  # said once of the windows of a question
     return items
 
 

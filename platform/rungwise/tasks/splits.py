@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.randomness import uniform
+from rungwise.tasks.config import Draw
 from rungwise.tasks.examples import ChoiceExample, Example, Question, Tagged, Text
 from rungwise.tokens.text import document_hash
 
@@ -37,22 +38,24 @@ def shares(
 
 
 def drawn(
-    examples: Sequence[Example], number: int, seed: int, *, balanced: bool = False
+    examples: Sequence[Example], number: int, seed: int, draw: Draw = "natural"
 ) -> list[Example]:
     """Draw `number` of the examples, or all if there are fewer, in their order.
 
-    If `balanced`, labels take turns, so that all have equal numbers until one runs out.
+    `balanced` lets labels take turns, so that all have equal numbers until one runs out;
+    `stratified` lets each have its share of the whole, rounded.
     """
     draws = _draws([whole(example) for example in examples], seed)
     order = np.argsort(draws, kind="stable")
-    if balanced:
-        taken: Counter[str] = Counter()
+    if draw != "natural":
+        labels = [str(example.target) for example in examples if isinstance(example, Text)]
+        assert len(labels) == len(examples), "only classes have a label an example"
+        counts, taken = Counter(labels), Counter[str]()
         turns = []
-        for index in order:
-            example = examples[index]
-            assert isinstance(example, Text), "only classes can be balanced"
-            turns.append(taken[str(example.target)])
-            taken[str(example.target)] += 1
+        for label in (labels[index] for index in order):
+            turn = taken[label]
+            turns.append(turn if draw == "balanced" else (turn + 0.5) / counts[label])
+            taken[label] += 1
         order = order[np.argsort(turns, kind="stable")]
     return [examples[index] for index in np.sort(order[:number])]
 

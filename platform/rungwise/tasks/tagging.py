@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from rungwise.core.errors import DataError
 from rungwise.tasks.examples import Tagged, TaskInfo
 from rungwise.tasks.items import Frame, Item
-from rungwise.tasks.pieces import ids_of
+from rungwise.tasks.pieces import cuts, ids_of
 from rungwise.tokenizer import special_ids
 from rungwise.tokens.segmenters import HAN
 
@@ -41,6 +41,9 @@ def encode(
     for index, example in enumerate(examples):
         tags = _tags(example, info, numbers)
         parts = [pieces[word][:room] for word in example.words]
+        lengths = {word: len(pieces[word]) for word in example.words}
+        needs = max(lengths.values(), default=0) + 2
+        cut = cuts(*((w, pieces[w], 0, min(room, lengths[w])) for w in example.words))
         for first, end in _cuts([len(part) for part in parts], room):
             ids: list[int] = []
             places = []
@@ -48,7 +51,9 @@ def encode(
                 places.append(1 + len(ids) + (0 if frame.reads_ahead else len(part) - 1))
                 ids += part
             target = None if tags is None else tuple(tags[first:end])
-            items.append(Item((frame.one(ids),), index, target, tuple(places), first))
+            row = (frame.one(ids),)
+            items.append(Item(row, index, target, tuple(places), first, needs, cut))
+            cut = ()  # said once of the rows of a sentence
     return items
 
 

@@ -7,6 +7,7 @@ does not offer it is passed over, and the page says so.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -109,16 +110,16 @@ class Suite(Config):
 
     kind: Any
 
+    @abstractmethod
     def serves(self, rung: Rung) -> bool:
         """Whether the rung has what the suite needs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def measure(self, rung: Rung, name: str) -> Measured:
         """Ask the rung; `name` is that of the suite in the recipe.
 
         Raises DataError for a file that is not what the suite reads.
         """
-        raise NotImplementedError
 
     def outside(self, key: str) -> dict[str, Any]:
         """Digests of the files that it reads; `key` is the suite's in the config."""

@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, field_validator
 
 from rungwise.core.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.storage import SourceFile
+from rungwise.corpus.sources import DETECT, codec_of
 from rungwise.corpus.streams import UnsoundError, pieces
 from rungwise.tasks.examples import Example, Kind
 
@@ -22,6 +23,16 @@ _NAMES_SHOWN = 20
 
 class FormatConfig(Config, ABC):
     """Base of the format blocks. What follows from the format is a property, never a key."""
+
+    encoding: str = "utf-8"  # that of Python's codecs
+
+    @field_validator("encoding")
+    @classmethod
+    def _known(cls, encoding: str) -> str:
+        codec_of(encoding)
+        if encoding == DETECT:
+            raise ValueError(f"{DETECT} is for corpora; name the encoding, such as gb18030")
+        return encoding
 
     @property
     @abstractmethod
@@ -88,23 +99,23 @@ def name_of(
     return labels[value] if isinstance(labels, dict) else value
 
 
-def text_of(file: SourceFile) -> str:
+def text_of(file: SourceFile, encoding: str = "utf-8") -> str:
     """The content of a file, unpacked if its name ends in .gz, without a byte order mark.
 
-    Raises DataError if it is not UTF-8, naming the line, or not a sound .gz.
+    Raises DataError if it is not of `encoding`, naming the line, or not a sound .gz.
     """
     try:
         content = b"".join(pieces(file))
     except UnsoundError as error:
         raise DataError(f"{file.uri}: {error}; fetch the file again") from None
     try:
-        return content.decode("utf-8-sig")
+        return content.decode(encoding).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        # Its offsets do not count the byte order mark that was removed.
         before = error.object[: error.start].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         raise DataError(
-            f"{file.uri}:{before.count(bytes([10])) + 1}: expected UTF-8, found the byte "
-            f"0x{error.object[error.start]:02x}; convert the file to UTF-8"
+            f"{file.uri}:{before.count(bytes([10])) + 1}: expected {encoding.upper()}, found "
+            f"the byte 0x{error.object[error.start]:02x}; set data.format.encoding to what the "
+            "file is in, or convert it"
         ) from None
 
 

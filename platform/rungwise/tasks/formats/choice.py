@@ -34,7 +34,7 @@ class SwagFormat(_Choice):
     kind: Literal["swag"] = "swag"
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
-        rows = delimited(file, ",", quoting=True)
+        rows = delimited(file, self.encoding, ",", quoting=True)
         for line, header in rows:
             names, where = [cell.strip() for cell in header], f"{file.uri}:{line}"
             indexes = [index_of(name, names, where, "the file") for name in _SWAG]
@@ -53,7 +53,7 @@ class CodahFormat(_Choice):
     kind: Literal["codah"] = "codah"
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
-        for line, cells in delimited(file, "\t", quoting=False):
+        for line, cells in delimited(file, self.encoding, "\t", quoting=False):
             _check_width(cells, _CODAH_WIDTH, f"{file.uri}:{line}")
             _, prompt, *endings, label = cells
             yield _of_row(file, line, prompt, "", endings, label)
@@ -65,7 +65,7 @@ class DreamFormat(_Choice):
     kind: Literal["dream"] = "dream"
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
-        data = json_of(file)
+        data = json_of(file, self.encoding)
         if not isinstance(data, list):
             raise _not_dream(file.uri, data)
         for number, dialogue in enumerate(data):

@@ -2,8 +2,10 @@
 
 CoNLL-2003 (Tjong Kim Sang and De Meulder 2003, arXiv:cs/0306050) marks entities in IOB1: B- is used
 only where an entity directly follows another of its type. Later files, and the usual scorer, use
-IOB2: B- opens every entity. By default all tags that look like IOB are converted to IOB2, so that
-equal tags mean the same in all data sets. CoNLL-U follows universaldependencies.org/format.html.
+IOB2: B- opens every entity. Others mark the last word too, and the only one: IOBES (also BIOES),
+BILOU, and BMES, in which Chinese words are marked without a type. By default all of these are
+converted to IOB2, so that equal tags mean the same in all data sets. CoNLL-U follows
+universaldependencies.org/format.html.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,7 +24,10 @@ from rungwise.core.storage import SourceFile
 from rungwise.tasks.examples import Kind, Tagged
 from rungwise.tasks.formats.base import FormatConfig, lines_of, name_of, shown, text_of
 
-_IOB = re.compile(r"O|[BI]-.+")
+SPANS = re.compile(r"O|[BIMESLU]-.+")
+_BARE = frozenset("BIMESO")  # without a type
+_BEGINS = "BSU"  # and the others go on
+_BARE_TYPE = "span"
 # Only these two: an ideographic or a no-break space is a word where characters are words.
 _BLANKS = re.compile(r"[ \t]+")
 _DOCUMENT = "-DOCSTART-"
@@ -52,20 +57,22 @@ class _Tagging(FormatConfig):
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
         """The sentences of a file; a DataError for a line with the wrong number of columns."""
+        rows = list(_words(file, self.encoding, self.layout))
+        scheme = {tag for _, word, tag in rows if word}
         sentence: list[tuple[int, str, str]] = []
-        for line, word, tag in _words(file, self.layout):
+        for line, word, tag in [*rows, (0, "", "")]:
             if word:
                 sentence.append((line, word, tag))
             elif sentence:
-                yield self._tagged(file, sentence)
+                yield self._tagged(file, sentence, scheme)
                 sentence = []
-        if sentence:
-            yield self._tagged(file, sentence)
 
-    def _tagged(self, file: SourceFile, sentence: Sequence[tuple[int, str, str]]) -> Tagged:
+    def _tagged(
+        self, file: SourceFile, sentence: Sequence[tuple[int, str, str]], scheme: set[str]
+    ) -> Tagged:
         lines, words, tags = zip(*sentence, strict=True)
         if self.layout.to_iob2:
-            tags = tuple(to_iob2(tags))
+            tags = tuple(to_iob2(tags, scheme))
         for line, tag in zip(lines, tags, strict=True):
             name_of(tag, self.labels, f"{file.uri}:{line}", "data.format.labels")
         return Tagged(f"{file.name}:{lines[0]}", words, tags)
@@ -114,13 +121,15 @@ class ConlluFormat(_Tagging):
         return _Layout(1, tag, _CONLLU_WIDTH, _CONLLU_WIDTH, True, "#", True, False)
 
 
-def is_iob(tags: Sequence[str]) -> bool:
-    """True if all tags are O, B-x or I-x and not all are O, so that spans can be scored."""
-    return all(_IOB.fullmatch(tag) for tag in tags) and any(tag != "O" for tag in tags)
-
-
-def to_iob2(tags: Sequence[str]) -> list[str]:
-    """Convert IOB1 to IOB2. Tags in IOB2 and other tags stay as they are."""
+def to_iob2(tags: Sequence[str], scheme: Collection[str] = ()) -> list[str]:
+    """Convert a sentence to IOB2. `scheme` are the tags of its file: where one of them belongs to
+    no scheme of spans, only I- that opens a span is changed."""
+    if _BARE.issuperset(scheme) and not {"B", "S"}.isdisjoint(scheme):
+        tags = [tag if tag == "O" else f"{tag}-{_BARE_TYPE}" for tag in tags]
+    elif not all(map(SPANS.fullmatch, scheme)):
+        scheme = ()
+    if scheme:
+        tags = [_as_iob(tag) for tag in tags]
     iob2, before = [], "O"
     for tag in tags:
         opens = tag.startswith("I-") and before[2:] != tag[2:]
@@ -129,10 +138,16 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
     return iob2
 
 
-def _words(file: SourceFile, layout: _Layout) -> Iterator[tuple[int, str, str]]:
+def _as_iob(tag: str) -> str:
+    if tag == "O":
+        return tag
+    return f"{'B' if tag[0] in _BEGINS else 'I'}-{tag[2:]}"
+
+
+def _words(file: SourceFile, encoding: str, layout: _Layout) -> Iterator[tuple[int, str, str]]:
     """(line, word, tag), both empty where a sentence ends."""
     width = layout.width
-    for line, text in enumerate(lines_of(text_of(file)), start=1):
+    for line, text in enumerate(lines_of(text_of(file, encoding)), start=1):
         cells = text.split("\t") if layout.tabs else _BLANKS.split(text.strip(" \t"))
         if (len(cells) == 1 and not text.strip(" \t")) or cells[0] == _DOCUMENT:
             yield line, "", ""

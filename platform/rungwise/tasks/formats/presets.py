@@ -89,7 +89,8 @@ class _Preset(FormatConfig):
         return self.table.stated_labels
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
-        return self.table.read(file, split, counts)
+        table = self.table.model_copy(update={"encoding": self.encoding})
+        return table.read(file, split, counts)
 
 
 class GlueFormat(_Preset):

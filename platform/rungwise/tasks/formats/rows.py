@@ -23,7 +23,12 @@ Column = str | int  # a name in the header, or an index from 0
 
 
 def delimited(
-    file: SourceFile, delimiter: str, *, quoting: bool, comment: str | None = None
+    file: SourceFile,
+    encoding: str,
+    delimiter: str,
+    *,
+    quoting: bool,
+    comment: str | None = None,
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (line, cells) of each row that is neither blank nor a comment.
 
@@ -31,7 +36,7 @@ def delimited(
     is an ordinary character. Raises DataError if quotes do not match.
     """
     rows = csv.reader(
-        io.StringIO(text_of(file), newline=""),
+        io.StringIO(text_of(file, encoding), newline=""),
         delimiter=delimiter,
         quoting=csv.QUOTE_MINIMAL if quoting else csv.QUOTE_NONE,
         strict=True,
@@ -49,9 +54,9 @@ def delimited(
         ) from None
 
 
-def json_lines(file: SourceFile) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_lines(file: SourceFile, encoding: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line, object) of each line that is not blank; a DataError if it is not an object."""
-    for line, text in enumerate(lines_of(text_of(file)), start=1):
+    for line, text in enumerate(lines_of(text_of(file, encoding)), start=1):
         if not text.strip():
             continue
         problem = "expected a JSON object on each line, found no JSON"
@@ -64,10 +69,55 @@ def json_lines(file: SourceFile) -> Iterator[tuple[int, dict[str, Any]]]:
         yield line, record
 
 
-def json_of(file: SourceFile) -> Any:
+def json_items(file: SourceFile, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (its number, object) of each object in a JSON array; a DataError if it is none."""
+    data = json_of(file, encoding)
+    if not isinstance(data, list):
+        raise DataError(
+            f"{file.uri}: expected a JSON array of objects, found a {type(data).__name__}; change "
+            "data.format.layout (json_lines has an object on each line) or data.format.kind"
+        )
+    for number, record in enumerate(data, start=1):
+        if not isinstance(record, dict):
+            raise DataError(
+                f"{file.uri}, item {number}: expected a JSON object, found a "
+                f"{type(record).__name__}; mend the item"
+            )
+        yield f"item {number}", record
+
+
+def nested(record: Mapping[str, Any], column: str, where: str, key: str) -> Any:
+    """The value of a field, or of `outer.inner` where there is no field of that whole name.
+
+    Raises a DataError that lists the fields if there is none.
+    """
+    if column in record:
+        return record[column]
+    value: Any = record
+    for name in column.split("."):
+        # An array is gone into by the index of an item, from 0.
+        if isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        elif isinstance(value, dict) and name in value:
+            value = value[name]
+        else:
+            raise missing(column, _fields(record), where, key)
+    return value
+
+
+def _fields(record: Mapping[str, Any]) -> list[str]:
+    """The names of the fields, those of nested objects with a dot."""
+    names: list[str] = []
+    for name, value in record.items():
+        inner = _fields(value) if isinstance(value, dict) else []
+        names += [f"{name}.{each}" for each in inner] or [name]
+    return names
+
+
+def json_of(file: SourceFile, encoding: str) -> Any:
     """Parse a file of JSON; a DataError with the line if it is not JSON."""
     remedy = "fetch the file again, or change data.format.kind"
-    return _parsed(text_of(file), file, 1, "expected JSON, found none", remedy)
+    return _parsed(text_of(file, encoding), file, 1, "expected JSON, found none", remedy)
 
 
 def _parsed(text: str, file: SourceFile, line: int, problem: str, remedy: str) -> Any:

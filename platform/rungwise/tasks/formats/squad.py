@@ -33,7 +33,7 @@ class SquadFormat(FormatConfig):
         return "span"
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Question]:
-        data = json_of(file)
+        data = json_of(file, self.encoding)
         if not isinstance(data, dict):
             raise _unexpected(file.uri, 'an object with "data"', data)
         for place, article in _objects(data, "data", f"{file.uri}, "):

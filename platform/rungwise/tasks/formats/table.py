@@ -1,4 +1,4 @@
-"""Sentences and pairs in TSV, CSV or JSON Lines, with a stated mapping of the columns.
+"""Sentences and pairs in TSV, CSV, JSON or JSON Lines, with a stated mapping of the columns.
 
 The presets of other formats (GLUE, SICK, STS) are tables with their columns filled in.
 """
@@ -17,11 +17,19 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage import SourceFile
 from rungwise.tasks.examples import Kind, Text
 from rungwise.tasks.formats.base import FormatConfig, Labels, name_of, names_of, shown, words
-from rungwise.tasks.formats.rows import Column, delimited, index_of, json_lines, missing
+from rungwise.tasks.formats.rows import (
+    Column,
+    delimited,
+    index_of,
+    json_items,
+    json_lines,
+    nested,
+)
 
 
 class ColumnsConfig(Config):
-    """The columns of a table: names in the header or of JSON fields, or indexes from 0."""
+    """The columns of a table: names in the header, or indexes from 0;
+    names of JSON fields, with a dot for those inside of others."""
 
     text: Column = "text"
     second: Column | None = None  # of pairs
@@ -47,10 +55,10 @@ class SplitColumn(Config):
 
 
 class TableFormat(FormatConfig):
-    """A table with one example in each row or, in JSON Lines, in each object."""
+    """A table with one example in each row or, in JSON, in each object."""
 
     kind: Literal["table"] = "table"
-    layout: Literal["delimited", "json_lines"] = "delimited"
+    layout: Literal["delimited", "json_lines", "json"] = "delimited"  # json: an array of objects
     columns: ColumnsConfig
     delimiter: str = Field(default="\t", min_length=1, max_length=1)
     header: bool = True
@@ -69,7 +77,7 @@ class TableFormat(FormatConfig):
         columns = self.asked()
         names = [key for key, value in columns.items() if isinstance(value, str)]
         indexes = [key for key, value in columns.items() if isinstance(value, int)]
-        if self.layout == "json_lines" and indexes:
+        if self.layout != "delimited" and indexes:
             raise ValueError(f"{indexes[0]} is an index, but JSON fields have names")
         if self.layout == "delimited" and not self.header and names:
             raise ValueError(f"{names[0]} is a name, but header is false; use an index from 0")
@@ -92,8 +100,8 @@ class TableFormat(FormatConfig):
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
         """The examples of a file. Without a target column their target is None."""
-        json = self.layout == "json_lines"
-        for line, row in self._from_json(file) if json else self._from_cells(file, counts):
+        cells = self.layout == "delimited"
+        for line, row in self._from_cells(file, counts) if cells else self._from_json(file):
             where = f"{file.uri}:{line}"
             if self.split is not None and row["split.column"] != getattr(self.split, split):
                 continue
@@ -117,7 +125,9 @@ class TableFormat(FormatConfig):
         """(line, cell by key) of each row of delimited text."""
         indexes: dict[str, int] = {}
         width = 0
-        rows = delimited(file, self.delimiter, quoting=self.quoting, comment=self.comment)
+        rows = delimited(
+            file, self.encoding, self.delimiter, quoting=self.quoting, comment=self.comment
+        )
         for line, cells in rows:
             where = f"{file.uri}:{line}"
             if not indexes:
@@ -143,16 +153,18 @@ class TableFormat(FormatConfig):
                 )
             yield line, {key: cells[index] for key, index in indexes.items()}
 
-    def _from_json(self, file: SourceFile) -> Iterator[tuple[int, dict[str, Any]]]:
-        """(line, value by key) of each object."""
-        for line, record in json_lines(file):
-            row = {}
-            for key, column in self.asked().items():
-                assert isinstance(column, str), "the config refuses an index"
-                if column not in record:
-                    raise missing(column, record, f"{file.uri}:{line}", f"data.format.{key}")
-                row[key] = record[column]
-            yield line, row
+    def _from_json(self, file: SourceFile) -> Iterator[tuple[int | str, dict[str, Any]]]:
+        """(line or item, value by key) of each object."""
+        read = json_lines if self.layout == "json_lines" else json_items
+        for line, record in read(file, self.encoding):
+            where = f"{file.uri}:{line}"
+            yield (
+                line,
+                {
+                    key: nested(record, str(column), where, f"data.format.{key}")
+                    for key, column in self.asked().items()
+                },
+            )
 
 
 def _label_text(value: Any, where: str) -> str:

@@ -1,0 +1,88 @@
+"""The share of a split that `sequence_length` cuts off, and the length that would cut little.
+
+Encoding says of each item what it left out (`Item.cut`) and how long its rows would have been
+(`Item.needs`). Nothing is counted twice: of the windows over a context together nothing is cut, and
+a tagged sentence goes on in the next row, so only questions and words can be too long there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from rungwise.core.summary import Part
+from rungwise.tasks.items import Cut, Item
+from rungwise.tasks.pieces import WORD
+from rungwise.tasks.splits import whole
+
+NOTED = 0.05  # of the examples: what is cut beyond that is worth a line
+
+
+class CutShare(Part):
+    """Examples of a split and those that lost something, their words and those not wholly read.
+
+    With the row length `length` at most 5 % of the examples would lose anything.
+    """
+
+    examples: int
+    cut_examples: int
+    words: int
+    cut_words: int
+    length: int
+
+    @property
+    def of_examples(self) -> float:
+        return self.cut_examples / self.examples
+
+    @property
+    def of_words(self) -> float:
+        return self.cut_words / max(1, self.words)
+
+
+def cut_share(examples: Sequence[Any], items: Sequence[Item], tokenizer: Tokenizer) -> CutShare:
+    """Count what `items` lack of `examples`. A word is a run without blanks, or a Han character."""
+    needs = [0] * len(examples)
+    for item in items:
+        needs[item.example] = max(needs[item.example], item.needs)
+    cuts = [cut for item in items for cut in item.cut]
+    return CutShare(
+        examples=len(examples),
+        cut_examples=len({item.example for item in items if item.cut}),
+        words=sum(len(WORD.findall(whole(example))) for example in examples),
+        cut_words=sum(_lost(cuts, tokenizer)),
+        length=sorted(needs)[len(needs) - 1 - int(NOTED * len(needs))],
+    )
+
+
+def note(name: str, sequence_length: int, shares: dict[str, CutShare]) -> str | None:
+    """A line for the user on what the variant `name` does not read, None if that is little."""
+    cut = {split: share for split, share in shares.items() if share.of_examples > NOTED}
+    if not cut:
+        return None
+    parts = ", ".join(
+        f"{share.of_examples:.1%} of the {split} examples ({share.of_words:.1%} of the words)"
+        for split, share in cut.items()
+    )
+    length = max(share.length for share in cut.values())
+    return (
+        f"{name}: finetune.sequence_length {sequence_length} cuts {parts}; {length} would cut at "
+        f"most {NOTED:.0%} of the examples"
+    )
+
+
+def _lost(cuts: Sequence[Cut], tokenizer: Tokenizer) -> list[int]:
+    """The words of each text that its kept tokens do not hold as a whole."""
+    texts = list(dict.fromkeys(cut.text for cut in cuts))
+    encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
+    offsets_of = {text: each.offsets for text, each in zip(texts, encodings, strict=True)}
+    lost = []
+    for cut in cuts:
+        offsets = offsets_of[cut.text]
+        begin = offsets[cut.begin][0] if cut.begin < len(offsets) else len(cut.text)
+        end = offsets[cut.end][0] if cut.end < len(offsets) else len(cut.text)
+        first = 0 if cut.begin == 0 else begin
+        words = WORD.finditer(cut.text)
+        lost.append(sum(word.start() < first or word.end() > end for word in words))
+    return lost
