@@ -74,6 +74,8 @@ def build_files(
     cpus = int(ray.cluster_resources().get("CPU", 1))
     packs = packed(orders, sizes, cpus * max(1, round(sum(sizes) / _TASK_BYTES / cpus)))
     tables = [pa.table({"order": [pickle.dumps(order) for order in pack]}) for pack in packs]
+    text_bytes = {order.file: order.text_bytes for order in orders}
+    documents = num_bytes = 0
     rows: dict[str, Row] = {}
     answers = ray.data.from_arrow(tables).map_batches(run, batch_size=None, batch_format="pyarrow")
     for answer in answers.iter_rows():
@@ -82,6 +84,9 @@ def build_files(
             raise from_text(row)
         rows[file] = row
         report.progress(len(rows), len(orders))
+        documents += row["documents"]
+        num_bytes += text_bytes[file]
+        report.metrics({"read/documents": documents, "read/bytes": num_bytes}, step=len(rows))
         built(row, len(rows))
     return [rows[order.file] for order in orders]
 

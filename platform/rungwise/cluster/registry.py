@@ -23,7 +23,7 @@ HOME_VARIABLE = "RUNGWISE_HOME"
 class Process:
     """A process of a cluster, identified by its id and its start, as ids are reused."""
 
-    what: str  # head, node-2, mlflow, prometheus
+    what: str  # head, node-2, mlflow, prometheus, grafana
     pid: int
     started: float  # seconds since the epoch, as psutil's create_time has it
 
@@ -40,6 +40,7 @@ class RegisteredCluster:
     prometheus_uri: str | None
     root: str  # where a relative `root` of a recipe lies
     processes: tuple[Process, ...]
+    grafana_uri: str | None = None
 
 
 def clusters_folder() -> Path:

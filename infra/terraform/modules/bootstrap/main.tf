@@ -5,7 +5,7 @@ locals {
   spot        = try(var.machine.spot, false)
 
   unit_names = {
-    head   = ["scratch", "token", "ray", "prometheus"]
+    head   = ["scratch", "token", "ray", "prometheus", "grafana"]
     worker = concat(["scratch", "token", "ray"], local.spot ? ["notice"] : [])
     # Only its secret's rotation needs a timer.
     tracking = ["mlflow", "password"]

@@ -44,6 +44,7 @@ output "connect" {
   value = {
     ray        = "${local.forward} --target ${aws_instance.head.id} --parameters '{\"portNumber\":[\"8265\"],\"localPortNumber\":[\"8265\"]}'"
     prometheus = "${local.forward} --target ${aws_instance.head.id} --parameters '{\"portNumber\":[\"9090\"],\"localPortNumber\":[\"9090\"]}'"
+    grafana    = "${local.forward} --target ${aws_instance.head.id} --parameters '{\"portNumber\":[\"3000\"],\"localPortNumber\":[\"3000\"]}'"
     mlflow     = "${local.forward} --target ${var.tracking_instance_id} --parameters '{\"portNumber\":[\"5000\"],\"localPortNumber\":[\"5000\"]}'"
     shell      = "aws ssm start-session --region ${var.region} --target ${aws_instance.head.id}"
     # The value goes from AWS into a file that only its owner reads, past the screen and the arguments.

@@ -126,7 +126,7 @@ variable "tracking_instance_id" {
 
 variable "head" {
   description = <<-EOT
-    The head: Ray's GCS, dashboard, job server, autoscaler, and Prometheus.
+    The head: Ray's GCS, dashboard, job server, autoscaler, Prometheus and, where the image has it, Grafana.
     ami_id: an Ubuntu 24.04 image, by its id. cpus: those it offers to tasks; 0 keeps work away.
     availability_zone: null takes the first. price_per_hour: US dollars, for estimates only.
   EOT

@@ -7,6 +7,7 @@
     mlflow       become the MLflow server
     password     write the password of MLflow's database again, as RDS rotates it
     prometheus   become the Prometheus of the cluster
+    grafana      become the Grafana of the cluster
 
 The units are in infra/terraform/modules/bootstrap/templates. Everything beyond the verb is in
 machine.json.
@@ -27,7 +28,7 @@ _LOGGER = logging.getLogger("rungwise.cluster.aws")
 # botocore asks for the role's credentials once, for a second; a busy machine then has none. The
 # process that a verb becomes, and Ray's jobs, inherit these.
 _PATIENCE = {"AWS_METADATA_SERVICE_TIMEOUT": "5", "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "5"}
-VERBS = ("token", "scratch", "ray", "notice", "mlflow", "password", "prometheus")
+VERBS = ("token", "scratch", "ray", "notice", "mlflow", "password", "prometheus", "grafana")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -71,10 +72,14 @@ def _run(verb: str, machine: Machine) -> None:
         from rungwise.cluster.aws.tracking_server import write_password
 
         write_password(machine)
-    else:
+    elif verb == "prometheus":
         from rungwise.cluster.aws.prometheus import become_prometheus
 
-        become_prometheus()
+        become_prometheus(machine)
+    else:
+        from rungwise.cluster.aws.prometheus import become_grafana
+
+        become_grafana()
 
 
 if __name__ == "__main__":

@@ -1,38 +1,60 @@
-"""Run the Prometheus of a cluster on the head; Ray itself tells it which nodes there are."""
+"""Run the Prometheus and the Grafana of a cluster on the head, on loopback: both are reached by
+port forwarding. Ray itself tells Prometheus which nodes there are."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-import yaml
-
+from rungwise.cluster import dashboards
 from rungwise.cluster.aws.scratch import scratch_folder
 from rungwise.cluster.aws.token import TOKEN_FILE
-from rungwise.cluster.prometheus import configuration
+from rungwise.cluster.description import Machine
 from rungwise.cluster.ray_start import DASHBOARD_PORT
+from rungwise.core.errors import UserError
 
 BINARY = "/usr/bin/prometheus"
-PORT = 9090
+PORT, GRAFANA_PORT = 9090, 3000
 _RETENTION = "15d"
 _INTERVAL = "15s"
 
 
-def command(config: Path, storage: Path) -> list[str]:
-    """The command of the server, which listens on loopback and is reached by port forwarding."""
-    return [
-        BINARY,
-        f"--config.file={config}",
-        f"--storage.tsdb.path={storage}",
-        f"--storage.tsdb.retention.time={_RETENTION}",
-        f"--web.listen-address=127.0.0.1:{PORT}",
-    ]
+def command(machine: Machine, config: Path, storage: Path) -> list[str]:
+    """Write the configuration; the command of the server."""
+    groups = machine.scaling.groups if machine.scaling else {}
+    gpus = any("GPU" in group.resources for group in groups.values())
+    url = f"http://127.0.0.1:{DASHBOARD_PORT}"
+    settings = dashboards.configuration(url, TOKEN_FILE, _INTERVAL, gpus)
+    started = dashboards.prometheus(BINARY, config, settings, storage, PORT)
+    return [*started, f"--storage.tsdb.retention.time={_RETENTION}"]
 
 
-def become_prometheus() -> None:
+def become_prometheus(machine: Machine) -> None:
     """Write the configuration and replace this process by Prometheus."""
     config = Path(os.environ["RUNTIME_DIRECTORY"]) / "prometheus.yml"
-    dashboard = f"http://127.0.0.1:{DASHBOARD_PORT}"
-    settings = configuration(dashboard, TOKEN_FILE, _INTERVAL)
-    config.write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
-    os.execv(BINARY, command(config, scratch_folder() / "prometheus"))
+    os.execv(BINARY, command(machine, config, scratch_folder() / "prometheus"))
+
+
+def grafana_data() -> Path:
+    """Where Grafana keeps its data, and Ray writes boards of its own."""
+    return scratch_folder() / "grafana"
+
+
+def ray_variables() -> dict[str, str]:
+    """The variables by which Ray's dashboard finds both; a browser reaches them forwarded."""
+    return dashboards.ray_environment(_uri(PORT), _uri(GRAFANA_PORT), grafana_data())
+
+
+def become_grafana() -> None:
+    """Replace this process by Grafana. Raises UserError if it is not installed."""
+    binary = dashboards.grafana_binary()
+    if binary is None:
+        raise UserError(
+            "Grafana is not installed on this image; the boards are on Prometheus' page"
+        )
+    variables = dashboards.grafana_environment(_uri(PORT), grafana_data(), GRAFANA_PORT)
+    os.execve(binary, dashboards.grafana(binary), {**os.environ, **variables})
+
+
+def _uri(port: int) -> str:
+    return f"http://127.0.0.1:{port}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rungwise.cluster.aws.instance import InstanceMetadata
+from rungwise.cluster.aws.prometheus import ray_variables
 from rungwise.cluster.aws.scratch import scratch_folder
 from rungwise.cluster.aws.token import TOKEN_FILE
 from rungwise.cluster.description import Machine
@@ -100,7 +101,8 @@ def become_node(machine: Machine) -> None:
         assert machine.head_address is not None
         head = f"{_wait_for(machine.head_address)}:{GCS_PORT}"
     started = command(node_of(machine, this, scratch_folder(), head, autoscaling_config))
-    variables = environment(TOKEN_FILE, **machine.environment, **variables_of(machine, this))
+    more = variables_of(machine, this) | (ray_variables() if machine.role == "head" else {})
+    variables = environment(TOKEN_FILE, **machine.environment, **more)
     os.execve(started[0], started, variables)
 
 

@@ -10,9 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from rungwise.cluster.prometheus import configuration
+from rungwise.cluster import dashboards
 from rungwise.core.storage import Folder
 from rungwise.core.tracking import artifact_location, default_uri
 
@@ -34,16 +32,15 @@ def mlflow(root: Path, port: int) -> list[str]:
     return [*command, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
 
 
-def prometheus(folder: Path, dashboard: str, token: Path, port: int) -> list[str] | None:
+def prometheus(
+    folder: Path, dashboard: str, token: Path, port: int, gpus: bool = False
+) -> list[str] | None:
     """The command of a Prometheus that scrapes Ray's nodes; None if it is not installed."""
     binary = shutil.which("prometheus")
     if binary is None:
         return None
-    settings = configuration(dashboard, token, _SCRAPE)
-    file = folder / "prometheus.yml"
-    file.write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
-    command = [binary, f"--config.file={file}", f"--storage.tsdb.path={folder / 'data'}"]
-    return [*command, f"--web.listen-address=127.0.0.1:{port}"]
+    settings = dashboards.configuration(dashboard, token, _SCRAPE, gpus)
+    return dashboards.prometheus(binary, folder / "prometheus.yml", settings, folder / "data", port)
 
 
 def answered(question: Callable[[], object]) -> bool:

@@ -7,6 +7,7 @@ started.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ import psutil
 from rich.console import Console
 from rich.status import Status
 
-from rungwise.cluster import ray_start, registry
+from rungwise.cluster import dashboards, ray_start, registry
 from rungwise.cluster.local import services
 from rungwise.cluster.local.folder import ClusterFolder
 from rungwise.cluster.local.machine import (
@@ -34,7 +35,7 @@ from rungwise.cluster.local.processes import end, family, marked, running, start
 from rungwise.cluster.registry import RegisteredCluster
 from rungwise.core.errors import UserError
 
-_MLFLOW_PORT, _PROMETHEUS_PORT = 5000, 9090
+_MLFLOW_PORT, _PROMETHEUS_PORT, _GRAFANA_PORT = 5000, 9090, 3000
 _OBJECT_STORE_BYTES = 512 << 20
 _START_SECONDS = 180.0
 _POLL_SECONDS = 0.2
@@ -53,6 +54,8 @@ class Wanted:
     port: int | None = None  # of the job API and the dashboard
     mlflow_port: int | None = None
     prometheus_port: int | None = None
+    dashboards: bool = False  # Prometheus must be there, and Grafana is started where it is
+    grafana_port: int | None = None
 
 
 def up(wanted: Wanted, console: Console) -> RegisteredCluster:
@@ -68,6 +71,11 @@ def up(wanted: Wanted, console: Console) -> RegisteredCluster:
         check_nodes(wanted.nodes, wanted.cpus)
         root = local_root(wanted.root)
         check_room(wanted.nodes, root)
+        if wanted.dashboards and shutil.which("prometheus") is None:
+            raise UserError(
+                "--dashboards needs prometheus, which is not installed (Debian: apt-get install "
+                "--no-install-recommends prometheus)"
+            )
         shares = divide(wanted.nodes, cores(), devices(), wanted.cpus)
         ports = Ports()
         api_port = _port(ports, wanted.port, ray_start.DASHBOARD_PORT, "--port")
@@ -75,6 +83,10 @@ def up(wanted: Wanted, console: Console) -> RegisteredCluster:
         prometheus_port = _port(
             ports, wanted.prometheus_port, _PROMETHEUS_PORT, "--prometheus-port"
         )
+        grafana_uri = None
+        if wanted.dashboards and dashboards.grafana_binary() is not None:
+            grafana_port = _port(ports, wanted.grafana_port, _GRAFANA_PORT, "--grafana-port")
+            grafana_uri = f"http://127.0.0.1:{grafana_port}"
         cluster = RegisteredCluster(
             name=wanted.name,
             job_address=f"http://127.0.0.1:{api_port}",
@@ -84,13 +96,14 @@ def up(wanted: Wanted, console: Console) -> RegisteredCluster:
             prometheus_uri=None,
             root=str(root.parent),
             processes=(),
+            grafana_uri=grafana_uri,
         )
         # Saved before anything else exists, so that whatever exists can be found by it.
         registry.save(cluster)
         try:
             starting = _Starting(cluster, folder, folder.make(), ports)
             with console.status("starting") as status:
-                starting.run(shares, root, prometheus_port, status)
+                starting.run(shares, root, f"http://127.0.0.1:{prometheus_port}", status)
         except BaseException:
             recorded = registry.find(wanted.name)
             assert recorded is not None, "it was saved above"
@@ -124,23 +137,33 @@ class _Starting:
         )
         self._environment = marked(variables, scratch)
 
-    def run(self, shares: list[Share], root: Path, prometheus_port: int, status: Status) -> None:
+    def run(self, shares: list[Share], root: Path, prometheus_uri: str, status: Status) -> None:
         """Start everything and wait for it. Raises UserError if something ends or stays silent."""
         api, token = self.cluster.job_address, self._folder.token
         tracking = self.cluster.tracking_uri
+        places = self._folder.prometheus
+        data = places / "grafana"
+        if grafana_uri := self.cluster.grafana_uri:
+            self._environment |= dashboards.ray_environment(prometheus_uri, grafana_uri, data)
         self._start("mlflow", services.mlflow(root, _port_of(tracking)))
         self._start_node(0, shares[0])
         status.update("waiting for Ray's head")
         self._wait("head", lambda: address_of(0) in services.nodes(api, token))
         for number, share in enumerate(shares[1:], start=1):
             self._start_node(number, share)
-        command = services.prometheus(self._folder.prometheus, api, token, prometheus_port)
+        gpus = any(share.devices for share in shares)
+        command = services.prometheus(places, api, token, _port_of(prometheus_uri), gpus)
         if command is not None:
-            uri = f"http://127.0.0.1:{prometheus_port}"
-            self.cluster = replace(self.cluster, prometheus_uri=uri)
+            self.cluster = replace(self.cluster, prometheus_uri=prometheus_uri)
             self._start("prometheus", command)
             status.update("waiting for Prometheus")
-            self._wait("prometheus", lambda: services.ask(f"{uri}/-/ready"))
+            self._wait("prometheus", lambda: services.ask(f"{prometheus_uri}/-/ready"))
+        if grafana_uri and (binary := dashboards.grafana_binary()):
+            port = _port_of(grafana_uri)
+            more = dashboards.grafana_environment(prometheus_uri, data, port)
+            self._start("grafana", dashboards.grafana(binary), more)
+            status.update("waiting for Grafana")
+            self._wait("grafana", lambda: services.ask(f"{grafana_uri}/api/health"))
         for number in range(1, len(shares)):
             name, address = _name_of(number), address_of(number)
             status.update(f"waiting for {name}")
@@ -233,6 +256,13 @@ def _port_of(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
+def _boards(cluster: RegisteredCluster) -> str:
+    if cluster.prometheus_uri is None:
+        return "need Prometheus"
+    page = f"{cluster.prometheus_uri}/{dashboards.PAGE}"
+    return f"{cluster.grafana_uri}/dashboards, {page}" if cluster.grafana_uri else page
+
+
 def show(cluster: RegisteredCluster, console: Console) -> None:
     """Print where everything is, and what to do next."""
     root = Path(cluster.root)
@@ -247,6 +277,7 @@ def show(cluster: RegisteredCluster, console: Console) -> None:
         ("Ray dashboard", f"{cluster.job_address}  (asks for the token)"),
         ("MLflow", cluster.tracking_uri),
         ("Prometheus", cluster.prometheus_uri or "not installed"),
+        ("boards", _boards(cluster)),
         ("token", cluster.token_path),
         ("artifacts", f"a recipe's `root: artifacts` is {root / 'artifacts'}"),
         ("logs", str(folder.logs)),

@@ -104,6 +104,39 @@ echo "$sha256" >"$target/package.sha256"
 echo "rungwise-install: package $sha256 was installed into $target"
 RUNGWISE
 
+write 0644 /etc/systemd/system/rungwise-grafana.service <<'RUNGWISE'
+[Unit]
+Description=Grafana for the boards of the Ray cluster
+ConditionPathExists=|/usr/share/grafana/bin/grafana
+ConditionPathExists=|/usr/sbin/grafana
+Requires=rungwise-install.service rungwise-scratch.service rungwise-token.service
+After=rungwise-scratch.service rungwise-token.service rungwise-prometheus.service
+StartLimitIntervalSec=0
+
+[Service]
+User=rungwise
+Environment=RUNGWISE_SCRATCH=/scratch
+ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws grafana
+Restart=on-failure
+RestartSec=5
+LimitNOFILE=65536
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+ProtectControlGroups=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+PrivateDevices=yes
+ReadWritePaths=/scratch
+
+[Install]
+WantedBy=multi-user.target
+RUNGWISE
+
 write 0644 /etc/systemd/system/rungwise-install.service <<'RUNGWISE'
 [Unit]
 Description=Install the package of rungwise
@@ -265,6 +298,6 @@ WantedBy=multi-user.target
 RUNGWISE
 
 systemctl daemon-reload
-echo "rungwise: starting rungwise-install.service rungwise-prometheus.service rungwise-ray.service rungwise-scratch.service rungwise-token.service; see journalctl -u 'rungwise-*'"
-systemctl enable --now rungwise-install.service rungwise-prometheus.service rungwise-ray.service rungwise-scratch.service rungwise-token.service
+echo "rungwise: starting rungwise-grafana.service rungwise-install.service rungwise-prometheus.service rungwise-ray.service rungwise-scratch.service rungwise-token.service; see journalctl -u 'rungwise-*'"
+systemctl enable --now rungwise-grafana.service rungwise-install.service rungwise-prometheus.service rungwise-ray.service rungwise-scratch.service rungwise-token.service
 echo "rungwise: the units of this machine were started"

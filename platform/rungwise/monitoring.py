@@ -1,0 +1,358 @@
+"""Metrics for Prometheus: what stages report, as the driver reads it from the board.
+
+    stage ──> board ──> driver ──> display, MLflow, and here ──> Ray's agent ──> Prometheus
+
+Nothing is measured in a step or sent from one: a worker posts its events with or without this file,
+and the driver sets gauges of `ray.util.metrics` from them, which Ray exports as `ray_rungwise_...`.
+`METRICS` is the catalogue (dashboards/metrics.md is made from it) and the translation at once.
+
+All are gauges, also those that only grow (`_total`): the run keeps its totals in checkpoints, and
+one that is resumed goes on from them. A label is the name of a run, a stage, a part of the loss
+or the like, all of which a recipe bounds; no file, step or trial is one.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, ParamSpec
+
+from rungwise.core.context import ComputeConfig
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "rungwise_"
+_BEAT_SECONDS = 5.0
+_STAGE_STATES = ("waiting", "running", "done", "cached", "failed", "not built")
+_TRIAL_STATES = ("RUNNING", "FINISHED", "FAILED", "KILLED")
+# The values of `DeathReason` in Ray's list of nodes (gcs.proto, NodeDeathInfo.Reason).
+_DEATHS = {0: "unknown", 1: "ended", 2: "failed", 3: "preempted", 4: "idle"}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric. `reported` matches the names in a stage's report that it is set from, and its
+    groups are labels; without it the driver knows the value itself."""
+
+    name: str
+    meaning: str
+    reported: str = ""
+    more_labels: tuple[str, ...] = ()
+    of_stage: bool = True  # or of the whole run
+    passing: bool = False  # of the moment: it ends with its stage
+    scale: float = 1.0  # from the reported unit to the base unit
+
+    @functools.cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return re.compile(self.reported)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        stage = ("stage",) if self.of_stage else ()
+        return ("run", *stage, *self.pattern.groupindex, *self.more_labels)
+
+
+METRICS = (
+    Metric("heartbeat_timestamp_seconds", "When the run's driver was last alive", of_stage=False),
+    Metric("stages", "Stages by state", more_labels=("state",), of_stage=False),
+    Metric("stage_running", "1 while the stage runs, then 0"),
+    Metric("stage_started_timestamp_seconds", "When the stage began"),
+    Metric("stage_progress_ratio", "The part of the stage that is done, in its own units"),
+    Metric("stage_seconds", "How long the stage took, once it is done", r"stage/seconds"),
+    Metric("tokens_total", "Real tokens read in training, over all attempts", r"train/tokens"),
+    Metric("steps_total", "Optimizer steps, over all attempts"),
+    Metric(
+        "tokens_per_second",
+        "Real tokens a second since the last logged step, all workers together",
+        r"throughput/tokens_per_second",
+        passing=True,
+    ),
+    Metric(
+        "mfu_ratio",
+        "Model FLOPs utilisation: operations done over those of plain matrix products",
+        r"throughput/mfu",
+        passing=True,
+    ),
+    Metric(
+        "step_seconds",
+        "Mean time of a step, without validation",
+        r"throughput/step_seconds",
+        passing=True,
+    ),
+    Metric(
+        "data_wait_ratio",
+        "Share of the time that the leading worker waited for data",
+        r"throughput/data_wait_share",
+        passing=True,
+    ),
+    Metric(
+        "checkpoint_stall_ratio",
+        "Share of the time that training stood still for checkpoints",
+        r"throughput/checkpoint_stall_share",
+        passing=True,
+    ),
+    Metric(
+        "straggler_ratio",
+        "How much longer the slowest worker computed and waited for data than the median one, as "
+        "a share of the step; 0 for one worker",
+        r"throughput/straggler_share",
+        passing=True,
+    ),
+    Metric(
+        "slowest_rank", "The rank of that slowest worker", r"throughput/slowest_rank", passing=True
+    ),
+    Metric("workers", "Workers of the present attempt", r"throughput/workers", passing=True),
+    Metric("attempts_total", "Attempts so far; each restart is one", r"throughput/attempts"),
+    Metric(
+        "loss_nats",
+        "Loss by part; split `final` is that of a finished stage",
+        r"(summary/)?(?P<split>train|validation|final)[/.]((?P<part>\w+)_)?loss",
+    ),
+    Metric(
+        "accuracy_ratio",
+        "Share of right predictions by part",
+        r"(?P<split>train|validation)/(?P<part>\w+)_accuracy",
+    ),
+    Metric("bits_per_byte", "Of held-out text, where it is known", r"validation/bits_per_byte"),
+    Metric("gradient_norm", "Before it is cut", r"train/gradient_norm", passing=True),
+    Metric("learning_rate", "Of the last logged step", r"train/learning_rate", passing=True),
+    Metric("skipped_steps_total", "Steps whose gradient was not finite", r"train/skipped_steps"),
+    Metric("loss_spikes_total", "Steps whose loss stood out", r"train/spikes"),
+    Metric("checkpoint_save_seconds", "Of the last one", r"checkpoint/save_seconds", passing=True),
+    Metric(
+        "checkpoint_bytes",
+        "The leading worker's part of the last one",
+        r"checkpoint/megabytes",
+        scale=1e6,
+        passing=True,
+    ),
+    Metric("checkpoints_total", "Checkpoints by result", more_labels=("result",)),
+    Metric(
+        "checkpoint_timestamp_seconds",
+        "When the last sound one was known to be written",
+        passing=True,
+    ),
+    Metric(
+        "checkpoint_interval_seconds",
+        "compute.checkpoint_every_steps at the present speed",
+        passing=True,
+    ),
+    Metric("documents_total", "Documents read by a stage that reads text", r"read/documents"),
+    Metric("read_bytes_total", "Bytes of text read by a stage that reads text", r"read/bytes"),
+    Metric(
+        "unused_tokens_ratio",
+        "Share of the text's tokens that stand in no instance",
+        r"(contract/|summary/statistics\.)unused_share",
+    ),
+    Metric(
+        "contract_ratio",
+        "Figures of the contract of instances: of the last shard, then of all",
+        r"(contract/|summary/statistics\.)(?P<figure>\w+_share|fill)",
+    ),
+    Metric("trials", "Trials of a sweep, seeds of an evaluation, by state", more_labels=("state",)),
+    Metric("objective", "Score of the last trial or seed", more_labels=("metric",)),
+    Metric("best_objective", "The highest score of a trial or seed", more_labels=("metric",)),
+    Metric(
+        "cost_so_far", "Money since the driver began, at compute.price_per_hour", of_stage=False
+    ),
+    Metric(
+        "cost_to_come",
+        "Money for the rest of the running stages at their present speed; later ones not counted",
+        of_stage=False,
+    ),
+    Metric("budget", "compute.budget", of_stage=False),
+    Metric("tracking_events_waiting", "Events that MLflow has not taken yet", of_stage=False),
+    Metric("nodes", "Nodes that Ray counts as alive", of_stage=False),
+    Metric(
+        "nodes_lost_total",
+        "Nodes that went away since the driver began, by Ray's reason",
+        more_labels=("reason",),
+        of_stage=False,
+    ),
+)
+_BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+@functools.lru_cache(maxsize=4096)
+def translated(reported: str) -> tuple[tuple[Metric, tuple[tuple[str, str], ...]], ...]:
+    """The metrics that a reported value sets, each with the labels that its name holds."""
+    found = []
+    for metric in METRICS:
+        if metric.reported and (match := metric.pattern.fullmatch(reported)):
+            labels = {name: value or "total" for name, value in match.groupdict().items()}
+            found.append((metric, tuple(labels.items())))
+    return tuple(found)
+
+
+Arguments = ParamSpec("Arguments")
+Method = Callable[Concatenate["Monitor", Arguments], None]
+
+
+def _harmless(method: Method[Arguments]) -> Method[Arguments]:
+    """Have no failure of `method` reach the run; the first one is logged."""
+
+    @functools.wraps(method)
+    def guarded(monitor: Monitor, *arguments: Arguments.args, **named: Arguments.kwargs) -> None:
+        try:
+            method(monitor, *arguments, **named)
+        except Exception as error:
+            if not monitor.failed:
+                logger.warning("metrics for Prometheus are not complete: %s", error)
+            monitor.failed = True
+
+    return guarded
+
+
+@dataclass
+class _Speed:
+    """Where a stage began and where it is, to tell how long the rest will take."""
+
+    began: float
+    first: float
+    done: float
+    total: float
+
+    def seconds_left(self, now: float) -> float:
+        moved = self.done - self.first
+        return (now - self.began) / moved * (self.total - self.done) if moved > 0 else 0.0
+
+
+@dataclass
+class Monitor:
+    """The metrics of one driver. Every method returns at once, and none of them raises."""
+
+    run: str
+    compute: ComputeConfig
+    failed: bool = False
+    _gauges: dict[str, Any] = field(default_factory=dict)
+    _values: dict[tuple[str, ...], float] = field(default_factory=dict)
+    _trials: dict[str, dict[str, str]] = field(default_factory=dict)
+    _speeds: dict[str, _Speed] = field(default_factory=dict)
+    _running: set[str] = field(default_factory=set)
+    _gone_before: set[str] | None = None
+    _began: float = field(default_factory=lambda: time.monotonic())
+    _beat_at: float = 0.0
+
+    @_harmless
+    def handle(self, stage: str, event: Mapping[str, Any]) -> None:
+        """Take an event of the board."""
+        match event["kind"]:
+            case "progress":
+                done, total = float(event["done"]), float(event["total"])
+                speed = self._speeds.setdefault(stage, _Speed(time.monotonic(), done, done, total))
+                speed.done, speed.total = done, total
+                self._set("stage_progress_ratio", done / max(total, 1.0), stage=stage)
+                if stage in self._trials:
+                    self._objectives(stage, event["shown"])
+            case "metrics" if event["run"] is None:
+                if any(name.startswith("train/") for name in event["values"]):
+                    self._set("steps_total", event["step"], stage=stage)
+                self._take(stage, event["values"])
+            case "nested":
+                self._trials.setdefault(stage, {})[event["run"]] = event["status"]
+                states = Counter(self._trials[stage].values())
+                for state in _TRIAL_STATES:
+                    self._set("trials", states[state], stage=stage, state=state.lower())
+
+    @_harmless
+    def finished(self, stage: str, seconds: float, summary: Mapping[str, float]) -> None:
+        """Take the numbers of a finished stage's summary, as `{"summary/final.loss": ...}`."""
+        self._take(stage, {"stage/seconds": seconds, **summary})
+
+    @_harmless
+    def beat(self, states: Mapping[str, str], events_waiting: int, last: bool = False) -> None:
+        """Say that the driver lives, every few seconds at most: what it knows without reports."""
+        now = time.monotonic()
+        if now < self._beat_at and not last:
+            return
+        self._beat_at = now + _BEAT_SECONDS
+        self._set("heartbeat_timestamp_seconds", time.time())
+        counts = Counter(states.values())
+        for state in _STAGE_STATES:
+            self._set("stages", counts[state], state=state)
+        running = {name for name, state in states.items() if state == "running"}
+        for stage in running - self._running:
+            self._set("stage_started_timestamp_seconds", time.time(), stage=stage)
+        for stage in running | self._running:
+            self._set("stage_running", float(stage in running), stage=stage)
+        self._running |= running
+        self._set("tracking_events_waiting", events_waiting)
+        self._costs(now, running)
+        self._tell_again(running)
+        self._nodes()
+
+    def _take(self, stage: str, values: Mapping[str, float]) -> None:
+        for reported, value in values.items():
+            for metric, labels in translated(reported):
+                self._set(metric.name, value * metric.scale, stage=stage, **dict(labels))
+        if step_seconds := values.get("throughput/step_seconds"):
+            interval = step_seconds * self.compute.checkpoint_every_steps
+            self._set("checkpoint_interval_seconds", interval, stage=stage)
+        if (valid := values.get("checkpoint/valid")) is not None:
+            results = {"valid": valid, "failed": 1.0 - valid}
+            for result, more in results.items():
+                key = ("checkpoints_total", self.run, stage, result)
+                count = self._values.get(key, 0.0) + more
+                self._set("checkpoints_total", count, stage=stage, result=result)
+            if valid:
+                self._set("checkpoint_timestamp_seconds", time.time(), stage=stage)
+
+    def _objectives(self, stage: str, shown: Mapping[str, float | str]) -> None:
+        for metric, value in shown.items():
+            if isinstance(value, int | float):
+                self._set("objective", value, stage=stage, metric=metric)
+                best = self._values.get(("best_objective", self.run, stage, metric), value)
+                self._set("best_objective", max(best, value), stage=stage, metric=metric)
+
+    def _tell_again(self, running: set[str]) -> None:
+        # Ray exports a gauge that was set since its last export, every ten seconds, and no other.
+        for (name, *values), value in list(self._values.items()):
+            metric = _BY_NAME[name]
+            labels = dict(zip(metric.labels, values, strict=True))
+            if not metric.passing or labels["stage"] in running:
+                self._gauges[name].set(value, labels)
+
+    def _costs(self, now: float, running: set[str]) -> None:
+        if self.compute.price_per_hour is None:
+            return
+        a_second = self.compute.price_per_hour / 3600
+        left = [self._speeds[stage].seconds_left(now) for stage in running & self._speeds.keys()]
+        self._set("cost_so_far", (now - self._began) * a_second)
+        self._set("cost_to_come", max(left, default=0.0) * a_second)
+        if self.compute.budget is not None:
+            self._set("budget", self.compute.budget)
+
+    def _nodes(self) -> None:
+        import ray
+
+        nodes = ray.nodes()
+        gone = {node["NodeID"]: node["DeathReason"] for node in nodes if not node["Alive"]}
+        if self._gone_before is None:
+            self._gone_before = set(gone)
+        lost = Counter(
+            _DEATHS.get(reason, "unknown")
+            for node, reason in gone.items()
+            if node not in self._gone_before
+        )
+        self._set("nodes", len(nodes) - len(gone))
+        for reason in _DEATHS.values():
+            self._set("nodes_lost_total", lost[reason], reason=reason)
+
+    def _set(self, name: str, value: float, **labels: str) -> None:
+        from ray.util.metrics import Gauge
+
+        metric = _BY_NAME[name]
+        tags = {"run": self.run, **labels}
+        key = (name, *(tags[label] for label in metric.labels))
+        if name.endswith("_total"):
+            # Steps that are done again after a crash are counted once.
+            value = max(value, self._values.get(key, 0.0))
+        self._values[key] = value
+        if name not in self._gauges:
+            self._gauges[name] = Gauge(PREFIX + name, metric.meaning, metric.labels)
+        self._gauges[name].set(value, tags)
