@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 
-# The files of commands/, in the order of the help.
-VERBS = (
-    *("plan", "run", "doctor", "ui", "sync", "inspect", "dry_run", "prove_resume", "export"),
-    *("predict", "neighbours", "up", "down", "submit", "jobs", "logs", "stop", "resume"),
-)
+# The files of commands/, as the help groups them.
+VERBS = {
+    "from text to a page": ("init", "plan", "dry_run", "run", "open", "ui", "doctor"),
+    "what was built": (
+        *("inspect", "predict", "neighbours", "export", "why", "verify", "prove_resume", "sync"),
+    ),
+    "on a cluster": ("up", "submit", "status", "jobs", "logs", "stop", "resume", "down"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse and run one command; the process's exit status (core/exit_codes.py)."""
-    parser = argparse.ArgumentParser(
-        prog="rungwise",
-        description="Pretrain language models on Ray, and say with evidence what each is worth.",
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for verb in VERBS:
-        importlib.import_module(f"rungwise.commands.{verb}").add(commands)
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    parser, verbs = _parser()
+    if not arguments or arguments[0] == "help":
+        arguments = [*arguments[1:2], "--help"]
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in verbs:
+        near = difflib.get_close_matches(arguments[0], verbs, n=1, cutoff=0.5)
+        meant = f"did you mean {near[0]!r}?" if near else "rungwise help lists what there is"
+        parser.error(f"there is no command {arguments[0]!r}; {meant}")
     options = _parsed(parser, arguments)
     from rungwise.cluster.environment import set_environment
     from rungwise.core.exit_codes import guarded
@@ -31,7 +37,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return guarded(lambda: options.command(options))
 
 
-def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
+    """The parser of everything, and the verbs by their names."""
+    parser = argparse.ArgumentParser(
+        prog="rungwise",
+        usage="rungwise COMMAND ...",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"rungwise {version('rungwise')}")
+    commands = parser.add_subparsers(
+        required=True, prog="rungwise", metavar="COMMAND", help=argparse.SUPPRESS
+    )
+    for verb in (verb for group in VERBS.values() for verb in group):
+        importlib.import_module(f"rungwise.commands.{verb}").add(commands)
+    lines = ["Pretrain language models on Ray, and say with evidence what each is worth."]
+    for title, group in VERBS.items():
+        names = [verb.replace("_", "-") for verb in group]
+        lines += ["", f"{title}:"]
+        lines += [f"  {name:<14}{commands.choices[name].description}" for name in names]
+    parser.description = "\n".join(lines)
+    parser.epilog = "rungwise help COMMAND says more of one."
+    return parser, list(commands.choices)
+
+
+def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Parse, and take overrides that stand behind an option, where argparse looks for none."""
     options, rest = parser.parse_known_args(arguments)
     if strange := [item for item in rest if item.startswith("-") or "=" not in item]:

@@ -6,7 +6,10 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from rich.console import Console
+
 if TYPE_CHECKING:
+    from rungwise.core.artifact import Artifact
     from rungwise.submission.connection import Server
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -39,6 +42,25 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="root=/data/artifacts")
 
 
+def add_built(parser: argparse.ArgumentParser) -> None:
+    """Take an artifact that was built, by whatever names it."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="models:/NAME@ALIAS, a recipe (its pretraining), a stage's folder (its newest), or "
+        "an artifact's; s3:// too",
+    )
+    parser.add_argument("--root", default="artifacts", help="whose registry models:/ names")
+    add_overrides(parser)
+
+
+def built(options: argparse.Namespace) -> Artifact:
+    """The artifact that was named. Raises UserError if there is none."""
+    from rungwise.pipeline.loading import find_built
+
+    return find_built(options.model, options.root, options.overrides)
+
+
 def add_job(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Take a job and the cluster that has it."""
     parser.add_argument("job", metavar="ID", help="an id, or how it begins")
@@ -64,6 +86,16 @@ def add_submission(parser: argparse.ArgumentParser) -> None:
     """Take what goes along with a job, and whether to follow it."""
     parser.add_argument("--working-dir", default=".", metavar="FOLDER", help="what goes along")
     parser.add_argument("--no-wait", action="store_true", help="return once it is submitted")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Take whether to print JSON, for programs, in place of a table."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def print_json(value: Any) -> None:
+    """Print plain data on standard output."""
+    Console().print_json(data=value)
 
 
 def at_least_one(text: str) -> int:

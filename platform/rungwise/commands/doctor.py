@@ -8,13 +8,13 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.table import Table
 
-from rungwise.commands.arguments import Commands, add_recipe, add_verb
+from rungwise.commands.arguments import Commands, add_json, add_recipe, add_verb, print_json
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, OK
 
@@ -40,11 +40,16 @@ class Finding:
 def add(commands: Commands) -> None:
     parser = add_verb(commands, "doctor", doctor, "print versions, resources and what is wrong")
     add_recipe(parser, nargs="?", help="look at this recipe's root")
+    add_json(parser)
 
 
 def doctor(options: argparse.Namespace) -> int:
     """Print the table; status 1 if something is wrong that a run would fail on."""
     findings = list(examine(options.config, options.overrides))
+    wrong = sum(finding.state == "wrong" for finding in findings)
+    if options.json:
+        print_json([asdict(finding) for finding in findings])
+        return FAILED if wrong else OK
     table = Table(box=None, pad_edge=False)
     for heading in ("", "what", "found", "what to do"):
         table.add_column(heading, overflow="fold")
@@ -53,7 +58,6 @@ def doctor(options: argparse.Namespace) -> int:
         table.add_row(marks[finding.state], finding.what, finding.value, finding.remedy)
     console = Console()
     console.print(table)
-    wrong = sum(finding.state == "wrong" for finding in findings)
     console.print(f"\n{wrong} wrong" if wrong else "\nnothing wrong", highlight=False)
     return FAILED if wrong else OK
 

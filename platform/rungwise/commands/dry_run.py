@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import Progress
 from rich.table import Table
 
 from rungwise.commands.arguments import Commands, add_recipe, add_verb
@@ -18,8 +19,10 @@ def add(commands: Commands) -> None:
     help_text = "print parameters, memory, time and cost, before anything is spent"
     parser = add_verb(commands, "dry-run", dry_run, help_text)
     add_recipe(parser)
-    parser.add_argument(
-        "--tokens-per-second", type=float, help="of the whole run, where it is known"
+    speed = parser.add_mutually_exclusive_group()
+    speed.add_argument("--tokens-per-second", type=float, help="of the whole run, if it is known")
+    speed.add_argument(
+        "--measure", action="store_true", help="run some batches here to know the speed"
     )
 
 
@@ -52,9 +55,20 @@ def dry_run(options: argparse.Namespace) -> int:
             measures.append(Measures.of(built))
         elif config is not None:
             measures.append(Measures.planned(config, planned_vocab_size(recipe)))
-    estimated = estimate.dry_run(
-        settings, measures, recipe.compute, tokens_per_second=options.tokens_per_second
-    )
+    bar = Progress(console=console, transient=True, disable=not options.measure)
+    with bar:
+        task = bar.add_task("batches on this machine")
+
+        def measured(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        estimated = estimate.dry_run(
+            settings,
+            measures,
+            recipe.compute,
+            options.tokens_per_second,
+            measured if options.measure else None,
+        )
     _show(estimated, all(each.instances for each in measures), console)
     return OK
 
@@ -82,7 +96,7 @@ def _show(estimated: dict[str, Any], built: bool, console: Console) -> None:
         "operations": f"{estimated['total_flops']:.3g}, "
         f"{estimated['flops_per_token'] / 1e6:.1f} MFLOP a token",
         "memory": f"about {estimated['memory_bytes_a_device'] / 1e9:.1f} GB a device, by rule",
-        "speed": "not known"
+        "speed": "not known: give --tokens-per-second, or --measure it here"
         if estimated["tokens_per_second"] is None
         else f"{estimated['tokens_per_second']:,.0f} tokens/s, {estimated['tokens_per_second_is']}",
         "time": "not known" if estimated["seconds"] is None else _duration(estimated["seconds"]),

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import argparse
 
-from rungwise.commands.arguments import Commands, add_cluster, add_verb, chosen_server
+from rungwise.commands.arguments import (
+    Commands,
+    add_cluster,
+    add_json,
+    add_verb,
+    chosen_server,
+    print_json,
+)
+from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    add_cluster(add_verb(commands, "jobs", jobs, "list the jobs of a cluster"))
+    parser = add_verb(commands, "jobs", jobs, "list the jobs of a cluster")
+    add_cluster(parser)
+    add_json(parser)
 
 
 def jobs(options: argparse.Namespace) -> int:
-    from rungwise.submission.jobs import jobs_command
+    from rungwise.submission.jobs import jobs_command, jobs_of
 
+    if options.json:
+        print_json(jobs_of(chosen_server(options)))
+        return OK
     return jobs_command(chosen_server(options))

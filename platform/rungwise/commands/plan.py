@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from rungwise.commands.arguments import Commands, add_verb, add_workflow
+from rungwise.commands.arguments import Commands, add_json, add_verb, add_workflow, print_json
 from rungwise.core.exit_codes import OK
+
+if TYPE_CHECKING:
+    from rungwise.core.stage import Planned
+
+# Of a stopped stage (core/stage.py), or of a shorter run (pretraining/prolonging.py).
+_GOES_ON = "goes on "
 
 
 def add(commands: Commands) -> None:
     parser = add_verb(commands, "plan", plan, "print what would be built, and why")
     add_workflow(parser)
+    parser.add_argument("--stages", action="store_true", help="list them even if all are new")
+    add_json(parser)
     parser.add_argument(
         "--resolved",
         action="store_true",
@@ -32,6 +41,22 @@ def plan(options: argparse.Namespace) -> int:
         console.print(resolved(recipe), end="", markup=False, highlight=False, soft_wrap=True)
         return OK
     rows = workflow.plan(options.workflow, recipe)
+    if options.json:
+        print_json([_plain(row) for row in rows])
+        return OK
+    root = workflow.root_folder(recipe.root)
+    names = dict.fromkeys(row.stage.name for row in rows)
+    known = (name for stage in names for name in (root / stage).subfolders())
+    untouched = all(row.artifact is None and not row.reason.startswith(_GOES_ON) for row in rows)
+    if untouched and not options.stages and not any(_label(name) == recipe.name for name in known):
+        named = ", ".join(names)
+        console.print(
+            f"nothing is built yet: {len(rows)} stages below {root.uri} ({named})",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+        return OK
     table = Table(box=None, pad_edge=False)
     for heading in ("stage", "fingerprint", "state", "because"):
         table.add_column(heading, overflow="fold")
@@ -40,6 +65,20 @@ def plan(options: argparse.Namespace) -> int:
         table.add_row(row.stage.shown, row.stage.fingerprint, state, row.reason)
     console.print(table)
     missing = sum(row.artifact is None for row in rows)
-    root = workflow.root_folder(recipe.root)
     console.print(f"{missing} of {len(rows)} stages to build below {root.uri}", highlight=False)
     return OK
+
+
+def _label(folder: str) -> str:
+    """The name of the recipe in the name of an artifact's folder."""
+    return folder.rpartition("-")[0]
+
+
+def _plain(row: Planned) -> dict[str, Any]:
+    return {
+        "stage": row.stage.shown,
+        "fingerprint": row.stage.fingerprint,
+        "state": "cached" if row.artifact else "build",
+        "because": row.reason,
+        "folder": row.folder.uri,
+    }

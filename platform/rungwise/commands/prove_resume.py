@@ -62,7 +62,7 @@ def prove_resume(options: argparse.Namespace) -> int:
 
 def _show(certificate: dict[str, Any], console: Console) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
-    workers = certificate["workers"]
+    workers, drawn = certificate["workers"], certificate["kill_drawn_from"]
     for name, value in (
         ("verdict", certificate["verdict"]),
         (
@@ -81,6 +81,11 @@ def _show(certificate: dict[str, Any], console: Console) -> None:
             "killed",
             f"all processes by SIGKILL at step {certificate['killed_at_step']} of "
             f"{certificate['steps']}, resumed from {certificate['resumed_at_step']}",
+        ),
+        (
+            "drawn from",
+            f"steps {drawn['first_step']} to {drawn['last_step']}, epoch: {drawn['epoch']}; "
+            f"{certificate['steps_after_the_kill']} steps came after it",
         ),
         (
             "workers",

@@ -42,11 +42,13 @@ def run(options: argparse.Namespace) -> int:
     console = Console()
     outcome = workflow.run(options.workflow, recipe, console)
     uri = workflow.tracking_uri(recipe, workflow.root_folder(recipe.root))
-    _print_outcome(outcome, uri, shlex.join([options.config, *options.overrides]), console)
+    file = str(workflow.recipe_file(options.config))
+    command = shlex.join([file, *options.overrides])
+    _print_outcome(outcome, uri, command, recipe.root, console)
     return OK
 
 
-def _print_outcome(outcome: Outcome, uri: str, recipe: str, console: Console) -> None:
+def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: Console) -> None:
     from rungwise.core.tracking import without_password
     from rungwise.report.ladder.page import LADDER
     from rungwise.report.page import REPORT, ReportSummary
@@ -54,8 +56,8 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, console: Console) ->
 
     console.print()
     table = Table(box=None, pad_edge=False)
-    table.add_column("stage")
-    table.add_column("built in", justify="right")
+    table.add_column("stage", no_wrap=True)
+    table.add_column("built in", justify="right", no_wrap=True)
     table.add_column("artifact", overflow="fold")
     for name, artifact in outcome.artifacts.items():
         seconds = f"{artifact.record['seconds']:.1f} s"
@@ -64,19 +66,32 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, console: Console) ->
         )
     console.print(table)
     built = f"{len(outcome.built)} of {len(outcome.artifacts)} stages built"
-    console.print(f"\n{built} in {outcome.seconds:.0f} s", highlight=False)
-    for artifact in outcome.artifacts.values():
-        if artifact.stage in (REPORT.name, LADDER.name):
-            _say(console, "report", artifact.folder.path(ReportSummary.of(artifact).page))
-        if artifact.stage == REGISTER.name:
-            _say(console, "model", RegisterSummary.of(artifact).model_uri)
+    console.print(f"\n{built} in {outcome.seconds:.0f} s\n", highlight=False)
+    by_stage = {artifact.stage: artifact for artifact in outcome.artifacts.values()}
+    commands: dict[str, str] = {}
+    for stage in (REPORT.name, LADDER.name):
+        if page := by_stage.get(stage):
+            summary = ReportSummary.of(page)
+            _say(console, "result", summary.headline)
+            _say(console, "page", page.folder.path(summary.page))
+            commands["see it"] = f"rungwise open {recipe}"
+    if "pretrain" in by_stage:
+        commands["take the model along"] = f"rungwise export {recipe} --to FOLDER"
+    if registered := by_stage.get(REGISTER.name):
+        model = RegisterSummary.of(registered).model_uri
+        where = "" if root == "artifacts" else f" --root {shlex.quote(root)}"
+        commands["ask it"] = f"rungwise predict {model}{where} --input FILE"
     shown = without_password(uri)
-    hint = f"  (look at it with: rungwise ui {recipe})" if uri.startswith("sqlite:") else ""
-    _say(console, "MLflow", shown + hint)
+    _say(console, "MLflow", shown)
+    if uri.startswith("sqlite:"):
+        commands["see the runs"] = f"rungwise ui {recipe}"
     if outcome.untracked_events:
         _say(console, "kept", f"{outcome.untracked_events} events that did not reach {shown}")
-        _say(console, "", f"send them with: rungwise sync {recipe}")
+        commands["send them"] = f"rungwise sync {recipe}"
+    console.print()
+    for purpose, command in commands.items():
+        _say(console, f"{purpose:<22}", command)
 
 
 def _say(console: Console, what: str, where: str) -> None:
-    console.print(f"{what:<8}{where}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{what:<8} {where}", markup=False, highlight=False, soft_wrap=True)

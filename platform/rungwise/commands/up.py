@@ -20,6 +20,10 @@ def add(commands: Commands) -> None:
     parser.add_argument("--port", type=int, help="of the job API and dashboard; else near 8265")
     parser.add_argument("--mlflow-port", type=int, metavar="PORT", help="else near 5000")
     parser.add_argument("--prometheus-port", type=int, metavar="PORT", help="else near 9090")
+    parser.add_argument(
+        "--dashboards", action="store_true", help="with Grafana, where it is installed"
+    )
+    parser.add_argument("--grafana-port", type=int, metavar="PORT", help="else near 3000")
 
 
 def up(options: argparse.Namespace) -> int:

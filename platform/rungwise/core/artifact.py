@@ -13,12 +13,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from rungwise.core.checked import RECORD, CheckedFolder, changed, hidden
+from rungwise.core.config import fingerprint
 from rungwise.core.errors import DataError
 from rungwise.core.storage import Folder
 
-RECORD = "artifact.json"
 RECORD_FORMAT = 1
 
 
@@ -42,17 +44,40 @@ class Artifact:
     def label(self) -> str:
         return self.record["label"]
 
+    @property
+    def digest(self) -> str:
+        """A hash of what it is, of its files, and so on down to the sources.
+
+        When and where it was made does not enter: the same bytes built again are the same.
+        """
+        files = {name: file["sha256"] for name, file in self.record["files"].items()}
+        inputs = {name: of.get("digest") for name, of in self.record.get("inputs", {}).items()}
+        return fingerprint({"of": self.fingerprint, "files": files, "inputs": inputs}, length=64)
+
     def verify(self) -> None:
-        """Compare every file with the record; DataError names the first one that differs."""
+        """Hash every file anew; DataError names the first that differs from the record, is
+        missing, is a link or was put in."""
+        present = set(self.folder.names())
         for name, expected in self.record["files"].items():
-            if not self.folder.exists(name):
-                raise DataError(f"{self.folder.path(name)} is in the record but is missing")
+            place = self.folder.path(name)
+            if name not in present:
+                raise DataError(f"{place} is in the record but is missing")
+            if not self.folder.remote and Path(place).is_symlink():
+                raise DataError(f"{place} is a link, where a file was written")
             digest = self.folder.sha256(name)
             if digest != expected["sha256"]:
-                raise DataError(
-                    f"{self.folder.path(name)} has changed since it was written: expected sha256 "
-                    f"{expected['sha256'][:12]}, found {digest[:12]}"
-                )
+                raise changed(place, expected["sha256"], digest)
+        for name in sorted(present - self.record["files"].keys()):
+            if not hidden(name):
+                raise DataError(f"{self.folder.path(name)} is not in the record; remove it")
+
+
+def made_of(inputs: Mapping[str, Artifact]) -> dict[str, Any]:
+    """The inputs of a stage as its record names them."""
+    return {
+        name: {"stage": each.stage, "fingerprint": each.fingerprint, "digest": each.digest}
+        for name, each in inputs.items()
+    }
 
 
 def folder_of(root: Folder, stage: str, label: str, fingerprint: str) -> Folder:
@@ -66,17 +91,34 @@ def folder_of(root: Folder, stage: str, label: str, fingerprint: str) -> Folder:
 def load(folder: Folder) -> Artifact | None:
     """The artifact in `folder`, or None if there is no record.
 
-    Raises DataError if there is a record that cannot be read.
+    Raises DataError if there is a record that cannot be read, or that is not of this folder.
     """
     if not folder.exists(RECORD):
         return None
     try:
         record = json.loads(folder.read_bytes(RECORD))
-        return Artifact(record["stage"], record["fingerprint"], folder, record)
-    except (ValueError, KeyError) as error:
+        if fault := _fault(folder, record):
+            raise ValueError(fault)
+        checked = CheckedFolder.of(folder, record)
+        return Artifact(record["stage"], record["fingerprint"], checked, record)
+    except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{folder.path(RECORD)} is not a record ({error}); delete the folder to rebuild it"
         ) from error
+
+
+def _fault(folder: Folder, record: dict[str, Any]) -> str:
+    """How a record disagrees with itself or its folder; empty if it does not."""
+    if (facts := record.get("facts")) is None:
+        return ""
+    of_facts = fingerprint(facts)
+    told, shown = (record["stage"], record["fingerprint"]), (facts["stage"], of_facts)
+    if told != shown:
+        return f"its facts give {' '.join(shown)}, it says {' '.join(told)}"
+    if not folder.uri.endswith(f"-{of_facts}"):
+        return f"it is of a folder whose name ends with -{of_facts}"
+    named = {name: made["fingerprint"] for name, made in record["inputs"].items()}
+    return "" if named == facts["inputs"] else "its inputs are not those of its facts"
 
 
 def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> Artifact:
@@ -88,12 +130,14 @@ def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> 
     files = {
         name: {"bytes": size, "sha256": known.get(name) or folder.sha256(name)}
         for name, size in folder.sizes().items()
-        if name != RECORD and not name.rpartition("/")[2].startswith(".")
+        if not hidden(name)
     }
     record = {"format": RECORD_FORMAT, **record, "files": files}
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
     folder.write_bytes(RECORD, text.encode("utf-8"))
-    return Artifact(record["stage"], record["fingerprint"], folder, record)
+    return Artifact(
+        record["stage"], record["fingerprint"], CheckedFolder.of(folder, record), record
+    )
 
 
 def all_of(root: Folder, stage: str) -> list[Artifact]:
@@ -109,18 +153,34 @@ def all_of(root: Folder, stage: str) -> list[Artifact]:
 def find_input(artifact: Artifact, stage: str) -> Artifact:
     """The artifact of `stage` that `artifact` was built from.
 
-    Raises DataError if it is not below the same root.
+    Raises DataError if it is not below the same root, or its files are not those that were read.
     """
-    made_of = artifact.record["inputs"][stage]
+    wanted = artifact.record["inputs"][stage]
     root = Folder.at(artifact.folder.uri.rsplit("/", 2)[0])
-    folder = folder_of(root, made_of["stage"], "", made_of["fingerprint"])
+    folder = folder_of(root, wanted["stage"], "", wanted["fingerprint"])
     source = load(folder)
     if source is None:
         raise DataError(
             f"the {stage} that {artifact.folder.uri} was built from are not below the same root: "
-            f"expected a finished artifact {made_of['fingerprint']} in {root.uri}/{stage}"
+            f"expected a finished artifact {wanted['fingerprint']} in {root.uri}/{stage}"
+        )
+    if wanted.get("digest") not in (None, source.digest):
+        raise DataError(
+            f"{source.folder.uri} is not what {artifact.folder.uri} was built from: its files are "
+            "others; delete both to have them built again"
         )
     return source
+
+
+def chain(artifact: Artifact) -> list[Artifact]:
+    """All that an artifact rests on, each once, what was built first before the rest; itself last.
+
+    Raises DataError as `find_input` does.
+    """
+    found: dict[str, Artifact] = {}
+    for name in artifact.record["inputs"]:
+        found |= {each.folder.uri: each for each in chain(find_input(artifact, name))}
+    return [*found.values(), artifact]
 
 
 def at_or_below(folder: Folder) -> Artifact | None:

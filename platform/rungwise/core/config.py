@@ -3,8 +3,9 @@
     recipe = load(Recipe, "workflows/configs/quickstart.yaml", ["pretrain.steps=100"])
 
 A YAML file is complete: no includes, no interpolation. A key that no model knows is refused with
-its path and the nearest key there is. Nothing derived is ever a key; it is a property or a
-function.
+its path and the nearest key there is; a mistake that an override makes is named with the override.
+An override of a `kind` takes away the keys that only other kinds have, and `key=null` drops a key
+that cannot be null. Nothing derived is ever a key; it is a property or a function.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from rungwise.core.errors import ConfigError
 
@@ -37,14 +38,33 @@ class Config(BaseModel):
         frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _kinds_of_defaults(cls, data: Any) -> Any:
+        """Give a block that names no `kind` that of its default."""
+        if not isinstance(data, dict):
+            return data
+        kinds = {
+            key: tag_of(type(field.default))
+            for key, field in cls.model_fields.items()
+            if isinstance(field.default, Config) and isinstance(data.get(key), dict)
+        }
+        return data | {key: {"kind": kind} | data[key] for key, kind in kinds.items() if kind}
+
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 
 
-def load(model: type[ConfigT], path: str | Path, overrides: Iterable[str] = ()) -> ConfigT:
+def load(
+    model: type[ConfigT],
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    note: Callable[[str], None] = lambda line: None,
+) -> ConfigT:
     """Read the YAML file at `path`, apply `key.path=value` overrides, validate.
 
-    Raises ConfigError naming the file, the key, what was expected and the nearest known key.
+    `note` is given a line for each override that takes keys of the file away. Raises ConfigError
+    naming the override or else the file, the key, what was expected and the nearest known key.
     """
     path = Path(path)
     try:
@@ -59,7 +79,23 @@ def load(model: type[ConfigT], path: str | Path, overrides: Iterable[str] = ()) 
         raise ConfigError(f"the config {path} is not YAML: {_one_line(error)}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"the config {path} must be a mapping of blocks, found {_kind(data)}")
-    return validate(model, with_overrides(data, parse_overrides(overrides)), source=str(path))
+    parsed = parse_overrides(overrides)
+    fallen: dict[str, list[str]] = {}
+    changed = with_overrides(data, parsed, model, fallen)
+    result = _tried(model, changed)
+    if isinstance(result, list):
+        alone = _tried(model, data) if parsed else result
+        before = alone if isinstance(alone, list) else []
+        given = {item.partition("=")[0].strip(): item for item in overrides}
+        raise ConfigError(
+            "; ".join(
+                f"{path}: {problem}" if problem in before else _blamed(problem, given)
+                for problem in result
+            )
+        )
+    for key, names in fallen.items():
+        note(f"{key}={parsed[key]} has no {', '.join(names)}: left out of {path.name}")
+    return result
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
@@ -76,8 +112,17 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
     return parsed
 
 
-def with_overrides(data: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """A copy of `data` with dotted keys replaced. A number in a path is an index into a list."""
+def with_overrides(
+    data: dict[str, Any],
+    overrides: Mapping[str, Any],
+    model: type[Config] | None = None,
+    fallen: dict[str, list[str]] | None = None,
+) -> dict[str, Any]:
+    """A copy of `data` with dotted keys replaced. A number in a path is an index into a list.
+
+    Where `model` says what the data are, an override of a `kind` takes away the keys that only
+    other kinds of the block have, listed in `fallen`, and null drops a key that cannot be null.
+    """
     result = json.loads(json.dumps(data, default=str))
     for dotted, value in overrides.items():
         parts = dotted.split(".")
@@ -90,7 +135,48 @@ def with_overrides(data: dict[str, Any], overrides: dict[str, Any]) -> dict[str,
                 if isinstance(node, dict) and not isinstance(node.get(key), dict | list):
                     node[key] = {}
                 node = node[key]
+    if model is None:
+        return result
+    dropped: list[list[str]] = []
+    for dotted, value in overrides.items():
+        parts = dotted.split(".")
+        if value is None and not _may_be_null(_types_at(model, parts)):
+            dropped.append(parts)
+        elif parts[-1] == "kind":
+            names = _of_other_kinds(_at(result, parts[:-1]), _types_at(model, parts[:-1]), value)
+            prefix = dotted.removesuffix("kind")
+            names = [name for name in names if not _sets(overrides, prefix + name)]
+            dropped += [[*parts[:-1], name] for name in names]
+            if names and fallen is not None:
+                fallen[dotted] = names
+    # The last of a list first, so that the places of those before it stay.
+    for parts in sorted(dropped, key=lambda parts: [part.zfill(9) for part in parts], reverse=True):
+        node = _at(result, parts[:-1])
+        del node[_key_in(node, parts, len(parts) - 1)]
     return result
+
+
+def _at(node: Any, parts: Sequence[str]) -> Any:
+    for depth in range(len(parts)):
+        node = node[_key_in(node, [*parts], depth)]
+    return node
+
+
+def _sets(overrides: Iterable[str], key: str) -> bool:
+    return any(other == key or other.startswith(f"{key}.") for other in overrides)
+
+
+def _may_be_null(types_here: list[Any]) -> bool:
+    """Whether null is a value of the key; one that is not known is left for validation."""
+    return not types_here or any(each in (None, type(None), Any) for each in types_here)
+
+
+def _of_other_kinds(block: Any, types_here: list[Any], kind: Any) -> list[str]:
+    """The keys of a block that only other kinds have; a key that no kind has is a mistake."""
+    models = [each for each in types_here if _is_model(each)]
+    own = {name for each in models if kind in tags_of(each) for name in each.model_fields}
+    known = {name for each in models for name in each.model_fields}
+    return [name for name in block if name in known - own] if own else []
 
 
 def _key_in(node: Any, parts: list[str], depth: int) -> Any:
@@ -112,8 +198,42 @@ def validate(model: type[ConfigT], data: dict[str, Any], source: str = "config")
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        problems = [_describe(model, item) for item in error.errors()]
+        problems = [str(_problem(model, item)) for item in error.errors()]
         raise ConfigError(f"{source}: " + "; ".join(problems)) from None
+
+
+class _Problem(typing.NamedTuple):
+    """A fault of the value at a dotted key; the key is empty where a block's own check
+    names it in the text."""
+
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.text}" if self.key else self.text
+
+
+def _tried(model: type[ConfigT], data: dict[str, Any]) -> ConfigT | list[_Problem]:
+    """`data` as `model`, or what is wrong with it."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        return [_problem(model, item) for item in error.errors()]
+    except ConfigError as error:
+        return [_Problem("", str(error))]
+
+
+def _blamed(problem: _Problem, overrides: Mapping[str, str]) -> str:
+    """A problem that the file alone has not, with the overrides that make it: those at its key,
+    above or below it, or all where it is of several keys."""
+    if problem.key in overrides:
+        return f"{overrides[problem.key]}: {problem.text}"
+    near = [
+        item
+        for key, item in overrides.items()
+        if f"{problem.key}.".startswith(f"{key}.") or key.startswith(f"{problem.key}.")
+    ]
+    return f"{' '.join(near or overrides.values())}: {problem}"
 
 
 def canonical_json(value: Any) -> str:
@@ -162,31 +282,31 @@ def plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be written exactly as JSON")
 
 
-def _describe(model: type[Config], item: Any) -> str:
+def _problem(model: type[Config], item: Any) -> _Problem:
     # A reader looks for the key as it is in YAML; pydantic puts the tag of a union in the path.
     location, nodes = _walk(model, item["loc"])
-    key = ".".join(str(part) for part in location) or "the file"
+    key = ".".join(str(part) for part in location)
     if item["type"] == "extra_forbidden":
         last = str(location[-1])
         nodes = _walk(model, item["loc"][:-1])[1]
         if new := _renamed(nodes, last):
-            return f"{key}: this key is called {new} now"
+            return _Problem(key, f"this key is called {new} now")
         known = sorted({name for node in nodes for name in node.model_fields})
-        return f"{key}: unknown key; " + (
-            _nearest(last, known) or f"known here: {', '.join(known)}"
-        )
+        near = _nearest(last, known) or f"known here: {', '.join(known)}"
+        return _Problem(key, f"unknown key; {near}")
     if item["type"] == "missing":
-        return f"{key}: this key is missing"
+        return _Problem(key, "this key is missing")
     if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
         tag = item.get("ctx", {}).get("tag")
         if new := _renamed(nodes, str(tag)):
-            return f"{key}.kind: {tag} is called {new} now"
+            return _Problem(f"{key}.kind", f"{tag} is called {new} now")
         kinds = [str(tag_of(node)) for node in nodes]
         given = [f"found {tag!r}", _nearest(str(tag), kinds)] if tag else ["this key is missing"]
-        return f"{key}.kind: expected one of {', '.join(kinds)}; " + "; ".join(filter(None, given))
+        expected = f"expected one of {', '.join(kinds)}; " + "; ".join(filter(None, given))
+        return _Problem(f"{key}.kind", expected)
     message = item["msg"].removeprefix("Value error, ")
     given = "" if item["type"] == "value_error" else f", found {_shorten(item.get('input'))}"
-    return f"{key}: {message[0].lower() + message[1:]}{given}"
+    return _Problem(key, f"{message[0].lower() + message[1:]}{given}")
 
 
 def _renamed(nodes: list[type[Config]], name: str) -> str | None:
@@ -212,6 +332,23 @@ def _walk(
     return path, [each for each in types_here if _is_model(each)]
 
 
+def _types_at(model: type[Config], parts: Sequence[str]) -> list[Any]:
+    """The types that the value at a dotted key may have, of any kind of the blocks above it."""
+    types_here: list[Any] = [model]
+    for part in parts:
+        types_here = list(_of_key(types_here, part))
+    return types_here
+
+
+def _of_key(types_here: list[Any], part: int | str) -> Iterator[Any]:
+    for each in types_here:
+        if _is_model(each) and part in each.model_fields:
+            yield from _members(each.model_fields[str(part)].annotation)
+        elif typing.get_origin(each) in (dict, list, tuple):
+            for inner in typing.get_args(each):
+                yield from _members(inner)
+
+
 def _below(types_here: list[Any], part: int | str) -> tuple[list[Any], bool]:
     """Follow one part of pydantic's path: the types that it leads to, and whether it is a key of
     the file. A tag is none: pydantic puts it in front of the keys of a member of a union."""
@@ -219,12 +356,7 @@ def _below(types_here: list[Any], part: int | str) -> tuple[list[Any], bool]:
     is_union = sum(_is_model(each) for each in types_here) > 1
     if tagged and is_union:
         return tagged, False
-    below: list[Any] = []
-    for each in types_here:
-        if _is_model(each) and part in each.model_fields:
-            below += _members(each.model_fields[part].annotation)
-        elif typing.get_origin(each) in (dict, list, tuple):
-            below += [member for inner in typing.get_args(each) for member in _members(inner)]
+    below = list(_of_key(types_here, part))
     return (below, part != "[key]") if below or not tagged else (tagged, False)
 
 
@@ -257,6 +389,12 @@ def tag_of(node: type[BaseModel]) -> Any:
     """Return the `kind` of a class, None if it has none."""
     field = node.model_fields.get("kind")
     return field.default if field is not None else None
+
+
+def tags_of(node: type[BaseModel]) -> tuple[Any, ...]:
+    """Every `kind` that a class takes: of a Literal all its values."""
+    field = node.model_fields.get("kind")
+    return () if field is None else typing.get_args(field.annotation) or (field.default,)
 
 
 def _shorten(value: Any) -> str:

@@ -32,6 +32,7 @@ class ComputeConfig(Config):
     compile: bool = False  # torch.compile; micro-batches are then padded to one shape
     recompute_activations: bool = False  # a third more work for about a tenth of the memory
     price_per_hour: float | None = Field(default=None, ge=0)  # of all machines together
+    budget: float | None = Field(default=None, gt=0)  # for a run; past it an alert, not an end
     max_failures: int = Field(default=3, ge=0)  # of workers, before a training stage gives up
     checkpoint_every_steps: int = Field(default=100, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)

@@ -24,9 +24,10 @@ def guarded(command: Callable[[], int]) -> int:
         errors.print(f"error: {error}", style="bold red", markup=False, highlight=False)
         return USER_ERROR
     except StageFailed as error:
-        if error.__cause__ is not None:
-            errors.print(str(error.__cause__).rstrip(), markup=False, highlight=False)
         errors.print(f"error: {error}", style="bold red", markup=False, highlight=False)
+        if error.__cause__ is not None:
+            cause = str(error.__cause__).rstrip()
+            errors.print(cause, style="dim", markup=False, highlight=False)
         errors.print("What was finished stays; the same command goes on from there.")
         return FAILED
     except KeyboardInterrupt:

@@ -38,8 +38,10 @@ class StageType(Generic[StageConfigT, SummaryT]):
 
     `identity` gives the config as far as it decides what comes out (the whole of it by default);
     `outside` digests of what is read from elsewhere. `resumes` keeps the files of a killed attempt
-    for the next one. `place` is "task" for a Ray task anywhere on the cluster, "driver" for the few
-    stages that must speak to the tracking server themselves.
+    for the next one. `goes_on_from` says, from config, fingerprints of inputs and finished
+    artifacts, with the work of which of them it would begin. `place` is "task" for a Ray task
+    anywhere on the cluster, "driver" for the few stages that must speak to the tracking server
+    themselves.
     """
 
     name: str
@@ -50,6 +52,9 @@ class StageType(Generic[StageConfigT, SummaryT]):
     outside: Callable[[StageConfigT], Mapping[str, Any]] | None = None
     resumes: bool = False
     place: Place = "task"
+    goes_on_from: (
+        Callable[[StageConfigT, Mapping[str, str], Sequence[Artifact]], str | None] | None
+    ) = None
 
     def stage(
         self,
@@ -135,15 +140,19 @@ def _reason(stage: Stage, root: Folder, folder: Folder, earlier: Sequence[Planne
     previous = artifacts.all_of(root, stage.name)
     if not previous:
         return "never built"
+    if stage.type.goes_on_from is not None:
+        inputs = {name: source.fingerprint for name, source in stage.inputs.items()}
+        if told := stage.type.goes_on_from(stage.config, inputs, previous):
+            return told
     closest = min(previous, key=lambda built: len(_changes(built.record["facts"], stage.facts)))
     changes = _changes(closest.record["facts"], stage.facts)
     rebuilt = [row.stage.shown for row in earlier if row.artifact is None]
     own = [change for change in changes if not change.startswith("inputs.")]
     if own:
         return "; ".join(own)
-    inputs = [name for name, source in stage.inputs.items() if source.shown in rebuilt]
-    if inputs:
-        return f"its input {', '.join(inputs)} is rebuilt"
+    changed = [name for name, source in stage.inputs.items() if source.shown in rebuilt]
+    if changed:
+        return f"its input {', '.join(changed)} is rebuilt"
     return f"its inputs differ: {', '.join(stage.inputs)}"
 
 

@@ -31,8 +31,14 @@ logger = logging.getLogger(__name__)
 
 KEY_TAG = "rungwise.key"
 PARENT_TAG = "mlflow.parentRunId"
+NOTE_TAG = "mlflow.note.content"  # the description that the UI shows, in Markdown
+RUN_ID = "{run_id}"  # in a description: MLflow's id of the run, for links to its artifacts
 # So that the UI opens on training runs and not on traces.
-_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+_EXPERIMENT_TAGS = {
+    "mlflow.experimentKind": "custom_model_development",
+    NOTE_TAG: "Runs of `rungwise`: each run on top is a recipe with its verdict, results and page; "
+    "below it is a run for every stage, and below a sweep one for every trial.",
+}
 _RETRY_SECONDS = 5.0
 _PARAM_CHARACTERS = 6000  # MLflow's own limit
 _TAG_CHARACTERS = 5000
@@ -105,6 +111,10 @@ class Tracker:
     def tags(self, key: str, tags: Mapping[str, str]) -> None:
         self._put(op="tags", key=key, tags=dict(tags))
 
+    def params(self, key: str, params: Mapping[str, Any]) -> None:
+        """Add constants to a run; one that it has already stays."""
+        self._put(op="params", key=key, params=dict(params))
+
     def artifact(self, key: str, path: str, folder: str = "") -> None:
         """Upload a local file to the run, below `folder`."""
         self._put(op="artifact", key=key, path=path, folder=folder)
@@ -121,6 +131,11 @@ class Tracker:
                 return self._sender.runs[key]
             time.sleep(0.05)
         return None
+
+    @property
+    def waiting(self) -> int:
+        """How many events the server has not taken yet."""
+        return self._events.qsize()
 
     def finish(self, timeout_seconds: float) -> int:
         """Send what is left within the timeout; return how much stays in the spool."""
@@ -250,8 +265,13 @@ class _Sender:
             case "tags":
                 from mlflow.entities import RunTag
 
-                tags = [RunTag(name, text) for name, text in _tag_texts(event["tags"]).items()]
-                self._client.log_batch(run_id, tags=tags)
+                tags = {
+                    name: str(text).replace(RUN_ID, run_id) for name, text in event["tags"].items()
+                }
+                texts = [RunTag(name, text) for name, text in _tag_texts(tags).items()]
+                self._client.log_batch(run_id, tags=texts)
+            case "params":
+                self._params(run_id, event["params"])
             case "artifact":
                 self._client.log_artifact(run_id, event["path"], event["folder"] or None)
             case "close":
@@ -287,8 +307,6 @@ class _Sender:
         return self.runs.get(key)
 
     def _open(self, event: dict[str, Any]) -> None:
-        from mlflow.entities import Param
-
         self.runs.pop(event["key"], None)  # another driver may have gone on with it since
         run_id = self._run(event["key"])
         if run_id is None:
@@ -301,8 +319,18 @@ class _Sender:
             run_id = self.runs[event["key"]] = run.info.run_id
         else:
             self._client.update_run(run_id, status="RUNNING")
+        self._params(run_id, event["params"])
+
+    def _params(self, run_id: str, values: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        # MLflow keeps the first value of a parameter: of a key that is only watched, such as an
+        # interval of the log, a run that is resumed may have another.
+        known = self._client.get_run(run_id).data.params if values else {}
         params = [
-            Param(name, _shortened(str(value))) for name, value in sorted(event["params"].items())
+            Param(name, _shortened(str(value)))
+            for name, value in sorted(values.items())
+            if name not in known
         ]
         for first in range(0, len(params), _BATCH_PARAMS):
             self._client.log_batch(run_id, params=params[first : first + _BATCH_PARAMS])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import accumulate, compress, count
 
 from rungwise.corpus.boilerplate import gutenberg_text
@@ -42,10 +43,13 @@ def paragraphs_of(text: str, lines: Lines) -> list[str]:
 
 
 def text_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
-    """The documents of plain text: the file, its lines, or blocks between blank lines."""
+    """The documents of plain text: the file, chunks of it, its lines, or blocks between blank
+    lines."""
     match source.documents:
         case "file":
             yield from _file_document(part, source)
+        case "chunk":
+            yield from _chunk_documents(part, source)
         case "blank_line":
             yield from _block_documents(part, source)
         case "line":
@@ -74,6 +78,43 @@ def _file_document(part: Part, source: TextSource) -> Iterator[RawDocument]:
     document = _text_document(part, source, part.file.name, 0, content)
     if document.reason or document.paragraphs:
         yield document
+
+
+def _chunk_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
+    """All that begins in the same `chunk_kilobytes` of the file, the same wherever it is cut.
+
+    A chunk begins with a line, of wrapped text with one after a blank line: the first in it.
+    """
+    chunk_bytes = round(source.chunk_kilobytes * 1000)
+    begin, end = (
+        place and -(-place // chunk_bytes) * chunk_bytes for place in (part.begin, part.end)
+    )
+    part = replace(part, begin=begin or 0, end=end)
+    wrapped = source.lines == "wrapped"
+    opens, chunk = (-1 if wrapped and part.begin else 0), -1
+    opened, size = 0, 0
+    lines: list[bytes] = []
+
+    def closed() -> RawDocument:
+        if size > part.maximum_bytes + len(b"\r\n"):
+            return part.too_long(opened, size)
+        return _text_document(part, source, part.id_at(opened), opened, b"".join(lines))
+
+    for offset, length, line in part.lines(part.maximum_bytes):
+        is_blank = line is not None and _BLANK(line)
+        if is_blank or not wrapped:
+            opens = offset // chunk_bytes
+        if opens > chunk and not is_blank:
+            if chunk >= 0:
+                yield closed()
+            if part.ends_before(opens * chunk_bytes):
+                return
+            chunk, opened, size, lines = opens, offset, 0, []
+        size += length
+        if line is not None and chunk >= 0:
+            lines.append(line)
+    if chunk >= 0:
+        yield closed()
 
 
 def _block_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:

@@ -81,7 +81,8 @@ class TextSource(_Encoded):
     """Plain text."""
 
     kind: Literal["text"] = "text"
-    documents: Literal["file", "blank_line", "line"] = "file"
+    documents: Literal["file", "chunk", "blank_line", "line"] = "file"
+    chunk_kilobytes: float = Field(default=64, gt=0)  # of a file, to begin a document after
     lines: Lines = "wrapped"
     # Of books: take out the header and the licence of Project Gutenberg.
     boilerplate: Literal["gutenberg"] | None = None
@@ -212,6 +213,8 @@ def identity(config: CorpusConfig) -> dict[str, Any]:
     plain = config.model_dump(mode="json")
     for source in plain["sources"]:
         source.pop("paths", None)
+        if source.get("documents") != "chunk":
+            source.pop("chunk_kilobytes", None)  # decides nothing
     if plain["decontaminate"]:
         del plain["decontaminate"]["paths"]
     return plain

@@ -85,9 +85,15 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
     task.stage_tests()
     packs = packed(ranges, [_work(range) for range in ranges], _num_packs(ranges))
     staged: dict[int, dict[str, Any]] = {}
+    documents = num_bytes = 0
     for number, report in _over(packs, lambda pack: map(task.read, pack)):
         staged[number] = report
         context.report.progress(len(staged), 2 * len(ranges))
+        documents += report["documents"]
+        num_bytes += _work(ranges[number])
+        context.report.metrics(
+            {"read/documents": documents, "read/bytes": num_bytes}, step=len(staged)
+        )
     reports = [staged[range.number] for range in ranges]
     _refuse_damage(config, ranges, reports)
     num_documents = sum(report["documents"] for report in reports)

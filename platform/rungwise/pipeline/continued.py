@@ -33,6 +33,7 @@ from rungwise.pretraining.initial import INITIAL
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.tasks.task_text import TASK_TEXT, TaskTextConfig
 from rungwise.tokens.stage import TOKENS
+from rungwise.training.config import GradientConfig
 
 
 class ContinuedConfig(Config):
@@ -42,6 +43,15 @@ class ContinuedConfig(Config):
     task_text: TaskTextConfig | None = None
     instances: InstancesConfig
     pretrain: PretrainConfig
+
+    @model_validator(mode="after")
+    def _begins_with_the_run_before(self) -> ContinuedConfig:
+        if isinstance(self.pretrain, GradientConfig) and self.pretrain.initial is not None:
+            raise ValueError(
+                "a continued step begins with the weights of the run before it; set "
+                "pretrain.initial of the recipe, not of the step"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_text(self) -> ContinuedConfig:

@@ -1,4 +1,7 @@
-"""One live line a stage on a terminal; plain lines, one an event, everywhere else."""
+"""One live line a stage on a terminal; plain lines, one an event, everywhere else.
+
+Where the terminal is narrow, only the last column is cut: names, states and times stay whole.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 _PLAIN_EVERY_SECONDS = 10.0
+_NARROW = 100  # columns, below which the bar is short
+_BARS = "▁▂▃▄▅▆▇█"
+_MOST_POINTS = 256
 _STYLES = {
     "waiting": "dim",
     "running": "bold cyan",
@@ -32,6 +38,7 @@ class _Line:
     done: float = 0.0
     total: float = 0.0
     shown: dict[str, float | str] = field(default_factory=dict)
+    losses: list[tuple[float, float]] = field(default_factory=list)  # (units done, loss)
     text: str = ""
     # Where this attempt began, so that a resumed one estimates well.
     first_done: float | None = None
@@ -46,6 +53,7 @@ class Display:
         self._console = console
         self._lines = {name: _Line(name) for name in names}
         self._notes: list[str] = []
+        self._curves = not console.options.ascii_only
         self._live = (
             Live(get_renderable=self._table, console=console, refresh_per_second=4, transient=False)
             if console.is_terminal
@@ -69,6 +77,11 @@ class Display:
             line.state, line.text = state, text
             self._plain(line)
 
+    @property
+    def states(self) -> dict[str, str]:
+        """The state of each stage."""
+        return {name: line.state for name, line in self._lines.items()}
+
     def start(self, name: str, reason: str) -> None:
         self._lines[name].started = time.monotonic()
         self.show(name, "running", reason)
@@ -76,16 +89,22 @@ class Display:
     def progress(self, name: str, done: float, total: float, shown: dict[str, float | str]) -> None:
         line = self._lines[name]
         now = time.monotonic()
-        line.done, line.total, line.shown, line.text = done, total, shown, ""
-        if line.first_done is None:
-            line.first_done, line.first_time = done, now
+        if line.first_done is None or (shown and shown.keys() != line.shown.keys()):
+            line.first_done, line.first_time = done, now  # what came before was the start-up
+        line.done, line.total, line.shown, line.text = done, total, shown or line.shown, ""
+        if isinstance(loss := shown.get("loss"), float):
+            line.losses.append((done, loss))
+            if len(line.losses) > _MOST_POINTS:
+                del line.losses[1::2]
         if self._live is None and now - line.last_plain >= _PLAIN_EVERY_SECONDS:
             self._plain(line)
 
     def note(self, name: str, message: str) -> None:
         self._notes.append(f"{name}: {message}")
         if self._live is None:
-            self._console.print(f"{name:<12} note     {message}", markup=False, highlight=False)
+            self._console.print(
+                f"{name:<12} note     {message}", markup=False, highlight=False, soft_wrap=True
+            )
 
     def _plain(self, line: _Line) -> None:
         line.last_plain = time.monotonic()
@@ -101,14 +120,15 @@ class Display:
     def _seconds(self, line: _Line) -> float:
         return time.monotonic() - line.started if line.state == "running" else line.seconds
 
-    def _table(self) -> Table:
-        table = Table.grid(padding=(0, 1))
+    def _table(self) -> Group:
+        table = Table.grid(padding=(0, 1), expand=True)
         for justify in ("left", "left", "right", "left"):
             table.add_column(no_wrap=True, justify=justify)
-        table.add_column(overflow="ellipsis", no_wrap=True, ratio=1)
+        table.add_column(ratio=1)  # the one that rich may make narrower
+        width = 8 if self._console.width < _NARROW else 16
         for line in self._lines.values():
             bar = (
-                ProgressBar(total=line.total, completed=line.done, width=16)
+                ProgressBar(total=line.total, completed=line.done, width=width)
                 if line.state == "running" and line.total
                 else ""
             )
@@ -118,23 +138,44 @@ class Display:
                 Text(line.state, style=_STYLES[line.state]),
                 _clock(seconds) if seconds else "",
                 bar,
-                Text(_detail(line)),
+                Text(_detail(line, self._curves), no_wrap=True, overflow="ellipsis"),
             )
-        for note in self._notes[-4:]:
-            table.add_row("", Text("note", style="yellow"), "", "", Text(note))
-        return table
+        notes = [Text.assemble(("note ", "yellow"), note) for note in self._notes[-4:]]
+        return Group(table, *notes)
 
 
-def _detail(line: _Line) -> str:
+def _detail(line: _Line, curves: bool = False) -> str:
+    """How far a running stage is, the time that is left before what can be cut off."""
     if line.state != "running" or not line.total:
         return line.text
     parts = [f"{line.done:,.0f}/{line.total:,.0f}"]
-    parts += [f"{key} {_number(value)}" for key, value in line.shown.items()]
+    shown = [f"{key} {_number(value)}" for key, value in line.shown.items()]
+    if shown and curves and len(line.losses) > 1:
+        shown[0] += f" {sparkline(line.losses)}"
     moved = line.done - (line.first_done or 0.0)
+    left: list[str] = []
     if moved > 0:
-        left = (time.monotonic() - line.first_time) / moved * (line.total - line.done)
-        parts.append(f"{_clock(left)} left")
-    return "  ".join(parts)
+        seconds = (time.monotonic() - line.first_time) / moved * (line.total - line.done)
+        left = [f"{_clock(seconds)} left"]
+    return "  ".join([*parts, *shown[:1], *left, *shown[1:]])
+
+
+def sparkline(points: Sequence[tuple[float, float]], width: int = 8) -> str:
+    """The curve of `points`, (x, y) in the order of x, in at most `width` characters: the means
+    of equal stretches of x, a stretch without a point as the one before it. What varies by less
+    than a fiftieth does not fill the height."""
+    width = min(width, len(points))
+    first, last = points[0][0], points[-1][0]
+    stretches: list[list[float]] = [[] for _ in range(width)]
+    for x, y in points:
+        place = int((x - first) / (last - first) * width) if last > first else 0
+        stretches[min(place, width - 1)].append(y)
+    means: list[float] = []
+    for values in stretches:
+        means.append(sum(values) / len(values) if values else means[-1])
+    low, high = min(means), max(means)
+    span = max(high - low, abs(high) / 50) or 1.0
+    return "".join(_BARS[round((mean - low) / span * (len(_BARS) - 1))] for mean in means)
 
 
 def _number(value: float | str) -> str:

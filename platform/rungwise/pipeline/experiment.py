@@ -277,7 +277,8 @@ def finetune_config(
         for key, value in recipe.variants[variant].items()
         if key.startswith("finetune.")
     }
-    data = with_overrides(adapted.finetune.model_dump(mode="json"), {**entry.finetune, **own})
+    plain = adapted.finetune.model_dump(mode="json")
+    data = with_overrides(plain, {**entry.finetune, **own}, FinetuneConfig)
     return validate(FinetuneConfig, data, source=f"finetune of {variant}")
 
 
@@ -291,7 +292,7 @@ def _variant(recipe: Recipe, name: str) -> Recipe:
             )
     if not changed:
         return recipe
-    data = with_overrides(recipe.model_dump(mode="json"), changed)
+    data = with_overrides(recipe.model_dump(mode="json"), changed, Recipe)
     return validate(Recipe, data, source=f"variants.{name}")
 
 
@@ -348,7 +349,7 @@ def _upstream(recipe: Recipe, adapted: Recipe, variant: str) -> list[Recipe]:
             )
     check_space(Recipe, data, before)
     tried = [
-        validate(Recipe, with_overrides(data, values), source=f"sweep of {variant}")
+        validate(Recipe, with_overrides(data, values, Recipe), source=f"sweep of {variant}")
         for values in upstream_values(adapted.sweep)
     ]
     return tried or [adapted]

@@ -17,8 +17,10 @@ from rungwise.core.errors import UserError
 from rungwise.core.stage import GOES_ON, Planned
 from rungwise.core.storage import Folder, explained
 from rungwise.core.summary import Summary
-from rungwise.core.tracking import Tracker
+from rungwise.core.tracking import NOTE_TAG, Tracker
+from rungwise.monitoring import Monitor
 from rungwise.pipeline.display import Display
+from rungwise.pipeline.overview import folder_for, page_of
 
 # So little that a task which waits for its own workers cannot starve them. Not nothing, or stages
 # would go to the head of a cluster, which has no CPUs so that nothing does.
@@ -36,6 +38,7 @@ class Build:
     parent: str
     made_by: dict[str, Any]
     display: Display
+    monitor: Monitor
     recipe: Mapping[str, Any]
 
 
@@ -107,6 +110,7 @@ class Job:
     def handle(self, event: dict[str, Any]) -> None:
         """Show and track what the stage told the board."""
         name, build = self.row.stage.shown, self._build
+        build.monitor.handle(name, event)
         match event["kind"]:
             case "progress":
                 build.display.progress(name, event["done"], event["total"], event["shown"])
@@ -147,10 +151,7 @@ class Job:
             "fingerprint": stage.fingerprint,
             "facts": stage.facts,
             "config": stage.config.model_dump(mode="json"),
-            "inputs": {
-                name: {"stage": each.stage, "fingerprint": each.fingerprint}
-                for name, each in self._inputs.items()
-            },
+            "inputs": artifacts.made_of(self._inputs),
             "summary": plain,
             "recipe": dict(self._build.recipe),
             "started": self._started,
@@ -161,16 +162,25 @@ class Job:
             "made_by": self._build.made_by,
         }
         artifact = artifacts.finish(self._folder, record, summary.sha256)
+        # Measured numbers are metrics; counts, sizes and names are constants of the run.
+        flat = {f"summary/{name}": value for name, value in flatten(plain).items()}
         numbers = {
-            f"summary/{name}": float(value)
-            for name, value in flatten(plain).items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
+            name: float(value) for name, value in flat.items() if type(value) in (int, float)
         }
-        tracker.metrics(self._key, {"stage/seconds": seconds, **numbers}, step=0)
+        self._build.monitor.finished(stage.shown, seconds, numbers)
+        for name in ("headline", *flatten(stage.config)):
+            flat.pop(f"summary/{name}", None)
+        measured = {name: value for name, value in flat.items() if isinstance(value, float)}
+        constants = {name: each for name, each in flat.items() if type(each) in (int, bool, str)}
+        tracker.metrics(self._key, {"stage/seconds": seconds, **measured}, step=0)
+        tracker.params(self._key, constants)
+        tracker.tags(self._key, {NOTE_TAG: summary.headline})
         tracker.artifact(self._key, str(artifact.folder.local(artifacts.RECORD)))
         for name in summary.show:
-            for target in (self._key, self._build.parent):
-                tracker.artifact(target, str(artifact.folder.local(name)))
+            path = str(artifact.folder.local(name))
+            tracker.artifact(self._key, path)
+            folder = folder_for(stage.name, name, page_of(artifact))
+            tracker.artifact(self._build.parent, path, folder)
         return artifact
 
     def _check_room(self) -> None:

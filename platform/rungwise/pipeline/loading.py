@@ -25,6 +25,7 @@ from rungwise.serving.predictor import Predictor
 
 _RECIPES = (".yaml", ".yml")
 _REGISTERED = "models:/"
+_ALIAS = "@"
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,48 @@ def find_pretrain(model: str, overrides: Sequence[str] = ()) -> Artifact:
     return artifact
 
 
+def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact:
+    """Find the artifact of a registered model, of a recipe's pretraining, or in a folder.
+
+    Raises UserError if there is none.
+    """
+    if model.endswith(_RECIPES):
+        return find_pretrain(model, overrides)
+    if not model.startswith(_REGISTERED):
+        artifact = artifacts.at_or_below(Folder.at(model))
+        if artifact is None:
+            raise UserError(
+                f"{model}: no artifact here; expected a recipe (.yaml), models:/NAME@ALIAS, or a "
+                "folder such as artifacts/pretrain"
+            )
+        return artifact
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    name, _, which = model.removeprefix(_REGISTERED).replace("/", _ALIAS).partition(_ALIAS)
+    place = root_folder(root)
+    client = MlflowClient(tracking_uri=default_uri(place, os.environ.get("MLFLOW_TRACKING_URI")))
+    try:
+        by_number = which.isdigit()
+        version = (
+            client.get_model_version(name, which)
+            if by_number
+            else client.get_model_version_by_alias(name, which)
+        )
+    except MlflowException as error:
+        raise UserError(
+            f"{model}: not found in the registry ({error.message}); give --root"
+        ) from error
+    fingerprint = version.tags.get("rungwise.evaluate", "")
+    artifact = artifacts.load(artifacts.folder_of(place, "evaluate", "", fingerprint))
+    if artifact is None:
+        raise UserError(
+            f"{model} was made by the artifact evaluate {fingerprint}, which is not below "
+            f"{place.uri}; give --root"
+        )
+    return artifact
+
+
 def find_predictor(model: str, root: str) -> Predictor:
     """Load a fine-tuned model by its folder or by its name in the registry of `root`.
 
@@ -90,15 +133,15 @@ def find_predictor(model: str, root: str) -> Predictor:
     if model.startswith(_REGISTERED):
         return _registered(model, root)
     folder = Folder.at(model)
-    if not folder.exists(DESCRIPTION):
-        artifact = artifacts.at_or_below(folder)
-        if artifact is None:
-            raise UserError(
-                f"{model}: no fine-tuned model here; expected models:/NAME@ALIAS, the folder of an "
-                "evaluate artifact, such as artifacts/evaluate/NAME-FINGERPRINT, or "
-                "artifacts/evaluate for the newest"
-            )
+    artifact = artifacts.at_or_below(folder)
+    if artifact is not None:
         folder = artifact.folder
+    elif not folder.exists(DESCRIPTION):
+        raise UserError(
+            f"{model}: no fine-tuned model here; expected models:/NAME@ALIAS, the folder of an "
+            "evaluate artifact, such as artifacts/evaluate/NAME-FINGERPRINT, or "
+            "artifacts/evaluate for the newest"
+        )
     return Predictor.load(folder)
 
 

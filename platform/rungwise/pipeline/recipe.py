@@ -9,6 +9,7 @@ Workflows (workflows/*.py) compose these functions in plain Python.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -34,14 +35,19 @@ from rungwise.pretraining.config import (
     refuse_other_kind,
     with_objective,
 )
+from rungwise.pretraining.imported import ImportConfig
+from rungwise.pretraining.initial import INITIAL, NOT_OF_WEIGHTS
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.report.page import REPORT, ReportConfig
+from rungwise.serving.hugging_face import load_config
+from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
 from rungwise.serving.registry import RegistryConfig
 from rungwise.sweep import SweepConfig
 from rungwise.tasks.config import TaskConfig
 from rungwise.tokenizer import TOKENIZER, TokenizerConfig
 from rungwise.tokens.config import TokensConfig
 from rungwise.tokens.stage import TOKENS
+from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import READ_BY_NAME
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -65,7 +71,8 @@ class Recipe(Config):
     `variants` are what is compared: each a set of keys of this file with other values, {} for the
     file as it is. The first is the one that is registered and shown in full. With
     `match_pretraining: flops` every variant gets as many steps of pretraining as cost what those
-    of the first cost. `continued_pretraining` names steps on other text, `continue_with` lists
+    of the first cost. `pretrain.initial` fills in `model` and `tokenizer`, whose other keys may
+    stand beside it. `continued_pretraining` names steps on other text, `continue_with` lists
     those that are taken, in their order.
     """
 
@@ -96,6 +103,36 @@ class Recipe(Config):
     sweep: SweepConfig | None = None
     evaluate: EvaluateConfig | None = None
     registry: RegistryConfig | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _model_and_tokenizer_of_initial(cls, data: Any) -> Any:
+        """Fill in what `pretrain.initial` says by itself, once: what is there stays."""
+        pretrain = data.get("pretrain") if isinstance(data, dict) else None
+        initial = pretrain.get("initial") if isinstance(pretrain, dict) else None
+        if not isinstance(initial, str):
+            return data
+        model, tokenizer = data.get("model") or {}, data.get("tokenizer") or {}
+        if "kind" not in model:
+            theirs = load_config(Path(initial)).model_dump(mode="json")
+            for key, value in model.items():
+                if key in theirs and key not in NOT_OF_WEIGHTS and value != theirs[key]:
+                    raise ConfigError(
+                        f"model.{key} is {value}, but the weights in pretrain.initial {initial} "
+                        f"have {theirs[key]}; leave it out"
+                    )
+            model = theirs | model
+        if "kind" not in tokenizer:
+            tokenizer = {"kind": "file", "path": initial} | tokenizer
+        return data | {"model": model, "tokenizer": tokenizer}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_tasks_need(cls, data: Any) -> Any:
+        """A recipe with tasks fine-tunes and evaluates, with the defaults where it says nothing."""
+        if isinstance(data, dict) and data.get("tasks"):
+            return {"finetune": {}, "evaluate": {}} | data
+        return data
 
     @field_validator("pretrain", mode="before")
     @classmethod
@@ -176,6 +213,10 @@ def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
     else:
         before = instances_stages(recipe)
         read = {name: stage for name, stage in before.items() if name in READ_BY_NAME}
+    if isinstance(recipe.pretrain, GradientConfig) and recipe.pretrain.initial is not None:
+        tokenizer = {"tokenizer": before["tokenizer"]}
+        weights = ImportConfig(path=recipe.pretrain.initial)
+        before[INITIAL] = read[INITIAL] = INITIAL_WEIGHTS.stage(weights, tokenizer)
     return before | {"pretrain": PRETRAIN.stage(config, read)}
 
 
@@ -207,7 +248,10 @@ def training(recipe: Recipe) -> PretrainStageConfig:
             _check_together(recipe.model, step.pretrain, read, recipe.compute)
         except ConfigError as error:
             raise ConfigError(f"continued_pretraining.{name}: {error}") from error
-    return PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
+    pretrain = recipe.pretrain
+    if isinstance(pretrain, GradientConfig):  # an input of the stage, and known by its bytes
+        pretrain = pretrain.model_copy(update={"initial": None})
+    return PretrainStageConfig(model=recipe.model, pretrain=pretrain)
 
 
 def _check_together(

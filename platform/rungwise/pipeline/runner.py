@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from rich.console import Console
 
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
-from rungwise.core.config import fingerprint
+from rungwise.core.config import fingerprint, flatten
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import StageFailed, UserError, user_error_in
 from rungwise.core.lease import Lease
@@ -31,12 +32,15 @@ from rungwise.core.provenance import provenance
 from rungwise.core.stage import Planned, Stage, plan
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
-from rungwise.core.tracking import Tracker
+from rungwise.core.tracking import NOTE_TAG, Tracker
+from rungwise.monitoring import Monitor
+from rungwise.pipeline import overview
 from rungwise.pipeline.display import Display
 from rungwise.pipeline.job import Build, Job, source_tags
 
 _POLL_SECONDS = 0.2
 _ASK_SECONDS = 2.0  # how often a lease that another driver holds is asked for
+_CLASSES = re.compile(r"^(?:[\w.]+(?:Error|Exception|Exit|Interrupt)(?:\(\w+\))?: )+")
 _FINISH_SECONDS = 20.0  # how long the end of a run waits for the tracking server
 
 
@@ -75,7 +79,10 @@ def run(
         if len(done) == len(rows):
             return Outcome(done, (), time.monotonic() - began, 0)
         parent = "run-" + fingerprint({row.stage.shown: row.stage.fingerprint for row in rows})
-        build = Build(label, compute, tracker(), parent, provenance(), display, recipe or {})
+        monitor = Monitor(label, compute)
+        build = Build(
+            label, compute, tracker(), parent, provenance(), display, monitor, recipe or {}
+        )
         return _build(rows, done, root, build, began)
 
 
@@ -90,7 +97,7 @@ def _build(
 
     tracker, parent = build.tracker, build.parent
     tags = source_tags(build.made_by) | {"rungwise.label": build.label}
-    tracker.open(parent, build.label, tags=tags)
+    tracker.open(parent, build.label, tags=tags, params=flatten(dict(build.recipe)))
     graph = _Graph(rows, done, root, build)
     status = "FAILED"
     try:
@@ -101,6 +108,8 @@ def _build(
         tracker.tags(
             parent, {f"rungwise.{name}": each.fingerprint for name, each in finished.items()}
         )
+        tracker.metrics(parent, overview.headline_metrics(finished), step=0)
+        tracker.tags(parent, {NOTE_TAG: overview.description(finished, root.uri)})
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
@@ -149,6 +158,7 @@ class _Graph:
         finally:
             for event in ray.get(board.drain.remote()):
                 self._handle(event)
+            self._beat(last=True)
             ray.kill(board)
 
     def check(self) -> None:
@@ -228,12 +238,17 @@ class _Graph:
             time.sleep(_POLL_SECONDS)
         for event in ray.get(board.drain.remote()):
             self._handle(event)
+        self._beat()
         for name in [tasks[task] for task in done]:
             with self._failure_of(name):
                 self._finish(name, ray.get(self._running[name].task))
         for name in [name for name in self._running if self._leases[name].lost]:
             ray.cancel(self._running[name].task, force=True)
             self._yield(name)
+
+    def _beat(self, last: bool = False) -> None:
+        build = self._build
+        build.monitor.beat(build.display.states, build.tracker.waiting, last)
 
     def _handle(self, event: dict[str, Any]) -> None:
         if job := self._running.get(event["stage"]):
@@ -270,5 +285,13 @@ class _Graph:
 
 
 def _last_line(error: BaseException) -> str:
+    """The message of an error, which ends the traceback that Ray makes its text; with the class
+    only where the message is no sentence, as that of a KeyError."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1].strip()}" if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    named = lines[-1].strip()
+    message = _CLASSES.sub("", named)
+    if " " in message:
+        return message
+    return named if message != named else f"{type(error).__name__}: {named}"

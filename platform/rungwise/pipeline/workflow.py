@@ -25,14 +25,24 @@ from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.runner import Outcome
 
 Workflow = str | Path | Callable[[Recipe], list[Stage]]
+# Where workflows/ may lie: here, or in the checkout that the package is of.
+_PLACES = (Path(), Path(__file__).resolve().parents[3])
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe's YAML file and apply `key.path=value` overrides.
 
-    Raises ConfigError naming the key, what was expected and the nearest known key.
+    A name without a suffix is that of a file in workflows/configs, such as `bert-mini`. Keys that
+    fall away with the `kind` they belonged to are named on standard error. Raises ConfigError
+    naming the override or the file, what was expected and the nearest known key.
     """
-    return load(Recipe, path, overrides)
+    note = Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print
+    return load(Recipe, recipe_file(path), overrides, note)
+
+
+def recipe_file(name: str | Path) -> Path:
+    """The file of a recipe, which a name without a suffix stands for."""
+    return _place("workflows/configs", name, ".yaml")
 
 
 def stages_of(workflow: Workflow, recipe: Recipe) -> list[Stage]:
@@ -100,12 +110,20 @@ def spool_folder(root: Folder) -> Path:
     return Path(root.uri) / "tracking"
 
 
+def _place(folder: str, name: str | Path, suffix: str) -> Path:
+    """The file that a short name stands for, in this folder or else beside the package."""
+    if Path(name).suffix:
+        return Path(name)
+    files = [place / folder / f"{name}{suffix}" for place in _PLACES]
+    return next((file for file in files if file.is_file()), files[0])
+
+
 def _read(workflow: str | Path) -> Callable[[Recipe], list[Stage]]:
-    path = Path(workflow)
-    if not path.suffix:
-        path = Path("workflows") / f"{workflow}.py"
+    path = _place("workflows", workflow, ".py")
     if not path.is_file():
-        there = ", ".join(sorted(str(file) for file in Path("workflows").glob("*.py")))
+        there = ", ".join(
+            sorted({file.stem for place in _PLACES for file in place.glob("workflows/*.py")})
+        )
         raise ConfigError(
             f"there is no workflow {path}; found: {there or 'no workflows/*.py in this folder'}"
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 from rungwise.core.artifact import Artifact
 from rungwise.evaluation.compare import input_name
+from rungwise.evaluation.statistics import holm
 from rungwise.evaluation.summary import EvaluateSummary, PairedDifference
 from rungwise.report.style import Series, series
 from rungwise.sweep.record import SweepSummary
@@ -48,6 +49,16 @@ class Compared:
     variants: tuple[str, ...]
     tasks: tuple[TaskResult, ...]
     looks: Mapping[str, Series]
+
+    @property
+    def p_holm(self) -> dict[str, dict[str, float]]:
+        """The bootstrap's p of the first variant against each other one, {task: {variant: p}}, all
+        of them corrected as one family."""
+        rows = [(task.name, row) for task in self.tasks for row in task.against_first]
+        ps: dict[str, dict[str, float]] = {}
+        for (task, row), p in zip(rows, holm([row.bootstrap.p for _, row in rows]), strict=True):
+            ps.setdefault(task, {})[row.second] = p
+        return ps
 
     @property
     def has_budgets(self) -> bool:

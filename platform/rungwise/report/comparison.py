@@ -78,6 +78,16 @@ def selections(task: TaskResult) -> list[dict[str, Any]]:
     return rows
 
 
+def cuts(task: TaskResult) -> list[dict[str, Any]]:
+    """What `sequence_length` cut off, by variant and split; those that lost nothing have no row."""
+    return [
+        {"variant": name, "split": split, "share": share, "of": variant.finetune.sequence_length}
+        for name, variant in task.evaluated.variants.items()
+        for split, share in variant.cut.items()
+        if share.cut_examples
+    ]
+
+
 def chosen(compared: Compared) -> list[dict[str, Any]]:
     """`selections` of all tasks."""
     return [row for task in compared.tasks for row in selections(task)]

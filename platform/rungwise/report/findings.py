@@ -6,6 +6,7 @@ however large its middle.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -28,12 +29,12 @@ from rungwise.tasks.examples import TaskInfo
 # A loss over some thousand masked tokens is known to about 0.03 nats; three times that is no noise.
 _HARDLY_NATS = 0.1
 _LABELS_NAMED = 4
-_VERDICTS = ("above", "below", "unresolved")
 
 
 @dataclass(frozen=True)
 class Verdict:
     """How the first of two variants stands to the second, with the sentence that says by how much.
+    Every difference is the first minus the second, so that above 0 is good for the first.
 
     `over_seeds_only` says that other test examples might undo it: the interval that covers them as
     well holds 0.
@@ -42,6 +43,11 @@ class Verdict:
     name: Literal["above", "below", "unresolved"]
     sentence: str
     over_seeds_only: bool = False
+
+    @property
+    def state(self) -> str:
+        """`above`, `above over seeds only`, or `unresolved`; and `below` as `above`."""
+        return f"{self.name} over seeds only" if self.over_seeds_only else self.name
 
 
 def verdict(difference: PairedDifference, metric: str) -> Verdict:
@@ -58,29 +64,28 @@ def verdict(difference: PairedDifference, metric: str) -> Verdict:
     drawn = difference.bootstrap
     seeds_only = drawn.low <= 0 <= drawn.high
     but = (
-        f" That is over seeds only: with other test examples drawn as well, the interval is "
-        f"{points_interval(drawn)} and holds 0."
+        f" With other test examples drawn as well, the interval is {points_interval(drawn)} and "
+        "holds 0."
         if seeds_only
         else ""
     )
-    return Verdict(name, f"{first} is {name} {second}: {measured}.{but}", seeds_only)
+    where = " over seeds only" if seeds_only else ""
+    return Verdict(name, f"{first} is {name} {second}{where}: {measured}.{but}", seeds_only)
 
 
 def summed_up(verdicts: Sequence[Verdict], first: str, second: str) -> str:
     """One sentence for the verdicts of several tasks."""
-    count = {name: sum(each.name == name for each in verdicts) for name in _VERDICTS}
-    parts = [
-        f"{first} is {name} {second} on {count[name]} of {len(verdicts)} tasks"
-        for name in ("above", "below")
-        if count[name]
-    ]
-    if count["unresolved"]:
-        parts.append(f"{count['unresolved']} of {len(verdicts)} unresolved")
-    seeds_only = sum(each.over_seeds_only for each in verdicts)
+    parts = []
+    for name, over_seeds_only in itertools.product(("above", "below"), (False, True)):
+        count = sum((v.name, v.over_seeds_only) == (name, over_seeds_only) for v in verdicts)
+        where = " over seeds only" if over_seeds_only else ""
+        if count:
+            parts.append(f"{first} is {name} {second}{where} on {count} of {len(verdicts)} tasks")
+    if unresolved := sum(each.name == "unresolved" for each in verdicts):
+        parts.append(f"{unresolved} of {len(verdicts)} unresolved")
     but = (
-        f" Of these, {seeds_only} over seeds only: the interval that covers other test examples as "
-        "well holds 0."
-        if seeds_only
+        " Over seeds only: the interval that covers other test examples as well holds 0."
+        if any(each.over_seeds_only for each in verdicts)
         else ""
     )
     return f"{'; '.join(parts)}.{but}"
@@ -196,11 +201,13 @@ def headline(
     difference = task.against_first[0]
     first, second, gap = difference.first, difference.second, difference.seeds
     points = f"{100 * gap.mean:+.1f} points [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
-    name = verdict(difference, task.metric).name
+    said = verdict(difference, task.metric)
+    name = said.name
+    where = " over seeds only" if said.over_seeds_only else ""
     line = (
         f"{task.name}: {first} against {second} unresolved, {points}"
         if name == "unresolved"
-        else f"{task.name}: {first} {name} {second} by {points}"
+        else f"{task.name}: {first} {name} {second}{where} by {points}"
     )
     if not others:
         return f"{line}, {gap.count} seeds"

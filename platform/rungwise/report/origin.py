@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -10,6 +11,7 @@ import yaml
 from rungwise.core.artifact import Artifact
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.report.compared import of_stage
+from rungwise.serving.registry import RegisterSummary
 
 RECIPE = "recipe.yaml"
 
@@ -24,6 +26,29 @@ def workflow(inputs: Mapping[str, Artifact]) -> str:
     if of_stage(inputs, "claims"):
         return "ladder"
     return "finetune" if of_stage(inputs, "evaluate") else "pretrain"
+
+
+def uses(
+    inputs: Mapping[str, Artifact], registered: Sequence[tuple[RegisterSummary, object]]
+) -> list[tuple[str, str]]:
+    """What the models of a run are good for, each with the command or the lines of Python."""
+    folder = inputs["pretrain"].folder.uri
+    root = shlex.quote(root_of(inputs["pretrain"]))
+    commands = [
+        (
+            "Take the pretrained model along, in the format of others that it fits:",
+            f"rungwise export {shlex.quote(folder)} --to model",
+        ),
+        (
+            "Load it in Python, with its tokenizer:",
+            f"import rungwise\nmodel = rungwise.load({folder!r})",
+        ),
+        ("See what it was made of:", f"rungwise why {shlex.quote(folder)}"),
+    ]
+    for model, _ in registered:
+        ask = f"rungwise predict {model.model_uri} --root {root} --input FILE"
+        commands.append((f"Ask the fine-tuned model {model.name}:", ask))
+    return commands
 
 
 def root_of(artifact: Artifact) -> str:

@@ -123,7 +123,7 @@ def write_report(
     return ReportSummary(page=PAGE, show=tuple(files), headline=headline)
 
 
-REPORT = StageType("report", 3, write_report, ReportSummary)
+REPORT = StageType("report", 4, write_report, ReportSummary)
 
 
 def draw(content: Content) -> dict[str, bytes]:

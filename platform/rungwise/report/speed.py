@@ -48,10 +48,18 @@ def how(run: GradientRun) -> str:
 
 
 def mishaps(run: GradientRun) -> list[str]:
-    """Skipped steps and spikes, counted and named; said as well if there were none."""
+    """Skipped steps and spikes, counted and named, said as well if there were none; and whether the
+    run took its beginning or its end from elsewhere."""
     sentences = [
         f"Steps skipped because their gradient was not finite: {_named(run.skipped_steps)}.",
         f"Steps whose loss stood out above the running median: {_named(run.spikes)}.",
+    ]
+    if run.outlier_steps:
+        sentences.append(f"Steps left out because they stood out: {_named(run.outlier_steps)}.")
+    sentences += [
+        f"The run went on from step {number(before.step)} of {before.label}-{before.fingerprint}, "
+        "with which it has the steps up to there in common."
+        for before in run.prolonged
     ]
     if run.stopped_early:
         sentences.append(

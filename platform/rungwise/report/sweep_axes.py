@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from rungwise.report import style
 from rungwise.report.compared import Swept
 from rungwise.report.formats import setting
+from rungwise.sweep.config import HalvingScheduler
 from rungwise.sweep.record import ScoredTrial, Trial
 
 _WIDE_RANGE = 0.5  # powers of ten from which an axis is logarithmic
@@ -35,15 +36,11 @@ def keys_of(sweeps: Sequence[Swept]) -> list[str]:
 
 
 def rungs(settings: Mapping[str, Any], trials: Sequence[Trial]) -> list[int]:
-    """The epochs after which ASHA compares trials; none for another scheduler."""
-    scheduler = settings["scheduler"]
-    if scheduler["kind"] != "asha":
+    """The epochs after which successive halving compares trials; none for another scheduler."""
+    if settings["scheduler"]["kind"] != "halving":
         return []
-    epochs, epoch = [], scheduler["grace_epochs"]
-    while epoch < max(trial.epochs_asked for trial in trials):
-        epochs.append(epoch)
-        epoch *= scheduler["reduction_factor"]
-    return epochs
+    scheduler = HalvingScheduler.model_validate(settings["scheduler"])
+    return scheduler.rungs(max(trial.epochs_asked for trial in trials))
 
 
 def most_telling(trials: Sequence[ScoredTrial], keys: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from rungwise.core.artifact import Artifact
 from rungwise.evaluation.fill_in import Filled
 from rungwise.evaluation.generation import Continued
 from rungwise.evaluation.neighbours import Neighbours
+from rungwise.evaluation.statistics import holm
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.report.compared import Compared, Swept
 from rungwise.sweep.record import table
@@ -89,7 +90,10 @@ def seeds(compared: Compared) -> list[Row]:
 
 
 def differences(compared: Compared) -> list[Row]:
-    """Every pair of variants at every task and budget, with both intervals."""
+    """Every pair of variants at every task and budget, with both intervals. `bootstrap_p_holm` is
+    p corrected for all rows."""
+    pairs = [(evaluated, row) for evaluated in _all(compared) for row in evaluated.differences]
+    corrected = holm([row.bootstrap.p for _, row in pairs])
     return [
         {
             **_where(evaluated),
@@ -100,10 +104,10 @@ def differences(compared: Compared) -> list[Row]:
             "bootstrap_low": row.bootstrap.low,
             "bootstrap_high": row.bootstrap.high,
             "bootstrap_p": row.bootstrap.p,
+            "bootstrap_p_holm": p,
             "relative_error_reduction": row.error_reduction,
         }
-        for evaluated in _all(compared)
-        for row in evaluated.differences
+        for (evaluated, row), p in zip(pairs, corrected, strict=True)
     ]
 
 

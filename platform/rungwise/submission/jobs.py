@@ -101,6 +101,22 @@ def jobs_command(at: Server) -> int:
     return OK
 
 
+def jobs_of(at: Server) -> list[dict[str, Any]]:
+    """The jobs of a cluster as plain data, the newest first; times are in ms since 1970."""
+    return [
+        {
+            "id": _id(job),
+            "name": (job.metadata or {}).get("job_name", ""),
+            "status": job.status.value.lower(),
+            "message": job.message,
+            "started_ms": job.start_time,
+            "ended_ms": job.end_time,
+            "command": job.entrypoint,
+        }
+        for job in _jobs(connect(at))
+    ]
+
+
 def logs_command(job: str, at: Server, follow: bool) -> int:
     """Print a job's output so far, or follow it to its end and return the job's status."""
     client = connect(at)

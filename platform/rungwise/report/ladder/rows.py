@@ -27,6 +27,7 @@ from rungwise.report.ladder.rungs import (
     estimate_of,
     suites_of,
 )
+from rungwise.tasks.metrics import range_of
 
 Row = dict[str, Any]
 HALF, TO_GOOD, TIES = "", "ties_to_good", "ties"  # the parts of minimal pairs
@@ -126,7 +127,7 @@ def gains(compared: Compared | None) -> list[Row]:
                     "variant": name,
                     "random_weights": fmean(old),
                     "score": fmean(new),
-                    **asdict(paired_difference(new, old)),
+                    **asdict(paired_difference(new, old, range_of(task.metric))),
                     "relative": gone,
                 }
             )

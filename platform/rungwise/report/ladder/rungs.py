@@ -21,6 +21,7 @@ from rungwise.evaluation.statistics import Estimate, estimate
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.compared import Compared, input_of
 from rungwise.report.style import Series, series
+from rungwise.tasks.metrics import range_of
 
 PERPLEXITY, PAIRS, SIMILARITY = "perplexity", "minimal_pairs", "similarity"
 SENSES, POLYSEMY, PROBE = "senses", "polysemy", "probe"
@@ -196,10 +197,12 @@ def _of_tasks(compared: Compared | None) -> Column | None:
     if compared is None:
         return None
     cells = {}
+    bounds = zip(*(range_of(task.metric) for task in compared.tasks), strict=True)
+    low, high = (sum(each) / len(each) for each in bounds)
     for name in compared.variants:
         of_tasks = [task.evaluated.scores_of(name) for task in compared.tasks]
         means = [sum(of_seed) / len(of_seed) for of_seed in zip(*of_tasks, strict=True)]
-        cells[name] = Cell(estimate(means))
+        cells[name] = Cell(estimate(means, (low, high)))
     return Column(TASKS, f"of {len(compared.tasks)}", "accuracy", cells, _best(cells, "accuracy"))
 
 

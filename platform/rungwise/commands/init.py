@@ -1,0 +1,156 @@
+"""`rungwise init PATH...`: look at text, say what it is, and write a recipe that suits it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rungwise.commands.arguments import Commands, add_verb
+from rungwise.core.errors import UserError
+from rungwise.core.exit_codes import OK
+
+if TYPE_CHECKING:
+    from rungwise.corpus.look import Seen
+
+# Characters of text, and the pieces of a vocabulary that they can fill.
+_VOCABULARIES = ((1e5, 1000), (1e6, 2000), (4e6, 4000), (4e7, 8000), (4e8, 16000), (1e99, 30522))
+_FEWEST_STEPS, _MOST_STEPS = 300, 3000
+_EPOCHS = 20
+_BATCHES, _LENGTH = (32, 16, 8, 4), 64
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, "init", init, "look at text and write a recipe for it")
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="+", help="a folder, file or glob; s3:// too"
+    )
+    parser.add_argument("--name", help="of the recipe; else that of the first path")
+    parser.add_argument(
+        "--model", choices=("bert", "gpt"), help="bert reads both sides, gpt writes; gpt for code"
+    )
+
+
+def init(options: argparse.Namespace) -> int:
+    """Write NAME.yaml into this folder. Raises UserError where it exists, or nothing is text."""
+    from rich.console import Console
+
+    from rungwise.corpus.look import look
+
+    seen, others = look(options.paths)
+    seen = [each for each in seen if each.characters]
+    if not seen:
+        there = f"; there is: {', '.join(others)}" if others else ""
+        raise UserError(f"no text below {', '.join(options.paths)}{there}")
+    stem = Path(options.paths[0].rstrip("/")).name.partition(".")[0]
+    name = options.name or re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._") or "mine"
+    path = Path(f"{name}.yaml")
+    if path.exists():
+        raise UserError(f"{path} exists; give another name with --name, or remove it")
+    console = Console(highlight=False)
+    for each in seen:
+        console.print(_told(each), markup=False, soft_wrap=True)
+    if others:
+        console.print(
+            f"passed over, for they hold no plain text: {', '.join(others)}", markup=False
+        )
+    model = options.model or ("gpt" if seen[0].is_code else "bert")
+    path.write_text(recipe(name, seen, model), encoding="utf-8")
+    console.print(f"\nwrote {path}; to train on it:\n", markup=False)
+    console.print(f"  rungwise run pretrain {shlex.quote(str(path))}\n", markup=False)
+    return OK
+
+
+def _told(seen: Seen) -> str:
+    files = "1 file" if seen.files == 1 else f"{seen.files:,} files"
+    first = (
+        f"{files} of {seen.kind}, {seen.bytes / 1e6:,.1f} MB unpacked: {seen.language}, about "
+        f"{seen.documents:,} documents and {seen.characters:,} characters"
+    )
+    return "\n".join([first, *(f"  {note}" for note in seen.notes)])
+
+
+def recipe(name: str, seen: Sequence[Seen], model: str) -> str:
+    """The YAML of a recipe: what differs from the defaults, and why."""
+    characters = sum(each.characters for each in seen)
+    documents = sum(each.documents for each in seen)
+    chinese = seen[0].language in ("Chinese", "Japanese")
+    fitting = next(size for most, size in _VOCABULARIES if characters <= most)
+    # Every byte, or every character at the beginning of a word and within; and as many words as it
+    # surely fills.
+    needed = 10 + (256 if model == "gpt" else 2 * seen[0].letters)
+    vocabulary = max(needed, min(fitting, needed + round(seen[0].words * 0.9)))
+    tokenizer = "byte_bpe" if model == "gpt" else "wordpiece"
+    if chinese:  # a token a character, but for those that only held-out text may have
+        tokenizer, vocabulary = "character", max(16, round(seen[0].letters * 0.9))
+    tokens = characters if chinese else characters / 4
+    rows = tokens / (_LENGTH * 0.75)
+    batch = next((size for size in _BATCHES if rows >= 10 * size), _BATCHES[-1])
+    steps = round(rows * _EPOCHS / batch / 100) * 100
+    steps = max(_FEWEST_STEPS, min(_MOST_STEPS, steps))
+    passes = steps * batch / rows
+    pairs = model == "bert" and documents >= 4
+    lines = [
+        f"# {seen[0].language}: about {documents:,} documents, {characters / 1e6:,.1f} M "
+        "characters. Written by `rungwise init`; change what you like.",
+        "#",
+        f"#   rungwise run pretrain {shlex.quote(f'{name}.yaml')}",
+        f"name: {name}",
+        "",
+        "corpus:",
+        "  sources:",
+        *(f"    - {_flow(_source(each, len(seen) > 1))}" for each in seen),
+        *(["  held_out_fraction: 0.1 # there are few documents"] if documents < 40 else []),
+        "",
+        f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}}}",
+    ]
+    if model == "gpt":
+        lines += [f"instances: {{kind: causal, sequence_length: {_LENGTH}}}"]
+    elif pairs:
+        lines += [
+            f"instances: {{kind: masked_pairs, sequence_length: {_LENGTH}, "
+            "masking: {max_predictions: 10}}"
+        ]
+    else:
+        lines += [
+            f"instances: {{kind: masked_blocks, sequence_length: {_LENGTH}, "
+            "masking: {max_predictions: 10}} # too few documents for pairs"
+        ]
+    kind = "gpt" if model == "gpt" else "bert, norm: pre"
+    lines += [
+        "",
+        "# A model for two CPU cores: minutes. For a GPU see docs/how-to/pretraining.md.",
+        f"model: {{kind: {kind}, num_layers: 2, num_heads: 2, hidden_size: 128, "
+        f"intermediate_size: 512, max_position_embeddings: {_LENGTH}, initializer_range: 0.06}}",
+        "",
+        f"pretrain: # reads the text about {passes:,.1f} times",
+        *([] if pairs or model == "gpt" else ["  objective: mlm"]),
+        f"  steps: {steps}",
+        f"  global_batch_size: {batch}",
+        "  optimizer: {kind: muon, learning_rate: 4.0e-3, schedule: {warmup_fraction: 0.1}}",
+        f"  validation_every_steps: {steps // 5}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _source(seen: Seen, several: bool) -> dict[str, Any]:
+    named = {"name": seen.kind} if several else {}
+    return {"kind": seen.kind} | named | {"paths": list(seen.paths)} | seen.source
+
+
+def _flow(value: Any) -> str:
+    """A value in YAML's flow style, on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    text = str(value)
+    return (
+        text
+        if re.fullmatch(r"[\w./:][\w./ :@+-]*", text) and ": " not in text
+        else json.dumps(text)
+    )

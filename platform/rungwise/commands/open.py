@@ -1,0 +1,46 @@
+"""`rungwise open [RECIPE|FOLDER]`: show the newest page in a browser."""
+
+from __future__ import annotations
+
+import argparse
+
+from rungwise.commands.arguments import Commands, add_overrides, add_verb
+from rungwise.core.exit_codes import OK
+
+_STAGES = ("ladder", "report")  # the page of a ladder shows more
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, "open", open_page, "show the newest page in a browser")
+    parser.add_argument(
+        "root", metavar="PLACE", nargs="?", default="artifacts", help="a recipe, or its root"
+    )
+    add_overrides(parser)
+
+
+def open_page(options: argparse.Namespace) -> int:
+    """Print where the page lies, and ask the browser for it. Raises UserError if there is none."""
+    import webbrowser
+
+    from rich.console import Console
+
+    from rungwise.core import artifact
+    from rungwise.core.errors import UserError
+    from rungwise.core.storage import Folder
+    from rungwise.pipeline.workflow import places
+    from rungwise.report.page import ReportSummary
+
+    is_recipe = options.root.endswith((".yaml", ".yml"))
+    root = places(options.root, options.overrides)[0] if is_recipe else Folder.at(options.root)
+    pages = [page for stage in _STAGES if (page := artifact.at_or_below(root / stage))]
+    if not pages:
+        raise UserError(
+            f"there is no page below {root.uri} yet; a workflow writes one at its end: "
+            "rungwise run pretrain quickstart"
+        )
+    newest = max(pages, key=lambda page: page.record["finished"])
+    place = newest.folder.path(ReportSummary.of(newest).page)
+    Console().print(place, markup=False, highlight=False, soft_wrap=True)
+    if not root.remote:
+        webbrowser.open(f"file://{place}")
+    return OK

@@ -1,0 +1,42 @@
+"""`rungwise verify MODEL`: hash every file that a model rests on, and name those that changed."""
+
+from __future__ import annotations
+
+import argparse
+
+from rungwise.commands.arguments import Commands, add_built, add_verb, built
+from rungwise.core.exit_codes import OK
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, "verify", verify, "hash every file that a model rests on")
+    add_built(parser)
+
+
+def verify(options: argparse.Namespace) -> int:
+    """A line for each artifact, the sources first. Raises DataError that names each bad file."""
+    from rich.console import Console
+
+    from rungwise.core.artifact import chain
+    from rungwise.core.errors import DataError
+
+    console = Console(highlight=False)
+    faults: list[str] = []
+    for artifact in chain(built(options)):
+        files = artifact.record["files"].values()
+        try:
+            artifact.verify()
+            state = "as written"
+        except DataError as error:
+            faults.append(str(error))
+            state = "CHANGED"
+        megabytes = sum(file["bytes"] for file in files) / 1e6
+        console.print(
+            f"{artifact.stage:<12} {artifact.fingerprint}  {len(files):>5,} files "
+            f"{megabytes:>10,.1f} MB  {state}",
+            markup=False,
+            soft_wrap=True,
+        )
+    if faults:
+        raise DataError("\n".join(faults))
+    return OK

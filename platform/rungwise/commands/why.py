@@ -1,0 +1,50 @@
+"""`rungwise why MODEL`: what a model was made of, down to the bytes of its sources."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from rungwise.commands.arguments import Commands, add_built, add_verb, built
+from rungwise.core.exit_codes import OK
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, "why", why, "say what a model was made of, down to its sources")
+    add_built(parser)
+
+
+def why(options: argparse.Namespace) -> int:
+    """The artifacts from the model down to the corpus, each with its date, its commit and what it
+    read from outside."""
+    from rich.console import Console
+
+    from rungwise.core.artifact import chain
+    from rungwise.core.config import flatten
+
+    console = Console(highlight=False)
+    machine = ""
+    for artifact in reversed(chain(built(options))):
+        record = artifact.record
+        console.print(f"{artifact.stage} {artifact.fingerprint}", style="bold", markup=False)
+        lines = [
+            artifact.headline,
+            f"made {record['finished']} in {record['seconds']:,.0f} s",
+            f"content sha256 {artifact.digest}",
+        ]
+        before, machine = machine, _maker(record.get("made_by", {}))
+        if machine != before:
+            lines.insert(2, f"by {machine}")
+        if run := record.get("mlflow_run_id"):
+            lines.append(f"MLflow run {run}")
+        read = flatten(record["facts"]["outside"])
+        lines += [f"read {key} {value}" for key, value in read.items()]
+        for line in lines:
+            console.print(f"  {line}", markup=False, soft_wrap=True)
+    return OK
+
+
+def _maker(made_by: Mapping[str, Any]) -> str:
+    packages = [f"{name} {version}" for name, version in made_by.get("packages", {}).items()]
+    return ", ".join([f"commit {made_by.get('commit') or 'unknown'}", *packages])

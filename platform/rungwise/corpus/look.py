@@ -1,0 +1,338 @@
+"""Look at what files hold, from samples of them: format, layout, language, size.
+
+    files ──> by their names and first bytes: tables, archives, text ──> one `Seen` a kind
+
+Every figure is a guess from at most `_SAMPLED_FILES` files and the beginning of each; it is made to
+write a recipe that a person reads before it is run (commands/init.py).
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+import orjson
+import pyarrow.parquet as pq
+
+from rungwise.core.storage import SourceFile, find_files
+from rungwise.corpus import streams
+from rungwise.corpus.boilerplate import gutenberg_text
+
+_SAMPLED_FILES, _SAMPLE_BYTES = 40, 200_000
+_LARGEST_SAMPLE_BYTES = 8_000_000  # of all files together, where there are few
+_SEEN_OFTEN = 3  # a third of the text may be held out
+_PACKED_FACTOR = 3
+_SUFFIXES = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".wet": "warc",
+    ".warc": "warc",
+}
+_CODE = {
+    *(".py", ".js", ".ts", ".java", ".c", ".h", ".cc", ".cpp", ".hpp", ".cs", ".go", ".rs", ".rb"),
+    *(".php", ".sh", ".sql", ".scala", ".kt", ".swift", ".r", ".jl", ".lua", ".pl", ".hs"),
+}
+_HAN = re.compile("[\u3400-\u9fff]")
+_KANA, _HANGUL = re.compile("[\u3040-\u30ff]"), re.compile("[\uac00-\ud7a3]")
+_WIKITEXT_TITLE = re.compile(r"(?m)^ = [^=\n]+ = $")
+_ENDS = re.compile("[.!?\u3002\uff01\uff1f\u2026][\"')\\]\u201d\u2019\u300d\u300f]*\\s*$")
+_SENTENCE_END = re.compile("[.!?](?=\\s)|[\u3002\uff01\uff1f]")
+# The commonest words of languages in Latin letters, enough to tell them apart.
+_COMMON = {
+    "English": "the of and to in that is was it for",
+    "German": "der die und das ist nicht ein zu den mit",
+    "French": "le la les et des est une dans que pour",
+    "Spanish": "el la los que y en una por con del",
+    "Italian": "il che di e la un per non con sono",
+    "Portuguese": "o que de e a os um para com n\u00e3o",
+    "Dutch": "de het een en van is niet dat op te",
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The files of one kind. `source` are the keys that a source of a recipe needs besides its
+    kind and paths; `characters` and `documents` are estimates for all of the files; `letters`
+    are different characters of the sample, `words` different ones that stand in it often."""
+
+    kind: str
+    paths: tuple[str, ...]
+    files: int
+    bytes: int
+    language: str
+    is_code: bool
+    characters: int
+    documents: int
+    letters: int
+    words: int
+    source: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def look(paths: Sequence[str]) -> tuple[list[Seen], list[str]]:
+    """The files below `paths` by kind, the largest first, and those that cannot be read as text.
+
+    Raises ConfigError or DataError where nothing is there or a place cannot be reached.
+    """
+    by_kind: dict[str, dict[str, SourceFile]] = defaultdict(dict)
+    given: dict[str, str] = {}  # the path that a file is below
+    passed_over: Counter[str] = Counter()
+    for path in paths:
+        for file in find_files(path):
+            given[file.uri] = path
+            name = PurePosixPath(file.name.removesuffix(streams.packing_of(file.name)))
+            kind = _SUFFIXES.get(name.suffix.lower()) or _sniffed(file)
+            if file.size_bytes and kind:
+                by_kind[kind][file.uri] = file
+            else:
+                passed_over[name.suffix or "without a suffix" if file.size_bytes else "empty"] += 1
+    seen = []
+    for kind, found in by_kind.items():
+        files = list(found.values())
+        whole = len(by_kind) == 1 and not passed_over
+        chosen = list(paths) if whole else _globs(files, given)
+        seen.append((_table if kind in ("jsonl", "parquet") else _text)(kind, files, chosen))
+    others = [f"{count} {what}" for what, count in passed_over.most_common(5)]
+    return sorted(seen, key=lambda each: -each.characters), others
+
+
+def _globs(files: Sequence[SourceFile], given: dict[str, str]) -> list[str]:
+    """Patterns that match these files by their suffixes; one without a suffix by its name."""
+    patterns = dict.fromkeys(
+        f"{given[file.uri].rstrip('/')}/**/*{''.join(PurePosixPath(file.name).suffixes[-2:])}"
+        if given[file.uri] != file.uri and PurePosixPath(file.name).suffix
+        else file.uri
+        for file in files
+    )
+    return list(patterns)
+
+
+def _sniffed(file: SourceFile) -> str:
+    """The kind of a file that its name does not tell; empty for one that holds no text."""
+    head = _head(file)
+    if not streams.wide_encoding(file) and (not head or b"\0" in head):
+        return ""
+    text = _decoded(head)
+    if head.lstrip().startswith(b"{") and _records(head):
+        return "jsonl"
+    return "wikitext" if len(_WIKITEXT_TITLE.findall(text)) > 1 else "text"
+
+
+def _heads(files: Sequence[SourceFile]) -> dict[SourceFile, bytes]:
+    """The beginnings of some of the files."""
+    chosen = _evenly(files)
+    return {file: _head(file, _LARGEST_SAMPLE_BYTES // len(chosen)) for file in chosen}
+
+
+def _head(file: SourceFile, most: int = _SAMPLE_BYTES) -> bytes:
+    """The first bytes, decompressed; as many of them as are sound."""
+    read = b""
+    try:
+        for piece in streams.pieces(file):
+            read += piece
+            if len(read) >= most:
+                break
+    except (streams.UnsoundError, OSError):
+        pass
+    if wide := streams.wide_encoding(file):
+        return read[: most // 4 * 4].decode(wide, "ignore").encode()
+    return read[:most]
+
+
+def _decoded(head: bytes) -> str:
+    try:
+        return head.decode()
+    except UnicodeDecodeError as error:
+        if error.start > len(head) - 4:  # a character that the sample cuts
+            return head.decode(errors="ignore")
+        return head.decode(streams.guessed(head) or "latin-1", "replace")
+
+
+def _is_utf8(head: bytes) -> bool:
+    try:
+        head.decode()
+    except UnicodeDecodeError as error:
+        return error.start > len(head) - 4
+    return True
+
+
+def _evenly(files: Sequence[SourceFile]) -> list[SourceFile]:
+    step = max(1, len(files) // _SAMPLED_FILES)
+    return sorted(files, key=lambda file: file.name)[::step][:_SAMPLED_FILES]
+
+
+def _size(files: Sequence[SourceFile]) -> int:
+    """Bytes when unpacked, about."""
+    return sum(
+        file.size_bytes * (_PACKED_FACTOR if streams.packing_of(file.name) else 1) for file in files
+    )
+
+
+def _records(head: bytes) -> list[dict[str, Any]]:
+    """The objects of whole lines; none if a line is something else."""
+    read = []
+    for line in head.split(b"\n")[:2000]:
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        if not isinstance(record, dict):
+            return []
+        read.append(record)
+    return read
+
+
+def _table(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
+    """Records, of which the field with the longest strings is taken for the text."""
+    samples: list[dict[str, Any]] = []
+    for file in _evenly(files):
+        if kind == "jsonl":
+            samples += _records(_head(file))
+        else:
+            with file.open() as stream:
+                rows = pq.ParquetFile(stream).iter_batches(batch_size=2000)
+                samples += next(iter(rows)).to_pylist()
+    lengths: dict[str, list[int]] = defaultdict(list)
+    for record in samples:
+        for name, value in record.items():
+            if isinstance(value, str):
+                lengths[name].append(len(value))
+    if not lengths:
+        return Seen(kind, tuple(paths), len(files), _size(files), "no text", False, 0, 0, 0, 0)
+    field_ = max(lengths, key=lambda name: sum(lengths[name]))
+    texts = [record[field_] for record in samples if isinstance(record.get(field_), str)]
+    record_bytes = statistics.mean(len(orjson.dumps(record, default=str)) for record in samples)
+    documents = max(len(samples) if len(files) == 1 else 1, round(_size(files) / record_bytes))
+    if kind == "parquet":
+        documents = sum(_rows(file) for file in files)
+    source = {"text_field": field_} if field_ != "text" else {}
+    characters = round(documents * statistics.mean(map(len, texts)))
+    others = ", ".join(sorted(set(samples[0]) - {field_})) or "none"
+    return Seen(
+        *(kind, tuple(paths), len(files), _size(files), language("\n".join(texts)), False),
+        *(
+            characters,
+            documents,
+            *_different(texts),
+            source,
+            (f"the text is the field {field_}; others: {others}",),
+        ),
+    )
+
+
+def _rows(file: SourceFile) -> int:
+    with file.open() as stream:
+        return pq.ParquetFile(stream).metadata.num_rows
+
+
+def _text(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
+    heads = _heads(files)
+    texts = [text for head in heads.values() if (text := _decoded(head).replace("\r\n", "\n"))]
+    joined = "\n\n".join(texts)
+    sampled_bytes = sum(map(len, heads.values()))
+    size = _size(files)
+    source: dict[str, Any] = {}
+    notes: list[str] = []
+    if not all(map(_is_utf8, heads.values())):
+        source["encoding"] = "detect"
+        notes.append("not all files are UTF-8: the encoding of each is guessed")
+    suffixes = Counter(PurePosixPath(file.name).suffix.lower() for file in files)
+    is_code = sum(suffixes[suffix] for suffix in _CODE) > len(files) / 2
+    documents = len(files)
+    per_byte = len(joined) / max(1, sampled_bytes)
+    if kind == "text":
+        layout = "sentence" if is_code else _lines(joined)
+        in_sample = None if is_code else _documents_in(joined, layout)
+        if in_sample:
+            source |= {"documents": in_sample[0]}
+            documents = max(1, round(in_sample[1] * size / max(1, sampled_bytes)))
+        elif (
+            not is_code
+            and any(len(gutenberg_text(text)) < len(text) for text in texts)
+            and len(files) > 3
+        ):
+            source |= {"boilerplate": "gutenberg"}
+            notes.append("headers and licences of Project Gutenberg are taken out")
+        elif len(files) < 4 or (len(files) < 20 and size / len(files) > 200_000):
+            kilobytes = max(2, min(64, size // 40_000))
+            documents = max(1, round(size / kilobytes / 1000))
+            source |= {"documents": "chunk"} | (
+                {"chunk_kilobytes": kilobytes} if kilobytes != 64 else {}
+            )
+            notes.append(f"few large files: each is cut into documents of about {kilobytes} kB")
+        if layout != "wrapped":
+            source["lines"] = layout
+    elif kind == "wikitext":
+        documents = max(
+            1, round(len(_WIKITEXT_TITLE.findall(joined)) * size / max(1, sampled_bytes))
+        )
+    return Seen(
+        *(kind, tuple(paths), len(files), size),
+        *("code" if is_code else language(joined), is_code),
+        *(round(size * per_byte), documents, *_different(texts), source, tuple(notes)),
+    )
+
+
+def _different(texts: Sequence[str]) -> tuple[int, int]:
+    """How many characters there are, and how many words that stand there often."""
+    words: Counter[str] = Counter()
+    for text in texts:
+        words.update(text.lower().split())
+    return len(set().union(*words)), sum(count >= _SEEN_OFTEN for count in words.values())
+
+
+def _lines(text: str) -> str:
+    """How the lines of a text are laid out: `lines` of a source."""
+    filled = [line for line in text.split("\n") if line.strip()]
+    if not filled:
+        return "wrapped"
+    lengths = sorted(map(len, filled))
+    ends = sum(bool(_ENDS.search(line)) for line in filled) / len(filled)
+    if lengths[len(filled) * 95 // 100] <= 100 and ends < 0.6 and lengths[len(filled) // 2] > 30:
+        return "wrapped"
+    inside = sum(len(_SENTENCE_END.findall(line.rstrip()[:-2])) for line in filled) / len(filled)
+    return "sentence" if ends > 0.8 and inside < 0.25 else "paragraph"
+
+
+def _documents_in(text: str, layout: str) -> tuple[str, int] | None:
+    """The separator of documents within a file, if there is one, and how many this text has."""
+    if layout == "wrapped":
+        return None
+    blocks = [block.splitlines() for block in re.split(r"\n(?:[ \t]*\n)+", text) if block.strip()]
+    if len(blocks) >= 5 and statistics.mean(map(len, blocks)) >= 3:
+        return "blank_line", len(blocks)
+    lines = [line for line in text.split("\n") if line.strip()]
+    indented = sum(line[0].isspace() for line in lines) / max(1, len(lines))
+    short = sum(len(line) < 60 for line in lines) / max(1, len(lines))
+    if layout == "paragraph" and len(lines) >= 20 and indented < 0.2 and short < 0.15:
+        return "line", len(lines)
+    return None
+
+
+def language(text: str) -> str:
+    """The language or the script of a text, as far as its letters and commonest words tell."""
+    letters = sum(map(str.isalpha, text)) or 1
+    han, kana, hangul = (len(each.findall(text)) for each in (_HAN, _KANA, _HANGUL))
+    if kana / letters > 0.1:
+        return "Japanese"
+    if hangul / letters > 0.3:
+        return "Korean"
+    if han / letters > 0.3:
+        return "Chinese"
+    words = Counter(text.lower().split())
+    total = sum(words.values()) or 1
+    shares = {
+        name: sum(words[word] for word in common.split()) / total
+        for name, common in _COMMON.items()
+    }
+    best = max(shares, key=lambda name: shares[name])
+    if shares[best] > 0.08:
+        return best
+    latin = sum(letter.isascii() and letter.isalpha() for letter in text) / letters
+    return "Latin letters" if latin > 0.7 else "letters other than Latin"

@@ -1,0 +1,86 @@
+"""A whole run on the page of its MLflow run: headline metrics, and a description in Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from rungwise.core.artifact import Artifact
+from rungwise.core.tracking import RUN_ID
+from rungwise.evaluation.compare import EVALUATE
+from rungwise.evaluation.summary import EvaluateSummary
+from rungwise.pretraining.stage import PRETRAIN
+from rungwise.pretraining.summary import PretrainSummary
+from rungwise.report import findings
+from rungwise.report.ladder.page import LADDER
+from rungwise.report.page import REPORT
+
+PAGE_FILES = "report_files"  # after report.html, wherever names are sorted
+_PAGES = (REPORT.name, LADDER.name)
+_PICTURES = ("differences-", "scores-", "ladder", "loss")  # the first that there is
+_MOST_ROWS = 24
+_WHERE = ("step", "tokens", "sequence_length")  # keys of a curve's row that are no result
+
+
+def page_of(artifact: Artifact) -> str | None:
+    """The name of the page that an artifact is, None for any other."""
+    return artifact.record["summary"]["page"] if artifact.stage in _PAGES else None
+
+
+def folder_for(stage: str, name: str, page: str | None) -> str:
+    """The folder of a file among the artifacts of the run of the whole, where the page is first."""
+    if name == page:
+        return ""
+    return PAGE_FILES if stage in _PAGES else f"{PAGE_FILES}/{stage}"
+
+
+def headline_metrics(finished: Mapping[str, Artifact]) -> dict[str, float]:
+    """The last validation of every pretraining, and the mean test score of every variant."""
+    return {
+        re.sub(r"[^\w\-. :/]", "-", name): float(value)  # MLflow's alphabet
+        for name, value in _results(finished)
+    }
+
+
+def _results(finished: Mapping[str, Artifact]) -> Iterator[tuple[str, float]]:
+    for title, artifact in finished.items():
+        if artifact.stage == PRETRAIN.name:
+            final = PretrainSummary.of(artifact).final
+            yield from ((f"{title}/{key}", final[key]) for key in final if key not in _WHERE)
+        elif artifact.stage == EVALUATE.name:
+            evaluated = EvaluateSummary.of(artifact)
+            for name, result in evaluated.variants.items():
+                mean = result.estimates[evaluated.metric].mean
+                yield f"{title}/{name}/{evaluated.metric}", mean
+
+
+def description(finished: Mapping[str, Artifact], root: str) -> str:
+    """The verdict, the picture of the page and a line for each result."""
+    pages = [artifact for artifact in finished.values() if artifact.stage in _PAGES]
+    results = {
+        title: artifact for title, artifact in finished.items() if artifact.stage not in _PAGES
+    }
+    last = pages[-1] if pages else list(results.values())[-1]
+    lines = [f"**{last.headline}**", ""]
+    if {"pretrain", "corpus"} <= finished.keys() and pages:
+        lines += [findings.what_was_trained(finished), ""]
+    if pages:
+        if picture := _picture(pages[-1]):
+            where = f"get-artifact?path={PAGE_FILES}/{picture}&run_uuid={RUN_ID}"
+            lines += [f"![{picture.removesuffix('.png')}]({where})", ""]
+        lines += [f"The whole page is `{page_of(pages[-1])}` among the artifacts.", ""]
+    lines += ["| stage | result |", "|---|---|"]
+    rows = [f"| {title} | {_cell(artifact.headline)} |" for title, artifact in results.items()]
+    lines += rows[-_MOST_ROWS:]
+    if len(rows) > _MOST_ROWS:
+        lines.append(f"| | and {len(rows) - _MOST_ROWS} stages before these |")
+    return "\n".join([*lines, "", f"Files: `{root}`"])
+
+
+def _picture(page: Artifact) -> str | None:
+    names = [name for name in page.record["files"] if name.endswith(".png")]
+    return next((name for start in _PICTURES for name in names if name.startswith(start)), None)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
