@@ -161,7 +161,7 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
                 return _finish(target, summary_of(read, reports))
             builder = RangeBuilder(rules, 0)
             report = write_range(
-                builder.tables(_changed(base, row.file, copy)),
+                builder.tables(changed(base, row.file, copy)),
                 np.empty((0, 2), np.int64),
                 number=len(reports),
                 source="benchmark",
@@ -175,7 +175,8 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
         copy += 1
 
 
-def _changed(base: Artifact, file: str, copy: int) -> Iterator[RawDocument]:
+def changed(base: Artifact, file: str, copy: int) -> Iterator[RawDocument]:
+    """The documents of one file with one word in a hundred changed, each copy in its own way."""
     rng = Random(f"{file} {copy}")
     for document in read_documents(base.folder, file):
         words = "\n".join(document.sentences).split(" ")

@@ -7,10 +7,12 @@ It needs PyTorch, NumPy, pydantic and PyYAML, and neither Ray nor MLflow: it is 
 machine, with `PYTHONPATH=platform:.`. Without `transformers` its rows say so.
 
 A step is forward, loss, backward, clipping and fused AdamW, on batches that are on the device
-already. What is the same for all: rows, batch size, precision, threads, optimizer and its groups,
-compilation (the whole loss; fullgraph, but for transformers, whose forward does not promise it), on
-a GPU the vocabulary padded to a multiple of 64. No dropout anywhere. Peers get an attention mask
-only where rows are padded, and their own usual loss. What differs is the code under test, and:
+already; ours is the one that the training loop calls (training/step.py), on batches as its feed
+makes them. What is the same for all: rows, batch size, precision, threads, optimizer and its
+groups, compilation (the whole loss; fullgraph, but for transformers, whose forward does not promise
+it), on a GPU the output matrix padded to a multiple of 64 rows. No dropout anywhere. Peers get an
+attention mask only where rows are padded, and their own usual loss. What differs is the code under
+test, and:
 
 - `transformers` takes BERT's logits at every position, as `BertForPreTraining` does; a second row
   has only the masked ones, as a user could write it. GPT-2 likewise has its own chain of operations
@@ -45,13 +47,16 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.training_cases import CASES, Case, Rows, draw, tensor
+from rungwise.models.cross_entropy import padded_size
 from rungwise.models.objectives import (
     Batch,
     CausalBatch,
     PretrainingBatch,
 )
-from rungwise.models.transformer import padded_size, parameter_count
+from rungwise.models.transformer import parameter_count
 from rungwise.training.optimizer import OptimizerConfig, build_optimizers, clip_gradients, update
+from rungwise.training.parallel import Group, distribute
+from rungwise.training.step import Step
 from rungwise.training.throughput import COUNTING_RULE, matmul_rate
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -74,11 +79,15 @@ class Setting:
     threads: int
 
     @property
+    def bfloat16(self) -> bool:
+        return self.precision == "bfloat16"
+
+    @property
     def dtype(self) -> torch.dtype:
-        return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
+        return torch.bfloat16 if self.bfloat16 else torch.float32
 
     def vocabulary(self, case: Case) -> int:
-        """As large as the peers have it: what ours is padded to."""
+        """As large as the peers have it."""
         return padded_size(case.vocab_size, _VOCABULARY_MULTIPLE[self.device])
 
     def clock(self) -> Callable[[], float]:
@@ -90,13 +99,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Competitor:
-    """A model, its micro-batches of one step from rows, and its share of the loss of a step."""
+    """A model, its micro-batches of one step from rows, and a step over them, which gives the
+    loss."""
 
     model: nn.Module
     micro_batches: Callable[[Rows], list[Any]]
-    loss: Callable[[Any, Any], Tensor]  # of a micro-batch and of what `whole` gave for the step
-    whole: Callable[[list[Any]], Any]
-    fullgraph: bool = True
+    step: Callable[[list[Any]], Tensor]
 
 
 def competitors_of(case: Case) -> tuple[str, ...]:
@@ -120,45 +128,62 @@ def build(name: str, case: Case, setting: Setting) -> Competitor:
             shape["max_position_embeddings"],
             shape["vocab_size"],
         ).to(device)
-        return _peer(plain, case, device, _next_tokens, lambda part: plain(**part), True)
+        return _peer(plain, case, setting, _next_tokens, lambda part: plain(**part), True)
 
     from benchmarks.baselines import hugging_face_models
 
     if not case.is_bert:
         gpt2 = hugging_face_models.gpt2(**shape, one_kernel="GELU" in name).to(device)
-        return _peer(gpt2, case, device, _labels_of_stream, _usual_loss(gpt2), False)
+        return _peer(gpt2, case, setting, _labels_of_stream, _usual_loss(gpt2), False)
     bert = hugging_face_models.bert(**shape).to(device)
     if name == "transformers":
-        return _peer(bert, case, device, _labels_everywhere, _usual_loss(bert), False)
+        return _peer(bert, case, setting, _labels_everywhere, _usual_loss(bert), False)
     masked = hugging_face_models.MaskedHead(bert)
-    return _peer(masked, case, device, _labels_masked, lambda part: masked(**part), False)
+    return _peer(masked, case, setting, _labels_masked, lambda part: masked(**part), False)
 
 
 def _ours(case: Case, setting: Setting, device: torch.device) -> Competitor:
     objective = case.model.objective(None)
-    pad = _VOCABULARY_MULTIPLE[setting.device]
-    model = case.model.build(case.vocab_size, objective, pad).to(device)
+    model = case.model.build(case.vocab_size, objective)
+    group, config = Group(0, 1, device), OptimizerConfig()
+    exchange = distribute(model, group, "ddp", 1)
+    step = Step(
+        model,
+        objective,
+        exchange,
+        build_optimizers(model, config),
+        config,
+        group,
+        setting.bfloat16,
+        setting.compile,
+    )
 
     def micro_batches(rows: Rows) -> list[Batch]:
         by_length = np.argsort(rows.lengths, kind="stable")
         bins = np.array_split(by_length, case.micro_batches)
-        return [_our_batch(rows.take(chosen), case, device) for chosen in bins]
+        return [_our_batch(rows.take(chosen), case, setting, device) for chosen in bins]
 
-    return Competitor(
-        model,
-        micro_batches,
-        loss=lambda part, counts: objective(model, part).loss(counts),
-        whole=lambda parts: torch.stack([objective.counts(part) for part in parts]).sum(0),
-    )
+    def run(parts: list[Batch]) -> Tensor:
+        counts = torch.stack([objective.counts(part) for part in parts]).sum(0)
+        (total, _, _), *_ = step(parts, counts, config.learning_rate)
+        return (total / counts).sum()
+
+    return Competitor(model, micro_batches, run)
 
 
-def _our_batch(rows: Rows, case: Case, device: torch.device) -> Batch:
+def _our_batch(rows: Rows, case: Case, setting: Setting, device: torch.device) -> Batch:
+    """As training/feed.py, which needs more than a bare machine has: compiled models are told of
+    every padding and boundary that there could be."""
+    B, T = rows.ids.shape
     if not case.is_bert:
-        ids, targets = rows.ids[:, :-1], rows.ids[:, 1:]
-        weights = np.ones(ids.shape, dtype=np.float32)
-        parts = (tensor(part, device) for part in (ids, targets, weights))
-        return CausalBatch(*parts, document=None, positions=None)
-    full = bool((rows.lengths == rows.ids.shape[1]).all())
+        ids, targets, weights = rows.ids[:, :-1], rows.ids[:, 1:], np.ones((B, T - 1), np.float32)
+        stream = [tensor(array, device) for array in (ids, targets, weights)]
+        if not setting.compile:
+            return CausalBatch(*stream, document=None, positions=None)
+        place = np.tile(np.arange(T - 1), (B, 1))
+        starts = (np.arange(B + 1) * (T - 1)).astype(np.int32)
+        return CausalBatch(*stream, *(tensor(a, device) for a in (place * 0, place, starts)))
+    full = not setting.compile and bool((rows.lengths == T).all())
     used = int(rows.weights.sum(axis=1).max()) if case.ragged else case.masked_positions
     return PretrainingBatch(
         ids=tensor(rows.ids, device),
@@ -174,22 +199,31 @@ def _our_batch(rows: Rows, case: Case, device: torch.device) -> Batch:
 def _peer(
     model: nn.Module,
     case: Case,
-    device: torch.device,
+    setting: Setting,
     inputs: Callable[[Rows, torch.device], dict[str, Any]],
     loss: Callable[[dict[str, Any]], Tensor],
     fullgraph: bool,
 ) -> Competitor:
+    config, device = OptimizerConfig(), torch.device(setting.device)
+    optimizers = build_optimizers(model, config)
+    loss = torch.compile(loss, fullgraph=fullgraph) if setting.compile else loss
+
     def micro_batches(rows: Rows) -> list[dict[str, Any]]:
         bins = np.array_split(np.arange(len(rows)), case.micro_batches)
         return [inputs(rows.take(chosen), device) for chosen in bins]
 
-    return Competitor(
-        model,
-        micro_batches,
-        loss=lambda part, number: loss(part) / number,
-        whole=len,
-        fullgraph=fullgraph,
-    )
+    def step(parts: list[dict[str, Any]]) -> Tensor:
+        total = torch.zeros((), device=device)
+        for part in parts:
+            with torch.autocast(setting.device, torch.bfloat16, enabled=setting.bfloat16):
+                share = loss(part) / len(parts)
+            share.backward()
+            total += share.detach()
+        update(optimizers, clip_gradients(model, config).isfinite())
+        model.zero_grad(set_to_none=True)
+        return total
+
+    return Competitor(model, micro_batches, step)
 
 
 def _usual_loss(model: Any) -> Callable[[dict[str, Any]], Tensor]:
@@ -242,11 +276,6 @@ class Running:
         torch.set_num_threads(setting.threads)
         self.case, self.setting = case, setting
         self._competitor = build(name, case, setting)
-        loss = self._competitor.loss
-        fullgraph = self._competitor.fullgraph
-        self._loss = torch.compile(loss, fullgraph=fullgraph) if setting.compile else loss
-        self._config = OptimizerConfig()
-        self._optimizers = build_optimizers(self._competitor.model, self._config)
         drawn = [draw(case, seed) for seed in range(4)]
         self._tokens = [rows.tokens for rows in drawn]
         self._steps = [self._competitor.micro_batches(rows) for rows in drawn]
@@ -284,21 +313,9 @@ class Running:
         return {"rate": matmul_rate(device, dtype, self.setting.clock())}
 
     def _step(self) -> Tensor:
-        competitor, setting = self._competitor, self.setting
         parts = self._steps[self._done % len(self._steps)]
         self._done += 1
-        whole = competitor.whole(parts)
-        total = torch.zeros((), device=setting.device)
-        for part in parts:
-            bfloat16 = setting.precision == "bfloat16"
-            with torch.autocast(setting.device, dtype=torch.bfloat16, enabled=bfloat16):
-                loss = self._loss(part, whole)
-            loss.backward()
-            total += loss.detach()
-        norm = clip_gradients(competitor.model, self._config)
-        update(self._optimizers, norm.isfinite())
-        competitor.model.zero_grad(set_to_none=True)
-        return total
+        return self._competitor.step(parts)
 
     def _wait(self) -> None:
         if self.setting.device == "cuda":

@@ -1,0 +1,252 @@
+"""One large JSON Lines file through corpus, tokens and instances on one and on two workers.
+
+    python -m benchmarks.large_file [GIGABYTES] [--workers 1,2] [--kill worker|job]
+
+Prints for each stage the wall time, how busy its workers were over the whole and over the last
+fifth, and the most memory that one of them held (resident, without what it shares). `--kill worker`
+ends one worker by SIGKILL in the middle of the corpus; `--kill job` ends everything there, starts
+the job again and counts the ranges that were read twice. The digests of all files have to be equal
+however they were made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks import texts
+from rungwise.corpus.range_task import STAGING
+
+_EVERY_SECONDS = 0.5
+
+
+def write_source(path: Path, gigabytes: float) -> None:
+    """English with changed words (benchmarks/texts.py) as JSON Lines, copy after copy."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder, path.open("wb") as stream:
+        base = texts.write_corpus(texts.english(40_000_000), Path(folder) / "english")
+        copy = 0
+        while stream.tell() < gigabytes * 1e9:
+            for file in texts.files(base, "train"):
+                for document in texts.changed(base, file, copy):
+                    record = {"id": document.id, "text": document.paragraphs[0]}
+                    stream.write(json.dumps(record).encode() + b"\n")
+            copy += 1
+
+
+def job(wanted: dict[str, Any]) -> None:
+    """The three stages on a Ray of its own; a line to standard output as each begins and ends."""
+    from rungwise.cluster.environment import set_environment
+    from rungwise.cluster.session import session
+    from rungwise.core.artifact import Artifact
+    from rungwise.core.config import validate
+    from rungwise.core.context import ComputeConfig, Context
+    from rungwise.core.storage import Folder
+    from rungwise.corpus import CorpusConfig
+    from rungwise.corpus.stage import CORPUS
+    from rungwise.instances.kinds import tokens_config
+    from rungwise.instances.pairs import MaskedPairsConfig
+    from rungwise.instances.stage import INSTANCES
+    from rungwise.tokenizer import TokenizerFileConfig, WordPieceConfig
+    from rungwise.tokenizer.stage import TOKENIZER
+    from rungwise.tokens.stage import TOKENS
+
+    pairs = MaskedPairsConfig.model_validate({"sequence_length": 128})
+    sources = [{"kind": "jsonl", "paths": [wanted["source"]], "id_field": "id"}]
+    corpus = validate(CorpusConfig, {"sources": sources})
+    data = texts.real_data()
+    tokenizer = (
+        WordPieceConfig(vocab_size=8192)
+        if data is None
+        else TokenizerFileConfig(path=str(data / "vocab" / "bert-base-uncased"))
+    )
+    context = Context(ComputeConfig(object_store_megabytes=1024))
+    made: dict[str, Artifact] = {}
+    set_environment()
+    with session(context.compute, num_cpus=wanted["workers"]):
+        for stage, config in (
+            (CORPUS, corpus),
+            (TOKENIZER, tokenizer),
+            (TOKENS, tokens_config(pairs)),
+            (INSTANCES, pairs),
+        ):
+            print(json.dumps({"begins": stage.name}), flush=True)
+            output = Folder(wanted["output"]) / stage.name
+            summary = stage.run(config, made, output, context)
+            made[stage.name] = summary.replacing_that_of(Artifact(stage.name, "", output, {}))
+            print(json.dumps({"ends": stage.name, "files": summary.sha256}), flush=True)
+
+
+class Watched:
+    """The job as a process, with what its workers used, seen from outside twice a second."""
+
+    def __init__(self, folder: Path, wanted: dict[str, Any]) -> None:
+        path = folder / "wanted.json"
+        path.write_text(json.dumps(wanted))
+        self.output, self.workers = Path(wanted["output"]), wanted["workers"]
+        self.files: dict[str, Any] = {}
+        self.begun: dict[str, float] = {}
+        self.ended: dict[str, float] = {}
+        self.samples: list[tuple[float, dict[int, tuple[float, int]]]] = []
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.large_file", "--job", str(path)],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env=os.environ | {"RAY_worker_niceness": "0", "OMP_NUM_THREADS": "1"},
+        )
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+        self._printed = b""
+
+    def step(self) -> bool:
+        """Look once; whether the job still runs."""
+        assert self._process.stdout is not None
+        running = self._process.poll() is None
+        self._printed += self._process.stdout.read() or b""
+        *lines, self._printed = self._printed.split(b"\n")
+        now = time.monotonic()
+        for line in lines:
+            told = json.loads(line)
+            if "begins" in told:
+                self.begun[told["begins"]] = now
+            else:
+                self.ended[told["ends"]] = now
+                self.files[told["ends"]] = told["files"]
+        self.samples.append((now, {each.pid: _used(each) for each in self.ray_workers()}))
+        time.sleep(_EVERY_SECONDS)
+        return running
+
+    def ray_workers(self) -> list[psutil.Process]:
+        """Processes of tasks: Ray names them ray::..."""
+        try:
+            children = psutil.Process(self._process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        return [each for each in children if _name(each).startswith("ray::")]
+
+    def markers(self, pattern: str) -> dict[str, int]:
+        """The ranges of the corpus that were read, and when."""
+        found = self.output.glob(f"corpus/{STAGING}/{pattern}")
+        return {path.name: path.stat().st_mtime_ns for path in found}
+
+    def wait(self) -> None:
+        while self.step():
+            pass
+        if self._process.returncode:
+            raise SystemExit(f"the job ended with {self._process.returncode}")
+
+    def kill(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def table(self) -> None:
+        for stage, begin in self.begun.items():
+            end = self.ended[stage]
+            last = end - (end - begin) / 5
+            peak = max(
+                (
+                    used[1]
+                    for at, seen in self.samples
+                    if begin <= at <= end
+                    for used in seen.values()
+                ),
+                default=0,
+            )
+            print(
+                f"  {stage:<12}{end - begin:7.1f} s   busy {self._busy(begin, end):4.0%}, "
+                f"last fifth {self._busy(last, end):4.0%}   "
+                f"peak of a worker {peak / 2**20:,.0f} MiB"
+            )
+
+    def _busy(self, begin: float, end: float) -> float:
+        """CPU seconds of all workers over the time that there was."""
+        seen = [(at, used) for at, used in self.samples if begin <= at <= end]
+        spent = 0.0
+        for (_, before), (_, after) in itertools.pairwise(seen):
+            spent += sum(cpu - before.get(pid, (0.0, 0))[0] for pid, (cpu, _) in after.items())
+        return spent / max(1e-9, (end - begin) * self.workers)
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def _used(process: psutil.Process) -> tuple[float, int]:
+    """CPU seconds, and bytes of memory that are the process's own."""
+    try:
+        times, memory = process.cpu_times(), process.memory_info()
+    except psutil.Error:
+        return 0.0, 0
+    return times.user + times.system, memory.rss - memory.shared
+
+
+def _run(folder: Path, source: Path, workers: int, kill: str = "") -> dict[str, Any]:
+    name = f"{workers} workers" + (f", {kill} killed" if kill else "")
+    output = folder / name.replace(" ", "-").replace(",", "")
+    wanted = {"source": str(source), "output": str(output), "workers": workers}
+    print(name, flush=True)
+    watched = Watched(folder, wanted)
+    if kill:
+        most = source.stat().st_size / 2
+        while watched.step() and _read_bytes(output) < most:
+            pass
+        if kill == "worker":
+            victim = max(watched.ray_workers(), key=lambda each: each.cpu_times().user)
+            print(f"  SIGKILL to one of {len(watched.ray_workers())} workers", flush=True)
+            victim.kill()
+        else:
+            watched.kill()
+            before = watched.markers("*.keys.arrow")
+            watched = Watched(folder, wanted)
+            again = before
+            while watched.step() and len(again) <= len(before) and "corpus" not in watched.ended:
+                again = watched.markers("*.keys.arrow") or again
+            same = sum(again.get(name) == at for name, at in before.items())
+            print(f"  {len(before)} ranges were read, {same} of them are as they were", flush=True)
+    watched.wait()
+    watched.table()
+    return watched.files
+
+
+def _read_bytes(output: Path) -> int:
+    return sum(path.stat().st_size for path in output.glob(f"corpus/{STAGING}/*.text.arrow"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("gigabytes", nargs="?", type=float, default=2.0)
+    parser.add_argument("--workers", default="1,2")
+    parser.add_argument("--kill", choices=("worker", "job"), action="append", default=[])
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.job:
+        job(json.loads(Path(chosen.job).read_text()))
+        return
+    with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as name:
+        folder = Path(name)
+        source = folder / "in.jsonl"
+        write_source(source, chosen.gigabytes)
+        print(f"{source.stat().st_size / 1e9:.2f} GB of JSON Lines", flush=True)
+        workers = [int(each) for each in chosen.workers.split(",")]
+        made = [_run(folder, source, each) for each in workers]
+        made += [_run(folder, source, max(workers), kill) for kill in chosen.kill]
+        if any(each != made[0] for each in made):
+            raise SystemExit("the files are not the same")
+        print(f"the files of {len(made)} runs have the same digests")
+
+
+if __name__ == "__main__":
+    main()
