@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from rungwise.core.artifact import Artifact
+from rungwise.core.config import fingerprint
 from rungwise.core.context import Context
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
@@ -40,7 +41,9 @@ from rungwise.report import style, sweep_plots
 from rungwise.report.compared import Swept
 from rungwise.serving.registry import RegisterSummary
 from rungwise.sweep.record import Epoch, ScoredTrial, SweepSummary, Trial
+from rungwise.tasks.cutting import CutShare
 from rungwise.tasks.examples import ExampleCounts, Kind, TaskInfo, TaskSummary
+from tests.report_pages import facts_of
 
 METRICS = {
     "classification": ("accuracy", "macro_f1", "f1", "matthews"),
@@ -78,24 +81,26 @@ class Experiment:
         inputs: dict[str, Artifact] | None = None,
     ) -> Artifact:
         """One more stage, after those that are there."""
-        stage, fingerprint = title.stage, f"{1000 + len(self.made):012x}"
+        stage = title.stage
+        facts = facts_of(stage, 1000 + len(self.made), inputs or {})
+        key = fingerprint(facts)
         first = next(iter(self.made.values()))
         record = {
             **first.record,
             "stage": stage,
-            "fingerprint": fingerprint,
+            "fingerprint": key,
             "inputs": {
                 name: {"stage": one.stage, "fingerprint": one.fingerprint}
                 for name, one in (inputs or {}).items()
             },
             "config": config,
-            "facts": {"outside": {}},
+            "facts": facts,
             "seconds": 2.0 + len(self.made),
             "mlflow_run_id": None,
         }
         root = first.folder.uri.rsplit("/", 2)[0]
-        folder = Folder.at(f"{root}/{stage}/small-{fingerprint}")
-        artifact = Artifact(stage, fingerprint, folder, record)
+        folder = Folder.at(f"{root}/{stage}/small-{key}")
+        artifact = Artifact(stage, key, folder, record)
         self.made[str(title)] = summary.replacing_that_of(artifact)
         return self.made[str(title)]
 
@@ -222,6 +227,12 @@ class Experiment:
                 finetune=_settings(variant),
                 selection=chosen,
                 pretraining=self._cost(variant),
+                cut={
+                    "train": CutShare(
+                        examples=8, cut_examples=6, words=90, cut_words=30, length=77
+                    ),
+                    "test": CutShare(examples=8, cut_examples=0, words=90, cut_words=0, length=9),
+                },
             )
             for variant in scores
         }

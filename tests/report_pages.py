@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
+from rungwise.core.config import fingerprint
 from rungwise.core.context import Context
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
@@ -40,6 +41,7 @@ INSTANCES: dict[str, Any] = {
     "mlm_nsp": MaskedPairsConfig,
     "mlm": MaskedBlocksConfig,
     "sentence_order": SentenceOrderConfig,
+    "modern_bert": MaskedBlocksConfig,
 }
 STEPS = 20
 
@@ -102,6 +104,12 @@ def changed_run(pretrain: Artifact, **changes: Any) -> Artifact:
     return summary.model_copy(update=last).replacing_that_of(pretrain)
 
 
+def facts_of(stage: str, number: int, inputs: dict[str, Artifact]) -> dict[str, Any]:
+    """What the fingerprint of stage `number` rests on, as far as anybody reads it."""
+    made_of = {name: one.fingerprint for name, one in inputs.items()}
+    return {"stage": stage, "version": number, "outside": {}, "inputs": made_of}
+
+
 class Recorder:
     """Artifacts of a workflow, as its stages would leave them."""
 
@@ -109,27 +117,37 @@ class Recorder:
         self.made: dict[str, Artifact] = {}
         self._root = root
 
-    def add(self, stage: str, config: dict[str, Any], summary: Summary, **record: Any) -> Artifact:
+    def folder(self, stage: str) -> Folder:
+        """Where the next stage writes."""
+        return self._root / stage / f"small-{fingerprint(self._facts(stage))}"
+
+    def _facts(self, stage: str) -> dict[str, Any]:
+        return facts_of(stage, len(self.made), self.made)
+
+    def add(
+        self, stage: str, config: dict[str, Any], summary: Summary, outside: Any = None
+    ) -> Artifact:
         """One more stage, which read all those before it."""
-        fingerprint = f"{len(self.made):012x}"
-        folder = self._root / stage / f"small-{fingerprint}"
+        facts = self._facts(stage) | {"outside": outside or {}}
+        key = fingerprint(facts)
+        folder = self._root / stage / f"small-{key}"
         made_by = {"commit": "abc123", "python": "3.11", "packages": {"torch": "2"}}
-        facts = {
+        known = {
             "stage": stage,
-            "fingerprint": fingerprint,
+            "fingerprint": key,
             "inputs": {
                 name: {"stage": name, "fingerprint": one.fingerprint}
                 for name, one in self.made.items()
             },
             "label": "small",
             "config": config,
-            "facts": {"outside": {}},
+            "facts": facts,
             "finished": "2026-01-02T03:04:05+00:00",
             "seconds": 1.5 + len(self.made),
             "mlflow_run_id": f"run{len(self.made)}",
             "made_by": made_by | {"machine": {"system": "Linux", "cpus": 2}},
         }
-        artifact = Artifact(stage, fingerprint, folder, facts | record)
+        artifact = Artifact(stage, key, folder, known)
         self.made[stage] = summary.replacing_that_of(artifact)
         return self.made[stage]
 
@@ -235,7 +253,7 @@ def built(
     `shape` are keys of the model block, `run` fields of the gradient run.
     """
     recorder = Recorder(Folder.at(root))
-    masks = objective_of(objective).masks
+    masks, trained_on = objective_of(objective).masks, objective_of(objective).name
     source = {"sources": [{"kind": "text", "paths": ["a.txt"]}]}
     recorder.add("corpus", source, corpus_summary())
     settings: Any = WordPieceConfig if masks else ByteBpeConfig
@@ -257,7 +275,7 @@ def built(
     }
     shares = ("selected", "mask", "random", "kept", "is_next", "in_order", "unused")
     summary = write_shards(
-        root / "instances" / f"small-{len(recorder.made):012x}",
+        Path(recorder.folder("instances").uri),
         shards,
         vocab_size,
         kind=read.kind,
@@ -285,14 +303,14 @@ def built(
         }
         for step in (0, STEPS // 2, STEPS)
     ]
-    pretrain = GradientConfig(steps=STEPS, validation_instances=40, objective=objective)
+    pretrain = GradientConfig(steps=STEPS, validation_instances=40, objective=trained_on)
     made = recorder.add(
         "pretrain",
         {"model": model_config.model_dump(), "pretrain": pretrain.model_dump(mode="json")},
         PretrainSummary(
             fitting="gradient",
             model=model_config,
-            objective=objective,
+            objective=trained_on,
             parameters=12345,
             vocab_size=vocab_size,
             tokens=100 * STEPS,

@@ -1,4 +1,5 @@
-"""Small Transformers and random batches for them: one of each objective.
+"""Small Transformers and random batches for them: one of each objective, and of each later family
+one under its own name.
 
 Shapes: B batch, T sequence, V vocabulary, M masked positions.
 """
@@ -15,17 +16,25 @@ from rungwise.models.bert import BertConfig
 from rungwise.models.bidirectional import BidirectionalConfig
 from rungwise.models.family import Family
 from rungwise.models.gpt import GptConfig
+from rungwise.models.llama import LlamaConfig
+from rungwise.models.modern_bert import ModernBertConfig
 from rungwise.models.objectives import Batch, CausalBatch, Objective, PretrainingBatch
 
 VOCAB_SIZE = 50
 LENGTH = 16
-CAUSAL_KINDS: tuple[str, ...] = ("causal", "left_to_right", "bidirectional")
-KINDS: tuple[str, ...] = ("mlm_nsp", "mlm", "sentence_order", *CAUSAL_KINDS)
+CAUSAL_KINDS: tuple[str, ...] = ("causal", "left_to_right", "bidirectional", "llama")
+KINDS: tuple[str, ...] = ("mlm_nsp", "mlm", "sentence_order", "modern_bert", *CAUSAL_KINDS)
+# Families named by themselves, with keys under which everything that is theirs is at work.
+LATER: dict[str, tuple[type[Family], dict[str, Any]]] = {
+    "modern_bert": (ModernBertConfig, {"local_window": 6}),
+    "llama": (LlamaConfig, {"num_key_value_heads": 1, "query_key_norm": True}),
+}
 
 
 def small_config(kind: str, **changes: Any) -> Family:
-    """A config of the family that the objective trains."""
+    """A config of the family that the objective trains, or of the later family of that name."""
     families = {"causal": GptConfig, "bidirectional": BidirectionalConfig}
+    family, own = LATER.get(kind, (families.get(kind, BertConfig), {}))
     values: dict[str, Any] = {
         "num_layers": 2,
         "num_heads": 2,
@@ -33,7 +42,7 @@ def small_config(kind: str, **changes: Any) -> Family:
         "intermediate_size": 32,
         "max_position_embeddings": LENGTH,
     }
-    return families.get(kind, BertConfig)(**(values | changes))
+    return family(**(values | own | changes))
 
 
 def small_model(
@@ -44,12 +53,12 @@ def small_model(
 ) -> Any:
     """A model for the objective, its weights as at the start."""
     config = small_config(kind, **changes)
-    return config.build(vocab_size, config.objective(kind), vocab_multiple)
+    return config.build(vocab_size, objective_of(kind), vocab_multiple)
 
 
 def objective_of(kind: str) -> Objective:
-    """The objective of that name."""
-    return small_config(kind).objective(kind)
+    """The objective of that name, or of that family."""
+    return small_config(kind).objective(None if kind in LATER else kind)
 
 
 def shaken(model: nn.Module, scale: float = 0.3) -> Any:

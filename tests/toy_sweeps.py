@@ -125,7 +125,7 @@ def swept(
     folder: Path, finetune: dict[str, Any], shift: float = 0.0, failed: int = 0, **sweep: Any
 ) -> Artifact:
     """A sweep artifact as the stage would leave it, its trials scored by the formula less `shift`;
-    under ASHA every third is stopped at the first rung, the last `failed` have failed."""
+    under halving every third is stopped at the first rung, the last `failed` have failed."""
     config = stage_config(finetune, **sweep)
     rows: list[Trial] = []
     drawn = points(config.sweep)
@@ -133,7 +133,7 @@ def swept(
     for number, values in enumerate(drawn):
         settings = settings_of(config, values)
         epochs = settings.epochs
-        if scheduler.kind == "asha" and number % 3 == 2:
+        if scheduler.kind == "halving" and number % 3 == 2:
             epochs = min(epochs, scheduler.grace_epochs)
         trial = TrialRecord(
             name_of(number), number, values, values, None, settings.model_dump(mode="json"), seed=0

@@ -16,7 +16,7 @@ from rungwise.finetune import Split, TaskData
 from rungwise.tasks import kinds
 from rungwise.tasks.examples import Kind, TaskInfo
 from rungwise.tasks.items import Frame, Item
-from tests.small_models import VOCAB_SIZE, small_config, small_model
+from tests.small_models import VOCAB_SIZE, objective_of, small_config, small_model
 
 FRAME = Frame(2, 3, 3, 16)
 INFO: dict[Kind, TaskInfo] = {
@@ -40,7 +40,7 @@ def toy_data(
     torch.manual_seed(0)
     weights = small_model(objective, **changes).state_dict()
     config = small_config(objective, **changes)
-    trained_on = config.objective(objective)
+    trained_on = objective_of(objective)
     return TaskData(INFO[kind], splits, config, trained_on, VOCAB_SIZE, dict(weights))
 
 

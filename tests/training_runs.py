@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -29,7 +30,7 @@ from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import pretrain
 from rungwise.tokens.text import TokenisedText
-from rungwise.training.checkpoint import MODEL, load_tensors
+from rungwise.training.checkpoint import MODEL, EarlierRun, load_tensors
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
 from tests.conftest import SPECIAL_IDS, write_shards
@@ -84,11 +85,14 @@ def make_instances(
     )
 
 
-def config(kind: str = "masked_pairs", **changes: Any) -> PretrainStageConfig:
-    """A run of twenty steps; `changes` are dotted keys."""
+def config(
+    kind: str = "masked_pairs", family: str | None = None, **changes: Any
+) -> PretrainStageConfig:
+    """A run of twenty steps on instances of this kind, by default of BERT or GPT; `changes` are
+    dotted keys."""
     data: dict[str, Any] = {
         "model": {
-            "kind": "gpt" if kind == "causal" else "bert",
+            "kind": family or ("gpt" if kind == "causal" else "bert"),
             "num_layers": 2,
             "num_heads": 2,
             "hidden_size": 16,
@@ -96,7 +100,7 @@ def config(kind: str = "masked_pairs", **changes: Any) -> PretrainStageConfig:
             "max_position_embeddings": LENGTH,
         },
         "pretrain": {
-            "objective": "causal" if kind == "causal" else "mlm_nsp",
+            "objective": "mlm_nsp" if family is None and kind != "causal" else None,
             "steps": 20,
             "global_batch_size": 12,
             "optimizer": {"kind": "adamw", "learning_rate": 0.01},
@@ -118,6 +122,7 @@ def run(
     notice: Any = lambda: False,
     longer: Artifact | None = None,
     initial: Artifact | None = None,
+    earlier: EarlierRun | None = None,
     **compute: Any,
 ) -> Progress:
     """The loop in this process."""
@@ -133,6 +138,7 @@ def run(
         group or Group.current(CPU),
         report or SilentReporter(),
         notice,
+        earlier,
     )
     return progress
 
@@ -226,6 +232,10 @@ def _worker(
     address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
     torch.set_num_threads(1)
+    # Graphs without kernels of their own: compilers of two processes damage each other's files.
+    torch.compile = functools.partial(  # pyright: ignore[reportAttributeAccessIssue]
+        torch.compile, backend="aot_eager"
+    )
     report = SilentReporter() if killed_at is None else _KillsItself(killed_at)
     progress = run(settings, instances, output, report=report, **compute)
     if rank == 0:

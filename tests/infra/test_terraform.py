@@ -285,7 +285,8 @@ def test_the_connect_commands_run_and_put_the_token_into_a_private_file(
     assert token.read_text() == "the-token\n"
     assert token.stat().st_mode & 0o777 == 0o600
     assert paste(commands["submit"]) == f"token {token}\n"
-    for name, port in (("ray", "8265"), ("mlflow", "5000"), ("prometheus", "9090")):
+    ports = {"ray": "8265", "mlflow": "5000", "prometheus": "9090", "grafana": "3000"}
+    for name, port in ports.items():
         paste(commands[name])
         forwarded = json.loads((tmp_path / "called").read_text().splitlines()[-1])
         assert forwarded == {"portNumber": [port], "localPortNumber": [port]}

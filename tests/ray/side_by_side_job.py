@@ -49,6 +49,7 @@ class Calls:
     """A tracker that keeps what it is told."""
 
     uri = shown_uri = ""
+    waiting = 0
 
     def __init__(self) -> None:
         self.opened: list[str] = []
@@ -65,7 +66,9 @@ class Calls:
 
     def tags(self, key: str, tags: Mapping[str, str]) -> None: ...
 
-    def artifact(self, key: str, path: str) -> None: ...
+    def params(self, key: str, params: Mapping[str, Any]) -> None: ...
+
+    def artifact(self, key: str, path: str, folder: str = "") -> None: ...
 
     def run_id(self, key: str, timeout_seconds: float) -> str | None:
         return None

@@ -15,7 +15,9 @@ from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
 from rungwise.instances.summary import InstancesSummary
-from rungwise.pretraining.resume_proof import prove_resume, second_epoch
+from rungwise.pretraining import resume_proof
+from rungwise.pretraining.resume_proof import kill_steps, prove_resume
+from rungwise.pretraining.summary import Attempt, GradientRun, PretrainSummary
 from rungwise.training.progress import Progress
 from tests.faults.raylets import Raylets, own_interfaces, raylets
 from tests.faults.training_job import job
@@ -144,6 +146,8 @@ def test_prove_resume_gives_a_certificate(
     assert found["largest_relative_loss_difference"] <= 1e-5
     assert found["workers"] == {"undisturbed": 2, "until_the_kill": 2, "after_it": after}
     assert count < 12 * found["killed_at_step"] <= 2 * count
+    assert found["kill_drawn_from"]["epoch"] == "the second"
+    assert found["steps_after_the_kill"] == len(steps) - found["killed_at_step"] >= len(steps) / 10
     assert 0 < found["resumed_at_step"] <= found["killed_at_step"]
     assert [row[0] for row in found["data_hash_by_step"]] == steps
     assert all(one == other for _, one, other in found["data_hash_by_step"])
@@ -152,6 +156,81 @@ def test_prove_resume_gives_a_certificate(
     assert [path.name for path in place.iterdir()] == ["resume-certificate.json"]
 
 
-def test_a_run_that_does_not_reach_its_second_epoch_proves_nothing(instances: Artifact) -> None:
-    with pytest.raises(UserError, match=r"pretrain\.steps is 3, which reads 0\.\d+ epochs"):
-        second_epoch(config(**{"pretrain.steps": 3}), instances)
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (2, ("any of 0.10", 1, 1)),
+        (20, ("any of 0.95", 2, 18)),
+        (23, ("any of 1.10", 3, 20)),  # a kill so late would leave too little
+        (40, ("the second", 22, 36)),  # a tenth is to come
+        (10_000, ("the second", 22, 42)),
+    ],
+)
+def test_the_kill_lies_in_the_second_epoch_where_there_is_one(
+    instances: Artifact, steps: int, expected: tuple[str, int, int]
+) -> None:
+    """252 instances in batches of 12 are 21 steps an epoch."""
+    summary = InstancesSummary.of(instances)
+    train = summary.instances.model_copy(update={"train": 252})
+    counted = summary.model_copy(update={"instances": train}).replacing_that_of(instances)
+    assert kill_steps(config(**{"pretrain.steps": steps}), counted, steps) == expected
+
+
+def test_a_run_of_one_step_and_one_that_a_clock_ends_prove_nothing(instances: Artifact) -> None:
+    with pytest.raises(UserError, match=r"1 step, and one before the kill .* pretrain\.steps"):
+        kill_steps(config(**{"pretrain.steps": 1}), instances, 1)
+    timed = config(**{"pretrain.max_seconds": 5.0})
+    with pytest.raises(UserError, match=r"set pretrain\.max_seconds=null"):
+        prove_resume(timed, {"instances": instances}, ComputeConfig(), Folder.at("/nowhere"))
+
+
+@pytest.mark.parametrize(("difference", "verdict"), [(5e-4, "same"), (2e-3, "DIFFERENT")])
+def test_the_certificate_says_where_the_kill_lay_and_what_was_allowed(
+    instances: Artifact,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    difference: float,
+    verdict: str,
+) -> None:
+    """Runs by hand in bfloat16 that a budget of tokens ends at step 12 of 20."""
+    asked: list[tuple[int, int, int | None]] = []
+
+    def by_hand(
+        settings: Any, read: Any, compute: ComputeConfig, output: Any, title: str, *rest: Any
+    ) -> PretrainSummary | None:
+        kill_at = rest[1] if len(rest) > 1 else None
+        asked.append((compute.num_workers, compute.checkpoint_every_steps, kill_at))
+        if kill_at is not None:
+            return None
+        factor = 1 + difference * title.endswith("resumed")
+        made = GradientRun.model_construct(
+            steps=12,
+            history=tuple({"step": step, "loss": 2.0 * factor} for step in range(1, 13)),
+            data=tuple((step, "ab") for step in range(1, 13)),
+            data_hash="ab",
+            attempts=(Attempt(step=4, workers=1),),
+            bfloat16=True,
+        )
+        return PretrainSummary.model_construct(gradient=made, epochs=0.5)
+
+    monkeypatch.setattr(resume_proof, "_run", by_hand)
+    settings = config(**{"pretrain.max_tokens": 10**6, "pretrain.precision": "bfloat16"})
+    compute = ComputeConfig(num_workers=1, micro_batch_size=6)
+    found = prove_resume(settings, {"instances": instances}, compute, Folder.at(tmp_path), 2, 5)
+    killed = found["killed_at_step"]
+    assert 2 <= killed <= 10  # a tenth of twelve steps, rounded up, is to come
+    assert asked == [
+        (1, 100, None),
+        (1, max(1, killed // 3), killed),
+        (2, max(1, killed // 3), None),
+    ]
+    assert found["kill_drawn_from"]["epoch"].startswith("any of ")
+    assert (found["kill_drawn_from"]["first_step"], found["kill_drawn_from"]["last_step"]) == (
+        2,
+        10,
+    )
+    assert found["steps_after_the_kill"] == 12 - killed
+    assert (found["steps"], found["precision"]) == (12, "bfloat16")
+    assert found["allowed_loss_difference"] == 1e-3
+    assert found["largest_relative_loss_difference"] == pytest.approx(difference)
+    assert found["verdict"] == verdict

@@ -99,7 +99,7 @@ def test_from_text_to_vectors_and_a_page(
     assert [cosine for _, cosine in lines] == [cosine for _, cosine in known[:4]]
 
     page = Page(next((folder / "root" / "report").glob(f"{name}-*/report.html")).read_text())
-    assert page.ids == {"result", "neighbours", "time", "origin"}
+    assert page.ids == {"result", "use", "neighbours", "time", "origin"}
     assert "Validation" not in page.words
     assert "nats" not in page.words.replace("alternates", "")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -19,10 +20,10 @@ from rungwise.core.storage import Folder
 from rungwise.core.tracking import KEY_TAG
 from rungwise.sweep import record as records
 from tests.conftest import REPOSITORY, s3_bucket
-from tests.toy_sweeps import marks
+from tests.toy_sweeps import BEST_RATE, marks
 
 RATES = {"finetune.learning_rate": {"kind": "loguniform", "low": 1e-5, "high": 1e-1}}
-ASHA = {"kind": "asha", "grace_epochs": 1}
+HALVING = {"kind": "halving", "grace_epochs": 1}
 PBT = {"kind": "pbt", "mutations": ["finetune.learning_rate"]}
 pytestmark = pytest.mark.slow
 
@@ -93,8 +94,35 @@ def nested_runs(folder: Path) -> list[Any]:
 
 @pytest.mark.parametrize("search", ["random", "optuna"])
 def test_no_trial_that_has_ended_is_repeated_after_a_kill(tmp_path: Path, search: str) -> None:
-    block = {"space": RATES, "trials": 8, "search": {"kind": search}, "scheduler": ASHA}
+    block = {"space": RATES, "trials": 8, "search": {"kind": search}}
     check_restart(Toy(tmp_path, str(tmp_path / "root"), block))
+
+
+def test_a_killed_halving_decides_as_it_would_have_and_repeats_no_leg(tmp_path: Path) -> None:
+    """Of eight trials of four epochs four come through the first rung, two through the second."""
+    toy = Toy(tmp_path, str(tmp_path / "root"), {"space": RATES, "trials": 8, "scheduler": HALVING})
+    toy.kill_in_the_middle(after=3)  # as soon as the first rung is decided
+    before, begun = {trial.name: trial for trial in toy.trials()}, len(toy.starts())
+    toy.run()
+    after = toy.ended()
+    # By hand: after any epoch the better trial is the one with the rate nearer to the best.
+    rates = {name: trial.values["finetune.learning_rate"] for name, trial in after.items()}
+    ranked = sorted(rates, key=lambda name: abs(math.log10(rates[name] / BEST_RATE)))
+    epochs = dict(zip(ranked, (4, 4, 2, 2, 1, 1, 1, 1), strict=True))
+    assert {name: len(trial.history) for name, trial in after.items()} == epochs
+    assert {name for name, trial in after.items() if trial.state == "finished"} == {*ranked[:2]}
+    reached = [trial.saved.epoch for trial in before.values() if trial.saved]
+    done = sum(1 + (epoch > 1) for epoch in reached)
+    done += sum(trial.state == "finished" for trial in before.values())
+    assert len(toy.starts()) - begun == 8 + 4 + 2 - done
+    for name, trial in before.items():
+        if trial.ended:
+            assert after[name] == trial
+        elif trial.saved:
+            assert after[name].history[: trial.saved.rows] == trial.history[: trial.saved.rows]
+    runs = nested_runs(toy.folder)
+    assert sorted(run.info.run_name for run in runs) == sorted(after)
+    assert {run.info.status for run in runs} == {"FINISHED"}
 
 
 def test_no_trial_that_has_ended_is_repeated_where_the_root_is_a_bucket(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from rungwise.core.artifact import all_of, folder_of, load
 from rungwise.core.config import fingerprint, with_overrides
 from rungwise.core.context import Context
 from rungwise.core.storage import Folder
-from rungwise.core.tracking import KEY_TAG, PARENT_TAG
+from rungwise.core.tracking import KEY_TAG, NOTE_TAG, PARENT_TAG
 from rungwise.evaluation import compare
 from rungwise.evaluation.compare import CompareConfig
 from rungwise.evaluation.summary import EvaluateSummary
@@ -52,7 +53,7 @@ DOWNSTREAM: dict[str, Any] = {
     "finetune": {"batch_size": 4, "pooling": "mean", "sequence_length": 32},
     "sweep": {
         "trials": 3,
-        "scheduler": {"kind": "asha", "grace_epochs": 1},
+        "scheduler": {"kind": "halving", "grace_epochs": 1},
         "space": {
             "finetune.learning_rate": {"kind": "loguniform", "low": 0.001, "high": 0.01},
             "finetune.epochs": {"kind": "choice", "values": [1, 2]},
@@ -187,8 +188,21 @@ def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: P
             assert "validation/accuracy" in trial.data.metrics
     losses = client.get_metric_history(stages["pretrain"].info.run_id, "train/loss")
     assert sorted(point.step for point in losses) == list(range(5, 41, 5))
-    artifacts = {found.path for found in client.list_artifacts(parent.info.run_id)}
-    assert "report.html" in artifacts
+    artifacts = [found.path for found in client.list_artifacts(parent.info.run_id)]
+    assert artifacts == ["report.html", "report_files"]
+    assert parent.data.params["pretrain.steps"] == "40"
+    assert "evaluate/libraries/pretrained/accuracy" in parent.data.metrics
+    assert "pretrain/mlm_loss" in parent.data.metrics
+    note = parent.data.tags[NOTE_TAG]
+    assert note.startswith("**libraries: pretrained ")
+    [picture] = re.findall(r"get-artifact\?path=(\S+)&run_uuid=(\w+)\)", note)
+    assert picture[1] == parent.info.run_id
+    shown = {found.path for found in client.list_artifacts(parent.info.run_id, "report_files")}
+    assert picture[0] in shown
+    # What cannot differ within a run is no curve.
+    constants = {"summary/parameters", "summary/vocab_size"}
+    assert constants <= stages["pretrain"].data.params.keys()
+    assert not constants & stages["pretrain"].data.metrics.keys()
 
 
 def test_the_registered_model_answers_in_a_process_that_knows_nothing(finished: Path) -> None:

@@ -30,7 +30,7 @@ from rungwise.models.bert import (
 )
 from rungwise.models.gpt import GptConfig, GptForPretraining
 from rungwise.serving.hugging_face import export, load
-from rungwise.serving.hugging_face.names import headed_names
+from rungwise.serving.hugging_face.tensors import headed_names
 from tests.small_models import shaken, small_model
 
 TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}

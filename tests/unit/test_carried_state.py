@@ -29,7 +29,7 @@ from rungwise.models.recurrent import (
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.pretraining.estimate import Measures, dry_run
 from rungwise.pretraining.gradient import check_fit
-from rungwise.pretraining.resume_proof import second_epoch
+from rungwise.pretraining.resume_proof import kill_steps
 from rungwise.tokens.text import TokenisedText
 from rungwise.training.checkpoint import load_tensors
 from rungwise.training.curriculum import epochs_read
@@ -205,7 +205,7 @@ def test_killed_in_the_second_epoch_and_resumed_with_the_same_workers_ends_with_
     """With dropouts too: what a step draws follows from its number."""
     rates = {"dropout": rate, "word_dropout": rate, "recurrent_dropout": rate}
     settings = recurrent(model.model_copy(update=rates))
-    first, last = second_epoch(settings, instances)
+    _, first, last = kill_steps(settings, instances, settings.pretrain.steps)
     assert first <= 14 < last
     whole = run(settings, instances, tmp_path / "whole")
     with pytest.raises(Killed):
@@ -270,7 +270,7 @@ def test_on_the_penn_treebank_killed_and_resumed_with_other_workers(
 ) -> None:
     instances = penn_treebank(real_data, tmp_path / "instances")
     settings = recurrent(**{"pretrain.steps": 40})
-    first, last = second_epoch(settings, instances)
+    _, first, last = kill_steps(settings, instances, settings.pretrain.steps)
     assert first <= 30 < last
     whole = run(settings, instances, tmp_path / "whole")
     assert whole.history[-1]["loss"] < whole.history[0]["loss"] - 0.5
@@ -352,8 +352,10 @@ def test_instances_left_out_are_named_and_epochs_counted_by_the_lanes(
     ]
     steps = count // LANES
     assert epochs_read(TINY, [(0, instances)], 2 * steps, LANES) == 2.0
-    assert second_epoch(recurrent(), instances) == (steps + 1, 2 * steps)
-    plan = dry_run(recurrent(), [Measures.of(instances)], ComputeConfig())
+    found = kill_steps(recurrent(), instances, 10 * steps)
+    assert found == ("the second", steps + 1, 2 * steps)
+    measures = [Measures.of(instances)]
+    plan = dry_run(recurrent(), measures, ComputeConfig(), measure=lambda *done: None)
     assert plan["phases"][0]["epochs"] == 20 / steps
     assert plan["tokens_per_second"] > 0
 

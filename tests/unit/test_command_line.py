@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from rungwise.__main__ import main
+from rungwise.core import artifact
+from rungwise.core.storage import Folder
 from rungwise.pipeline.workflow import root_folder
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
@@ -26,11 +29,11 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (
             ["pretrain", "{recipe}", "pretrain.stepz=5"],
-            "pretrain.stepz: unknown key; did you mean 'steps'?",
+            "pretrain.stepz=5: unknown key; did you mean 'steps'?",
         ),
         (
             ["pretrain", "{recipe}", "modle.num_layers=5"],
-            "modle: unknown key; did you mean 'model'?",
+            "modle.num_layers=5: modle: unknown key; did you mean 'model'?",
         ),
         (
             ["pretrain", "{recipe}", "model.num_heads=5"],
@@ -41,10 +44,10 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "no file matches '/no/such'",
         ),
         (["pretrain", "gone.yaml"], "cannot read the config gone.yaml"),
-        (["pretend", "{recipe}"], "there is no workflow workflows/pretend.py; found: workflows/"),
+        (["pretend", "{recipe}"], "there is no workflow workflows/pretend.py; found: finetune, "),
         (
-            ["finetune", "{recipe}", "tasks.libraries.data.kind=paragraph_label"],
-            "the config has no block finetune, evaluate",
+            ["finetune", "{recipe}", "tasks.a.data.kind=paragraph_label", "evaluate=null"],
+            "the config has no block evaluate",
         ),
         (["pretrain", "{recipe}", "instances.sequence_length=600"], "raise max_predictions to 90"),
         (["pretrain", "{recipe}", "root=/proc/nowhere"], "root: cannot write to /proc/nowhere"),
@@ -71,6 +74,12 @@ def test_an_empty_corpus_is_named(recipe: Path, capfd: pytest.CaptureFixture[str
 
 def test_plan_writes_nothing(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "pretrain", str(recipe)]) == 0
+    assert capfd.readouterr().out.startswith("nothing is built yet: 6 stages below ")
+    assert main(["plan", "pretrain", str(recipe), "--json"]) == 0
+    rows = json.loads(capfd.readouterr().out)
+    assert [row["stage"] for row in rows][-1] == "report"
+    assert {(row["state"], row["because"]) for row in rows} == {("build", "never built")}
+    assert main(["plan", "pretrain", str(recipe), "--stages"]) == 0
     out = capfd.readouterr().out
     assert "never built" in out
     assert "6 of 6 stages to build" in out
@@ -94,6 +103,9 @@ def test_doctor_says_what_is_wrong_with_a_server_that_is_away(
     out = capfd.readouterr().out
     assert "does not answer" in out
     assert "secret" not in out
+    assert main(["doctor", "--json"]) == 1
+    found = {row["what"]: row["state"] for row in json.loads(capfd.readouterr().out)}
+    assert found["MLflow"] == "wrong"
 
 
 def test_ui_without_a_store_or_on_a_taken_port_is_refused(
@@ -129,3 +141,60 @@ def test_the_module_and_a_workflow_file_print_their_usage() -> None:
             check=True,
         )
         assert "usage:" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plna"], "there is no command 'plna'; did you mean 'plan'?"),
+        (["prove_resume"], "did you mean 'prove-resume'?"),
+        (["xyz"], "there is no command 'xyz'; rungwise help lists what there is"),
+        (["help", "rn"], "did you mean 'run'?"),
+    ],
+)
+def test_a_mistyped_command_names_the_nearest(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "from text to a page:"),
+        (["help"], "what was built:"),
+        (["help", "init"], "usage: rungwise init"),
+        (["--version"], "rungwise 0"),
+    ],
+)
+def test_help_is_found_where_it_is_looked_for(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    assert expected in capsys.readouterr().out
+
+
+def test_open_says_where_the_page_is_or_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("webbrowser.open", asked.append)
+    assert main(["open", str(tmp_path)]) == 2
+    assert "rungwise run pretrain quickstart" in capsys.readouterr().err
+    folder = tmp_path / "report" / "mine-0123456789ab"
+    record = {
+        "stage": "report",
+        "label": "mine",
+        "fingerprint": "0123456789ab",
+        "finished": "2026",
+        "summary": {"page": "report.html", "headline": "", "show": []},
+    }
+    artifact.finish(Folder.at(folder), record, {})
+    assert main(["open", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{folder}/report.html\n"
+    assert asked == [f"file://{folder}/report.html"]

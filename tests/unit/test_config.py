@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rungwise.core.config import (
     Config,
@@ -143,3 +143,115 @@ def test_canonical_json_is_the_text_worked_out_by_hand() -> None:
 def test_flatten_gives_dotted_leaves() -> None:
     assert flatten({"a": {"b": 1, "c": {"d": [1]}}, "e": {}}) == {"a.b": 1, "a.c.d": [1], "e": {}}
     assert flatten({}) == {}
+
+
+class Steps(Config):
+    learning_rate: float = Field(default=1.0, gt=0)
+    clip: float | None = 1.0
+
+
+class Plain(Steps):
+    kind: Literal["plain"] = "plain"
+
+
+class Heavy(Steps):
+    kind: Literal["heavy"] = "heavy"
+    momentum: float = 0.9
+    turns: int = 5
+
+
+class Training(Config):
+    steps: int = 10
+    optimizer: Annotated[Plain | Heavy, Field(discriminator="kind")] = Plain()
+    tasks: dict[str, Files] = Field(default_factory=dict)
+    sources: list[Files] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _few(self) -> Training:
+        if self.steps * self.optimizer.learning_rate > 100:
+            raise ValueError("steps times learning_rate is above 100; lower one")
+        return self
+
+
+HEAVY = "optimizer: {kind: heavy, momentum: 0.5, learning_rate: 2}\n"
+
+
+def loaded(tmp_path: Path, text: str, *overrides: str) -> tuple[Training, list[str]]:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    notes: list[str] = []
+    return load(Training, path, overrides, notes.append), notes
+
+
+def test_keys_of_another_kind_fall_away_and_are_named(tmp_path: Path) -> None:
+    training, (note,) = loaded(tmp_path, HEAVY, "optimizer.kind=plain")
+    assert training.optimizer == Plain(learning_rate=2)
+    assert note.startswith("optimizer.kind=plain has no momentum: ")
+    assert loaded(tmp_path, HEAVY, "optimizer.kind=heavy") == loaded(tmp_path, HEAVY)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "blamed"),
+    [
+        (["optimizer.kind=plain", "optimizer.momentum=0.1"], "optimizer.momentum=0.1: unknown key"),
+        (["optimizer.kind=heavi"], "optimizer.kind=heavi: expected one of plain, heavy"),
+        (["optimizer.learning_rat=1"], "optimizer.learning_rat=1: unknown key; did you mean"),
+        (["optimiser.clip=1"], "optimiser.clip=1: optimiser: unknown key; did you mean 'optim"),
+        (["sources.0={}"], "sources.0={}: "),
+        (["stepps=null"], "stepps=null: unknown key; did you mean 'steps'?"),
+        (["steps=1", "optimizer.learning_rate=-1"], "optimizer.learning_rate=-1: input should"),
+        (["optimizer.learning_rate=50"], "optimizer.learning_rate=50: steps times"),
+    ],
+)
+def test_a_mistake_in_an_override_is_blamed_on_it(
+    tmp_path: Path, overrides: list[str], blamed: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, HEAVY + "sources: [{paths: [a]}]", *overrides)
+    assert str(caught.value).startswith(blamed)
+    assert "c.yaml" not in str(caught.value)
+
+
+def test_a_mistake_of_the_file_is_blamed_on_the_file_beside_one_of_an_override(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, "stepps: 5\n", "optimizer.clip=-x")
+    assert "optimizer.clip=-x: input should" in str(caught.value)
+    assert f"{tmp_path}/c.yaml: stepps: unknown key" in str(caught.value)
+
+
+def test_null_drops_a_key_that_cannot_be_null_and_is_a_value_of_one_that_can(
+    tmp_path: Path,
+) -> None:
+    text = "steps: 5\ntasks: {a: {paths: [x]}, b: {paths: [y]}}\n"
+    text += "sources: [{paths: [s]}, {paths: [t]}, {paths: [u]}]\n"
+    overrides = ["steps=null", "tasks.a=null", "sources.0=null", "sources.1=null"]
+    training, _ = loaded(tmp_path, text, *overrides, "optimizer.clip=null")
+    assert (training.steps, training.optimizer.clip) == (10, None)
+    assert list(training.tasks) == ["b"]
+    assert training.sources == [Files(paths=["u"])]
+
+
+def test_a_block_that_names_no_kind_is_of_the_default_one(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "steps: 5", "optimizer.clip=3")[0].optimizer == Plain(clip=3)
+    assert loaded(tmp_path, "optimizer: {clip: 3}")[0].optimizer == Plain(clip=3)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "learning_rate": st.floats(0.1, 2),
+            "clip": st.none() | st.floats(0.1, 2),
+            "momentum": st.floats(0, 1),
+            "turns": st.integers(1, 9),
+        },
+    )
+)
+def test_a_change_of_kind_leaves_the_common_keys_and_nothing_else(block: dict) -> None:
+    changes = {"optimizer.kind": "plain"}
+    data = with_overrides({"optimizer": {"kind": "heavy", **block}}, changes, Training)
+    common = {key: value for key, value in block.items() if key in Plain.model_fields}
+    assert data == {"optimizer": {"kind": "plain", **common}}
+    assert validate(Training, data).optimizer == Plain(**common)

@@ -85,7 +85,7 @@ def test_a_paragraph_with_a_run_of_words_of_a_test_goes(tmp_path: Path) -> None:
     [
         ("a.jsonl", json.dumps({"id": 1, "q": {"text": [f"\u00bb\n{SENTENCE}"]}}).encode()),
         ("a.json", json.dumps([{"text": SENTENCE}], indent=1).encode()),
-        ("a.json.gz", gzip.compress(json.dumps(SENTENCE).encode())),
+        ("a.json.gz", gzip.compress(json.dumps(SENTENCE).encode(), mtime=0)),
         ("a.tsv", f"x\t{SENTENCE}\r\n".encode()),
         ("a.csv", b'\xef\xbb\xbf1,"' + SENTENCE.replace("'", '""').encode() + b'"\n'),
     ],

@@ -173,6 +173,16 @@ def test_encodings(tmp_path: Path, encoding: str, documents: str, detected: bool
     assert {draft.damage for draft in drafts} == {None}
 
 
+def test_a_large_file_is_read_in_chunks_of_whole_paragraphs(tmp_path: Path) -> None:
+    blocks = [f"Paragraph {number} is\nwrapped." for number in range(60)]
+    path = written(tmp_path / "a.txt", "\n \n".join(blocks))
+    drafts = read(path, kind="text", documents="chunk", chunk_kilobytes=0.5)
+    assert len(drafts) == path.stat().st_size // 500 + 1
+    joined = [block.replace("\n", " ") for block in blocks]
+    assert [paragraph for draft in drafts for paragraph in draft.paragraphs] == joined
+    assert drafts[0].id == "a.txt:0"
+
+
 def test_an_encoding_that_nobody_knows_is_refused() -> None:
     source = {"kind": "text", "paths": ["a"], "encoding": "utf-99"}
     with pytest.raises(ConfigError, match=r"encoding: expected a text encoding that Python knows"):
@@ -533,6 +543,8 @@ ALPHABET = "ab= \n\r\t\u00e9\u4f60\U0001f600\u3000\u00a0\ufeff"
     [
         {"kind": "text", "documents": "line"},
         {"kind": "text", "documents": "blank_line", "lines": "sentence"},
+        {"kind": "text", "documents": "chunk", "chunk_kilobytes": 0.007},
+        {"kind": "text", "documents": "chunk", "chunk_kilobytes": 0.007, "lines": "paragraph"},
         {"kind": "wikitext"},
         {"kind": "jsonl"},
     ],

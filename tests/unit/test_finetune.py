@@ -55,7 +55,7 @@ from tests.summaries import pretrained_of, task_of
 from tests.toy_tasks import FRAME, INFO, stand_in, toy_data
 
 TASKS: tuple[Kind, ...] = ("classification", "regression", "tagging", "span", "choice")
-CAUSAL: tuple[str, ...] = ("causal", "left_to_right")
+CAUSAL: tuple[str, ...] = ("causal", "left_to_right", "llama")
 
 
 @pytest.fixture(autouse=True)
@@ -493,7 +493,7 @@ def tokenizer() -> Tokenizer:
 def test_marks_are_those_of_pretraining_or_new_ones(objective: str, tokenizer: Tokenizer) -> None:
     frame = frame_of(config_of(), small_config(objective), objective_of(objective), 50, tokenizer)
     marks = (frame.start, frame.between, frame.end)
-    masks = objective in ("mlm", "mlm_nsp", "sentence_order")
+    masks = objective_of(objective).masks
     assert marks == ((2, 3, 3) if masks else (50, 51, 52))
     assert frame.reads_ahead == (objective not in CAUSAL)
     assert frame.sequence_length == 16

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,17 @@ def make_blocks(
     return blocks.build(text, config, SPECIAL, rng(seed), planned)
 
 
+def make_packed(
+    text: TokenisedText,
+    length: int,
+    short_rate: float = 0.1,
+    seed: int = 0,
+    planned: int | None = None,
+) -> Built:
+    config = MaskedBlocksConfig.model_construct(sequence_length=length, packed=True)
+    return blocks.build(text, config, SPECIAL, rng(seed), planned)
+
+
 def make_ordered(
     text: TokenisedText,
     length: int,
@@ -177,6 +189,39 @@ def test_every_token_of_what_is_planned_stands_in_one_row_and_in_order(
         assert used == list(all_of_them)
 
 
+@given(DOCUMENTS, st.integers(8, 64), st.integers(0, 99), st.integers(1, 12))
+@settings(max_examples=150, deadline=None)
+def test_packed_rows_hold_the_text_in_order_and_end_before_the_piece_that_would_not_fit(
+    lengths: list[list[int]], sequence_length: int, seed: int, planned: int
+) -> None:
+    planned = min(planned, len(lengths))
+    text = numbered(text_of(lengths))
+    built = make_packed(text, sequence_length, seed=seed, planned=planned)
+    shard, room = built.shard, sequence_length - 2
+    begins = text.starts[text.first_sentence] + 10
+    ends = set((text.starts + 10).tolist())
+    used: list[int] = []
+    for row in range(len(shard)):
+        ids = row_of(shard, row).astype(np.int64)
+        assert len(ids) <= sequence_length
+        assert (ids[0], ids[-1]) == (CLS_ID, SEP_ID)
+        opens = np.flatnonzero(ids == CLS_ID)
+        for begin, end in pairwise([*opens, len(ids)]):
+            part = ids[begin + 1 : end - 1]
+            assert ids[end - 1] == SEP_ID
+            assert (np.diff(part) == 1).all()
+            first, last = np.searchsorted(begins, [part[0], part[-1]], side="right")
+            assert first == last, "a text is of one document"
+            used += part.tolist()
+        free, following = sequence_length - len(ids), used[-1] + 1
+        sentence = min((end for end in ends if end > following), default=following) - following
+        if row < len(shard) - 1 and sentence <= room // 2:  # longer ones may be cut
+            opens_document = following in begins
+            assert free < sentence + 2 * opens_document
+    assert used == list(range(10, int(begins[planned])))
+    assert built.counts["tokens_unused"] == 0
+
+
 LINES = {
     "lower-cased": ("the cat sat on the mat . then it slept all day in the sun . " * 9).strip(),
     "unpunctuated": "so we went home and i said what now and nobody knew " * 12,
@@ -188,7 +233,7 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("make", [make_pairs, make_blocks, make_ordered])
+@pytest.mark.parametrize("make", [make_pairs, make_blocks, make_packed, make_ordered])
 @pytest.mark.parametrize("kind", LINES)
 def test_no_text_of_any_make_is_lost_and_the_contract_holds(kind: str, make: Make) -> None:
     whole = [segment(LINES[kind])] * 100 + [segment(LINES[kind] + " more")] * 100
@@ -202,6 +247,7 @@ def test_no_text_of_any_make_is_lost_and_the_contract_holds(kind: str, make: Mak
     module, config = {
         make_pairs: (pairs, MaskedPairsConfig(sequence_length=64)),
         make_blocks: (blocks, MaskedBlocksConfig(sequence_length=64)),
+        make_packed: (blocks, MaskedBlocksConfig(sequence_length=64, packed=True)),
         make_ordered: (sentence_order, SentenceOrderConfig(sequence_length=64)),
     }[make]
     counts = module.check(built.shard, Facts("s", VOCAB, SPECIAL, 0), config)

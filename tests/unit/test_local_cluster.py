@@ -346,6 +346,15 @@ def test_prometheus_itself_accepts_its_configuration(tmp_path: Path) -> None:
     assert "secret" not in (tmp_path / "prometheus.yml").read_text()
 
 
+def test_dashboards_without_prometheus_are_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="apt-get install --no-install-recommends prometheus"):
+        up(Wanted(root=str(tmp_path / "artifacts"), dashboards=True), QUIET)
+    assert registry.all_clusters() == []
+
+
 def test_nothing_is_said_to_answer_where_nothing_listens(unused_port: int, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret")
     nowhere = f"http://127.0.0.1:{unused_port}"

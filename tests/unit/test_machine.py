@@ -26,7 +26,6 @@ from rungwise.cluster.aws.__main__ import VERBS, main
 from rungwise.cluster.aws.instance import ENDPOINT_VARIABLE, InstanceMetadata
 from rungwise.cluster.aws.secret_store import read_secret, write_private
 from rungwise.cluster.description import Database, Machine
-from rungwise.cluster.prometheus import configuration
 from rungwise.core.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.infra.services import metadata_server
@@ -238,18 +237,28 @@ def test_a_database_secret_of_another_form_is_refused_without_showing_it(
 
 
 def test_prometheus_finds_nodes_with_the_token_file_and_stays_on_loopback(tmp_path: Path) -> None:
-    config = configuration("http://127.0.0.1:8265", tmp_path / "token", "15s")
-    (job,) = config["scrape_configs"]
-    (discovery,) = job["http_sd_configs"]
-    assert discovery["url"] == "http://127.0.0.1:8265/api/prometheus/sd"
-    assert discovery["authorization"]["credentials_file"] == str(tmp_path / "token")
-    command = prometheus.command(tmp_path / "prometheus.yml", tmp_path / "data")
-    assert "--web.listen-address=127.0.0.1:9090" in command
-    if (promtool := shutil.which("promtool")) is not None:
-        (tmp_path / "token").write_text("x")
-        (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-        checked = [promtool, "check", "config", str(tmp_path / "prometheus.yml")]
-        subprocess.run(checked, check=True, capture_output=True)
+    file = tmp_path / "prometheus.yml"
+    for resources, expected in (({"CPU": 8.0}, {"ray"}), ({"GPU": 8.0}, {"ray", "dcgm"})):
+        group = {"autoscaling_group": "asg", "maximum": 2, "resources": resources}
+        head = described("head", token_secret="arn", scaling={"groups": {"workers": group}})
+        command = prometheus.command(head, file, tmp_path / "data")
+        assert "--web.listen-address=127.0.0.1:9090" in command
+        jobs = {job["job_name"]: job for job in yaml.safe_load(file.read_text())["scrape_configs"]}
+        assert set(jobs) == expected
+        (discovery,) = jobs["ray"]["http_sd_configs"]
+        assert discovery["url"] == "http://127.0.0.1:8265/api/prometheus/sd"
+        assert discovery["authorization"]["credentials_file"] == str(token.TOKEN_FILE)
+
+
+def test_ray_is_told_where_a_browser_finds_grafana(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(scratch.VARIABLE, str(tmp_path))
+    assert prometheus.ray_variables() == {
+        "RAY_PROMETHEUS_HOST": "http://127.0.0.1:9090",
+        "RAY_GRAFANA_HOST": "http://127.0.0.1:3000",
+        "RAY_METRICS_GRAFANA_DASHBOARD_OUTPUT_DIR": f"{tmp_path}/grafana/ray-boards",
+    }
 
 
 def disk(path: str, model: str | None, **changes: Any) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def test_sums_of_next_tokens_by_hand():
         positions=None,
     )
 
-    def model(ids_BT, targets_BT, weights_BT, document_BT, positions_BT):
+    def model(ids_BT, targets_BT, weights_BT, *where):
         return weighted_sums(logits_XV, targets_BT.flatten(), weights_BT.flatten())
 
     for kind, part in (
@@ -130,6 +130,7 @@ def test_an_objective_says_what_it_reads_and_makes_a_batch_of_it():
     assert {kind for kind, each in objectives.items() if each.is_code_length} == {
         "causal",
         "left_to_right",
+        "llama",
     }
     for objective in objectives.values():
         batch = objective.random_batch(2, 8, VOCAB_SIZE, 1.2)

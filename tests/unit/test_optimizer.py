@@ -211,7 +211,7 @@ def test_the_defaults_are_those_of_bert():
     [
         ({"lr": 1e-4}, "lr: unknown key"),
         ({"learning_rate": 0.0}, "learning_rate: input should be greater than 0, found 0.0"),
-        ({"schedule": {"warmup_steps": 5}}, r"schedule\.warmup_steps: unknown key; did you mean"),
+        ({"schedule": {"warmup_step": 5}}, r"schedule\.warmup_step: unknown key; did you mean"),
         ({"schedule": {"warmup_fraction": 1.0}}, r"schedule\.warmup_fraction"),
     ],
 )

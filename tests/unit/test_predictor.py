@@ -110,6 +110,18 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
         assert list(frame["label"]) == [prediction["label"] for prediction in together]
 
 
+def test_a_text_that_is_cut_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    predictor = make_model(tmp_path, "classification", "mlm_nsp")
+    for text in ("w5", "w9 " * 40, "w9 " * 50):
+        predictor([example_of({"text": text}, predictor.info, f"stdin:{len(text)}")])
+    assert capsys.readouterr().err == (
+        "stdin:120: the text is cut, for the model reads 16 tokens (finetune.sequence_length) and "
+        "this needs 42; others that are cut are not named\n"
+    )
+
+
 def numeric(value: Any) -> bool:
     return isinstance(value, float) or (isinstance(value, list) and isinstance(value[0], float))
 

@@ -127,12 +127,12 @@ def test_bert_base_is_the_papers() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("systems={a: {}}", "systems: this key is called variants now"),
-        ("further={}", "further: this key is called continued_pretraining now"),
-        ("pretrain_further=[a]", "pretrain_further: this key is called continue_with now"),
+        ("systems={a: {}}", r"systems=\{a: \{\}\}: this key is called variants now"),
+        ("further={}", r"further=\{\}: this key is called continued_pretraining now"),
+        ("pretrain_further=[a]", r"pretrain_further=\[a\]: this key is called continue_with now"),
         ("finetune.use.kind=full", "finetune.use: this key is called adaptation now"),
         ("instances.units.segmenter=none", "instances.units: this key is called mask_units now"),
-        ("model.kind=two_way", "model.kind: two_way is called bidirectional now"),
+        ("model.kind=two_way", "model.kind=two_way: two_way is called bidirectional now"),
     ],
 )
 def test_an_old_key_is_refused_with_the_new_one_named(override: str, message: str) -> None:

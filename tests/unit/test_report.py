@@ -49,7 +49,7 @@ SENTENCES = (
 )
 LENGTH = 48
 SECTIONS = (
-    *("result", "comparison", "table", "sweep", "loss", "reads", "blanks", "speed", "time"),
+    *("result", "use", "comparison", "table", "sweep", "loss", "reads", "blanks", "speed", "time"),
     "origin",
 )
 EVIL = "<img src=x onerror=alert(1)>"
@@ -69,7 +69,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
             dropped_examples={"too short": [EVIL]},
             cut=[{"source": "s", "reason": "test text", "paragraphs": 7, "characters": 654321}],
         ),
-        facts={"outside": {"sources.0": "sha256:abc"}},
+        outside={"sources.0": "sha256:abc"},
     )
     config = WordPieceConfig(vocab_size=300, min_frequency=1)
     tokenizer = train(config, SENTENCES * 5)
@@ -83,7 +83,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     names = ("train-00000.arrow", "validation-00000.arrow", "validation-00001.arrow")
     shares = ("selected", "mask", "random", "kept", "is_next", "unused")
     summary = write_shards(
-        root / "instances" / f"small-{2:012x}",
+        Path(recorder.folder("instances").uri),
         dict.fromkeys(names, shard),
         vocab_size,
         sequence_length=LENGTH,
@@ -228,7 +228,7 @@ def test_sections_of_absent_stages_are_left_out(
     pretrained: dict[str, Artifact], tmp_path: Path
 ) -> None:
     page, summary = written_page(pretrained, tmp_path, fill_in_examples=0, title="only <this>")
-    assert page.ids & set(SECTIONS) == {"result", "loss", "reads", "speed", "time", "origin"}
+    assert page.ids & set(SECTIONS) == {"result", "use", "loss", "reads", "speed", "time", "origin"}
     assert not {"trials.csv", "seeds.csv", "sweep.png", "fill_in.png"} & set(summary.show)
     assert "only <this>" in page.words
     assert summary.headline.startswith("validation mlm")

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 import pytest
 
+from rungwise.__main__ import _parsed, _parser
+from rungwise.core.artifact import Artifact
+from rungwise.core.storage import Folder
 from rungwise.evaluation.summary import Estimate, PairedDifference
-from rungwise.report import findings, formats
+from rungwise.report import findings, formats, origin
+from rungwise.serving.registry import RegisterSummary
 
 
 @pytest.mark.parametrize(
@@ -34,11 +41,15 @@ def test_a_verdict_needs_an_interval_without_0(
 def test_a_verdict_says_where_other_test_examples_might_undo_it() -> None:
     above = findings.verdict(_difference(0.01, 0.05, 0.09, drawn=(-0.01, 0.11)), "accuracy")
     assert (above.name, above.over_seeds_only) == ("above", True)
+    assert above.state == "above over seeds only"
+    assert above.sentence.startswith("a is above b over seeds only: +5.0")
     assert f"[{formats.points(-0.01)}, +11.0] and holds 0" in above.sentence
     below = findings.verdict(_difference(-0.09, -0.05, -0.01), "accuracy")
+    assert below.state == "below"
     summed = findings.summed_up([above, above, below], "a", "b")
-    assert summed.startswith("a is above b on 2 of 3 tasks; a is below b on 1 of 3 tasks.")
-    assert "2 over seeds only" in summed
+    assert summed.startswith(
+        "a is above b over seeds only on 2 of 3 tasks; a is below b on 1 of 3 tasks."
+    )
 
 
 def _difference(
@@ -54,6 +65,22 @@ def _difference(
             "error_reduction": None,
         }
     )
+
+
+def test_the_page_gives_commands_that_a_shell_reads_as_they_are_meant(tmp_path: Path) -> None:
+    root = tmp_path / "my runs"
+    record = {"fingerprint": "0f", "label": "x", "stage": "pretrain", "inputs": {}}
+    pretrain = Artifact("pretrain", "0f", Folder.at(root) / "pretrain" / "x-0f", record)
+    model = RegisterSummary(
+        name="m", version="3", alias=None, model_uri="models:/m/3", tags={}, headline=""
+    )
+    uses = dict(origin.uses({"pretrain": pretrain}, [(model, None)]))
+    words = [shlex.split(command) for command in uses.values() if command.startswith("rungwise ")]
+    assert [line[1] for line in words] == ["export", "why", "predict"]
+    assert words[0][2] == words[1][2] == f"{root}/pretrain/x-0f"
+    assert words[2][2:5] == ["models:/m/3", "--root", str(root)]
+    for line in words:  # each is one that the command line takes
+        _parsed(_parser()[0], line[1:])
 
 
 def test_the_use_of_context_is_not_flattered() -> None:

@@ -66,7 +66,7 @@ def test_every_objective_has_a_page_with_its_own_numbers(objective: str, tmp_pat
     terms, model = trained_on.tokens, small_config(objective)
     page, summary = written_page(made, tmp_path / "page", fill_in_examples=3, continuations=2)
     masks = trained_on.masks
-    sections = {"result", "loss", "speed", "time", "origin"}
+    sections = {"result", "use", "loss", "speed", "time", "origin"}
     sections |= {"reads"} if masks else {"passage"}
     sections |= {"blanks"} if masks or objective == "bidirectional" else {"continuations"}
     assert page.ids == sections
@@ -188,7 +188,7 @@ def test_a_model_that_was_fitted_without_steps_has_a_page_without_curves(tmp_pat
     )
     made["pretrain"] = counted.replacing_that_of(made["pretrain"])
     page, summary = written_page(made, tmp_path / "page")
-    assert page.ids == {"result", "passage", "continuations", "time", "origin"}
+    assert page.ids == {"result", "use", "passage", "continuations", "time", "origin"}
     assert all(link.removeprefix("#") in page.ids for link in page.links)
     assert not {"loss.png", "speed.png", "shares.png", "training.csv"} & set(summary.show)
     assert "fitted on 2.0 k tokens" in page.words.replace("\xa0", " ")

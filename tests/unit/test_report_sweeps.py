@@ -23,7 +23,7 @@ from tests.toy_sweeps import swept
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-1}
 USES = [{"kind": "full"}, {"kind": "discriminative", "decay": 0.9}]
-ASHA = {"kind": "asha", "grace_epochs": 1, "reduction_factor": 2}
+HALVING = {"kind": "halving", "grace_epochs": 1, "reduction_factor": 2}
 PBT = {"kind": "pbt", "mutations": ["finetune.learning_rate"]}
 SPACE = {
     "finetune.learning_rate": RATES,
@@ -47,7 +47,7 @@ def of(task: str, variant: str, sweep: Artifact) -> Swept:
 
 def several(folder: Path) -> list[Swept]:
     """Two variants on one task, which share a key, and one of them on another."""
-    block = {"space": SPACE, "trials": 9, "scheduler": ASHA}
+    block = {"space": SPACE, "trials": 9, "scheduler": HALVING}
     rates = {"finetune.learning_rate": RATES, "finetune.dropout": {"kind": "uniform"}}
     rates["finetune.dropout"] |= {"low": 0.0, "high": 0.5}
     other = block | {"space": rates}
@@ -100,7 +100,7 @@ def test_schedules_are_drawn_of_populations_only(tmp_path: Path) -> None:
 
 def test_trials_are_compared_at_rungs_below_their_last_epoch() -> None:
     trials = [trial(epochs=9), trial(epochs=4)]
-    settings = {"scheduler": {"kind": "asha", "grace_epochs": 1, "reduction_factor": 3}}
+    settings = {"scheduler": {"kind": "halving", "grace_epochs": 1, "reduction_factor": 3}}
     assert rungs(settings, trials) == [1, 3]
     assert rungs(settings, [trial(epochs=10)]) == [1, 3, 9]
     assert rungs({"scheduler": {"kind": "none"}}, trials) == []

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import Field
 
+from rungwise.__main__ import main
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config
@@ -47,18 +51,24 @@ def chain(first: int = 1, second: int = 1, third: int = 1, version: int = 1) -> 
 
 
 def build(stages: list[Stage], root: Folder, label: str = "x") -> None:
+    made: dict[str, Artifact] = {}
     for row in plan(stages, root, label):
-        if row.artifact is None:
+        if row.artifact is not None:
+            made[row.stage.fingerprint] = row.artifact
+        else:
+            inputs = {name: made[each.fingerprint] for name, each in row.stage.inputs.items()}
             row.folder.write_bytes("data", row.stage.name.encode())
             record = {
                 "stage": row.stage.name,
                 "label": label,
                 "fingerprint": row.stage.fingerprint,
                 "facts": row.stage.facts,
-                "summary": {},
+                "inputs": artifacts.made_of(inputs),
+                "summary": {"headline": "nothing"},
+                "seconds": 1.0,
                 "finished": "2026-01-01",
             }
-            artifacts.finish(row.folder, record, {})
+            made[row.stage.fingerprint] = artifacts.finish(row.folder, record, {})
 
 
 def to_build(stages: list[Stage], root: Folder, label: str = "x") -> dict[str, str]:
@@ -123,6 +133,113 @@ def test_a_changed_or_missing_file_is_found_by_verify(tmp_path: Path) -> None:
     artifact.folder.remove("data")
     with pytest.raises(DataError, match="is missing"):
         artifact.verify()
+
+
+def test_what_was_put_in_is_found_by_verify_and_not_read(tmp_path: Path) -> None:
+    build(chain(), Folder.at(tmp_path))
+    artifact = artifacts.all_of(Folder.at(tmp_path), "a")[0]
+    place = Path(artifact.folder.uri)
+    (place / "more.pkl").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"more.pkl is not in the record"):
+        artifact.verify()
+    with pytest.raises(DataError, match=r"more.pkl is not in the record"):
+        artifact.folder.read_bytes("more.pkl")
+    (place / "more.pkl").unlink()
+    (tmp_path / "same").write_bytes((place / "data").read_bytes())
+    (place / "data").unlink()
+    (place / "data").symlink_to(tmp_path / "same")
+    with pytest.raises(DataError, match="data is a link"):
+        artifact.verify()
+
+
+@pytest.mark.parametrize("bit", [0, 3, 7])
+def test_one_flipped_bit_is_refused_when_the_file_is_read(tmp_path: Path, bit: int) -> None:
+    """Also in a process that has only the folder, as a task of the cluster has."""
+    build(chain(), Folder.at(tmp_path))
+    folder = artifacts.all_of(Folder.at(tmp_path), "a")[0].folder
+    assert folder.read_bytes("data") == folder.open("data").read() == b"a"
+    path = folder.local("data")
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1 << bit]))
+    code = "import pickle, sys; pickle.loads(sys.stdin.buffer.read()).local('data')"
+    other = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps(folder), capture_output=True, check=False
+    )
+    assert b"data has changed since it was written" in other.stderr
+    for read in (folder.read_bytes, folder.open, folder.local):
+        with pytest.raises(DataError, match="data has changed since it was written"):
+            read("data")
+
+
+def _edited(record: dict[str, Any], key: str) -> dict[str, Any]:
+    match key:
+        case "fingerprint":
+            return record | {"fingerprint": "0" * 12}
+        case "stage":
+            return record | {"stage": "a"}
+        case "config":
+            return record | {"facts": record["facts"] | {"config": {"value": 8, "place": "here"}}}
+        case "inputs":
+            return record | {"inputs": {"a": record["inputs"]["a"] | {"fingerprint": "0" * 12}}}
+    raise AssertionError(key)
+
+
+@pytest.mark.parametrize("key", ["fingerprint", "stage", "config", "inputs"])
+def test_a_record_that_was_edited_is_refused(tmp_path: Path, key: str) -> None:
+    build(chain(), Folder.at(tmp_path))
+    folder = artifacts.all_of(Folder.at(tmp_path), "b")[0].folder
+    record = _edited(json.loads(folder.read_bytes(artifacts.RECORD)), key)
+    folder.write_bytes(artifacts.RECORD, json.dumps(record).encode())
+    with pytest.raises(DataError, match="is not a record"):
+        artifacts.load(folder)
+
+
+def test_a_folder_that_was_renamed_is_refused(tmp_path: Path) -> None:
+    build(chain(), Folder.at(tmp_path))
+    place = Path(artifacts.all_of(Folder.at(tmp_path), "a")[0].folder.uri)
+    place.rename(place.parent / "mine-0123456789ab")
+    with pytest.raises(DataError, match="it is of a folder whose name ends with"):
+        artifacts.load(Folder.at(place.parent / "mine-0123456789ab"))
+
+
+def test_a_model_answers_for_every_byte_below_it(tmp_path: Path) -> None:
+    root = Folder.at(tmp_path)
+    build(chain(), root)
+    (last,) = artifacts.all_of(root, "c")
+    assert [each.stage for each in artifacts.chain(last)] == ["a", "b", "c"]
+    # Built again, with the same bytes at another time: the same. With other bytes: refused.
+    (first,) = artifacts.all_of(root, "a")
+    for data, sound in ((b"a", True), (b"other", False)):
+        first.folder.write_bytes("data", data)
+        artifacts.finish(first.folder, {**first.record, "finished": "2027-01-01"}, {})
+        if sound:
+            assert len(artifacts.chain(last)) == 3
+        else:
+            with pytest.raises(DataError, match="its files are others"):
+                artifacts.chain(last)
+
+
+def test_verify_and_why_go_down_to_the_sources(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(chain(), Folder.at(tmp_path))
+    stages = [row for row in plan(chain(), Folder.at(tmp_path), "x") if row.stage.name != "d"]
+    assert main(["verify", f"{tmp_path}/c"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        [row.stage.name, row.stage.fingerprint] for row in stages
+    ]
+    assert all(line.endswith("as written") for line in lines)
+    assert main(["why", f"{tmp_path}/c"]) == 0
+    told = capsys.readouterr().out
+    places = [told.index(f"{row.stage.name} {row.stage.fingerprint}") for row in stages]
+    assert places == sorted(places, reverse=True)
+    bad = [f"{row.folder.uri}/data" for row in stages[:2]]
+    for path in bad:
+        Path(path).write_bytes(b"?")
+    assert main(["verify", f"{tmp_path}/c"]) != 0
+    said = capsys.readouterr()
+    assert said.out.count("CHANGED") == 2
+    assert all(f"{path} has changed since it was written" in said.err for path in bad)
 
 
 def test_a_torn_record_is_an_error_and_not_a_rebuild_in_silence(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from rungwise.evaluation.statistics import (
     Estimate,
     error_reduction,
     estimate,
+    holm,
     paired_bootstrap,
     paired_difference,
     sign_agreement,
@@ -233,6 +234,21 @@ def test_an_interval_is_students_t_worked_by_hand() -> None:
     assert interval.mean == 2.5
     assert interval.high - interval.mean == pytest.approx(3.182446 * 1.290994 / 2, rel=1e-5)
     assert interval.mean - interval.low == pytest.approx(interval.high - interval.mean)
+
+
+def test_an_interval_ends_where_the_metric_does() -> None:
+    near_one = estimate([0.99, 1.0, 0.95], (0.0, 1.0))
+    assert near_one.high == 1.0
+    assert near_one.low == estimate([0.99, 1.0, 0.95]).low
+    apart = paired_difference([1.0, 0.2], [0.0, 0.1], (0.0, 1.0))
+    assert (apart.low, apart.high) == (-1.0, 1.0)
+
+
+def test_holm_gives_what_p_adjust_of_r_gives() -> None:
+    # p.adjust(c(0.04, 0.01, 0.03, 0.005), "holm")
+    assert holm([0.04, 0.01, 0.03, 0.005]) == pytest.approx([0.06, 0.03, 0.06, 0.02])
+    assert holm([0.9, 0.6]) == [1.0, 1.0]
+    assert holm([]) == []
 
 
 def test_a_single_value_has_no_interval_and_none_is_refused() -> None:

@@ -309,7 +309,7 @@ def test_an_address_that_is_given_wins_and_a_known_cluster_brings_its_token(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("pretrain.stepz=5",), "pretrain.stepz: unknown key; did you mean 'steps'?"),
+        (("pretrain.stepz=5",), "pretrain.stepz=5: unknown key; did you mean 'steps'?"),
         (("model=null",), "the config has no block model"),
         (("tracking.uri=postgresql://me:hunter2@host/db",), "tracking.uri holds a password"),
         (("corpus.sources.0.paths=[../elsewhere]",), "lies outside of the working folder"),
@@ -570,6 +570,15 @@ def test_a_job_that_is_unknown_or_a_server_that_breaks_is_one_line(
         message = capfd.readouterr().err
         assert "answered 500: it broke; the head's logs say more" in message
         assert len(message.strip().splitlines()) == 1
+
+
+def test_jobs_are_plain_data_for_programs(
+    cluster: JobServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cluster.job("small-1", "FAILED")
+    assert main(["jobs", "--json"]) == 0
+    [job] = json.loads(capfd.readouterr().out)
+    assert (job["id"], job["status"]) == ("small-1", "failed")
 
 
 def test_the_status_of_following_is_the_job_s(

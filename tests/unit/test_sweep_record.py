@@ -57,7 +57,9 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 def test_only_a_trial_that_came_to_its_end_is_not_run_again() -> None:
     states = {state: replace(RECORD, state=state).ended for state in records.State.__args__}
-    assert states == {"running": False, "finished": True, "stopped_early": True, "failed": False}
+    assert states.pop("finished")
+    assert states.pop("stopped_early")
+    assert states == {"running": False, "waiting": False, "failed": False}
 
 
 def test_the_table_has_a_column_for_each_key_and_each_measured_value() -> None:

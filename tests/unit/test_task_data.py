@@ -20,8 +20,8 @@ from rungwise.core.storage import Folder
 from rungwise.tasks import files
 from rungwise.tasks.config import FilesTaskConfig, TaskConfig
 from rungwise.tasks.examples import read
-from rungwise.tasks.formats.columns import is_iob
 from rungwise.tasks.stage import build_task
+from rungwise.tasks.tagging import marks_spans
 from tests.conftest import REPOSITORY
 from tests.summaries import standing
 
@@ -191,7 +191,7 @@ def test_words_are_as_many_as_the_data_has(name: str, real_data: Path) -> None:
     train, test = WORDS[name]
     assert sum(len(e.words) for s in ("train", "validation") for e in task.splits[s]) == train
     assert sum(len(e.words) for e in task.splits["test"]) == test
-    assert is_iob(task.info.labels) == (name != "UD English EWT")
+    assert marks_spans(task.info.labels) == (name != "UD English EWT")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage import find_files
 from rungwise.tasks.examples import Answer, ChoiceExample, Question, Tagged, Text
 from rungwise.tasks.formats import TaggedFormat
-from rungwise.tasks.formats.columns import is_iob, to_iob2
+from rungwise.tasks.formats.columns import to_iob2
 
 
 class Block(Config):
@@ -126,6 +127,41 @@ def test_json_lines_take_labels_as_text_numbers_or_truth_values(tmp_path: Path) 
         ("data.txt:3", "c", "1"),
         ("data.txt:4", "d", "true"),
     ]
+
+
+def test_a_json_array_is_read_with_the_fields_inside_of_others(tmp_path: Path) -> None:
+    # As Label Studio exports a choice for a text.
+    chosen = [{"result": [{"value": {"choices": ["good"]}}]}]
+    form = table(
+        layout="json",
+        columns={"text": "data.text", "label": "annotations.0.result.0.value.choices.0"},
+    )
+    content = json.dumps([{"id": 1, "data": {"text": "Fine."}, "annotations": chosen}] * 2)
+    assert examples(tmp_path, form, content, "t.json") == [
+        Text("t.json:item 1", "Fine.", None, "good"),
+        Text("t.json:item 2", "Fine.", None, "good"),
+    ]
+    dotted = table(layout="json_lines", columns={"text": "a.b", "label": "c"})
+    assert examples(tmp_path, dotted, '{"a.b": "x", "c": 1}')[0].text == "x"
+    with pytest.raises(DataError, match=r"item 1: expected one column 'data\.txt', .*'data\.text'"):
+        examples(
+            tmp_path, table(layout="json", columns={"text": "data.txt", "label": "id"}), content
+        )
+    with pytest.raises(DataError, match="expected a JSON array of objects, found a dict"):
+        examples(tmp_path, form, "{}")
+
+
+@pytest.mark.parametrize("encoding", ["gb18030", "utf-16", "big5"])
+def test_files_are_read_in_the_encoding_that_is_named(tmp_path: Path, encoding: str) -> None:
+    content = "text\tlabel\n你好\ta\n".encode(encoding)
+    (read,) = examples(tmp_path, table(encoding=encoding), content)
+    assert read.text == "你好"
+    tagged = examples(
+        tmp_path, {"kind": "conll", "encoding": encoding}, "你 A\n好 B\n".encode(encoding)
+    )
+    assert tagged[0].words == ("你", "好")
+    with pytest.raises(DataError, match=r"expected UTF-8, found the byte .*data\.format\.encoding"):
+        examples(tmp_path, table(), content)
 
 
 def test_rows_of_another_length_can_be_dropped_and_are_counted(tmp_path: Path) -> None:
@@ -259,9 +295,29 @@ def test_to_iob2_leaves_iob2_and_other_tags_alone() -> None:
         *("B-A", "I-A", "B-B", "B-B", "O", "B-B")
     ]
     assert to_iob2(["NN", "IN", "JJ"]) == ["NN", "IN", "JJ"]
-    assert is_iob(["O", "B-A", "I-A"])
-    assert not is_iob(["O", "NN"])
-    assert not is_iob(["O"])
+    assert to_iob2(["S-x", "NN"], {"S-x", "NN"}) == ["S-x", "NN"]
+
+
+@pytest.mark.parametrize("marks", ["BIES", "BILU", "BMES"])
+def test_every_scheme_of_spans_is_read_as_iob2(marks: str) -> None:
+    rng = random.Random(1)
+    for _ in range(50):
+        iob2, other, types = [], [], ("A", "B", "C-1")
+        for _ in range(rng.randint(1, 8)):
+            length, kind = rng.randint(0, 4), rng.choice(types)
+            begin, inside, end, alone = (f"{mark}-{kind}" for mark in marks)
+            iob2 += ["O"] if length == 0 else [f"B-{kind}", *[f"I-{kind}"] * (length - 1)]
+            middle = [inside] * (length - 2)
+            other += [["O"], [alone]][length] if length < 2 else [begin, *middle, end]
+        assert to_iob2(other, set(other)) == iob2
+
+
+def test_words_marked_without_a_type_are_spans() -> None:
+    # Peking University's marks of two words of two and three characters, and one of one.
+    assert to_iob2(list("BEBMES"), set("BMES")) == [
+        *("B-span", "I-span", "B-span", "I-span", "I-span", "B-span"),
+    ]
+    assert to_iob2(["S", "NN"], {"S", "NN"}) == ["S", "NN"]
 
 
 def test_a_character_a_line_keeps_blanks_that_are_characters(tmp_path: Path) -> None:
@@ -445,7 +501,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str | bytes, str]] = {
     "bytes that are not UTF-8": (
         table(),
         b"\xef\xbb\xbftext\tlabel\r\nwords\ta\r\ncaf\xe9\tb\r\n",
-        r"data\.txt:3: expected UTF-8, found the byte 0xe9; convert",
+        r"data\.txt:3: expected UTF-8, found the byte 0xe9; set data\.format\.encoding",
     ),
     "a word without a tag": (
         {"kind": "conll"},

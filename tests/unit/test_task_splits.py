@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import get_args
 
 import pytest
 
+from rungwise.tasks.config import Draw
 from rungwise.tasks.examples import ChoiceExample, Question, Tagged, Text
 from rungwise.tasks.splits import drawn, overlap, shares, whole
 
@@ -47,7 +49,7 @@ def test_questions_about_one_context_stay_together() -> None:
 
 def test_a_budget_is_balanced_and_holds_the_smaller_ones() -> None:
     examples = [*texts(300, "a"), *texts(30, "b"), *texts(4, "c")]
-    budgets = {n: drawn(examples, n, 0, balanced=True) for n in (3, 9, 30, 60)}
+    budgets = {n: drawn(examples, n, 0, "balanced") for n in (3, 9, 30, 60)}
     assert Counter(e.target for e in budgets[9]) == {"a": 3, "b": 3, "c": 3}
     # The third label has run out, the other two go on taking turns.
     assert Counter(e.target for e in budgets[30]) == {"a": 13, "b": 13, "c": 4}
@@ -55,13 +57,25 @@ def test_a_budget_is_balanced_and_holds_the_smaller_ones() -> None:
         assert {id(e) for e in budgets[smaller]} <= {id(e) for e in budgets[larger]}
 
 
-@pytest.mark.parametrize("balanced", [True, False])
-def test_what_is_drawn_keeps_its_order_and_is_no_more_than_there_is(balanced: bool) -> None:
+def test_a_stratified_budget_has_the_shares_of_the_whole_and_holds_the_smaller_ones() -> None:
+    examples = [*texts(300, "a"), *texts(90, "b"), *texts(10, "c")]
+    budgets = {n: drawn(examples, n, 0, "stratified") for n in (40, 80, 200)}
+    for number, budget in budgets.items():
+        counts = Counter(e.target for e in budget)
+        for label, share in (("a", 0.75), ("b", 0.225), ("c", 0.025)):
+            assert abs(counts[label] - share * number) <= 1
+    assert (
+        {id(e) for e in budgets[40]} < {id(e) for e in budgets[80]} < {id(e) for e in budgets[200]}
+    )
+
+
+@pytest.mark.parametrize("draw", get_args(Draw))
+def test_what_is_drawn_keeps_its_order_and_is_no_more_than_there_is(draw: Draw) -> None:
     examples = texts(50)
-    budget = drawn(examples, 20, 1, balanced=balanced)
+    budget = drawn(examples, 20, 1, draw)
     assert len(budget) == 20
     assert [examples.index(e) for e in budget] == sorted(examples.index(e) for e in budget)
-    assert drawn(examples, 99, 1, balanced=balanced) == examples
+    assert drawn(examples, 99, 1, draw) == examples
 
 
 def test_overlap_counts_inputs_and_not_labels() -> None:

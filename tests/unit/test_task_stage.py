@@ -14,7 +14,7 @@ import pytest
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config, validate
 from rungwise.core.context import Context, SilentReporter
-from rungwise.core.errors import DataError
+from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage import Folder
 from rungwise.tasks.config import TaskConfig, outside
 from rungwise.tasks.examples import ExampleCounts, TaskInfo, TaskSummary, read
@@ -102,13 +102,19 @@ def test_shares_of_one_file_leave_no_text_in_two_splits(tmp_path: Path) -> None:
     assert summary.overlap == {"validation": 0, "test": 0}
 
 
-def test_a_budget_and_maxima_cap_the_splits(tmp_path: Path) -> None:
+def test_a_budget_and_maxima_cap_the_splits_and_baselines_know_the_whole_one(
+    tmp_path: Path, baselines: list[tuple[TaskInfo, int, int]]
+) -> None:
     keys = {"train": rows(90, "aab"), "validation": rows(50, name="v"), "test": rows(50, name="t")}
     summary, task = made(
         tmp_path, **keys, train_examples=20, max_validation_examples=7, max_test_examples=99
     )
     assert summary.examples == ExampleCounts(train=20, validation=7, test=50)
     assert Counter(e.target for e in read(task, "train")) == {"a": 10, "b": 10}
+    assert [call[1:] for call in baselines] == [(90, 50)]
+    stratified, task = made(tmp_path, **keys, train_examples=30, draw="stratified")
+    assert Counter(e.target for e in read(task, "train")) == {"a": 20, "b": 10}
+    assert stratified.baselines == summary.baselines
 
 
 def test_labels_are_in_the_stated_order_or_sorted_by_number(tmp_path: Path) -> None:
@@ -167,6 +173,32 @@ def test_an_unseen_tag_is_found_as_well(tmp_path: Path) -> None:
         made(tmp_path, format=conll, train=train, validation=train, test="EU O\n\nBonn I-LOC\n")
 
 
+def test_a_split_may_have_a_format_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("label,text\nb,one\na,two\n")
+    other = {"kind": "table", "columns": {"text": "text", "label": "label"}, "delimiter": ","}
+    test = str(tmp_path / "other.csv")
+    _, task = made(tmp_path, train=rows(30), test=[test], formats={"test": other})
+    assert [(e.text, e.target) for e in read(task, "test")] == [("one", "b"), ("two", "a")]
+    with pytest.raises(ConfigError, match=r"formats\.test: expected files of classification, as"):
+        made(tmp_path, train=rows(30), test=[test], formats={"test": {"kind": "conll"}})
+    with pytest.raises(ConfigError, match=r"formats\.test: there is no file that is test"):
+        made(tmp_path, train=rows(30), formats={"test": other})
+
+
+def test_a_mistyped_tag_is_named_and_does_not_change_the_metric(tmp_path: Path) -> None:
+    train = "EU B-ORG\nin O\nBonn B-LOC\n\n" * 9
+    keys = {"format": {"kind": "conll"}, "train": train + "Rio BLOC\n", "test": train}
+    with pytest.raises(DataError) as error:
+        made(tmp_path, validation=train, **keys)
+    assert str(error.value) == (
+        "data.train: train.tsv:37: the sentence that begins here has the tag 'BLOC', which marks "
+        "no span (did you mean 'B-LOC'?), while the others do (B-LOC, B-ORG); mend the file, or "
+        "set data.metric to accuracy to score words"
+    )
+    summary, _ = made(tmp_path, validation=train, metric="accuracy", **keys)
+    assert summary.info.metric == "accuracy"
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
@@ -203,7 +235,7 @@ def test_an_unseen_tag_is_found_as_well(tmp_path: Path) -> None:
                 "test": "x IN\n",
                 "metric": "f1",
             },
-            r"data\.metric: f1 is of spans in IOB tags, but the tags are IN, NN; use accuracy",
+            r"data\.metric: f1 is of spans in IOB or BMES tags, but the tags are IN, NN; use acc",
         ),
     ],
 )
@@ -221,6 +253,8 @@ def test_a_task_that_cannot_be_trained_on_is_refused(
         ({"kind": "glue", "task": "CoLA"}, "s\t{n2}\t\ttext {n}", "matthews"),
         ({"kind": "sts", "layout": "csv"}, "text {n},text,3.5", "pearson"),
         ({"kind": "conll"}, "word{n} I-A\nword O\n", "f1"),
+        ({"kind": "conll"}, "word{n} B-A\nword E-A\n", "f1"),
+        ({"kind": "conll"}, "word{n} B\nword E\nword S\n", "f1"),
         ({"kind": "conll"}, "word{n} NN\nword IN\n", "accuracy"),
         ({"kind": "codah"}, "c\tprompt {n}\ta\tb\tc\td\t2", "accuracy"),
     ],

@@ -10,7 +10,16 @@ import pytest
 from mlflow import MlflowClient
 
 from rungwise.core.storage import Folder
-from rungwise.core.tracking import KEY_TAG, PARENT_TAG, Tracker, default_uri, sync, without_password
+from rungwise.core.tracking import (
+    KEY_TAG,
+    NOTE_TAG,
+    PARENT_TAG,
+    RUN_ID,
+    Tracker,
+    default_uri,
+    sync,
+    without_password,
+)
 
 
 @pytest.fixture
@@ -41,6 +50,8 @@ def test_runs_are_nested_and_hold_what_was_reported(uri: str, tmp_path: Path) ->
         tracker.metrics("stage", {"loss": 3.0 - step}, step)
     (tmp_path / "page.html").write_text("hello")
     tracker.artifact("stage", str(tmp_path / "page.html"))
+    tracker.params("stage", {"rate": 0.2, "parameters": 5})  # the first value stays
+    tracker.tags("run", {NOTE_TAG: f"**above** ![loss](get-artifact?run_uuid={RUN_ID})"})
     tracker.close("stage", "FINISHED")
     assert tracker.finish(60) == 0
     by_key = runs(uri)
@@ -49,6 +60,11 @@ def test_runs_are_nested_and_hold_what_was_reported(uri: str, tmp_path: Path) ->
     assert child.info.status == "FINISHED"
     assert parent.info.status == "RUNNING"
     assert child.data.params["rate"] == "0.1"
+    assert child.data.params["parameters"] == "5"
+    assert parent.data.tags[NOTE_TAG].endswith(f"(get-artifact?run_uuid={parent.info.run_id})")
+    experiment = MlflowClient(uri).get_experiment_by_name("test")
+    assert experiment is not None
+    assert "its verdict" in experiment.tags[NOTE_TAG]
     assert len(child.data.params["long"]) == 6000
     assert points(uri, child, "loss") == [(0, 3.0), (1, 2.0), (2, 1.0)]
     assert [f.path for f in MlflowClient(uri).list_artifacts(child.info.run_id)] == ["page.html"]
@@ -60,11 +76,14 @@ def test_a_run_that_is_taken_up_again_is_the_same_run_and_replayed_steps_appear_
 ) -> None:
     for steps in (range(5), range(3, 8)):  # the second attempt goes on from step 3
         tracker = Tracker(uri, "test", tmp_path / "spool")
-        tracker.open("stage", "child", params={"rate": 0.1})
+        # A key that is only watched has another value; MLflow never changes a parameter.
+        tracker.open("stage", "child", params={"every": steps[0], f"from_{steps[0]}": 1})
         for step in steps:
             tracker.metrics("stage", {"loss": float(step)}, step)
         assert tracker.finish(60) == 0
-    assert points(uri, runs(uri)["stage"], "loss") == [(step, float(step)) for step in range(8)]
+    stored = runs(uri)["stage"]
+    assert points(uri, stored, "loss") == [(step, float(step)) for step in range(8)]
+    assert stored.data.params == {"every": "0", "from_0": "1", "from_3": "1"}
 
 
 def test_a_server_that_is_away_costs_nothing_and_gets_everything_later(
@@ -120,7 +139,7 @@ def test_an_event_the_server_refuses_does_not_block_those_behind_it(
 ) -> None:
     tracker = Tracker(uri, "test", tmp_path / "spool")
     tracker.open("stage", "child", params={"rate": 1})
-    tracker.open("stage", "child", params={"rate": 2})  # MLflow never changes a parameter
+    tracker.open("stage", "child", params={"no\tname": 2})
     tracker.metrics("unknown", {"loss": 1.0}, 0)
     tracker.metrics("stage", {"loss": 1.0}, 0)
     assert tracker.finish(60) == 0

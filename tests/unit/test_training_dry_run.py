@@ -53,7 +53,7 @@ def test_the_papers_two_lengths_by_hand(
     long = Measures.planned(recipe.longer_instances, 30_522)
     assert (long.sequence_length, long.masked_per_row) == (512, pytest.approx(76.8))
     compute = ComputeConfig(num_workers=8, micro_batch_size=64)
-    estimate = dry_run(settings, [short, long], compute, measure=False)
+    estimate = dry_run(settings, [short, long], compute)
     tokens = [900_000 * 256 * 128, 100_000 * 256 * 512]
     assert estimate["tokens"] == sum(tokens)
     assert [phase["steps"] for phase in estimate["phases"]] == [900_000, 100_000]
@@ -63,7 +63,7 @@ def test_the_papers_two_lengths_by_hand(
 
 
 def test_nothing_is_guessed(base: tuple[PretrainStageConfig, Measures, Recipe]) -> None:
-    estimate = dry_run(base[0], [base[1]], ComputeConfig(), measure=False)
+    estimate = dry_run(base[0], [base[1]], ComputeConfig())
     for unknown in ("tokens_per_second", "seconds", "cost"):
         assert estimate[unknown] is None
 
@@ -88,7 +88,7 @@ def test_the_estimate_of_memory_is_near_what_a_step_holds(tmp_path: Path, kind: 
     """Weights, gradients and moments, counted in the tensors themselves."""
     settings = config(kind)
     measures = Measures.of(make_instances(tmp_path, kind))
-    parameters = dry_run(settings, [measures], ComputeConfig(), measure=False)["parameters"]
+    parameters = dry_run(settings, [measures], ComputeConfig())["parameters"]
     estimated = memory_estimate(settings, measures, ComputeConfig(), parameters, micro=0)
     model = build(settings, measures.vocab_size)
     optimizers = build_optimizers(model, settings.pretrain.optimizer)
@@ -102,9 +102,14 @@ def test_the_estimate_of_memory_is_near_what_a_step_holds(tmp_path: Path, kind: 
 
 
 @pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
-def test_a_rate_is_measured_where_none_is_given(tmp_path: Path, kind: str) -> None:
+def test_a_rate_is_measured_where_it_is_asked_for(tmp_path: Path, kind: str) -> None:
     measures = Measures.of(make_instances(tmp_path, kind))
-    estimate = dry_run(config(kind), [measures], ComputeConfig(num_workers=2, micro_batch_size=4))
+    compute = ComputeConfig(num_workers=2, micro_batch_size=4)
+    told: list[tuple[int, int]] = []
+    estimate = dry_run(
+        config(kind), [measures], compute, measure=lambda *numbers: told.append(numbers)
+    )
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert estimate["tokens_per_second"] > 0
     assert "this machine" in estimate["tokens_per_second_is"]
     assert estimate["seconds"] == pytest.approx(estimate["tokens"] / estimate["tokens_per_second"])
@@ -118,6 +123,8 @@ def test_the_command_prints_what_a_recipe_would_take(
     recipe = write_recipe(tmp_path / "r.yaml", small_recipe(tmp_path / "root", tmp_path))
     assert main(["dry-run", str(recipe), "compute.price_per_hour=2"]) == 0
     text = capsys.readouterr().out
-    for word in ("parameters", "instances are not built", "tokens/s", "memory", "cost"):
+    for word in ("parameters", "instances are not built", "--measure", "memory", "cost"):
         assert word in text
+    assert main(["dry-run", str(recipe), "compute.price_per_hour=2", "--measure"]) == 0
+    assert "tokens/s, measured on this machine" in capsys.readouterr().out
     assert not (tmp_path / "root").exists()

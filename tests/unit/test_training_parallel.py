@@ -13,6 +13,7 @@ import torch
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import UserError
+from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import check_fit
 from rungwise.training import parallel
 from rungwise.training.feed import bins_of, data_hash
@@ -28,8 +29,20 @@ WAYS = {
     "fsdp on 3": (3, {"parallel": "fsdp"}),
     "hybrid on 4": (4, {"parallel": "hybrid", "shard_workers": 2}),
 }
-KINDS = {"bert": "masked_pairs", "gpt": "causal"}
+KINDS = {"bert": "masked_pairs", "gpt": "causal", "modern_bert": "masked_pairs", "llama": "causal"}
+MUONS = 1e-5  # the most that a loss of Muon may differ by: docs/how-to/pretraining.md
+OWN = {
+    "modern_bert": {"model.local_window": 8},
+    "llama": {"model.num_key_value_heads": 1, "model.query_key_norm": True},
+}
 LONG = {"pretrain.steps": 200, "pretrain.optimizer.learning_rate": 0.003}
+
+
+def long(model: str, optimizer: str = "adamw") -> PretrainStageConfig:
+    """Two hundred steps of that family."""
+    family = model if model in OWN else None
+    changes = {**LONG, **OWN.get(model, {}), "pretrain.optimizer.kind": optimizer}
+    return config(KINDS[model], family, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -40,17 +53,16 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 @pytest.fixture(scope="module")
 def made(
     instances: Artifact, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], tuple[Artifact, Progress]]:
+) -> Callable[..., tuple[Artifact, Progress]]:
     """The instances of a model, and two hundred steps of it on one worker."""
 
     @functools.cache
-    def make(model: str) -> tuple[Artifact, Progress]:
+    def make(model: str, optimizer: str = "adamw") -> tuple[Artifact, Progress]:
         rows = instances
-        if model == "gpt":
+        if KINDS[model] == "causal":
             rows = make_instances(tmp_path_factory.mktemp("blocks"), "causal")
         output = tmp_path_factory.mktemp("alone")
-        settings = config(KINDS[model], **LONG)
-        return rows, run(settings, rows, output, checkpoint_every_steps=100)
+        return rows, run(long(model, optimizer), rows, output, checkpoint_every_steps=100)
 
     return make
 
@@ -90,7 +102,7 @@ def test_any_number_of_workers_reads_the_same_rows_and_has_the_same_losses_for_2
     instances, alone = made(model)
     progress = together(
         world,
-        config(KINDS[model], **LONG),
+        long(model),
         instances,
         tmp_path,
         unused_port,
@@ -103,22 +115,31 @@ def test_any_number_of_workers_reads_the_same_rows_and_has_the_same_losses_for_2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["bert", "gpt"])
+@pytest.mark.parametrize(
+    ("model", "optimizer", "relative"),
+    [
+        *[(model, "adamw", 1e-5) for model in KINDS],
+        ("bert", "muon", MUONS),
+        ("llama", "muon", MUONS),
+    ],
+)
 def test_200_steps_over_one_two_and_three_workers_have_the_losses_of_one(
-    made: Callable[[str], tuple[Artifact, Progress]],
+    made: Callable[..., tuple[Artifact, Progress]],
     tmp_path: Path,
     model: str,
+    optimizer: str,
+    relative: float,
     free_ports: list[int],
 ) -> None:
     """Killed at steps 50, 100 and 150; each time other workers go on, the second time sharded."""
-    instances, alone = made(model)
-    settings = config(KINDS[model], **LONG)
+    instances, alone = made(model, optimizer)
+    settings = long(model, optimizer)
     ways = [WAYS["ddp on 3"], WAYS["fsdp on 2"], WAYS["fsdp on 3"]]
     for (world, compute), port, step in zip(ways, free_ports, (50, 100, 150), strict=True):
         together(world, settings, instances, tmp_path, port, killed_at=step, **compute)
     resumed = run(settings, instances, tmp_path)
     assert [attempt["workers"] for attempt in resumed.attempts] == [3, 2, 3, 1]
-    assert_same_rows_and_losses(alone, resumed, relative=1e-5)
+    assert_same_rows_and_losses(alone, resumed, relative)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +194,30 @@ def test_a_run_goes_on_with_other_workers_and_another_way_of_sharing_them(
     resumed = run(settings, instances, tmp_path / "moved")
     assert [attempt["workers"] for attempt in resumed.attempts] == [4, 3, 2, 1]
     assert_same_rows_and_losses(undisturbed, resumed, relative=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("way", "model", "narrow", "relative"),
+    [
+        ("ddp on 2", "bert", False, 1e-5),
+        ("fsdp on 2", "gpt", False, 1e-5),
+        ("fsdp on 2", "bert", True, 1e-2),  # sharded blocks travel in bfloat16
+    ],
+)
+def test_compiled_parts_have_the_losses_of_one_worker(
+    tmp_path: Path, way: str, model: str, narrow: bool, relative: float, unused_port: int
+) -> None:
+    world, compute = WAYS[way]
+    rows = make_instances(tmp_path / "instances", KINDS[model])
+    keys = {"pretrain.precision": "bfloat16", "pretrain.bfloat16_stream": True}
+    settings = config(KINDS[model], **(keys if narrow else {}))
+    alone = run(settings, rows, tmp_path / "alone")
+    progress = together(
+        world, settings, rows, tmp_path / "parts", unused_port, compile=True, **compute
+    )
+    assert progress is not None
+    assert_same_rows_and_losses(alone, progress, relative)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5, 7])

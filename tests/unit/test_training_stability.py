@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import validate
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.summary import PerSplit
 from rungwise.instances.summary import InstancesSummary
-from rungwise.training import loop
+from rungwise.models.layer import StackedLinear
+from rungwise.training import step as training_step
 from rungwise.training.loop import is_finished, spent_steps
+from rungwise.training.muon import Muon
 from rungwise.training.optimizer import (
     MuonConfig,
     OptimizerConfig,
@@ -24,6 +27,7 @@ from rungwise.training.optimizer import (
     decay_groups,
     hidden_matrices,
     learning_rate_at,
+    set_learning_rate,
     update,
 )
 from rungwise.training.progress import EarlyStopConfig, Progress, has_stalled, is_spike
@@ -48,7 +52,7 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient of steps 7 and 12 holds a NaN."""
-    clip, steps = loop.clip_gradients, iter(range(1, 10**6))
+    clip, steps = training_step.clip_gradients, iter(range(1, 10**6))
 
     def spoil(model: torch.nn.Module, settings: Any) -> torch.Tensor:
         if next(steps) in (7, 12):
@@ -57,7 +61,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
             parameter.grad[0, 0] = math.nan
         return clip(model, settings)
 
-    monkeypatch.setattr(loop, "clip_gradients", spoil)
+    monkeypatch.setattr(training_step, "clip_gradients", spoil)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -228,6 +232,62 @@ def test_muons_update_is_nearly_orthogonal_and_as_large_as_adamws() -> None:
     assert (
         0.1 < change.norm() * 0.2 * math.sqrt(max(weight.shape)) / math.sqrt(weight.numel()) < 0.3
     )
+
+
+def test_muon_is_pytorchs_but_in_float32_and_with_queries_keys_and_values_apart() -> None:
+    """Gradients of 1 : 0.1 : 0.01 move all three alike; together they move 0.83 : 0.27 : 0.03."""
+    torch.manual_seed(0)
+    D = 64
+    gradients = [torch.randn(D, D) * scale for scale in (1.0, 0.1, 0.01)]
+    stacked = StackedLinear(D, (D, D, D), bias=False)
+    lone = [nn.Linear(D, D, bias=False) for _ in range(3)]
+    together = nn.Linear(D, 3 * D, bias=False)
+    keys: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.1, "momentum": 0.9}
+    ours = Muon([stacked.weight], {stacked.weight: stacked.sizes}, **keys)
+    theirs, fused = (
+        torch.optim.Muon(weights, adjust_lr_fn="match_rms_adamw", **keys)
+        for weights in ([layer.weight for layer in lone], [together.weight])
+    )
+    with torch.no_grad():
+        stacked.weight.copy_(torch.cat([layer.weight for layer in lone]))
+    for _ in range(3):
+        before, before_fused = stacked.weight.detach().clone(), together.weight.detach().clone()
+        stacked.weight.grad = together.weight.grad = torch.cat(gradients)
+        for layer, gradient in zip(lone, gradients, strict=True):
+            layer.weight.grad = gradient
+        for optimizer in (ours, theirs, fused):
+            optimizer.step()
+    expected = torch.cat([layer.weight for layer in lone])
+    torch.testing.assert_close(stacked.weight, expected, atol=5e-4, rtol=0)
+
+    def sizes(new: torch.Tensor, old: torch.Tensor, side: int) -> list[float]:
+        """Of the three updates, 1 for an orthogonal one."""
+        step = (new - old * (1 - 0.01 * 0.1)) / (0.01 * 0.2 * math.sqrt(side))
+        return [part.norm().item() / math.sqrt(D) for part in step.split(D)]
+
+    assert sizes(stacked.weight, before, D) == pytest.approx([0.88] * 3, abs=0.02)
+    found = sizes(together.weight, before_fused, 3 * D)
+    assert found == pytest.approx([0.83, 0.27, 0.03], abs=0.02)
+
+
+def test_embeddings_and_heads_may_have_rates_of_their_own() -> None:
+    model = small_model("mlm_nsp")
+    for settings, expected in (
+        (MuonConfig(learning_rate=0.1), {"body": 0.05, "embedding": 0.05, "head": 0.05}),
+        (
+            MuonConfig(learning_rate=0.1, embedding_learning_rate=0.5, head_learning_rate=0.25),
+            {"body": 0.05, "embedding": 0.25, "head": 0.125},
+        ),
+    ):
+        found = {}
+        for optimizer in build_optimizers(model, settings):
+            set_learning_rate(optimizer, 0.05)  # half of the peak
+            groups = optimizer.param_groups
+            found |= {id(p): group["lr"] for group in groups for p in group["params"]}
+        for name, parameter in model.named_parameters():
+            part = "body" if ".blocks." in name or "pooler" in name else "head"
+            part = "embedding" if "embedding" in name else part
+            assert found[id(parameter)] == pytest.approx(expected[part]), name
 
 
 def test_rates_and_shares_follow_from_times_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

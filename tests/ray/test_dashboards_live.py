@@ -1,0 +1,181 @@
+"""Boards and rules against a real Prometheus: small runs, a sweep, a lost node."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboards.boards import BOARDS
+from rungwise.cluster.local import processes
+from rungwise.cluster.registry import HOME_VARIABLE
+from rungwise.pretraining.resume_proof import kill_with_children
+from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+from tests.ray.test_up_down import Up, rungwise, started, until
+from tests.ray.test_workflow import DOWNSTREAM
+from tests.unit.test_dashboards import DCGM, rules, selectors
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+_PATIENCE_SECONDS = 1500  # of a busy machine, for each wait
+
+
+ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+class Prometheus:
+    """The answers of the cluster's Prometheus over all that has been scraped."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.began = time.time()
+
+    def get(self, path: str, **values: Any) -> Any:
+        url = f"{self.uri}/api/v1/{path}?{urllib.parse.urlencode(values)}"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return json.load(answer)["data"]
+
+    def series(self, query: str) -> list[dict[str, Any]]:
+        """What a query has answered at any time since the cluster began."""
+        found = self.get("query_range", query=query, start=self.began, end=time.time(), step=5)
+        return found["result"]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prometheus]]:
+    """Two nodes after a small workflow with sweeps, and a GPT that lost one of them."""
+    if shutil.which("prometheus") is None:
+        pytest.skip("needs prometheus (Debian: apt-get install prometheus)")
+    folder = tmp_path_factory.mktemp("boards")
+    shutil.copytree(REPOSITORY / "platform", folder / "platform")
+    shutil.copytree(REPOSITORY / "workflows", folder / "workflows")
+    text = write_corpus(tmp_path_factory.mktemp("text"), documents=90)
+    sources = [
+        {"kind": "text", "paths": [f"{text}/library{n}-*.txt"], "label": f"library{n}"}
+        for n in range(3)
+    ]
+    recipe = small_recipe(Path("artifacts"), text, **DOWNSTREAM)
+    recipe["corpus"]["sources"] = sources
+    recipe["compute"] |= {"price_per_hour": 2.0, "budget": 100.0, "min_workers": 1}
+    recipe["pretrain"]["steps"] = 200
+    causal = small_recipe(Path("artifacts"), text, name="gpt", compute=recipe["compute"])
+    causal["corpus"] = recipe["corpus"]
+    causal["instances"] = {"kind": "causal", "sequence_length": 32}
+    causal["model"] = {"kind": "gpt", "num_layers": 1, "num_heads": 2, "hidden_size": 32}
+    causal["model"] |= {"intermediate_size": 64, "max_position_embeddings": 32}
+    causal["pretrain"] |= {"steps": 100_000}
+    write_recipe(folder / "small.yaml", recipe)
+    write_recipe(folder / "gpt.yaml", causal)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(HOME_VARIABLE, str(tmp_path_factory.mktemp("home")))
+        with started("boards", folder, "--cpus", "1", "--dashboards") as up:
+            uri = up.record.prometheus_uri
+            assert uri is not None
+            assert f"{uri}/consoles/rungwise.html" in up.said
+            prometheus = Prometheus(uri)
+
+            def wait(what: str, holds: Callable[[], object]) -> None:
+                until(what, holds, _PATIENCE_SECONDS)
+
+            submit = ["submit", "--no-wait", "--name", "boards"]
+            rungwise(*submit, "workflows/finetune.py", "small.yaml", folder=folder)
+            wait("the workflow", lambda: up.get("/api/jobs/")[0]["status"] in ENDED)
+            assert up.get("/api/jobs/")[0]["status"] == "SUCCEEDED"
+            rungwise(*submit, "workflows/pretrain.py", "gpt.yaml", folder=folder)
+            tokens = 'ray_rungwise_tokens_total{run="gpt"}'
+            wait("tokens of the GPT", lambda: prometheus.series(tokens))
+            (node,) = [entry for entry in up.record.processes if entry.what == "node-2"]
+            process = processes.running(node)
+            assert process is not None
+            with contextlib.suppress(ProcessLookupError):
+                kill_with_children(process.pid)
+            lost = 'ray_rungwise_nodes_lost_total{run="gpt", reason="failed"} > 0'
+            wait("the lost node", lambda: prometheus.series(lost))
+            fired = 'ALERTS{alertname="NodeLost", alertstate="firing"}'
+            wait("its alert", lambda: prometheus.series(fired))
+            rungwise("stop", "gpt", "--name", "boards", folder=folder)
+            active = "rungwise:stage_active"
+            wait("the end", lambda: prometheus.get("query", query=active)["result"] == [])
+            yield up, prometheus
+
+
+def test_every_panel_has_an_answer_but_those_of_gpus(cluster: tuple[Up, Prometheus]) -> None:
+    _, prometheus = cluster
+    silent = {
+        (board.title, chart.title, query)
+        for board in BOARDS
+        for chart in board.charts
+        for query, _ in chart.queries
+        if not chart.gpu and not prometheus.series(query.replace("$run", ".+"))
+    }
+    assert not silent
+
+
+def test_every_rule_reads_series_that_are_there(cluster: tuple[Up, Prometheus]) -> None:
+    _, prometheus = cluster
+    silent = set()
+    for rule in rules():
+        if "record" in rule and not prometheus.series(rule["record"]):
+            silent.add(rule["record"])
+        for selector in selectors(rule["expr"]):
+            matchers = ",".join(
+                f'{one.name}{"=~" if "|" in one.value else "="}"{one.value}"'
+                for one in selector.matchers.matchers
+            )
+            query = f"{selector.name}{{{matchers}}}"
+            if selector.name not in DCGM and not prometheus.series(query):
+                silent.add(query)
+    assert not silent
+
+
+def test_the_lost_node_alerted_and_the_finished_runs_do_not(
+    cluster: tuple[Up, Prometheus],
+) -> None:
+    _, prometheus = cluster
+    fired = {one["metric"]["alertname"] for one in prometheus.series('ALERTS{alertstate="firing"}')}
+    assert "NodeLost" in fired
+    assert not fired & {"NoTokens", "BudgetPassed", "TokensInNoInstance", "ClusterIdle"}
+    assert prometheus.get("query", query="rungwise:stage_active")["result"] == []
+    for group in prometheus.get("rules")["groups"]:
+        assert {rule["health"] for rule in group["rules"]} == {"ok"}, group["name"]
+
+
+def test_status_says_the_same_from_prometheus_and_from_mlflow(
+    cluster: tuple[Up, Prometheus], tmp_path: Path
+) -> None:
+    up, _ = cluster
+    said = rungwise("status", "small", "--name", "boards", folder=up.folder, COLUMNS="200")
+    assert said.returncode == 0, said.stderr
+    assert "sweep/libraries/pretrained" in said.stdout
+    tracking = {"MLFLOW_TRACKING_URI": up.record.tracking_uri, HOME_VARIABLE: str(tmp_path)}
+    tracked = rungwise("status", "small", folder=up.folder, COLUMNS="200", **tracking)
+    assert tracked.returncode == 0, tracked.stderr
+    assert "MLflow" in tracked.stdout
+
+    def tokens(table: str) -> str:
+        (line,) = [line for line in table.splitlines() if " pretrain " in line]
+        return next(cell for cell in line.split() if "," in cell)
+
+    assert tokens(said.stdout) == tokens(tracked.stdout)
+
+
+def test_the_page_is_served_beside_the_api(cluster: tuple[Up, Prometheus]) -> None:
+    _, prometheus = cluster
+    url = f"{prometheus.uri}/consoles/rungwise.html"
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        served = answer.read().decode()
+    committed = REPOSITORY / "dashboards" / "prometheus" / "consoles" / "rungwise.html"
+
+    def boards(page: str) -> Any:
+        return json.loads(page.partition("const BOARDS = ")[2].partition(";\nconst")[0])
+
+    # Prometheus runs the page through its templates, which take out comments and nothing else.
+    assert boards(served) == boards(committed.read_text("utf-8"))
+    assert served.count("\n") >= committed.read_text("utf-8").count("\n") - 2

@@ -1,0 +1,81 @@
+"""The live lines of a run, on terminals of two widths, and what is said where none is."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from rungwise.pipeline.display import Display, sparkline
+from rungwise.pretraining.gradient import note_unlearnt
+from rungwise.training.config import GradientConfig
+from tests.training_runs import Notes
+
+NAMES = ["corpus", "pretrain", "pretrain/ltr_no_nsp_bilstm@1"]
+REASON = "tokenizer.vocab_size 4096 -> 8192; instances.sequence_length 64 -> 128; and still more"
+
+
+def screen(width: int, terminal: bool = True) -> tuple[Display, io.StringIO]:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=terminal, color_system=None)
+    return Display(NAMES, console), out
+
+
+@pytest.mark.parametrize("width", [60, 80, 110])
+def test_names_and_states_stay_whole_and_reasons_are_cut(width: int) -> None:
+    display, out = screen(width)
+    with display:
+        for name in NAMES:
+            display.show(name, "not built", REASON)
+        display.start("pretrain", "never built")
+        for done in range(0, 2000, 20):
+            shown = {"loss": 9 - done / 400, "tokens/s": 123456.0, "mfu": 0.42}
+            display.progress("pretrain", done, 3000, shown)
+        display.note("corpus", REASON)
+    lines = re.sub(r"\x1b\[[?0-9]*[A-Za-z]", "\n", out.getvalue()).splitlines()
+    screen_end = max(place for place, line in enumerate(lines) if line.startswith(NAMES[0]))
+    rows = [line.rstrip() for line in lines[screen_end:] if line.strip()]
+    for name, row in zip(NAMES, rows, strict=False):
+        assert row.startswith(f"{name} ")
+    assert max(len(row) for row in rows) <= width
+    assert any(row.endswith("…") for row in rows)
+    assert " ".join(" ".join(rows).split()).count("and still more") == 1  # the note is not cut
+    if width == 110:
+        assert "1,980/3,000  loss 4.05 █▇▆▅▄▃▂▁" in rows[1]
+
+
+def test_where_there_is_no_terminal_each_event_is_a_whole_line() -> None:
+    display, out = screen(20, terminal=False)
+    with display:
+        display.show(NAMES[2], "failed", REASON)
+        display.note("corpus", REASON)
+    first, second = out.getvalue().splitlines()
+    assert first.startswith(NAMES[2])
+    assert first.endswith(REASON)
+    assert second.endswith(REASON)
+
+
+def test_a_falling_loss_is_a_falling_curve() -> None:
+    assert sparkline([(step, 8.0 - step) for step in range(8)]) == "█▇▆▅▄▃▂▁"
+    assert sparkline([(0, 2.0), (1, 1.0)]) == "█▁"
+    assert sparkline([(0, 6.001), (1, 6.0), (2, 6.002)]) == "▁▁▁"
+    # The last stretch without a point is as the one before it.
+    assert sparkline([(0, 1.0), (1, 1.0), (2, 1.0), (90, 0.0)], width=4) == "███▁"
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(-1e6, 1e6)), min_size=1), st.integers(1, 20))
+def test_a_curve_has_a_character_a_stretch(points: list, width: int) -> None:
+    curve = sparkline(sorted(points), width)
+    assert len(curve) == min(width, len(points))
+    assert set(curve) <= set("▁▂▃▄▅▆▇█")
+
+
+@pytest.mark.parametrize(("loss", "told"), [(7.2, True), (6.96, True), (6.94, False)])
+def test_a_run_that_has_learnt_nothing_says_so(loss: float, told: bool) -> None:
+    report = Notes()
+    note_unlearnt(loss, 7.0, GradientConfig(steps=20), report)
+    assert [("pretrain.steps (now 20)" in note) for note in report.notes] == [True] * told

@@ -1,0 +1,121 @@
+"""Fine-tuning and scoring on a device that is made up.
+
+Fake tensors have a shape and a device and no numbers: an operation on tensors of two devices fails
+as it would on the machine, so that whatever is left behind is found by whatever reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from rungwise.core.config import validate
+from rungwise.finetune import FinetuneConfig, TaskModel, evaluate, finetune
+from rungwise.finetune import loop as finetune_loop
+from rungwise.tasks.examples import Kind
+from rungwise.training.optimizer import build_optimizer
+from tests.toy_tasks import stand_in, toy_data
+
+TASKS: tuple[Kind, ...] = ("classification", "regression", "tagging", "span", "choice")
+DEVICE = torch.device("meta")
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device without numbers; what has to be a number on the host is made up as well."""
+
+    def numbers(tensor: FakeTensor) -> Any:
+        assert tensor.device.type == "cpu", "numpy reads what is on the host"
+        return np.zeros(tensor.shape, np.float32)
+
+    def moved(model: TaskModel, device: torch.device) -> TaskModel:
+        # What Module.to does; its way of replacing a weight is not for fake tensors.
+        for module in model.modules():
+            for name, weight in module._parameters.items():
+                if weight is not None:
+                    module._parameters[name] = nn.Parameter(
+                        weight.detach().to(device), weight.requires_grad
+                    )
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = None if buffer is None else buffer.to(device)
+        return model
+
+    def unfused(*arguments: Any) -> torch.optim.Optimizer:
+        # One kernel for all weights is there for real devices only.
+        optimizer = build_optimizer(*arguments)
+        for group in optimizer.param_groups:
+            group["fused"] = False
+        return optimizer
+
+    monkeypatch.setattr(TaskModel, "to", moved)
+    monkeypatch.setattr(finetune_loop, "build_optimizer", unfused)
+    monkeypatch.setattr(finetune_loop, "own_device", lambda: DEVICE)
+    monkeypatch.setattr(FakeTensor, "item", lambda tensor: 0.5, raising=False)
+    monkeypatch.setattr(FakeTensor, "__int__", lambda tensor: 3, raising=False)
+    monkeypatch.setattr(FakeTensor, "__bool__", lambda tensor: False, raising=False)
+    monkeypatch.setattr(FakeTensor, "numpy", numbers, raising=False)
+    stand_in(monkeypatch)
+
+
+def config_of(**keys: Any) -> FinetuneConfig:
+    usual = {"sequence_length": 16, "batch_size": 8, "epochs": 1, "both_orders": False}
+    return validate(FinetuneConfig, usual | keys)
+
+
+def trained(kind: Kind, objective: str, **keys: Any) -> TaskModel:
+    """A model after an epoch and an evaluation."""
+    data = toy_data(kind, objective, examples=10)
+
+    def on_epoch(
+        epoch: int, metrics: dict[str, float], state: Callable[[], bytes] | None = None, /
+    ) -> None:
+        assert np.isfinite(metrics["loss"])
+
+    model = finetune(config_of(**keys), data, 0, on_epoch)
+    assert len(evaluate(model, data, "test").predictions) == 10
+    return model
+
+
+@pytest.mark.parametrize("objective", ["mlm_nsp", "causal"])
+@pytest.mark.parametrize("kind", TASKS)
+def test_no_tensor_is_left_on_the_host(gpu: None, kind: Kind, objective: str) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = trained(kind, objective, pooling="mean")
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    assert {name for name, tensor in tensors.items() if tensor.device != DEVICE} == set()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"adaptation": {"kind": "features", "layer_norm": True}},
+        {"adaptation": {"kind": "discriminative"}, "pooling": "last"},
+        {"adaptation": {"kind": "frozen"}, "initialisation": "random"},
+    ],
+)
+def test_every_way_of_use_stays_on_the_device(gpu: None, keys: dict[str, Any]) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        trained("classification", "mlm_nsp", **keys)
+
+
+def test_a_cpu_keeps_float32_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+    narrow, wide = (
+        trained("classification", "mlm_nsp", bfloat16=bfloat16).state_dict()
+        for bfloat16 in (True, False)
+    )
+    assert all(torch.equal(narrow[name], wide[name]) for name in wide)
+
+
+def test_a_batch_that_stays_behind_is_found(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rungwise.finetune.heads import Rows
+
+    monkeypatch.setattr(Rows, "to", lambda rows, device: rows)
+    with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(RuntimeError, match="meta"):
+        trained("choice", "mlm_nsp", pooling="mean")

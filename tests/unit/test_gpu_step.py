@@ -1,0 +1,202 @@
+"""The step that a GPU takes, looked at without one.
+
+Tensors are fake: they have shapes and no numbers, so every place that reads one on the host raises.
+`is_gpu` says yes. Graphs come from the compiler as they are, and what runs outside of them is
+watched. This shows what is asked of a GPU; whether its kernels do it, only a GPU can.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from functorch.compile import make_boxed_func
+from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rungwise.instances.causal import CausalBlocks
+from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.masking import Masked
+from rungwise.models.family import Family
+from rungwise.models.nnlm import NnlmConfig
+from rungwise.models.objectives import Batch
+from rungwise.training import feed, parallel
+from rungwise.training.optimizer import MuonConfig, OptimizerConfig, build_optimizers
+from rungwise.training.parallel import Group
+from rungwise.training.step import Step
+from tests.small_models import small_config
+
+B, T, M, V = 8, 24, 4, 50
+CPU = torch.device("cpu")
+FAMILIES: dict[str, tuple[Family, str]] = {
+    kind: (small_config(kind, max_position_embeddings=T), kind)
+    for kind in ("mlm_nsp", "mlm", "sentence_order", "causal", "left_to_right", "bidirectional")
+} | {
+    "modern_bert": (small_config("modern_bert", max_position_embeddings=T), "mlm"),
+    "llama": (small_config("llama", max_position_embeddings=T), "causal"),
+    "nnlm": (NnlmConfig(embedding_size=8, hidden_size=16), "causal"),
+}
+# Products and what else is of the size of a micro-batch's states or logits.
+HEAVY = ("mm", "bmm", "addmm", "_softmax", "_log_softmax", "native_layer_norm", "gelu")
+
+
+class Watch(TorchDispatchMode):
+    """Names of the operations that run outside of compiled graphs, and graphs by their place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outside: list[str] = []
+        self.graphs: list[torch.fx.GraphModule] = []
+        self.frames = 0
+        self._inside = 0
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self._inside:
+            self.outside.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+    def backend(self, graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        self.frames += 1
+        return aot_autograd(fw_compiler=self._kept, bw_compiler=self._kept)(graph, inputs)
+
+    def _kept(self, graph: torch.fx.GraphModule, _: Any) -> Any:
+        self.graphs.append(graph)
+
+        def run(*inputs: Any) -> Any:
+            self._inside += 1
+            try:
+                return graph(*inputs)
+            finally:
+                self._inside -= 1
+
+        return make_boxed_func(run)
+
+    def made(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Name and shape of everything that a graph makes."""
+        for graph in self.graphs:
+            for node in graph.graph.nodes:
+                if node.op == "call_function":
+                    value = node.meta.get("val")
+                    yield str(node.target), tuple(value.shape) if isinstance(value, Tensor) else ()
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    """A faked GPU, with what is asked of it."""
+    for module in ("attention", "cross_entropy"):
+        monkeypatch.setattr(f"rungwise.models.{module}.is_gpu", lambda _: True)
+    seen, real = Watch(), torch.compile
+    monkeypatch.setattr(torch, "compile", functools.partial(real, backend=seen.backend))
+    torch._dynamo.reset()
+    yield seen
+    torch._dynamo.reset()
+
+
+def micro_batch(family: Family, kind: str, seed: int, packed: bool = False) -> Batch:
+    """What the feed makes of ragged rows for a compiled model."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(T // 2, T, B)
+    objective = family.objective(kind)
+    ids = rng.integers(5, V, (B, T))
+    if not objective.masks:
+        opens = rng.random((B, T)) < 0.2
+        column = np.arange(T)
+        begins = np.maximum.accumulate(np.where(opens, column, 0), axis=1)
+        weights = (column < lengths[:, None]).astype(np.float32)
+        rows, number = np.arange(B), np.cumsum(opens, axis=1)
+        blocks = CausalBlocks(rows, ids, ids, weights, number, column - begins)
+        (part,) = feed.causal_micro_batches(blocks, 1, fixed_shapes=True)
+        return part
+    places = np.tile(np.arange(M), (B, 1))
+    masked = Masked(ids, places, ids[:, :M], np.ones((B, M), np.float32))
+    batch = MaskedBatch(np.arange(B), np.zeros((B, T), int), lengths, masked, np.ones(B, int))
+    if packed:
+        half = rng.integers(4, T // 2, (B, 1))
+        number = np.where(np.arange(T) < half, 1, 2)
+        number[np.arange(T) >= lengths[:, None]] = 0
+        positions = np.arange(T) - np.where(number == 2, half, 0)
+        batch = replace(batch, document=number, positions=positions)
+    (part,) = feed.masked_micro_batches(batch, 1, fixed_shapes=True)
+    return part
+
+
+def made(family: Family, kind: str, world_size: int, optimizer: str = "adamw") -> Any:
+    """A step of fake weights, and the function that makes fake micro-batches."""
+    objective = family.objective(kind)
+    with torch.device("meta"):
+        model = family.build(V, objective)
+    for module in model.modules():
+        for leaf, value in module._parameters.items():
+            if value is not None:  # a fake one, as whatever is made here
+                module._parameters[leaf] = nn.Parameter(torch.empty(value.shape))
+    group = Group(0, world_size, CPU)
+    config = MuonConfig() if optimizer == "muon" else OptimizerConfig()
+    optimizers = build_optimizers(model, config)
+    alone = parallel._Alone(model)
+    return Step(model, objective, alone, optimizers, config, group, bfloat16=True, compile=True)
+
+
+def taken(step: Any, batches: list[Batch], watch: Watch) -> list[int]:
+    """So many steps; the number of graphs after each."""
+    frames = []
+    for batch in batches:
+        part = batch._map(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))
+        with watch:
+            counts = torch.ones(len(step.objective.parts))
+            sums, norm, _ = step([part, part], counts, 1e-3)
+        assert (sums.shape, norm.shape) == ((3, len(step.objective.parts)), ())
+        frames.append(watch.frames)
+    return frames
+
+
+CASES = [(name, ways) for name in (*FAMILIES, "packed") for ways in ("whole", "by parts")]
+QUICK = [("packed", "whole"), ("mlm_nsp", "by parts"), ("causal", "by parts")]
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow) for case in CASES],
+)
+def test_no_dense_mask_no_head_outside_a_graph_and_no_recompilation(
+    watch: Watch, name: str, way: str
+) -> None:
+    """Of ragged rows, step after step. With several workers there are more graphs and no breaks."""
+    family, kind = FAMILIES["mlm" if name == "packed" else name]
+    batches = [micro_batch(family, kind, seed, name == "packed") for seed in range(4)]
+    with FakeTensorMode():
+        step = made(family, kind, 1 if way == "whole" else 2)
+        frames = taken(step, batches, watch)
+    assert frames == [frames[0]] * 4
+    if way == "whole":
+        assert frames[0] == 1
+    assert not set(watch.outside) & set(HEAVY), watch.outside
+    found = list(watch.made())
+    if name != "nnlm":
+        assert any("_varlen_attn_backward" in operation for operation, _ in found)
+        assert not any("scaled_dot" in op or "aten.bmm" in op for op, _ in found)
+        assert not any(shape[-2:] == (T, T) for _, shape in found), "a dense mask"
+    # The vocabulary is padded on the way into the product of logits.
+    widths = {shape[-1] for op, shape in found if "aten.mm" in op or "aten.addmm" in op}
+    assert 64 in widths
+    assert V not in widths
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_host_reads_nothing_of_a_step(watch: Watch, optimizer: str) -> None:
+    """A fake tensor has nothing to read and says so; of both optimizers, the skip included."""
+    family, kind = FAMILIES["mlm_nsp"]
+    batch = micro_batch(family, kind, 0)
+    with FakeTensorMode():
+        taken(made(family, kind, 1, optimizer), [batch, batch], watch)
+    assert "_local_scalar_dense" not in watch.outside

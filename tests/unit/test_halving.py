@@ -1,0 +1,140 @@
+"""Successive halving by its searcher alone: legs that end in a shuffled order, and kills."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rungwise.core.context import SilentReporter
+from rungwise.core.storage import Folder
+from rungwise.sweep import record as records
+from rungwise.sweep.draws import points, settings_of
+from rungwise.sweep.halving import Legs
+from rungwise.sweep.record import Saved, TrialRecord, name_of
+from rungwise.sweep.trial import Job, train
+from tests.toy_sweeps import score_of, stage_config
+
+BLOCK = {
+    "space": {
+        "finetune.learning_rate": {"kind": "loguniform", "low": 1e-5, "high": 1e-1},
+        "finetune.epochs": {"kind": "choice", "values": [1, 3, 5, 8]},
+    },
+    "trials": 12,
+    "scheduler": {"kind": "halving"},
+}
+CONFIG = stage_config({}, **BLOCK)
+DRAWN = points(CONFIG.sweep)
+SETTINGS = {name_of(n): settings_of(CONFIG, values) for n, values in enumerate(DRAWN)}
+FAILS = "trial-004"
+
+
+class Cluster:
+    """Runs legs as trials do, three at once; `seed` draws which ends next."""
+
+    def __init__(self, output: Path, seed: int) -> None:
+        self.job = Job(CONFIG, {}, Folder.at(output), "accuracy", SilentReporter(), train)
+        self.ended: Counter[tuple[str, int]] = Counter()
+        self.order: list[str] = []
+        self.stopped: list[str] = []
+        self._draw = random.Random(seed)
+
+    def work(self, most: int | None = None) -> bool:
+        """Go on until the end, or until so many legs have ended: killed then, with some begun."""
+        legs = Legs(self.job, DRAWN, lambda trial: self.stopped.append(trial.name))
+        begun: dict[str, dict[str, Any]] = {}
+        while most is None or most > 0:
+            while len(begun) < 3 and isinstance(given := legs.suggest("id"), dict):
+                begun[name_of(given["trial"]["number"])] = given
+            if not begun:
+                assert legs.suggest("id") == "FINISHED"
+                return True
+            name = self._draw.choice(sorted(begun))
+            failed = self._run(name, begun.pop(name)["until"])
+            legs.leg_ended(name, failed)
+            most = None if most is None else most - 1
+        for name, given in begun.items():
+            self._run(name, given["until"], cut_off=True)
+        return False
+
+    def _run(self, name: str, until: int, cut_off: bool = False) -> bool:
+        settings, number = SETTINGS[name], int(name[-3:])
+        trial = records.read(name, self.job.output) or TrialRecord(
+            name, number, DRAWN[number], DRAWN[number], None, settings.model_dump(), seed=0
+        )
+        trial.history = trial.history[: trial.saved.rows if trial.saved else 0]
+        for epoch in range(len(trial.history) + 1, until + (not cut_off)):
+            trial.history.append({"epoch": epoch, "score": score_of(settings, epoch), "loss": None})
+        if name == FAILS and until > 1:
+            trial.state = "failed"
+        elif cut_off:
+            trial.state = "running"
+        elif until == settings.epochs:
+            trial.state = "finished"
+        else:
+            trial.state, trial.saved = "waiting", Saved(name, until, f"{name}-{until}", until)
+        records.write(trial, self.job.output)
+        if not cut_off:
+            self.ended[name, until] += 1
+            self.order.append(name)
+        return trial.state == "failed"
+
+    def told(self) -> list[Any]:
+        return [
+            (trial.name, trial.state, [(row["epoch"], row["score"]) for row in trial.history])
+            for trial in records.read_all(self.job.output)
+            if trial.state != "failed"
+        ]
+
+
+@pytest.fixture
+def undisturbed(tmp_path: Path) -> Cluster:
+    cluster = Cluster(tmp_path / "undisturbed", 0)
+    assert cluster.work()
+    return cluster
+
+
+def test_the_survivors_are_those_by_hand(undisturbed: Cluster) -> None:
+    left = set(SETTINGS)
+    for rung in (1, 2, 4):
+        came = [name for name in left if SETTINGS[name].epochs >= rung]
+        came = [name for name in came if name != FAILS or rung == 1]
+        came.sort(key=lambda name, rung=rung: -score_of(SETTINGS[name], rung))
+        out = came[max(1, len(came) // 2) :]
+        for name in out:
+            if SETTINGS[name].epochs > rung:
+                expected = [
+                    (epoch, score_of(SETTINGS[name], epoch)) for epoch in range(1, rung + 1)
+                ]
+                assert (name, "stopped_early", expected) in undisturbed.told()
+        left -= set(out) | {FAILS}
+    for name in left:
+        assert (name, "finished") in [row[:2] for row in undisturbed.told()]
+    assert set(undisturbed.ended.values()) == {1}
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_the_order_in_which_trials_end_decides_nothing(
+    undisturbed: Cluster, tmp_path: Path, seed: int
+) -> None:
+    other = Cluster(tmp_path / "other", seed)
+    assert other.work()
+    assert other.order != undisturbed.order
+    assert other.told() == undisturbed.told()
+    assert sorted(other.stopped) == sorted(undisturbed.stopped)
+
+
+@pytest.mark.parametrize("after", [1, 5, 11, 12, 13, 16, 18, 19])
+def test_a_killed_sweep_decides_the_same_and_repeats_no_leg(
+    undisturbed: Cluster, tmp_path: Path, after: int
+) -> None:
+    cluster = Cluster(tmp_path / "killed", after)
+    assert not cluster.work(after)
+    assert cluster.work()
+    assert cluster.told() == undisturbed.told()
+    del cluster.ended[FAILS, 2]  # a trial that failed is tried again
+    assert set(cluster.ended.values()) == {1}
+    assert cluster.ended.keys() | {(FAILS, 2)} == undisturbed.ended.keys() | {(FAILS, 2)}

@@ -1,0 +1,196 @@
+"""`rungwise init`: what it sees in files of many kinds, and recipes that can be planned at once."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer
+
+from rungwise.__main__ import main
+from rungwise.corpus.look import Seen, language, look
+from rungwise.corpus.ranges import ranges_of, read_range
+from rungwise.pipeline.recipe import Recipe, pretrain_stages
+from rungwise.pipeline.workflow import load_recipe
+from rungwise.tokenizer import TokenizerFileConfig, train
+
+WORDS = [
+    *("the", "sea", "of", "and", "ship", "to", "wind", "in", "sailor"),
+    *("that", "harbour", "is", "storm", "a", "lantern", "it", "with", "old"),
+]
+CHINESE = "\u5b9d\u7389\u9053\uff1a\u4f60\u6765\u4e86\u3002\u4f17\u4eba\u90fd\u7b11\u4e86\u3002"
+
+
+def prose(seed: int, sentences: int) -> list[str]:
+    rng = random.Random(seed)
+    return [
+        " ".join(rng.choices(WORDS, k=rng.randint(6, 14))).capitalize() + "."
+        for _ in range(sentences)
+    ]
+
+
+def wrapped(seed: int, paragraphs: int) -> str:
+    """Paragraphs of lines of about seventy characters, with blank lines between them."""
+    written = []
+    for number in range(paragraphs):
+        line, lines = "", []
+        for word in " ".join(prose(seed * 1000 + number, 6)).split():
+            if len(line) + len(word) > 70:
+                lines.append(line)
+                line = ""
+            line = f"{line} {word}".strip()
+        written.append("\n".join([*lines, line]))
+    return "\n\n".join(written)
+
+
+def train_on(recipe: Recipe) -> Tokenizer:
+    """The tokenizer that the recipe asks for, of all text; a size that does not fit is an error."""
+    config = recipe.corpus
+    documents = [each for cut in ranges_of(config) for each in read_range(cut, config)]
+    assert not isinstance(recipe.tokenizer, TokenizerFileConfig)
+    return train(recipe.tokenizer, [line for each in documents for line in each.paragraphs])
+
+
+def only(folder: Path) -> Seen:
+    (seen,), others = look([str(folder)])
+    assert not others
+    return seen
+
+
+def books(folder: Path, count: int, paragraphs: int = 400) -> None:
+    for number in range(count):
+        (folder / f"{number}.txt").write_text(wrapped(number, paragraphs))
+
+
+def test_a_few_large_books_are_cut_into_documents(tmp_path: Path) -> None:
+    books(tmp_path, 2)
+    seen = only(tmp_path)
+    assert (seen.kind, seen.files, seen.language) == ("text", 2, "English")
+    assert seen.source["documents"] == "chunk"
+    assert "lines" not in seen.source  # wrapped is the default
+    assert seen.documents >= 40
+
+
+def test_many_files_are_documents(tmp_path: Path) -> None:
+    books(tmp_path, 30, paragraphs=3)
+    seen = only(tmp_path)
+    assert (seen.source, seen.documents) == ({}, 30)
+
+
+def test_blocks_between_blank_lines(tmp_path: Path) -> None:
+    blocks = ["\n".join(prose(number, 8)) for number in range(50)]
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("\n\n".join(blocks).encode()))
+    seen = only(tmp_path)
+    assert seen.source == {"documents": "blank_line", "lines": "sentence"}
+
+
+def test_documents_on_lines(tmp_path: Path) -> None:
+    lines = [" ".join(prose(number, 8)) for number in range(100)]
+    (tmp_path / "a.txt.bz2").write_bytes(bz2.compress("\n".join(lines).encode()))
+    assert only(tmp_path).source == {"documents": "line", "lines": "paragraph"}
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "txt", "parquet"])
+def test_the_longest_field_of_records_is_the_text(tmp_path: Path, suffix: str) -> None:
+    records = [
+        {"id": number, "title": f"No. {number}", "body": " ".join(prose(number, 5))}
+        for number in range(60)
+    ]
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist(records), path)
+    else:
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    seen = only(tmp_path)
+    assert seen.kind == ("parquet" if suffix == "parquet" else "jsonl")
+    assert seen.source == {"text_field": "body"}
+    assert seen.documents == pytest.approx(60, abs=2)
+
+
+def test_mixed_folders_name_what_is_text_and_what_is_not(tmp_path: Path) -> None:
+    books(tmp_path, 5)
+    (tmp_path / "a.jsonl").write_text('{"text": "The sea."}\n')
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\0\0")
+    (tmp_path / "none.txt").touch()
+    seen, others = look([str(tmp_path)])
+    assert [each.kind for each in seen] == ["text", "jsonl"]
+    assert [each.files for each in seen] == [5, 1]
+    assert others == ["1 .png", "1 empty"] or others == ["1 empty", "1 .png"]
+    for each in seen:
+        again, _ = look(each.paths)
+        assert sum(one.files for one in again) == each.files
+
+
+def test_other_encodings_are_said(tmp_path: Path) -> None:
+    text = "Die T\u00fcr ist nicht f\u00fcr den und das zu mit der Stra\u00dfe. " * 40
+    (tmp_path / "a.txt").write_bytes(text.encode("latin-1"))
+    seen = only(tmp_path)
+    assert seen.source["encoding"] == "detect"
+    assert seen.language == "German"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("\u5b9d\u7389\u9053\uff1a\u4f60\u6765\u4e86\u3002" * 9, "Chinese"),
+        ("\u308f\u305f\u3057\u306f\u306d\u3053\u3067\u3042\u308b\u3002" * 9, "Japanese"),
+        (
+            "\u0432\u0441\u0435 \u0441\u0447\u0430\u0441\u0442\u043b\u0438\u0432\u044b\u0435 " * 9,
+            "letters other than Latin",
+        ),
+        ("le chat est dans la maison et les enfants sont pour une fois sages " * 9, "French"),
+        ("xqz wvk plt rrr", "Latin letters"),
+    ],
+)
+def test_languages(text: str, expected: str) -> None:
+    assert language(text) == expected
+
+
+@pytest.mark.parametrize("kind", ["books", "chinese", "code", "one short file", "records"])
+def test_the_recipe_can_be_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my texts"
+    folder.mkdir()
+    match kind:
+        case "books":
+            books(folder, 3)
+        case "chinese":
+            (folder / "a.txt").write_text(
+                "\n".join(f"\u3000\u3000{CHINESE * 4}" for _ in range(300))
+            )
+        case "code":
+            for number in range(5):
+                (folder / f"{number}.py").write_text("def f(x):\n    return x\n" * 50)
+        case "one short file":
+            (folder / "a.txt").write_text(" ".join(prose(0, 12)))
+        case _:
+            rows = [{"text": " ".join(prose(number, 4))} for number in range(50)]
+            (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", str(folder)]) == 0
+    assert "rungwise run pretrain my-texts.yaml" in capsys.readouterr().out
+    recipe = load_recipe("my-texts.yaml")
+    assert isinstance(recipe, Recipe)
+    assert "pretrain" in pretrain_stages(recipe)
+    assert recipe.model is not None
+    assert recipe.model.kind == ("gpt" if kind == "code" else "bert")
+    built = train_on(recipe)
+    assert built.get_vocab_size() <= getattr(recipe.tokenizer, "vocab_size", 0)
+    assert main(["init", str(folder)]) != 0
+    assert "my-texts.yaml exists" in capsys.readouterr().err
+
+
+def test_a_folder_without_text_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.bin").write_bytes(b"\0\1\2" * 9)
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", str(tmp_path)]) != 0
+    assert f"no text below {tmp_path}; there is: 1 .bin" in capsys.readouterr().err

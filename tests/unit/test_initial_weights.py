@@ -1,0 +1,241 @@
+"""Weights of transformers to begin a pretraining with, and words added to their vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
+
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import validate
+from rungwise.core.context import ComputeConfig, Context, SilentReporter
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.storage import Folder
+from rungwise.models.family import Family
+from rungwise.models.objectives import Objective
+from rungwise.pipeline.recipe import Recipe, pretrain_stages
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.imported import ImportConfig
+from rungwise.pretraining.initial import began_with, check_initial, load_initial
+from rungwise.serving.hugging_face import export
+from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS, import_weights
+from rungwise.tokenizer.new_words import with_new_words
+from tests.conftest import small_recipe
+from tests.summaries import made_of
+from tests.unit.test_continued_weights import instances_of, kept
+
+TEXT = ["the cat sat on the mat", "a cat and a mat sat", "on and on the cats sat"]
+DOMAIN = ["the endocarditis sat", "an endocarditis and the tachycardia"] * 5
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def wordpiece() -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=70, special_tokens=SPECIAL, show_progress=False, min_frequency=1,
+        initial_alphabet=list("abcdefghijklmnopqrstuvwxyz"),
+    )  # fmt: skip
+    tokenizer.train_from_iterator([*TEXT, "abcdefghijklmnopqrstuvwxyz"], trainer)
+    return tokenizer
+
+
+def byte_bpe() -> Tokenizer:
+    """As ModernBERT's: its special tokens stand behind the vocabulary, and not in it."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=270, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(TEXT, trainer)
+    names = [*SPECIAL, "<|endoftext|>"]
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in names])
+    return tokenizer
+
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 32,
+}
+FOLDERS: dict[str, tuple[Any, Any, Any]] = {
+    "bert": (wordpiece, transformers.BertForPreTraining, transformers.BertConfig),
+    "modern_bert": (byte_bpe, transformers.ModernBertForMaskedLM, transformers.ModernBertConfig),
+    "gpt": (byte_bpe, transformers.GPT2LMHeadModel, transformers.GPT2Config),
+    "llama": (byte_bpe, transformers.LlamaForCausalLM, transformers.LlamaConfig),
+}
+
+
+def folder_of(kind: str, folder: Path) -> Path:
+    """A random model of transformers with its tokenizer; five rows only pad the vocabulary."""
+    tokenizer, model, config = FOLDERS[kind]
+    made = tokenizer()
+    sizes = {"vocab_size": made.get_vocab_size() + (5 if kind != "bert" else 0), **SIZES}
+    if kind == "gpt":
+        sizes |= {"n_positions": sizes.pop("max_position_embeddings")}
+    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
+    torch.manual_seed(3)
+    model(config(**sizes, **ids)).save_pretrained(folder)
+    made.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def imported(kind: str, tmp_path: Path) -> tuple[Artifact, Tokenizer]:
+    """The artifact of the initial stage, and the tokenizer with new words that it read."""
+    folder = folder_of(kind, tmp_path / "theirs")
+    words = with_new_words(Tokenizer.from_file(str(folder / "tokenizer.json")), DOMAIN, 2, 5)
+    (tmp_path / "tokenizer").mkdir()
+    words.save(str(tmp_path / "tokenizer" / "tokenizer.json"))
+    tokenizer = Artifact("tokenizer", "t" * 12, Folder.at(tmp_path / "tokenizer"), {})
+    output = tmp_path / "initial" / "made-iiiiiiiiiiii"
+    output.mkdir(parents=True)
+    context = Context(ComputeConfig(), SilentReporter())
+    config = ImportConfig(path=str(folder))
+    summary = import_weights(config, {"tokenizer": tokenizer}, Folder.at(output), context)
+    assert summary.new_words == 2
+    inputs = made_of(tokenizer=tokenizer)
+    made = {"summary": summary.model_dump(mode="json"), "inputs": inputs, "config": {}}
+    return kept(tmp_path, "initial", "i" * 12, made), words
+
+
+@pytest.mark.parametrize("make", [wordpiece, byte_bpe])
+def test_new_words_are_one_token_and_nothing_else_changes(make: Any) -> None:
+    before = make()
+    after = with_new_words(before, DOMAIN, 2, 5)
+    size = before.get_vocab_size()
+    assert after.get_vocab_size() == size + 2
+    assert [after.id_to_token(index) for index in range(size)] == [
+        before.id_to_token(index) for index in range(size)
+    ]
+    assert {(after.id_to_token(size + n) or "").strip("Ġ") for n in (0, 1)} == {
+        "endocarditis",
+        "tachycardia",
+    }
+    for text in TEXT:
+        assert after.encode(text).ids == before.encode(text).ids
+    text = "the cat and the endocarditis"
+    ids = after.encode(text).ids
+    assert [index for index in ids if index >= size] == [size]
+    assert ids[:-1] == before.encode("the cat and the").ids
+    assert after.decode(ids) == text
+    names = [name for name in SPECIAL if before.token_to_id(name) is not None]
+    assert [after.token_to_id(n) for n in names] == [before.token_to_id(n) for n in names]
+    assert with_new_words(before, DOMAIN, 2, 100).get_vocab_size() == size
+    words = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    with pytest.raises(DataError, match=r"tokenizer\.new_words: expected .* found WordLevel"):
+        with_new_words(words, DOMAIN, 2, 1)
+
+
+def trained_on(kind: str, tmp_path: Path) -> tuple[Family, Objective, Artifact, Tokenizer]:
+    """Family and objective of a run that begins with an imported model."""
+    artifact, words = imported(kind, tmp_path)
+    model = validate(PretrainStageConfig, {
+        "model": artifact.record["summary"]["model"], "pretrain": {"steps": 1},
+    }).model  # fmt: skip
+    return model, model.objectives[0], artifact, words
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_a_run_begins_with_their_logits_and_new_words_as_the_mean_of_their_pieces(
+    kind: str, tmp_path: Path
+) -> None:
+    model, objective, artifact, words = trained_on(kind, tmp_path)
+    module: Any = model.build(words.get_vocab_size(), objective)
+    assert load_initial(module, artifact) == {}
+    assert began_with(module, artifact).fresh == ()
+    before = Tokenizer.from_file(str(tmp_path / "theirs" / "tokenizer.json"))
+    table = module.body.token_embedding.weight
+    for index in range(before.get_vocab_size(), words.get_vocab_size()):
+        ids = [piece.id for piece in before.model.tokenize(words.id_to_token(index))]
+        assert len(ids) > 1
+        torch.testing.assert_close(table[index], table[ids].mean(dim=0))
+
+    # Out again, with the new words: their library has the same logits, and one id for the word.
+    words.save(str(tmp_path / "tokenizer.json"))
+    export(module.eval(), model, tmp_path / "tokenizer.json", tmp_path / "out")
+    auto = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    ids = auto.encode("the cat and the endocarditis", add_special_tokens=False)
+    assert ids == words.encode("the cat and the endocarditis").ids
+    theirs = FOLDERS[kind][1].from_pretrained(tmp_path / "theirs").eval()
+    old = [index for index in ids if index < before.get_vocab_size()]
+    again = FOLDERS[kind][1].from_pretrained(tmp_path / "out").eval()
+    expected_BTV, found_BTV = (
+        output.prediction_logits if kind == "bert" else output.logits
+        for output in (model(input_ids=torch.tensor([old])) for model in (theirs, again))
+    )
+    size = before.get_vocab_size()
+    torch.testing.assert_close(
+        found_BTV[..., :size], expected_BTV[..., :size], atol=1e-5, rtol=1e-5
+    )
+
+
+def test_heads_that_the_folder_lacks_are_drawn_and_those_not_trained_are_carried(
+    tmp_path: Path,
+) -> None:
+    model, _, artifact, words = trained_on("bert", tmp_path)
+    module = model.build(words.get_vocab_size(), model.objective("mlm"))
+    carried = load_initial(module, artifact)
+    assert set(carried) == {"bert.pooler.weight", "bert.pooler.bias", "nsp.weight", "nsp.bias"}
+    assert set(began_with(module, artifact).carried) == set(carried)
+
+
+def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
+    model, _, artifact, _ = trained_on("bert", tmp_path)
+    rows = instances_of(tmp_path)
+    drier = model.model_copy(update={"dropout": 0.0})
+    check_initial(drier, model.objective("mlm"), artifact, rows)
+    wider = model.model_copy(update={"intermediate_size": 99})
+    with pytest.raises(ConfigError, match=r"model\.intermediate_size is 99, but there it was 24"):
+        check_initial(wider, model.objective("mlm"), artifact, rows)
+    with pytest.raises(ConfigError, match=r"pretrain\.objective is left_to_right"):
+        check_initial(model, model.objective("left_to_right"), artifact, rows)
+    with pytest.raises(ConfigError, match="the instances are of the tokenizer u"):
+        check_initial(model, model.objective("mlm"), artifact, instances_of(tmp_path, "u" * 12))
+    with pytest.raises(DataError, match=r"pretrain\.initial: .* has no config\.json"):
+        INITIAL_WEIGHTS.stage(ImportConfig(path=str(tmp_path)))
+
+
+def test_a_recipe_takes_model_and_tokenizer_from_the_folder(tmp_path: Path) -> None:
+    folder = folder_of("modern_bert", tmp_path / "theirs")
+    recipe = small_recipe(tmp_path / "artifacts", tmp_path / "corpus.txt")
+    (tmp_path / "corpus.txt").write_text("a text")
+    recipe |= {"pretrain": {"initial": str(folder), "steps": 2}, "tokenizer": {"new_words": 7}}
+    recipe["instances"] = {"kind": "masked_blocks", "sequence_length": 16}
+    del recipe["model"]
+    for key in ("finetune", "tasks", "sweep", "evaluate", "registry", "variants"):
+        recipe.pop(key, None)
+    made = validate(Recipe, recipe)
+    assert made.model is not None
+    assert (made.model.kind, made.model.width) == ("modern_bert", 16)
+    assert made.tokenizer.model_dump(include={"kind", "path", "new_words"}) == {
+        "kind": "file",
+        "path": str(folder),
+        "new_words": 7,
+    }
+    stages = pretrain_stages(made)
+    assert stages["pretrain"].inputs["initial"] is stages["initial"]
+    assert validate(Recipe, made.model_dump(mode="json")) == made
+    validate(Recipe, recipe | {"model": {"dropout": 0.1}})
+    with pytest.raises(ConfigError, match=r"model\.num_layers is 3, but the weights in .* have 2"):
+        validate(Recipe, recipe | {"model": {"num_layers": 3}})
+    # Its place is no part of what it is.
+    moved = folder.rename(tmp_path / "moved")
+    recipe["pretrain"] = {"initial": str(moved), "steps": 2}
+    again = pretrain_stages(validate(Recipe, recipe))
+    assert again["pretrain"].fingerprint == stages["pretrain"].fingerprint

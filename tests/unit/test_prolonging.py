@@ -1,0 +1,196 @@
+"""What decides a pretrained artifact, and runs that go on from the plateau of a shorter one."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from rungwise.core import artifact as artifacts
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import ComputeConfig
+from rungwise.core.stage import Stage, StageType, plan
+from rungwise.core.storage import Folder
+from rungwise.core.summary import Summary
+from rungwise.pipeline import runner
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.prolonging import goes_on_from
+from rungwise.pretraining.stage import PRETRAIN
+from rungwise.training.curriculum import shared_steps
+from tests.training_runs import Notes, config, make_instances, run, weights
+
+SCHEDULE = "pretrain.optimizer.schedule"
+DECAY = f"{SCHEDULE}.decay_steps"
+PLATEAU = {f"{SCHEDULE}.kind": "warmup_stable_decay", f"{SCHEDULE}.warmup_steps": 4, DECAY: 0}
+
+
+@pytest.fixture(scope="module")
+def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return make_instances(tmp_path_factory.mktemp("instances"))
+
+
+def of(steps: int, decay: int = 0, **changes: Any) -> PretrainStageConfig:
+    settings = {**PLATEAU, "pretrain.steps": steps, DECAY: decay, "pretrain.log_every_steps": 4}
+    return config(**(settings | changes))
+
+
+def stages(settings: PretrainStageConfig) -> list[Stage]:
+    nothing = StageType("instances", 1, lambda *_: Summary(headline=""), Summary)
+    before = nothing.stage(PretrainStageConfig.model_validate(of(4).model_dump()))
+    return [before, PRETRAIN.stage(settings, {"instances": before})]
+
+
+def finish(root: Folder, settings: PretrainStageConfig) -> Artifact:
+    """End both stages as the runner does, with what their folders hold."""
+    done = [
+        artifacts.finish(
+            row.folder,
+            {
+                "stage": row.stage.name,
+                "label": "toy",
+                "fingerprint": row.stage.fingerprint,
+                "facts": row.stage.facts,
+                "inputs": {
+                    name: {"stage": each.name, "fingerprint": each.fingerprint}
+                    for name, each in row.stage.inputs.items()
+                },
+                "config": row.stage.config.model_dump(mode="json"),
+                "summary": {"headline": "done"},
+                "finished": "2026-01-01",
+            },
+            {},
+        )
+        for row in plan(stages(settings), root, "toy")
+    ]
+    return done[1]
+
+
+def trained(
+    root: Folder, settings: PretrainStageConfig, instances: Artifact, **compute: Any
+) -> Artifact:
+    """A finished run below `root`."""
+    row = plan(stages(settings), root, "toy")[1]
+    run(settings, instances, row.folder.uri, **compute)
+    return finish(root, settings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rebuilt"),
+    [
+        ({"pretrain.log_every_steps": 7}, False),
+        ({"pretrain.validation_every_steps": 3, "pretrain.spike_factor": 3.0}, False),
+        ({"pretrain.max_skipped_steps": 0}, False),
+        ({"pretrain.seed": 1}, True),
+        ({"pretrain.validation_instances": 7}, True),  # its loss is in the summary
+    ],
+)
+def test_what_is_only_watched_rebuilds_nothing(
+    tmp_path: Path, changes: dict[str, Any], rebuilt: bool
+) -> None:
+    root = Folder.at(tmp_path)
+    finish(root, of(8))
+    after = stages(of(8, **changes))
+    assert [row.artifact is None for row in plan(after, root, "toy")] == [False, rebuilt]
+    if rebuilt:
+        return
+
+    def tracker() -> Any:
+        raise AssertionError("nothing is built, so nothing is tracked")
+
+    console = Console(file=io.StringIO())
+    outcome = runner.run(after, root, "toy", ComputeConfig(), tracker, console)
+    assert outcome.built == ()
+
+
+def test_validation_decides_the_weights_where_it_ends_the_run() -> None:
+    before = of(8, **{"pretrain.early_stop": {"patience": 2}})
+    after = of(8, **{"pretrain.early_stop": {"patience": 2}, "pretrain.validation_every_steps": 3})
+    assert before.identity() != after.identity()
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({}, 60),
+        ({DECAY: 20}, 40),
+        ({DECAY: None}, 48),  # the fraction, 0.2
+        ({DECAY: 20, "pretrain.longer_share": 0.5}, 30),
+        ({"pretrain.average": {"kind": "last", "steps": 25}}, 35),
+        ({"pretrain.average": {"kind": "ema"}}, 60),
+        ({f"{SCHEDULE}.warmup_steps": None}, 0),
+        ({f"{SCHEDULE}.kind": "cosine"}, 0),
+        ({"pretrain.max_tokens": 10**6}, 0),
+        ({"pretrain.early_stop": {}}, 0),
+    ],
+)
+def test_the_steps_that_a_longer_run_takes_too_by_hand(changes: Any, steps: int) -> None:
+    settings = config(**({"pretrain.steps": 60} | PLATEAU | changes)).pretrain
+    assert shared_steps(settings) == steps
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "begins"),
+    [
+        ((60, 0), (90, 20), 60),  # prolonged from the plateau
+        ((60, 20), (90, 20), 40),  # its decay is not shared, the end of its plateau is kept
+        ((60, 0), (50, 10), 40),  # decayed from a checkpoint on the way
+    ],
+)
+@pytest.mark.parametrize("average", [None, {"kind": "ema", "decay": 0.9}])
+def test_a_prolonged_run_ends_as_an_undisturbed_one_and_trains_no_step_twice(
+    instances: Artifact, tmp_path: Path, first: Any, then: Any, begins: int, average: Any
+) -> None:
+    first, then = (of(*each, **{"pretrain.average": average}) for each in (first, then))
+    root = Folder.at(tmp_path / "root")
+    done = trained(root, first, instances, keep_checkpoint_every_steps=20)
+    row = plan(stages(then), root, "toy")[1]
+    assert row.reason == f"goes on from step {begins} of toy-{done.fingerprint}"
+    inputs = {"instances": stages(then)[0].fingerprint}
+    earlier = goes_on_from(then, inputs, artifacts.all_of(root, "pretrain"))
+    notes = Notes()
+    prolonged = run(then, instances, tmp_path / "prolonged", report=notes, earlier=earlier)
+    assert prolonged.attempts[-1]["step"] == begins
+    assert prolonged.prolonged == [
+        {"fingerprint": done.fingerprint, "label": "toy", "step": begins}
+    ]
+    assert row.reason in notes.notes
+    undisturbed = run(then, instances, tmp_path / "undisturbed")
+    assert prolonged.data_hash == undisturbed.data_hash
+    assert prolonged.tokens == undisturbed.tokens
+    assert prolonged.validation[-1] == undisturbed.validation[-1]
+    one, other = weights(tmp_path / "prolonged"), weights(tmp_path / "undisturbed")
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"pretrain.seed": 1}, {"pretrain.optimizer.learning_rate": 0.02}]
+)
+def test_a_run_that_differs_in_more_than_its_length_begins_anew(
+    instances: Artifact, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    root = Folder.at(tmp_path)
+    trained(root, of(8), instances)
+    inputs = {"instances": stages(of(8))[0].fingerprint}
+    finished = artifacts.all_of(root, "pretrain")
+    assert goes_on_from(of(12), inputs, finished)
+    assert goes_on_from(of(12, **changes), inputs, finished) is None
+    assert goes_on_from(of(12), {"instances": "other"}, finished) is None
+
+
+def test_a_damaged_checkpoint_of_the_earlier_run_costs_what_came_after_the_one_before(
+    instances: Artifact, tmp_path: Path
+) -> None:
+    root = Folder.at(tmp_path / "root")
+    done = trained(root, of(10), instances)
+    for path in Path(done.folder.uri).glob("checkpoints/step-000000010/*.safetensors"):
+        path.write_bytes(path.read_bytes()[:-8] + b"damaged!")
+    inputs = {"instances": stages(of(8))[0].fingerprint}
+    earlier = goes_on_from(of(15), inputs, artifacts.all_of(root, "pretrain"))
+    prolonged = run(of(15), instances, tmp_path / "prolonged", earlier=earlier)
+    assert prolonged.attempts[-1]["step"] == 5
+    assert prolonged == run(of(15), instances, tmp_path / "undisturbed")

@@ -1,0 +1,113 @@
+"""What `sequence_length` cuts off is counted, by hand and by encoding again at the length named."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from rungwise.tasks import cutting, kinds
+from rungwise.tasks.cutting import CutShare, cut_share
+from rungwise.tasks.examples import (
+    Answer,
+    ChoiceExample,
+    Example,
+    Kind,
+    Question,
+    Tagged,
+    TaskInfo,
+    Text,
+)
+from rungwise.tasks.items import Frame
+
+INFO: dict[str, TaskInfo] = {
+    "one": TaskInfo("classification", ("a", "b"), False, "accuracy"),
+    "pair": TaskInfo("classification", ("a", "b"), True, "accuracy"),
+    "tagging": TaskInfo("tagging", ("O", "B-X"), False, "f1"),
+    "span": TaskInfo("span", (), False, "f1"),
+    "choice": TaskInfo("choice", (), False, "accuracy"),
+}
+
+
+@pytest.fixture(scope="module")
+def letters() -> Tokenizer:
+    """A token a letter, so that words have as many tokens as letters."""
+    made = Tokenizer(models.BPE(vocab={c: n for n, c in enumerate("abcdefgh猫狗")}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    return made
+
+
+def share_of(name: str, examples: list[Example], tokenizer: Tokenizer, length: int) -> CutShare:
+    frame = Frame(101, 102, 103, length)
+    items = kinds.encode(examples, INFO[name], tokenizer, frame, stride=4)
+    return cut_share(examples, items, tokenizer)
+
+
+def test_words_that_are_lost_or_torn_are_counted(letters: Tokenizer) -> None:
+    # Five tokens are read of `aa bbb cc`: two words are whole. A Han character is a word.
+    texts = ("aa bbb cc", "aa", "aa bbbb", "猫狗猫狗猫狗")
+    examples: list[Example] = [Text(text, text) for text in texts]
+    assert share_of("one", examples, letters, 7) == CutShare(
+        examples=4, cut_examples=3, words=3 + 1 + 2 + 6, cut_words=1 + 1 + 1, length=9
+    )
+    assert share_of("one", examples, letters, 9).cut_examples == 0
+
+
+def test_a_choice_loses_the_front_of_its_context_and_then_of_its_question(
+    letters: Tokenizer,
+) -> None:
+    example = ChoiceExample("1", "aa bb cc", "dd", ("ee", "ff ff"))
+    assert share_of("choice", [example], letters, 12) == CutShare(
+        examples=1, cut_examples=1, words=7, cut_words=2, length=15
+    )  # room for nine: three of the context's six tokens go, which tears its second word
+    assert share_of("choice", [example], letters, 8).cut_words == 4
+
+
+def test_windows_and_rows_go_on_and_only_questions_and_words_are_cut(letters: Tokenizer) -> None:
+    asked = Question("1", "1", "aa bb", "cc " * 40, (Answer("cc", 0),))
+    assert share_of("span", [asked], letters, 12).cut_examples == 0
+    assert share_of("span", [asked], letters, 10) == CutShare(
+        examples=1, cut_examples=1, words=42, cut_words=1, length=11
+    )
+    tagged = Tagged("1", ("aaaa",) * 30, ("O",) * 30)
+    assert share_of("tagging", [tagged], letters, 8).cut_examples == 0
+    assert share_of("tagging", [tagged], letters, 5).cut_words == 30
+
+
+@pytest.mark.parametrize("name", INFO)
+def test_the_length_named_is_the_smallest_that_cuts_at_most_5_percent(
+    name: str, letters: Tokenizer
+) -> None:
+    rng = random.Random(0)
+
+    def text(most: int) -> str:
+        return " ".join("abcdefgh"[: rng.randint(1, 8)] for _ in range(rng.randint(1, most)))
+
+    def example(number: int) -> Example:
+        kind: Kind = INFO[name].kind
+        match kind:
+            case "tagging":
+                words = tuple(text(9).split())
+                return Tagged(str(number), words, ("O",) * len(words))
+            case "span":
+                return Question(str(number), str(number), text(4), text(30), ())
+            case "choice":
+                return ChoiceExample(str(number), text(20), text(5), (text(5), text(5)))
+            case _:
+                return Text(str(number), text(30), text(30) if name == "pair" else None)
+
+    examples = [example(number) for number in range(120)]
+    length = share_of(name, examples, letters, 9).length
+    assert share_of(name, examples, letters, length).of_examples <= 0.05
+    assert share_of(name, examples, letters, length - 1).of_examples > 0.05
+
+
+def test_a_note_is_made_of_more_than_5_percent() -> None:
+    much = CutShare(examples=200, cut_examples=159, words=1000, cut_words=412, length=143)
+    little = CutShare(examples=100, cut_examples=5, words=1000, cut_words=9, length=60)
+    assert cutting.note("bert", 64, {"train": much, "test": little}) == (
+        "bert: finetune.sequence_length 64 cuts 79.5% of the train examples (41.2% of the words); "
+        "143 would cut at most 5% of the examples"
+    )
+    assert cutting.note("bert", 64, {"test": little}) is None
