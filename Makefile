@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help quickstart test test-all check check-infra format bench bench-instances bench-training reference clean
+.PHONY: help quickstart test test-all check check-infra format bench bench-instances bench-training reference dashboards clean
 help: ## print this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -46,6 +46,9 @@ bench-training: $(VENV)/.bench ## training steps and runs, beside the rivals, as
 
 reference: $(VENV)/.run ## write docs/reference/recipe.md from the configuration classes
 	$(BIN)/python -c 'import rungwise.pipeline.reference as r; print(r.reference(), end="")' > docs/reference/recipe.md
+
+dashboards: $(VENV)/.dev ## write boards, their page and metrics.md from dashboards/boards.py
+	PYTHONPATH=. $(BIN)/python -m dashboards.generate
 
 clean: ## remove what was built: artifacts, the MLflow store in them, the environment
 	rm -rf artifacts $(VENV) $(VENV)-checkov .pytest_cache .ruff_cache .hypothesis
