@@ -185,7 +185,9 @@ def test_the_bytes_stay_within_the_bound_whatever_is_read(remote: Artifact, tmp_
     stats = store.stats
     assert stats.downloads > 8
     assert stats.downloads - stats.evictions == len(cached(tmp_path))
-    assert stats.hits + stats.downloads == 90
+    # A shard evicted before it could be mapped is fetched twice by one call, so calls that were no
+    # hit are a lower bound of the downloads.
+    assert 90 - stats.hits <= stats.downloads
 
 
 def test_concurrent_threads_share_one_download(remote: Artifact, tmp_path: Path) -> None:

@@ -111,13 +111,15 @@ class ShardStore:
             return shard
         # Wait for a shard that another thread is fetching.
         with self._busy.setdefault(number, threading.Lock()):
+            fetched = False
             for _ in range(_ATTEMPTS):
                 # Between finding a file and mapping it, another process may evict it.
                 with contextlib.suppress(FileNotFoundError):
                     path, downloaded = self._present(number)
+                    fetched |= downloaded
                     shard = _mapped(path)
                     self._keep_open(number, shard, path)
-                    self._count(hits=int(not downloaded))
+                    self._count(hits=int(not fetched))
                     return shard
         raise UserError(
             f"shards of {self._folder.uri} are evicted before they can be opened: cache_bytes is "
