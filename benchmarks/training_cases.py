@@ -1,8 +1,9 @@
 """What the step benchmark trains: shapes and made-up batches. NumPy, PyTorch and our configs alone.
 
 Ids are drawn evenly from the vocabulary: a step costs the same whatever they are. Rows are full,
-but in the ragged case, where texts have log-normal lengths with a median of 96 tokens and are cut
-at 256: 45 % of a batch that is padded to 256 would be padding. 15 % of the real tokens are masked.
+but where texts have log-normal lengths with a median of 96 tokens: ragged ones are cut at 256, and
+45 % of a batch that is padded to 256 would be padding; packed ones fill rows of 512 one behind the
+other, the last of a row cut where it ends. 15 % of the real tokens are masked.
 
 Shapes: B batch, T sequence, M masked positions.
 """
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from rungwise.models.bert import BertConfig
 from rungwise.models.gpt import GptConfig
+from rungwise.models.objectives import Objective
 
 WORDPIECE, BYTE_BPE = 30_522, 50_257
 _MASKED = 0.15
@@ -35,11 +37,17 @@ class Case:
     rows: int
     masked_positions: int = 0  # fixed width of the masked head; 0 in a GPT
     ragged: bool = False
+    packed: bool = False  # texts that fill whole rows; the peers get each in a row of its own
     micro_batches: int = 1
 
     @property
     def is_bert(self) -> bool:
         return isinstance(self.model, BertConfig)
+
+    @property
+    def objective(self) -> Objective:
+        """Packed texts have no pairs of sentences."""
+        return self.model.objective("mlm" if self.packed else None)
 
     @property
     def shape(self) -> dict[str, int]:
@@ -73,6 +81,11 @@ class Rows:
     def tokens(self) -> int:
         """Real ones."""
         return int(self.lengths.sum())
+
+    @property
+    def seen(self) -> float:
+        """How many tokens a token's text has, itself included, on average over tokens."""
+        return float((self.lengths**2).sum() / self.lengths.sum())
 
     def take(self, rows: NDArray[np.int64]) -> Rows:
         """These rows, cut to the longest of them and to the most masked positions, rounded up to
@@ -133,6 +146,16 @@ CASES: dict[str, tuple[Case, ...]] = {
     "cuda": (
         Case("BERT base, 128", BertConfig.base(), WORDPIECE, 128, 1024, 20),
         Case("BERT base, 512", BertConfig.base(), WORDPIECE, 512, 128, 80),
+        Case(
+            "BERT base, 512, packed",
+            BertConfig.base(),
+            WORDPIECE,
+            512,
+            64,
+            80,
+            packed=True,
+            micro_batches=2,
+        ),
         Case("GPT-2 124M, 1024", GptConfig.gpt2(), BYTE_BPE, 1024, 64),
     ),
     # What growth is measured with: rows stay, one size grows.
@@ -151,11 +174,15 @@ def draw(case: Case, seed: int) -> Rows:
     """The rows of one step."""
     rng = np.random.default_rng(seed)
     B, T, M = case.rows * case.micro_batches, case.sequence_length, case.masked_positions
-    if case.ragged:
-        drawn = np.exp(rng.normal(np.log(_MEDIAN), _SPREAD, B))
+    lengths = np.full(B, T)
+    if case.ragged or case.packed:
+        texts = B if case.ragged else B * T // _SHORTEST
+        drawn = np.exp(rng.normal(np.log(_MEDIAN), _SPREAD, texts))
         lengths = np.clip(drawn.astype(np.int64), _SHORTEST, T)
-    else:
-        lengths = np.full(B, T)
+    if case.packed:
+        ends = np.union1d(lengths.cumsum(), np.arange(1, B + 1) * T)
+        lengths = np.diff(ends[ends <= B * T], prepend=0)
+        B = len(lengths)
     width = T if case.is_bert else T + 1
     order = rng.random((B, T))
     order[np.arange(T) >= lengths[:, None]] = 2.0  # padding comes last

@@ -17,6 +17,7 @@ test, and:
 - `transformers` takes BERT's logits at every position, as `BertForPreTraining` does; a second row
   has only the masked ones, as a user could write it. GPT-2 likewise has its own chain of operations
   for GELU, and a second row has one kernel.
+- packed texts come to the peers in a row each, padded to the longest of the micro-batch.
 - ragged rows come shuffled to the peers, each micro-batch padded to its longest row, as a padding
   collator makes them; ours are cut from rows sorted by length, as the training loop does it.
 
@@ -143,7 +144,7 @@ def build(name: str, case: Case, setting: Setting) -> Competitor:
 
 
 def _ours(case: Case, setting: Setting, device: torch.device) -> Competitor:
-    objective = case.model.objective(None)
+    objective = case.objective
     model = case.model.build(case.vocab_size, objective)
     group, config = Group(0, 1, device), OptimizerConfig()
     exchange = distribute(model, group, "ddp", 1)
@@ -159,6 +160,13 @@ def _ours(case: Case, setting: Setting, device: torch.device) -> Competitor:
     )
 
     def micro_batches(rows: Rows) -> list[Batch]:
+        if case.packed:
+            ends = rows.lengths.cumsum() / case.sequence_length
+            bins = np.split(
+                np.arange(len(rows)),
+                1 + np.searchsorted(ends, np.arange(1, case.micro_batches) * case.rows),
+            )
+            return [_packed_batch(rows.take(texts), case, device) for texts in bins]
         by_length = np.argsort(rows.lengths, kind="stable")
         bins = np.array_split(by_length, case.micro_batches)
         return [_our_batch(rows.take(chosen), case, setting, device) for chosen in bins]
@@ -193,6 +201,34 @@ def _our_batch(rows: Rows, case: Case, setting: Setting, device: torch.device) -
         masked_ids=tensor(rows.targets[:, :used], device),
         masked_weights=tensor(rows.weights[:, :used], device),
         label=tensor(rows.label, device),
+    )
+
+
+def _packed_batch(texts: Rows, case: Case, device: torch.device) -> PretrainingBatch:
+    """Texts one behind the other, which fill rows to the last token."""
+    lengths, T, M = texts.lengths, case.sequence_length, case.masked_positions
+    real = np.arange(texts.ids.shape[1]) < lengths[:, None]
+    ids = texts.ids[real].reshape(-1, T)
+    begins = np.append(0, lengths.cumsum())
+    text, slot = np.nonzero(texts.weights)
+    row, place = np.divmod(begins[text] + texts.positions[text, slot], T)
+    slots = np.arange(len(row)) - np.searchsorted(row, row)  # (row, place) are in order of rows
+    positions, targets, weights = (np.zeros((len(ids), M), t) for t in (int, int, np.float32))
+    positions[row, slots], targets[row, slots] = place, texts.targets[text, slot]
+    weights[row, slots] = 1
+    arrays = {
+        "ids": ids,
+        "segments": np.zeros_like(ids),
+        "masked_positions": positions,
+        "masked_ids": targets,
+        "masked_weights": weights,
+        "label": np.zeros(len(ids), int),
+        "document": np.repeat(np.arange(len(lengths)), lengths).reshape(-1, T),
+        "positions": np.nonzero(real)[1].reshape(-1, T),
+        "starts": begins.astype(np.int32),
+    }
+    return PretrainingBatch(
+        lengths=None, **{name: tensor(array, device) for name, array in arrays.items()}
     )
 
 
@@ -422,12 +458,8 @@ def compare(
         name: [found["tokens"] / found["seconds"] for found in rounds_]
         for name, rounds_ in measured.items()
     }
-    flops = case.model.flops_per_token(
-        case.vocab_size,
-        case.sequence_length,
-        case.model.objective(None),
-        0.15 * case.sequence_length,
-    )
+    length = draw(case, 0).seen if case.packed else case.sequence_length
+    flops = case.model.flops_per_token(case.vocab_size, length, case.objective, 0.15 * length)
     return {
         "case": case.name,
         "setting": vars(setting),

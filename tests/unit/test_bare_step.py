@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -31,6 +33,7 @@ RAGGED = Case(
     ragged=True,
     micro_batches=2,
 )
+PACKED = replace(RAGGED, name="packed", rows=40, ragged=False, packed=True)
 GPT = Case("gpt", GptConfig(**SIZES, max_position_embeddings=16), 40, 16, 4)
 
 BARE = """
@@ -78,6 +81,39 @@ def test_ragged_rows_are_cut_to_the_longest_and_no_token_is_lost() -> None:
     assert shortest.lengths.max() <= shortest.ids.shape[1] < shortest.lengths.max() + 8
     assert (rows.weights.sum(axis=1) >= 1).all()
     assert (rows.positions < rows.lengths[:, None]).all()
+
+
+def test_packed_texts_are_those_of_the_peers() -> None:
+    rows = training_cases.draw(PACKED, 1)
+    parts = training_step.build(training_step.OURS, PACKED, CPU).micro_batches(rows)
+    assert [part.ids.shape for part in parts] == [(40, 32), (40, 32)]
+    ids = np.concatenate([part.ids.flatten() for part in parts])
+    assert (
+        ids.tolist()
+        == np.concatenate(
+            [text[:length] for text, length in zip(rows.ids, rows.lengths, strict=True)]
+        ).tolist()
+    )
+    for part in parts:
+        assert part.starts.diff().tolist() == part.document.flatten().bincount().tolist()
+        assert (part.positions.flatten()[part.starts[:-1].long()] == 0).all()
+    # Masked places, counted through the whole, and the tokens that stood there.
+    ends = rows.lengths.cumsum()
+    text, slot = np.nonzero(rows.weights)
+    theirs = set(
+        zip(
+            (ends - rows.lengths)[text] + rows.positions[text, slot],
+            rows.targets[text, slot],
+            strict=True,
+        )
+    )
+    ours = set()
+    for number, part in enumerate(parts):
+        row, slot = np.nonzero(part.masked_weights.numpy())
+        place = number * part.ids.numel() + row * 32 + part.masked_positions.numpy()[row, slot]
+        ours |= set(zip(place, part.masked_ids.numpy()[row, slot], strict=True))
+    assert ours == theirs
+    assert len(ours) == len(text)
 
 
 def test_the_plain_gpt_has_the_parameters_of_gpt_2() -> None:
