@@ -13,7 +13,8 @@ from importlib.metadata import version
 VERBS = {
     "from text to a page": ("init", "plan", "dry_run", "run", "open", "ui", "doctor"),
     "what was built": (
-        *("inspect", "predict", "neighbours", "export", "why", "verify", "prove_resume", "sync"),
+        *("inspect", "predict", "neighbours", "export", "why", "which_models", "verify", "rebuild"),
+        *("prove_resume", "sync", "gc"),
     ),
     "on a cluster": ("up", "submit", "status", "jobs", "logs", "stop", "resume", "down"),
 }

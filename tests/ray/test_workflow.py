@@ -25,6 +25,7 @@ from rungwise.__main__ import main
 from rungwise.core.artifact import all_of, folder_of, load
 from rungwise.core.config import fingerprint, with_overrides
 from rungwise.core.context import Context
+from rungwise.core.exit_codes import USER_ERROR
 from rungwise.core.storage import Folder
 from rungwise.core.tracking import KEY_TAG, NOTE_TAG, PARENT_TAG
 from rungwise.evaluation import compare
@@ -161,6 +162,63 @@ def test_python_code_takes_what_was_built(finished: Path) -> None:
     assert isinstance(predictor, Predictor)
     [answer] = predictor([example_of({"text": "A worker keeps the rows."}, predictor.info, "here")])
     assert answer["label"] in predictor.info.labels
+
+
+def test_models_are_found_by_what_they_read(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {name: record["fingerprint"] for name, record in records(finished / "root").items()}
+    source = f"{finished}/text/library1-*.txt"
+    for what in (["--document", "library1/library1-01"], ["--source", source]):
+        assert main(["which-models", *what, "--root", str(finished / "root")]) == 0
+        said = capsys.readouterr().out.splitlines()
+        assert said[0].startswith(f"corpus {found['corpus']} (small): ")
+        assert [line.split()[:2] for line in said[1:]] == [
+            [stage, found[stage]] for stage in ("pretrain", "evaluate", "register")
+        ]
+    assert main(["which-models", "--document", "x", "--root", str(finished / "root")]) == USER_ERROR
+    assert "none of 1 corpora" in capsys.readouterr().err
+
+
+def test_gc_names_what_neither_the_recipe_nor_a_registered_model_needs(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The registered model rests on the old pretraining; the old page does not."""
+    root = tmp_path / "root"
+    shutil.copytree(finished / "root", root)
+    command = ["gc", "finetune", str(finished / "recipe.yaml"), f"root={root}"]
+    assert main(command) == 0
+    assert "nothing that small does not need" in capsys.readouterr().out
+    before = set(root.glob("*/*/artifact.json"))
+    assert main([*command, "pretrain.steps=50"]) == 0
+    named = {
+        Path(line.split()[-1])
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("finished")
+    }
+    assert {path.parent.name for path in named} == {"report", "table"}
+    assert set(root.glob("*/*/artifact.json")) == before
+    assert main([*command, "pretrain.steps=50", "--delete"]) == 0
+    assert before - set(root.glob("*/*/artifact.json")) == {
+        path / "artifact.json" for path in named
+    }
+
+
+@pytest.mark.slow
+def test_a_model_is_rebuilt_to_the_bit_and_a_source_that_changed_is_named(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-m", "rungwise", "rebuild", str(finished / "root" / "pretrain")]
+    done = subprocess.run(
+        [*command, "--into", str(tmp_path / "again")],
+        cwd=REPOSITORY,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("same bytes") == len(STAGES)
 
 
 def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: Path) -> None:
@@ -425,10 +483,9 @@ def test_a_server_that_is_gone_for_the_whole_run_stops_nothing(
         [
             sys.executable,
             "-c",
-            "import sys; from pathlib import Path; from rungwise.core.tracking import sync;"
-            "print(sync(sys.argv[1], 'rungwise', Path(sys.argv[2])))",
-            store,
-            str(tmp_path / "root" / "tracking"),
+            "import sys; from rungwise.__main__ import main; sys.exit(main(sys.argv[1:]))",
+            *("sync", config, f"tracking.uri={store}"),
+            *("--instead-of", f"http://127.0.0.1:{unused_port}"),
         ],
         cwd=REPOSITORY,
         env=environment(tmp_path),

@@ -117,6 +117,31 @@ def test_a_package_is_refused_at_the_limit_and_not_below(
     examine(project)
 
 
+def test_a_link_out_of_the_folder_is_refused_and_one_within_is_not(
+    project: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere.txt").write_text("x")
+    (project / "within.txt").symlink_to(next(project.glob("*/*.py")))
+    examine(project)
+    (project / "out.txt").symlink_to(tmp_path / "elsewhere.txt")
+    with pytest.raises(UserError, match=r"out.txt is a link to .*elsewhere.txt, outside"):
+        examine(project)
+    (project / ".rayignore").write_text("out.txt\n")
+    examine(project)
+
+
+SECRETS = (
+    *(".kube/config", ".npmrc", ".hf_token", "terraform.tfvars", "prod.auto.tfvars.json"),
+    *(".docker/config.json", ".aws/config", ".ssh/known", "secrets.yaml", "prod.env", "w.token"),
+    *("service-account-x.json", "application_default_credentials.json", "key.jks", ".vault-token"),
+    *("my.keystore", ".htpasswd", ".s3cfg", ".boto", "credentials.csv", "github_token", "x.kdbx"),
+)
+HARMLESS = (
+    *("tokens.py", "tokenizer.json", "special_tokens.py", "config", "kube/config", "secrecy.py"),
+    *("terraform.tfvars.example", "tokens/stage.py"),
+)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "secret"),
     [
@@ -129,10 +154,12 @@ def test_a_package_is_refused_at_the_limit_and_not_below(
         ("terraform.tfstate", "{}", True),
         ("id_ed25519", "x", True),
         ("id_ed25519.pub", "x", False),
+        *((name, "x", True) for name in SECRETS),
+        *((name, "x", False) for name in HARMLESS),
     ],
 )
 def test_what_looks_secret_stays_here(project: Path, name: str, text: str, secret: bool) -> None:
-    (project / name).parent.mkdir(exist_ok=True)
+    (project / name).parent.mkdir(parents=True, exist_ok=True)
     (project / name).write_text(text)
     if not secret:
         assert examine(project).holds(name)

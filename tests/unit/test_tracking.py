@@ -9,16 +9,19 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from rungwise.__main__ import main
+from rungwise.core.exit_codes import OK, USER_ERROR
+from rungwise.core.secrecy import without_password
 from rungwise.core.storage import Folder
 from rungwise.core.tracking import (
     KEY_TAG,
     NOTE_TAG,
     PARENT_TAG,
     RUN_ID,
+    Synced,
     Tracker,
     default_uri,
     sync,
-    without_password,
 )
 
 
@@ -87,7 +90,10 @@ def test_a_run_that_is_taken_up_again_is_the_same_run_and_replayed_steps_appear_
 
 
 def test_a_server_that_is_away_costs_nothing_and_gets_everything_later(
-    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    uri: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with socket.socket() as probe:
@@ -102,8 +108,15 @@ def test_a_server_that_is_away_costs_nothing_and_gets_everything_later(
     assert tracker.finish(0.5) > 0
     tracker._file.close()  # as the end of the process does
     with pytest.raises(ConnectionError):
-        sync(away, "test", tmp_path / "spool")
-    assert sync(uri, "test", tmp_path / "spool") == (1, 0)
+        sync(uri, tmp_path / "spool")  # they were not meant for it
+    command = ["sync", "quickstart", f"root={tmp_path}", f"tracking.uri={uri}"]
+    (tmp_path / "spool").rename(tmp_path / "tracking")
+    assert main(command) == USER_ERROR
+    assert f"{away} does not take 13 events" in capsys.readouterr().err
+    assert main([*command, "--instead-of", away]) == OK
+    assert "13 events sent to sqlite:" in capsys.readouterr().out
+    assert main(command) == OK
+    assert f"nothing waits in {tmp_path}/tracking" in capsys.readouterr().out
     stage = runs(uri)["stage"]
     assert points(uri, stage, "loss") == [(step, float(step)) for step in range(10)]
     assert stage.info.status == "FINISHED"
@@ -113,6 +126,7 @@ def test_what_a_killed_process_left_is_sent_by_the_next_one(uri: str, tmp_path: 
     spool = tmp_path / "spool"
     spool.mkdir()
     events = [
+        {"op": "to", "uri": uri, "experiment": "test"},
         {
             "op": "open",
             "key": "old",
@@ -127,11 +141,21 @@ def test_what_a_killed_process_left_is_sent_by_the_next_one(uri: str, tmp_path: 
     text = "".join(json.dumps(event) + "\n" for event in events)
     text = text.replace("\n", "\nspoilt by a full disk\n", 1)
     (spool / "1.jsonl").write_text(text + '{"op": "metrics", "key": "ol')  # torn by the kill
+    elsewhere = text.replace(uri, "http://127.0.0.1:9")
+    (spool / "2.jsonl").write_text(elsewhere)  # another recipe's
     tracker = Tracker(uri, "test", spool)
     tracker.open("new", "n")
     assert tracker.finish(60) == 0
     assert runs(uri).keys() == {"old", "new"}
     assert points(uri, runs(uri)["old"], "loss") == [(0, 1.0)]
+    assert [path.read_text() for path in spool.iterdir()] == [elsewhere]
+
+
+def test_events_of_a_run_at_work_are_its_own_to_send(uri: str, tmp_path: Path) -> None:
+    busy = Tracker("http://127.0.0.1:9", "test", tmp_path)
+    busy.open("run", "parent")
+    assert sync(uri, tmp_path) == Synced({}, live=1)
+    busy.finish(0.1)
 
 
 def test_an_event_the_server_refuses_does_not_block_those_behind_it(
@@ -152,4 +176,12 @@ def test_the_store_is_the_server_if_one_is_set_else_below_the_root(tmp_path: Pat
 
 
 def test_a_password_is_not_shown() -> None:
-    assert without_password("http://me:secret@host:1/x") == "http://host:1/x"
+    for shown, uri in {
+        "http://host:1/x": "http://me:secret@host:1/x",
+        "postgresql://db/mlflow": "postgresql://me:a/b?c@d@db/mlflow",
+        "s3://bucket/a@b/c": "s3://bucket/a@b/c",
+        "https://b.s3/x?X-Amz-Signature=...&part=2": "https://b.s3/x?X-Amz-Signature=0f&part=2",
+        "http://h/?a=1&access_token=...": "http://h/?a=1&access_token=xyz",
+        "from http://h/x and s3://b/y": "from http://u:p@h/x and s3://b/y",
+    }.items():
+        assert without_password(uri) == shown

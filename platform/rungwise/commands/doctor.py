@@ -148,7 +148,7 @@ def _disk(root: Folder) -> Finding:
 def _tracking(uri: str) -> Finding:
     import urllib.request
 
-    from rungwise.core.tracking import without_password
+    from rungwise.core.secrecy import without_password
 
     shown = without_password(uri)
     if not uri.startswith("http"):

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: Console) -> None:
-    from rungwise.core.tracking import without_password
+    from rungwise.core.secrecy import without_password
     from rungwise.report.ladder.page import LADDER
     from rungwise.report.page import REPORT, ReportSummary
     from rungwise.serving.registry import REGISTER, RegisterSummary

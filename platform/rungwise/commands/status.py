@@ -163,7 +163,8 @@ def from_mlflow(uri: str, experiment: str, run: str | None) -> Rows:
     """The last reported figures of the newest stages that MLflow has."""
     from mlflow import MlflowClient
 
-    from rungwise.core.tracking import PARENT_TAG, quieten_mlflow, without_password
+    from rungwise.core.secrecy import without_password
+    from rungwise.core.tracking import PARENT_TAG, quieten_mlflow
 
     quieten_mlflow()
     client = MlflowClient(tracking_uri=uri)

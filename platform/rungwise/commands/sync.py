@@ -13,21 +13,34 @@ from rungwise.core.exit_codes import OK
 
 def add(commands: Commands) -> None:
     help_text = "send what a tracking server missed while it was away"
-    add_recipe(add_verb(commands, "sync", sync, help_text))
+    parser = add_verb(commands, "sync", sync, help_text)
+    add_recipe(parser)
+    parser.add_argument("--instead-of", metavar="URI", help="where the recipe's server was before")
 
 
 def sync(options: argparse.Namespace) -> int:
-    """Send every spooled event of a recipe. Raises UserError if the server does not take them."""
+    """Send every spooled event below a recipe's root to the server that it was meant for. Raises
+    UserError if one does not take them."""
     from rungwise.core import tracking
     from rungwise.pipeline.workflow import load_recipe, root_folder, spool_folder, tracking_uri
 
     recipe = load_recipe(options.config, options.overrides)
     root = root_folder(recipe.root)
     uri = tracking_uri(recipe, root)
-    shown = tracking.without_password(uri)
+    spool = spool_folder(root)
     try:
-        sent, left = tracking.sync(uri, recipe.tracking.experiment, spool_folder(root))
+        synced = tracking.sync(uri, spool, options.instead_of)
     except ConnectionError as error:
-        raise UserError(f"{shown} does not take the events: {error}") from error
-    Console().print(f"{sent} spool files sent to {shown}, {left} left")
+        raise UserError(
+            f"{error}; they stay in {spool}. Where a server wants a password, give it as in "
+            "tracking.uri=https://USER:PASSWORD@HOST, or in MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD"
+        ) from error
+    say = Console(highlight=False, soft_wrap=True).print
+    for shown, events in synced.sent.items():
+        say(f"{events:,} events sent to {shown}")
+    if synced.live:
+        say(f"{synced.live:,} events belong to runs that are still at work, which send them")
+    if not synced.sent and not synced.live:
+        say(f"nothing waits in {spool}; events of a job wait on the machine that ran its driver")
     return OK

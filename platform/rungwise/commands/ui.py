@@ -26,7 +26,8 @@ def ui(options: argparse.Namespace) -> NoReturn:
 
     Raises UserError if there is no such store, or the port is taken.
     """
-    from rungwise.core.tracking import artifact_location, without_password
+    from rungwise.core.secrecy import without_password
+    from rungwise.core.tracking import artifact_location
     from rungwise.pipeline.workflow import places
 
     _, uri = places(options.config, options.overrides)

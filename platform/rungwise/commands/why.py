@@ -8,6 +8,7 @@ from typing import Any
 
 from rungwise.commands.arguments import Commands, add_built, add_verb, built
 from rungwise.core.exit_codes import OK
+from rungwise.core.provenance import PACKAGES
 
 
 def add(commands: Commands) -> None:
@@ -46,5 +47,6 @@ def why(options: argparse.Namespace) -> int:
 
 
 def _maker(made_by: Mapping[str, Any]) -> str:
-    packages = [f"{name} {version}" for name, version in made_by.get("packages", {}).items()]
+    found = made_by.get("packages", {})
+    packages = [f"{name} {found[name]}" for name in PACKAGES if name in found]
     return ", ".join([f"commit {made_by.get('commit') or 'unknown'}", *packages])

@@ -11,7 +11,7 @@ an artifact is found by its fingerprint whatever it is called.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from rungwise.core.checked import RECORD, CheckedFolder, changed, hidden
 from rungwise.core.config import fingerprint
 from rungwise.core.errors import DataError
+from rungwise.core.secrecy import without_passwords
 from rungwise.core.storage import Folder
 
 RECORD_FORMAT = 1
@@ -132,7 +133,7 @@ def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> 
         for name, size in folder.sizes().items()
         if not hidden(name)
     }
-    record = {"format": RECORD_FORMAT, **record, "files": files}
+    record = {"format": RECORD_FORMAT, **without_passwords(record), "files": files}
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
     folder.write_bytes(RECORD, text.encode("utf-8"))
     return Artifact(
@@ -148,6 +149,27 @@ def all_of(root: Folder, stage: str) -> list[Artifact]:
         key=lambda artifact: artifact.record["finished"],
         reverse=True,
     )
+
+
+def below(root: Folder) -> list[Artifact]:
+    """Every finished artifact of every stage, those built first before the rest."""
+    found = (each for stage in root.subfolders() for each in all_of(root, stage))
+    return sorted(found, key=lambda artifact: artifact.record["finished"])
+
+
+def needed(kept: Collection[str], artifacts: Iterable[Artifact]) -> set[str]:
+    """The fingerprints that are `kept` and those of all that they rest on."""
+    inputs = {
+        each.fingerprint: [of["fingerprint"] for of in each.record["inputs"].values()]
+        for each in artifacts
+    }
+    found: set[str] = set()
+    todo = list(kept)
+    while todo:
+        if (name := todo.pop()) not in found:
+            found.add(name)
+            todo += inputs.get(name, ())
+    return found
 
 
 def find_input(artifact: Artifact, stage: str) -> Artifact:

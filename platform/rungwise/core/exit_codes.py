@@ -5,12 +5,14 @@ Apart from the commands themselves, so that one that needs little is not kept wa
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 
 from rich.console import Console
 
 from rungwise.core.errors import StageFailed, UserError
+from rungwise.core.secrecy import without_password
 
 OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
 
@@ -21,16 +23,22 @@ def guarded(command: Callable[[], int]) -> int:
     try:
         return command()
     except UserError as error:
-        errors.print(f"error: {error}", style="bold red", markup=False, highlight=False)
+        errors.print(
+            without_password(f"error: {error}"), style="bold red", markup=False, highlight=False
+        )
         return USER_ERROR
     except StageFailed as error:
-        errors.print(f"error: {error}", style="bold red", markup=False, highlight=False)
+        errors.print(
+            without_password(f"error: {error}"), style="bold red", markup=False, highlight=False
+        )
         if error.__cause__ is not None:
-            cause = str(error.__cause__).rstrip()
+            cause = without_password(str(error.__cause__).rstrip())
             errors.print(cause, style="dim", markup=False, highlight=False)
         errors.print("What was finished stays; the same command goes on from there.")
         return FAILED
     except KeyboardInterrupt:
         errors.print("interrupted; the same command goes on from the last checkpoint:")
-        errors.print(f"  {' '.join(sys.orig_argv)}", markup=False, highlight=False)
+        errors.print(
+            f"  {without_password(shlex.join(sys.orig_argv))}", markup=False, highlight=False
+        )
         return INTERRUPTED

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("ray", "torch", "mlflow", "tokenizers", "numpy", "pyarrow")
+COMMIT_VARIABLE = "RUNGWISE_COMMIT"  # of the folder that came with a job, where git is not
+PACKAGES = ("ray", "torch", "mlflow", "tokenizers", "numpy", "pyarrow")  # shown before the rest
+_MOST_OF_DIFF = 1 << 16  # characters
 
 
 def provenance() -> dict[str, Any]:
     """The provenance of what this process makes, as plain data; it enters no fingerprint."""
     return {
-        "commit": commit(),
+        "commit": os.environ.get(COMMIT_VARIABLE) or commit(),
+        "uncommitted": uncommitted(),
+        "command": shlex.join(sys.argv),
         "python": platform.python_version(),
-        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "packages": {
+            each.name: each.version
+            for each in sorted(importlib.metadata.distributions(), key=lambda each: each.name)
+        },
         "machine": {
             "system": f"{platform.system()} {platform.machine()}",
             "cpus": os.cpu_count(),
@@ -30,14 +40,25 @@ def commit(folder: Path | None = None) -> str | None:
 
     None outside a checkout.
     """
-    folder = folder or Path(__file__).parent
+    asked = ("describe", "--always", "--dirty", "--abbrev=12")
+    return _git(folder or Path(__file__).parent, *asked) or None
+
+
+def uncommitted() -> str | None:
+    """The changes since the commit, as a patch without new files; None if there are none, or where
+    they are longer than a record can be, only their length and hash."""
+    patch = _git(Path(__file__).parent, "diff", "HEAD", "--", ":/")
+    if len(patch) > _MOST_OF_DIFF:
+        digest = hashlib.sha256(patch.encode()).hexdigest()
+        return f"a patch of {len(patch):,} characters, sha256 {digest}"
+    return patch or None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """The output of git; empty outside a checkout."""
     try:
-        return subprocess.run(
-            ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        ).stdout.strip()
+        command = ["git", "-C", str(folder), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
-        return None
+        return ""
+    return done.stdout.strip()

@@ -20,6 +20,7 @@ from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config, fingerprint, flatten
 from rungwise.core.context import Context
+from rungwise.core.secrecy import without_passwords
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
 from rungwise.core.title import Title
@@ -96,9 +97,9 @@ class Stage:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Everything the fingerprint rests on, as plain data."""
+        """Everything the fingerprint rests on, as plain data without passwords."""
         identity = self.identity
-        return {
+        facts = {
             "stage": self.name,
             "version": self.type.version,
             "config": identity.model_dump(mode="json")
@@ -107,6 +108,7 @@ class Stage:
             "outside": self.outside,
             "inputs": {name: stage.fingerprint for name, stage in self.inputs.items()},
         }
+        return without_passwords(facts)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -2,7 +2,8 @@
 
 Stages and workers report events; the driver's `Tracker` writes each to a spool file first and a
 thread sends the file's events in order. A server that is down, slow or broken never stops training:
-events it has not taken stay in the spool and are sent by the next run or by `rungwise sync`.
+events it has not taken stay in the spool, which names that server in its first line, and are sent
+by the next run or by `rungwise sync`.
 
 Sending twice is harmless. A run is found again by the tag `rungwise.key`, and a point whose step
 the run already has is dropped, which is also what makes steps replayed after a crash appear once.
@@ -16,15 +17,16 @@ import json
 import logging
 import os
 import queue
-import re
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from rungwise.core.config import Config
+from rungwise.core.secrecy import without_password, without_passwords
 from rungwise.core.storage import Folder
 
 logger = logging.getLogger(__name__)
@@ -70,11 +72,6 @@ def artifact_location(uri: str) -> str | None:
     return (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
 
 
-def without_password(uri: str) -> str:
-    """`uri` without its credentials, safe to show and store."""
-    return re.sub(r"(?<=://)[^/@]*@", "", uri)
-
-
 class Tracker:
     """Sends events to MLflow from a thread of its own. Every method returns at once."""
 
@@ -88,6 +85,8 @@ class Tracker:
         file = _locked(self._path, "w")
         assert file is not None, "its name is new, so no other process holds it"
         self._file = file
+        self._to = {"uri": self.shown_uri, "experiment": experiment}
+        self._spooled({"op": "to", **self._to})
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._sent = threading.Event()
         self._closing = threading.Event()
@@ -146,24 +145,29 @@ class Tracker:
         if self._sent.is_set():
             self._file.close()
             self._path.unlink(missing_ok=True)
-            return len(list(self._spool.glob("*.jsonl")))
+            return 0
         return max(left, 1)
 
     def _put(self, **event: Any) -> None:
-        event["time"] = int(time.time() * 1000)
+        event = without_passwords(event) | {"time": int(time.time() * 1000)}
+        self._spooled(event)
+        self._events.put(event)
+
+    def _spooled(self, event: dict[str, Any]) -> None:
         try:
             self._file.write(json.dumps(event) + "\n")
             self._file.flush()
         except (OSError, TypeError) as error:
             # A full disk must not end the training that fills it.
             logger.warning("an event for MLflow was not spooled: %s", error)
-        self._events.put(event)
 
     def _send_all(self) -> None:
-        for path, events in _unsent(self._spool):
-            if not all(self._deliver(event) for event in events):
+        for spooled in _unsent(self._spool):
+            if spooled.to != self._to:
+                continue  # another recipe's server, or one whose address has changed
+            if not all(self._deliver(event) for event in spooled.events):
                 return
-            path.unlink(missing_ok=True)
+            spooled.path.unlink(missing_ok=True)
         while (event := self._events.get()) is not None:
             if not all(self._deliver(ready) for ready in self._merged(event)):
                 return
@@ -209,23 +213,43 @@ def quieten_mlflow() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def sync(uri: str, experiment: str, spool: Path) -> tuple[int, int]:
-    """Send every spooled event; return (files sent, files left).
+@dataclass(frozen=True)
+class Synced:
+    """How many events each server took, and how many other processes are still sending."""
 
-    Raises ConnectionError if the server cannot be reached or fails.
+    sent: dict[str, int]  # by the server's URI, without a password
+    live: int
+
+
+def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
+    """Send every spooled event to the server that it was meant for, which its file names.
+
+    `uri` has the password of one of them, or is where the server at `instead_of` has moved. Raises
+    ConnectionError if a server cannot be reached or fails; what it has not taken stays.
     """
-    sender = _Sender(uri, experiment)
-    waiting = _unsent(spool)
-    for sent, (path, events) in enumerate(waiting):
+    here = {without_password(each) for each in (uri, instead_of) if each}
+    sent: dict[str, int] = {}
+    senders: dict[tuple[str, str], _Sender] = {}
+    faults: list[str] = []
+    for spooled in _unsent(spool):
+        shown = spooled.to["uri"]
+        meant = uri if shown in here else shown
+        place = meant, spooled.to["experiment"]
+        sender = senders.setdefault(place, _Sender(*place))
         try:
-            for event in events:
+            for event in spooled.events:
                 sender.send(event)
         except Exception as error:
-            raise ConnectionError(
-                f"{sent} of {len(waiting)} spool files sent; then: {_first_line(error)}"
-            ) from error
-        path.unlink(missing_ok=True)
-    return len(waiting), len(list(spool.glob("*.jsonl")))
+            name, num_events = without_password(meant), len(spooled.events)
+            faults.append(f"{name} does not take {num_events} events: {_first_line(error)}")
+            continue
+        spooled.path.unlink(missing_ok=True)
+        took = without_password(meant)
+        sent[took] = sent.get(took, 0) + len(spooled.events)
+    if faults:
+        raise ConnectionError("; ".join(faults))
+    left = [path.read_text("utf-8").count("\n") - 1 for path in spool.glob("*.jsonl")]
+    return Synced(sent, sum(left))
 
 
 class _Sender:
@@ -381,7 +405,13 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0][:300]
 
 
-def _unsent(spool: Path) -> list[tuple[Path, list[dict[str, Any]]]]:
+class _Spooled(NamedTuple):
+    path: Path
+    to: dict[str, Any]  # the URI, without a password, and the experiment
+    events: list[dict[str, Any]]
+
+
+def _unsent(spool: Path) -> list[_Spooled]:
     """The spool files no living process is writing, oldest first. A torn last line is left out."""
     files = []
     for path in sorted(spool.glob("*.jsonl")):
@@ -391,7 +421,11 @@ def _unsent(spool: Path) -> list[tuple[Path, list[dict[str, Any]]]]:
                 continue
             with stream:
                 lines = stream.read().split("\n")[:-1]
-            files.append((path, [event for line in lines for event in _parsed(line, path)]))
+            events = [event for line in lines for event in _parsed(line, path)]
+            if events and events[0].pop("op") == "to":
+                files.append(_Spooled(path, events[0], events[1:]))
+            else:
+                logger.warning("%s does not say where its events belong; it stays", path)
     return files
 
 

@@ -17,8 +17,9 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from rungwise.core.config import Config
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.secrecy import without_passwords
 from rungwise.core.stage import Stage
-from rungwise.core.tracking import TrackingConfig, without_password
+from rungwise.core.tracking import TrackingConfig
 from rungwise.corpus.sources import CorpusConfig
 from rungwise.corpus.stage import CORPUS
 from rungwise.evaluation.compare import EvaluateConfig
@@ -178,10 +179,7 @@ class Recipe(Config):
 
     def resolved(self, root: str) -> dict[str, Any]:
         """Every key as plain data, with this root and without a password, as a record keeps it."""
-        data: dict[str, Any] = self.model_dump(mode="json") | {"root": root}
-        if self.tracking.uri is not None:
-            data["tracking"]["uri"] = without_password(self.tracking.uri)
-        return data
+        return without_passwords(self.model_dump(mode="json") | {"root": root})
 
 
 def instances_stages(recipe: Recipe) -> dict[str, Stage]:

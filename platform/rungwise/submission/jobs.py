@@ -19,7 +19,7 @@ from rich.text import Text
 
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, INTERRUPTED, OK
-from rungwise.core.provenance import commit
+from rungwise.core.provenance import COMMIT_VARIABLE, commit
 from rungwise.submission.connection import Client, Server, UnreachableError, connect
 from rungwise.submission.follow import Follower
 from rungwise.submission.packing import package_uri
@@ -183,7 +183,8 @@ def resume_command(job: str, at: Server, folder: str, *, wait: bool) -> int:
 def _submit(
     client: Client, entrypoint: str, environment: dict[str, Any], metadata: dict[str, str]
 ) -> str:
-    variables = {**(environment.get("env_vars") or {}), **_VARIABLES}
+    given = environment.get("env_vars") or {}
+    variables = {**given, **_VARIABLES, COMMIT_VARIABLE: metadata.get("commit", "")}
     name = metadata.get("job_name", "job")
     return client.submit_job(
         entrypoint=entrypoint,

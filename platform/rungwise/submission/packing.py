@@ -45,7 +45,7 @@ def packed(folder: Path) -> list[Packed]:
     Raises UserError if a part cannot be read, or if the folder holds far more than a project.
     """
     entries: list[Packed] = []
-    folder = folder.absolute()
+    folder, real = folder.absolute(), folder.resolve()
 
     def take(path: Path) -> None:
         is_folder = path.is_dir()
@@ -55,6 +55,11 @@ def packed(folder: Path) -> list[Packed]:
             if not os.access(path, os.R_OK):
                 raise PermissionError(13, os.strerror(13), str(path))
             name = path.relative_to(folder).as_posix()
+            if not path.resolve().is_relative_to(real):
+                raise UserError(
+                    f"{name} is a link to {path.resolve()}, outside of {folder}, and what is there "
+                    "would be uploaded; exclude it in .rayignore, or copy it here"
+                )
             packed_as = Packed(f"{name}/", 0) if is_folder else Packed(name, path.stat().st_size)
             entries.append(packed_as)
             if len(entries) > _MOST_FILES:

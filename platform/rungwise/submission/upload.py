@@ -15,10 +15,16 @@ from rungwise.submission.packing import MOST_BYTES, Packed, package_bytes, packe
 _SHOWN = 5
 # Names that tools give to files with secrets; examples of such files are left alone.
 _SECRET_NAMES = (
-    *(".env", ".env.*", ".netrc", ".pypirc", ".git-credentials", ".pgpass", "pgpass"),
-    *("credentials", "credentials.json", "auth_token", "kubeconfig"),
-    *("id_rsa", "id_ecdsa", "id_ed25519", "*.p12", "*.pfx", "*.tfstate", "*.tfstate.*"),
+    *(".env", ".env.*", "*.env", ".netrc", "_netrc", ".pypirc", ".npmrc", ".git-credentials"),
+    *(".pgpass", "pgpass", ".my.cnf", ".boto", ".s3cfg", ".htpasswd", ".dockercfg"),
+    *("credentials", "credentials.*", "*credentials.json", "service-account*.json"),
+    *("auth_token", ".*token", "token", "token.txt", "*.token", "*_token", "kubeconfig*"),
+    *("secrets.*", ".secrets", "*.tfvars", "*.tfvars.json", "*.tfstate", "*.tfstate.*"),
+    *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.p12", "*.pfx", "*.jks", "*.keystore"),
+    *("*.ppk", "*.kdbx"),
 )
+# Folders in which tools keep them, with names that say nothing.
+_SECRET_PLACES = (".kube/config", ".docker/config.json", ".aws/*", ".ssh/*", ".gnupg/*", ".azure/*")
 _EXAMPLES = ("*.example", "*.sample", "*.template")
 # Certificates have these endings too, so what they hold decides.
 _KEY_NAMES = ("*.pem", "*.key")
@@ -80,6 +86,8 @@ def _secret(folder: Path, path: str) -> bool:
     if any(fnmatch.fnmatchcase(name, example) for example in _EXAMPLES):
         return False
     if any(fnmatch.fnmatchcase(name, secret) for secret in _SECRET_NAMES):
+        return True
+    if any(fnmatch.fnmatchcase(f"/{path}", f"*/{place}") for place in _SECRET_PLACES):
         return True
     if not any(fnmatch.fnmatchcase(name, key) for key in _KEY_NAMES):
         return False

@@ -1,0 +1,66 @@
+"""`rungwise gc WORKFLOW CONFIG`: what a recipe has built and needs no more."""
+
+from __future__ import annotations
+
+import argparse
+
+from rungwise.commands.arguments import Commands, add_verb, add_workflow
+from rungwise.core.exit_codes import OK
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, "gc", gc, "list what a recipe has built and needs no more")
+    add_workflow(parser)
+    parser.add_argument("--delete", action="store_true", help="remove it as well")
+
+
+def gc(options: argparse.Namespace) -> int:
+    """Print the recipe's artifacts that neither it as it is now, nor a registered model, nor an
+    artifact of another recipe rests on; finished ones, and folders of attempts that were given up.
+    """
+    from rich.console import Console
+    from rich.filesize import decimal
+
+    from rungwise.core import artifact as artifacts
+    from rungwise.core.lease import Lease
+    from rungwise.pipeline import workflow
+    from rungwise.serving.registry import REGISTER
+
+    console = Console(highlight=False, soft_wrap=True)
+    recipe = workflow.load_recipe(options.config, options.overrides)
+    root = workflow.root_folder(recipe.root)
+    planned = {row.stage.fingerprint for row in workflow.plan(options.workflow, recipe)}
+    built = artifacts.below(root)
+    others = {
+        each.fingerprint
+        for each in built
+        if each.label != recipe.name or each.stage == REGISTER.name
+    }
+    needed = artifacts.needed(planned | others, built)
+    freed = 0
+    for stage in root.subfolders():
+        for name in (root / stage).subfolders():
+            label, _, fingerprint = name.rpartition("-")
+            if label != recipe.name or fingerprint in needed:
+                continue
+            folder = root / stage / name
+            lease = Lease(root / stage, fingerprint)
+            if not lease.take():
+                console.print(f"kept      {folder.uri}: {lease.holder} builds it", markup=False)
+                continue
+            try:
+                size = sum(folder.sizes().values())
+                state = "finished" if folder.exists(artifacts.RECORD) else "given up"
+                if options.delete:
+                    folder.remove()
+            finally:
+                lease.release()
+            freed += size
+            console.print(f"{state:<9} {decimal(size):>9}  {folder.uri}", markup=False)
+    if options.delete:
+        console.print(f"{decimal(freed)} removed")
+    elif freed:
+        console.print(f"{decimal(freed)} could go; the same command with --delete removes it")
+    else:
+        console.print(f"{root.uri}: nothing that {recipe.name} does not need")
+    return OK

@@ -1,0 +1,58 @@
+"""`rungwise rebuild MODEL --into FOLDER`: build a model again elsewhere, and compare the bytes."""
+
+from __future__ import annotations
+
+import argparse
+
+from rungwise.commands.arguments import Commands, add_built, add_verb, built
+from rungwise.core.exit_codes import OK
+
+
+def add(commands: Commands) -> None:
+    text = "build a model again elsewhere, from its sources, and compare it byte by byte"
+    parser = add_verb(commands, "rebuild", rebuild, text)
+    add_built(parser)
+    parser.add_argument("--into", required=True, metavar="FOLDER", help="the root to build below")
+
+
+def rebuild(options: argparse.Namespace) -> int:
+    """Print each artifact with the files that differ. Raises DataError if its own weights, or any
+    file that they rest on, came out otherwise."""
+    from rich.console import Console
+
+    from rungwise.core.artifact import chain
+    from rungwise.core.context import ComputeConfig
+    from rungwise.core.errors import DataError, UserError
+    from rungwise.core.tracking import Tracker, default_uri
+    from rungwise.pipeline import rebuilding, runner
+    from rungwise.pipeline.workflow import root_folder, spool_folder
+
+    artifacts = chain(built(options))
+    stages = rebuilding.stages_of(artifacts)
+    root, recipe = root_folder(options.into), artifacts[-1].record["recipe"]
+    if root.uri == artifacts[-1].folder.uri.rsplit("/", 2)[0]:
+        raise UserError(f"{root.uri} holds the model itself; give --into another folder")
+    compute = ComputeConfig.model_validate(recipe["compute"])
+    console = Console(highlight=False)
+
+    def tracker() -> Tracker:
+        return Tracker(default_uri(root, None), "rebuilt", spool_folder(root))
+
+    outcome = runner.run(
+        stages, root, artifacts[-1].label, compute, tracker, console, recipe | {"root": root.uri}
+    )
+    console.print()
+    faults = []
+    for before, stage in zip(artifacts, stages, strict=True):
+        compared = rebuilding.compare(before, outcome.artifacts[stage.shown])
+        num_files = len(before.record["files"])
+        state = ", ".join(compared.different) + " differ" if compared.different else "same bytes"
+        console.print(
+            f"{before.stage:<12} {before.fingerprint}  {num_files:>5,} files  {state}",
+            markup=False,
+            soft_wrap=True,
+        )
+        faults += [f"{before.folder.path(name)} came out otherwise" for name in compared.different]
+    if faults:
+        raise DataError("\n".join(faults))
+    return OK

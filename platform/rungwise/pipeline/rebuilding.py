@@ -1,0 +1,93 @@
+"""Build again all that an artifact rests on, below another root, and compare it file by file.
+
+What to build follows from the records alone, so neither a recipe nor a workflow must still exist.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from rungwise.core.artifact import Artifact
+from rungwise.core.config import flatten
+from rungwise.core.errors import DataError
+from rungwise.core.stage import Stage, StageType
+from rungwise.core.title import Title
+from rungwise.corpus.stage import CORPUS
+from rungwise.evaluation.claims import CLAIMS
+from rungwise.evaluation.compare import EVALUATE
+from rungwise.evaluation.measure import MEASURE
+from rungwise.evaluation.table import TABLE
+from rungwise.instances.stage import INSTANCES, LONGER_INSTANCES
+from rungwise.pretraining.stage import PRETRAIN
+from rungwise.report.ladder.page import LADDER
+from rungwise.report.page import REPORT
+from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
+from rungwise.sweep.stage import SWEEP
+from rungwise.tasks.stage import TASK
+from rungwise.tasks.task_text import TASK_TEXT
+from rungwise.tokenizer.stage import TOKENIZER
+from rungwise.tokens.stage import TOKENS
+
+_TYPES: dict[str, StageType[Any, Any]] = {
+    each.name: each
+    for each in (
+        *(CORPUS, TOKENIZER, TOKENS, INSTANCES, LONGER_INSTANCES, INITIAL_WEIGHTS, PRETRAIN),
+        *(TASK, TASK_TEXT, SWEEP, EVALUATE, MEASURE, TABLE, CLAIMS, REPORT, LADDER),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """An artifact beside what was built again; `different` names the files whose bytes differ."""
+
+    before: Artifact
+    different: tuple[str, ...]
+
+
+def stages_of(chain: Sequence[Artifact]) -> list[Stage]:
+    """The stages that built `chain` (inputs first), with the sources as they are now.
+
+    Raises DataError that names what differs from the records: a source that changed, or a version
+    of a stage that this package no longer has.
+    """
+    names = Counter(each.stage for each in chain)
+    stages: dict[str, Stage] = {}
+    for artifact in chain:
+        record, kind = artifact.record, _TYPES[artifact.stage]
+        adapter = TypeAdapter[Any](typing.get_type_hints(kind.run)["config"])
+        try:
+            config = adapter.validate_python(record["config"])
+        except ValidationError as error:
+            raise DataError(
+                f"{artifact.folder.uri} was built with keys that this version lacks: {error}"
+            ) from error
+        inputs = {name: stages[of["fingerprint"]] for name, of in record["inputs"].items()}
+        step = artifact.fingerprint if names[artifact.stage] > 1 else None
+        stage = kind.stage(config, inputs, Title(artifact.stage, step=step))
+        if stage.fingerprint != artifact.fingerprint:
+            before, now = flatten(record["facts"]), flatten(stage.facts)
+            keys = [key for key in sorted(before | now) if before.get(key) != now.get(key)]
+            raise DataError(
+                f"{artifact.stage} {artifact.fingerprint} cannot be built again, because "
+                + "; ".join(f"{key} was {before.get(key)}, is {now.get(key)}" for key in keys)
+            )
+        stages[artifact.fingerprint] = stage
+    return list(stages.values())
+
+
+def compare(before: Artifact, after: Artifact) -> Compared:
+    """Two artifacts of one stage, by the hashes in their records."""
+    old, new = (
+        {name: file["sha256"] for name, file in each.record["files"].items()}
+        for each in (before, after)
+    )
+    return Compared(
+        before, tuple(name for name in sorted(old | new) if old.get(name) != new.get(name))
+    )
