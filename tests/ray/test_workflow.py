@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
+import pyarrow.parquet as pq
 import pytest
 import torch
 from mlflow import MlflowClient
@@ -169,7 +170,9 @@ def test_models_are_found_by_what_they_read(
 ) -> None:
     found = {name: record["fingerprint"] for name, record in records(finished / "root").items()}
     source = f"{finished}/text/library1-*.txt"
-    for what in (["--document", "library1/library1-01"], ["--source", source]):
+    held_out = next((finished / "root" / "corpus").glob("*/validation-*.parquet"))
+    document = pq.read_table(held_out)["id"][-1].as_py()
+    for what in (["--document", document], ["--source", source]):
         assert main(["which-models", *what, "--root", str(finished / "root")]) == 0
         said = capsys.readouterr().out.splitlines()
         assert said[0].startswith(f"corpus {found['corpus']} (small): ")

@@ -7,7 +7,7 @@ from typing import Any
 
 # Before the last @ of what follows ://. A password may hold any character but a blank; where no
 # colon stands in front of a slash, an @ behind the slash belongs to a path.
-_USER_INFO = re.compile(r"(?<=://)(?:[^/@\s?]*|[^/@\s?]*:\S*)@")
+_USER_INFO = re.compile(r"(?<=://)(?:[^/@\s?]*:\S*|[^/@\s?]*)@")
 # Values of a query: signed addresses, tokens.
 _SECRET_VALUE = re.compile(
     r"([?&;][\w.-]*(?:signature|sig|token|secret|password|passwd|pwd|credential|api-?_?key)=)"

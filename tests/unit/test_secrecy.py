@@ -1,0 +1,87 @@
+"""Secrets planted in URIs, whatever they look like, reach neither records nor spools nor MLflow."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rungwise.core import artifact as artifacts
+from rungwise.core.secrecy import without_password
+from rungwise.core.storage import Folder
+from rungwise.core.tracking import Tracker
+from rungwise.corpus.sources import CorpusConfig, TextSource
+from rungwise.corpus.stage import CORPUS
+from rungwise.pipeline.recipe import Recipe
+
+PRINTABLE = "".join(set(string.printable) - set(string.whitespace))
+PLAIN = st.text(string.ascii_letters + string.digits, min_size=1, max_size=8)
+
+
+@given(
+    scheme=st.sampled_from(["s3", "https", "postgresql+psycopg2", "redis"]),
+    user=PLAIN,
+    password=st.text(PRINTABLE, min_size=4, max_size=20),
+    path=st.lists(PLAIN, max_size=3).map("/".join),
+)
+def test_a_password_of_any_characters_is_cut_and_the_place_stays(
+    scheme: str, user: str, password: str, path: str
+) -> None:
+    shown = without_password(f"{scheme}://{user}:{password}@host.of/{path}")
+    assert shown == f"{scheme}://host.of/{path}"
+    assert without_password(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("X-Amz-Signature", "X-Amz-Security-Token", "X-Amz-Credential", "sig", "Signature"),
+        *("access_token", "token", "password", "pwd", "api_key", "apikey", "client_secret"),
+    ],
+)
+def test_what_signs_an_address_is_cut_and_the_rest_of_the_query_stays(name: str) -> None:
+    uri = "https://host/x?versionId=3&{}=s3cr3t/+%3D&part=2"
+    expected = uri.format(name).replace("s3cr3t/+%3D", "...")
+    assert without_password(uri.format(name)) == expected
+
+
+def test_none_of_a_hundred_planted_secrets_is_written_down(tmp_path: Path) -> None:
+    """In a recipe's sources and server, in what a stage is, in parameters, tags and notes."""
+    secrets = [f"s3cr3t-{number:03}" for number in range(100)]
+    uris = [
+        f"s3://u:{secret}@bucket/{secret[-3:]}" if number % 2 else f"s3://b/x?token={secret}"
+        for number, secret in enumerate(secrets)
+    ]
+    config = CorpusConfig(sources=(TextSource(paths=tuple(uris[:50])),))
+    stage = CORPUS.__class__("corpus", 1, CORPUS.run, CORPUS.summary).stage(config)
+    recipe = Recipe(
+        name="x",
+        corpus=config,
+        tokenizer={"kind": "word", "vocab_size": 100},  # type: ignore[arg-type]
+        tracking={"uri": uris[51]},  # type: ignore[arg-type]
+    )
+    record: dict[str, Any] = {
+        "stage": "corpus",
+        "fingerprint": stage.fingerprint,
+        "facts": stage.facts,
+        "inputs": {},
+        "config": config.model_dump(mode="json"),
+        "recipe": recipe.resolved(uris[53]),
+        "made_by": {"command": f"rungwise run pretrain x tracking.uri={uris[55]}"},
+        "summary": {"headline": f"read {uris[57]}"},
+    }
+    folder = Folder.at(tmp_path) / f"x-{stage.fingerprint}"
+    folder.write_bytes("data", b"")
+    artifacts.finish(folder, record, {})
+    assert artifacts.load(folder) is not None
+    tracker = Tracker("http://u:s3cr3t-000@127.0.0.1:9", "x", tmp_path / "spool")
+    tracker.open("a", "a", params={"paths": uris})
+    tracker.tags("a", {"note": " and ".join(uris)})
+    tracker.finish(0.1)
+    written = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) == 3
+    assert not [secret for secret in secrets if any(secret in text for text in written)]
