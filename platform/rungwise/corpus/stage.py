@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,10 +24,10 @@ import ray
 import ray.data
 from ray.data.context import ShuffleStrategy
 
-from rungwise.cluster.packing import packed
 from rungwise.cluster.session import quiet_ray_data
+from rungwise.cluster.tasks import over, packed
 from rungwise.core.context import Context
-from rungwise.core.errors import DataError, UserError, from_text, to_text
+from rungwise.core.errors import DataError
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.corpus import duplicates, near_duplicates, paragraphs, signatures
@@ -42,8 +41,6 @@ from rungwise.corpus.summary import CorpusSummary, summary_of
 
 # The summary of a stage that was killed between its last file and its record.
 _DONE = ".summary.json"
-# Ray Data takes 0.1 to 0.2 s to schedule a task: this much text is some seconds of work.
-_TASK_BYTES = 96e6
 _COMPRESSED_FACTOR = 3
 # Ray's default shuffle and its hash shuffle start processes of their own, which takes 4 to 6 s; its
 # sort shuffle does 27 MB in 0.7 s, but makes an object for each pair of blocks. What is written is
@@ -83,10 +80,10 @@ CORPUS = StageType(
 def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSummary:
     task, ranges = RangeTask(config, output), ranges_of(config)
     task.stage_tests()
-    packs = packed(ranges, [_work(range) for range in ranges], _num_packs(ranges))
+    packs = packed(ranges, [_work(range) for range in ranges])
     staged: dict[int, dict[str, Any]] = {}
     documents = num_bytes = 0
-    for number, report in _over(packs, lambda pack: map(task.read, pack)):
+    for number, report in over(packs, lambda pack: ((one.number, task.read(one)) for one in pack)):
         staged[number] = report
         context.report.progress(len(staged), 2 * len(ranges))
         documents += report["documents"]
@@ -113,42 +110,19 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
         [key for verdict in verdicts for key in verdict.held_out],
     )
 
-    def write(pack: list[Range]) -> Iterator[dict[str, Any]]:
+    def write(pack: list[Range]) -> Iterator[tuple[int, dict[str, Any]]]:
         number = int(number_of[pack[0].number])
         lost = task.places(LOST, num_lost, number)
         repeated = task.places(REPEATED, num_repeated, number)
-        return (task.write(range, lost, repeated, last) for range in pack)
+        return ((one.number, task.write(one, lost, repeated, last)) for one in pack)
 
     written: dict[int, dict[str, Any]] = {}
-    for number, report in _over(packs, write):
+    for number, report in over(packs, write):
         written[number] = report
         context.report.progress(len(ranges) + len(written), 2 * len(ranges))
     summary = summary_of(reports, [written[range.number] for range in ranges])
     _refuse_too_few(config, summary)
     return summary
-
-
-def _over(
-    packs: list[list[Range]], work: Callable[[list[Range]], Iterator[dict[str, Any]]]
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Do `work` on every pack, a task each; yields the number and the report of each range."""
-
-    def reports(batch: pa.Table) -> Iterator[pa.Table]:
-        for pickled in batch["pack"].to_pylist():
-            pack = pickle.loads(pickled)
-            try:
-                for range, report in zip(pack, work(pack), strict=True):
-                    yield pa.table({"range": [range.number], "report": [json.dumps(report)]})
-            except UserError as error:
-                # As a row: Ray Data would put a page of its own words around the message.
-                yield pa.table({"range": [-1], "report": [to_text(error)]})
-
-    rows = [pa.table({"pack": pa.array([pickle.dumps(pack)], pa.binary())}) for pack in packs]
-    dataset = ray.data.from_arrow(rows).map_batches(reports, batch_size=1, batch_format="pyarrow")
-    for row in dataset.iter_rows():
-        if row["range"] < 0:
-            raise from_text(row["report"])
-        yield row["range"], json.loads(row["report"])
 
 
 def _verdicts(
@@ -277,13 +251,6 @@ def _work(range: Range) -> float:
         if range.end is None
         else range.num_bytes
     )
-
-
-def _num_packs(ranges: list[Range]) -> int:
-    """Tasks of several seconds each that keep every CPU busy."""
-    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
-    rounds = max(1, round(sum(map(_work, ranges)) / _TASK_BYTES / cpus))
-    return rounds * cpus
 
 
 def _refuse_damage(
