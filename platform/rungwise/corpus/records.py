@@ -165,7 +165,9 @@ def parquet_documents(part: Part, source: ParquetSource) -> Iterator[RawDocument
     with contextlib.ExitStack() as closing:
         stream = closing.enter_context(_seekable(part.file))
         try:
-            parquet = closing.enter_context(pq.ParquetFile(stream, buffer_size=_COLUMN_BYTES_AT_ONCE))
+            parquet = closing.enter_context(
+                pq.ParquetFile(stream, buffer_size=_COLUMN_BYTES_AT_ONCE)
+            )
         except (pa.ArrowException, OSError) as error:
             yield _unsound(part, None, _size_of(part), error)
             return

@@ -51,6 +51,9 @@ _BAND_ROW_BYTES = 32
 # What one task compares. Beyond so many parts they grow, for each writer looks into all of them.
 _PARTITION_BYTES = 64 << 20
 _MOST_PARTITIONS = 256
+# A task reads, of what each part has written, the places of its group, and a footer that has a few
+# hundred bytes a group: with a group a task, a terabyte of text would have a terabyte of footers.
+_MOST_GROUPS = 64
 
 
 def build_corpus(
@@ -96,14 +99,12 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
     num_documents = sum(report["documents"] for report in reports)
     if not num_documents:
         _refuse_too_few(config, summary_of(reports, []))
-    number_of = np.empty(len(ranges), np.int64)
-    for number, pack in enumerate(packs):
-        number_of[[range.number for range in pack]] = number
-    verdicts, num_lost = _verdicts(task, packs, number_of, num_documents)
+    group_of = groups_of(packs)
+    verdicts, num_lost = _verdicts(task, packs, group_of, num_documents)
     for verdict in verdicts:
         if verdict.doubled:
             _refuse_doubled(task, ranges, *verdict.doubled)
-    num_repeated = _repeated(task, packs, number_of, num_lost)
+    num_repeated = _repeated(task, packs, group_of, num_lost)
     last = duplicates.last_held_out(
         config.held_out_fraction,
         sum(verdict.documents for verdict in verdicts),
@@ -111,9 +112,9 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
     )
 
     def write(pack: list[Range]) -> Iterator[tuple[int, dict[str, Any]]]:
-        number = int(number_of[pack[0].number])
-        lost = task.places(LOST, num_lost, number)
-        repeated = task.places(REPEATED, num_repeated, number)
+        group = int(group_of[pack[0].number])
+        lost = task.places(LOST, num_lost, group)
+        repeated = task.places(REPEATED, num_repeated, group)
         return ((one.number, task.write(one, lost, repeated, last)) for one in pack)
 
     written: dict[int, dict[str, Any]] = {}
@@ -125,8 +126,17 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
     return summary
 
 
+def groups_of(packs: list[list[Range]]) -> np.ndarray:
+    """The group of each range, (ranges,), the same for those of a pack: its places are found as
+    one record batch."""
+    group_of = np.empty(sum(map(len, packs)), np.int64)
+    for number, pack in enumerate(packs):
+        group_of[[range.number for range in pack]] = number % _MOST_GROUPS
+    return group_of
+
+
 def _verdicts(
-    task: RangeTask, packs: list[list[Range]], pack_of: np.ndarray, num_documents: int
+    task: RangeTask, packs: list[list[Range]], group_of: np.ndarray, num_documents: int
 ) -> tuple[list[Verdict], int]:
     """The outcome of every part of the keys, without who is lost, which is written; and how many
     parts there are."""
@@ -142,7 +152,7 @@ def _verdicts(
     def decide(part: pa.Table) -> pa.Table:
         verdict = duplicates.verdict(part, config.deduplicate)
         number = part["partition"][0].as_py()
-        write_places(task.output, LOST, number, verdict.lost, pack_of)
+        write_places(task.output, LOST, number, verdict.lost, group_of)
         return pa.table({"verdict": [json.dumps(verdict[1:])], "part": [number]})
 
     keys = ray.data.from_arrow(numbers).map_batches(rows, batch_size=None, batch_format="pyarrow")
@@ -157,11 +167,13 @@ def _verdicts(
         verdicts.append(Verdict(np.empty((0, 3)), documents, held_out, places))
         parts.add(row["part"])
     for part in set(range(num_parts)) - parts:
-        write_places(task.output, LOST, part, np.empty((0, 3), np.int64), pack_of)
+        write_places(task.output, LOST, part, np.empty((0, 3), np.int64), group_of)
     return verdicts, num_parts
 
 
-def _repeated(task: RangeTask, packs: list[list[Range]], pack_of: np.ndarray, num_lost: int) -> int:
+def _repeated(
+    task: RangeTask, packs: list[list[Range]], group_of: np.ndarray, num_lost: int
+) -> int:
     """Write which paragraphs of the documents left are repeated; in how many parts."""
     config = task.config.duplicate_paragraphs
     if config is None:
@@ -172,24 +184,24 @@ def _repeated(task: RangeTask, packs: list[list[Range]], pack_of: np.ndarray, nu
     num_parts = _num_parts(moved_bytes)
 
     def rows(batch: pa.Table) -> Iterator[pa.Table]:
-        for number in batch["range"].to_pylist():
-            lost = task.places(LOST, num_lost, int(pack_of[number]))
-            lost = lost[lost[:, 0] == number, 1]
-            tables = task.tables(number)
-            yield paragraphs.rows_of(tables, lost, number, config.minimum_characters, num_parts)
+        numbers = batch["range"].to_pylist()
+        lost = task.places(LOST, num_lost, int(group_of[numbers[0]]))
+        for number in numbers:
+            here, tables = lost[lost[:, 0] == number, 1], task.tables(number)
+            yield paragraphs.rows_of(tables, here, number, config.minimum_characters, num_parts)
 
     def decide(part: pa.Table) -> pa.Table:
         numbers = part["partition"].to_pylist()[:1]
         for number in numbers:
             repeated = paragraphs.repeated(part, config.maximum_occurrences)
-            write_places(task.output, REPEATED, number, repeated, pack_of)
+            write_places(task.output, REPEATED, number, repeated, group_of)
         return pa.table({"part": pa.array(numbers, pa.int64())})
 
     dataset = ray.data.from_arrow(_numbers(packs))
     keys = dataset.map_batches(rows, batch_size=None, batch_format="pyarrow")
     decided = _grouped(keys, num_parts, moved_bytes, decide).iter_rows()
     for part in set(range(num_parts)) - {row["part"] for row in decided}:
-        write_places(task.output, REPEATED, part, np.empty((0, 3), np.int64), pack_of)
+        write_places(task.output, REPEATED, part, np.empty((0, 3), np.int64), group_of)
     return num_parts
 
 
