@@ -8,12 +8,11 @@ holds it.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -285,7 +284,7 @@ def _arrow_stream(file: SourceFile) -> pa.NativeFile:
 
 
 @contextlib.contextmanager
-def _seekable(file: SourceFile) -> Iterator[BinaryIO | io.RawIOBase]:
+def _seekable(file: SourceFile) -> Iterator[Any]:
     """The bytes of a file; one that is compressed is first unpacked to the disk."""
     if not streams.packing_of(file.name):
         with file.open() as stream:
