@@ -1,11 +1,12 @@
 """One large JSON Lines file through corpus, tokens and instances on one and on two workers.
 
-    python -m benchmarks.large_file [GIGABYTES] [--workers 1,2] [--kill worker|job]
+    python -m benchmarks.large_file [GIGABYTES ...] [--workers 1,2] [--kill worker|job]
 
-Prints for each stage the wall time, how busy its workers were over the whole and over the last
-fifth, and the most memory that one of them held (resident, without what it shares). `--kill worker`
-ends one worker by SIGKILL in the middle of the corpus; `--kill job` ends everything there, starts
-the job again and counts the ranges that were read twice. The digests of all files have to be equal
+Prints for each stage the wall time, the CPU seconds of its workers, how busy they were over the
+whole and over the last fifth, and the most memory that one of them, and the driver, held (resident,
+without what they share). Several sizes show how a build grows. `--kill worker` ends one worker by
+SIGKILL in the middle of the corpus; `--kill job` ends everything there, starts the job again and
+counts the ranges that were read twice. The digests of all files of one size have to be equal
 however they were made.
 """
 
@@ -98,6 +99,7 @@ class Watched:
         self.begun: dict[str, float] = {}
         self.ended: dict[str, float] = {}
         self.samples: list[tuple[float, dict[int, tuple[float, int]]]] = []
+        self.driver_bytes = 0
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.large_file", "--job", str(path)],
             stdout=subprocess.PIPE,
@@ -123,6 +125,7 @@ class Watched:
                 self.ended[told["ends"]] = now
                 self.files[told["ends"]] = told["files"]
         self.samples.append((now, {each.pid: _used(each) for each in self.ray_workers()}))
+        self.driver_bytes = max(self.driver_bytes, _used(self._process.pid)[1])
         time.sleep(_EVERY_SECONDS)
         return running
 
@@ -162,19 +165,24 @@ class Watched:
                 ),
                 default=0,
             )
+            spent, available = self._spent(begin, end), (end - begin) * self.workers
             print(
-                f"  {stage:<12}{end - begin:7.1f} s   busy {self._busy(begin, end):4.0%}, "
-                f"last fifth {self._busy(last, end):4.0%}   "
+                f"  {stage:<12}{end - begin:7.1f} s   {spent:6.1f} CPU s   busy "
+                f"{spent / available:4.0%}, last fifth "
+                f"{self._spent(last, end) / available * 5:4.0%}   "
                 f"peak of a worker {peak / 2**20:,.0f} MiB"
             )
+        seconds = max(self.ended.values()) - min(self.begun.values())
+        print(f"  together    {seconds:7.1f} s   driver {self.driver_bytes / 2**20:,.0f} MiB")
 
-    def _busy(self, begin: float, end: float) -> float:
-        """CPU seconds of all workers over the time that there was."""
-        seen = [(at, used) for at, used in self.samples if begin <= at <= end]
-        spent = 0.0
-        for (_, before), (_, after) in itertools.pairwise(seen):
-            spent += sum(cpu - before.get(pid, (0.0, 0))[0] for pid, (cpu, _) in after.items())
-        return spent / max(1e-9, (end - begin) * self.workers)
+    def _spent(self, begin: float, end: float) -> float:
+        """CPU seconds of all workers."""
+        seen = [used for at, used in self.samples if begin <= at <= end]
+        return sum(
+            cpu - before.get(pid, (0.0, 0))[0]
+            for before, after in itertools.pairwise(seen)
+            for pid, (cpu, _) in after.items()
+        )
 
 
 def _name(process: psutil.Process) -> str:
@@ -184,9 +192,10 @@ def _name(process: psutil.Process) -> str:
         return ""
 
 
-def _used(process: psutil.Process) -> tuple[float, int]:
+def _used(process: psutil.Process | int) -> tuple[float, int]:
     """CPU seconds, and bytes of memory that are the process's own."""
     try:
+        process = psutil.Process(process) if isinstance(process, int) else process
         times, memory = process.cpu_times(), process.memory_info()
     except psutil.Error:
         return 0.0, 0
@@ -227,7 +236,7 @@ def _read_bytes(output: Path) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("gigabytes", nargs="?", type=float, default=2.0)
+    parser.add_argument("gigabytes", nargs="*", type=float, default=[2.0])
     parser.add_argument("--workers", default="1,2")
     parser.add_argument("--kill", choices=("worker", "job"), action="append", default=[])
     parser.add_argument("--job", help=argparse.SUPPRESS)
@@ -235,17 +244,17 @@ def main() -> None:
     if chosen.job:
         job(json.loads(Path(chosen.job).read_text()))
         return
-    with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as name:
-        folder = Path(name)
-        source = folder / "in.jsonl"
-        write_source(source, chosen.gigabytes)
-        print(f"{source.stat().st_size / 1e9:.2f} GB of JSON Lines", flush=True)
-        workers = [int(each) for each in chosen.workers.split(",")]
-        made = [_run(folder, source, each) for each in workers]
-        made += [_run(folder, source, max(workers), kill) for kill in chosen.kill]
-        if any(each != made[0] for each in made):
-            raise SystemExit("the files are not the same")
-        print(f"the files of {len(made)} runs have the same digests")
+    workers = [int(each) for each in chosen.workers.split(",")]
+    for gigabytes in chosen.gigabytes:
+        with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as name:
+            source = Path(name) / "in.jsonl"
+            write_source(source, gigabytes)
+            print(f"{source.stat().st_size / 1e9:.2f} GB of JSON Lines", flush=True)
+            made = [_run(source.parent, source, each) for each in workers]
+            made += [_run(source.parent, source, max(workers), kill) for kill in chosen.kill]
+            if any(each != made[0] for each in made):
+                raise SystemExit("the files are not the same")
+            print(f"the files of {len(made)} runs have the same digests")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -128,11 +129,14 @@ class Stages:
 
     def encode(self, files: Sequence[CorpusFile]) -> TokensSummary:
         """Encode files of the corpus, one after the other."""
-        from rungwise.tokens.stage import FileOrder, summary_of
+        from rungwise.tokens.stage import FileOrder, summary_of, take_counts
 
         rows = [self.tokens(FileOrder(row)) for row in files]
         task = self.instances
-        return summary_of(rows, tokenizer_summary(task.vocab_size, task.special))
+        held_out = np.zeros(task.vocab_size, np.int64)
+        for row in rows:
+            take_counts(row, held_out)
+        return summary_of(rows, tokenizer_summary(task.vocab_size, task.special), held_out)
 
     def build(self, tokens: TokensSummary) -> list[dict[str, Any]]:
         """Build the shards of encoded files; their rows of the manifest."""
@@ -169,6 +173,6 @@ def stages_of(
     choice = EncoderChoice(backend)  # pyright: ignore[reportArgumentType]
     tokens, instances = output / "tokens", output / "instances"
     return Stages(
-        EncodeTask(tokens_config(config), corpus, folder, tokens, vocab_size, choice),
+        EncodeTask(tokens_config(config), corpus, folder, tokens, choice),
         ShardTask(config, tokens, instances, vocab_size, special_ids(tokenizer)),
     )

@@ -5,7 +5,8 @@
 What a reader needs comes from the order itself (rungwise.instances.order), on sampled ranks, over a
 whole epoch; its cache is modelled as the files used last that fit. Sampled rows are located, and
 each has to lie in a shard that the model holds. Times are CPU seconds of this machine. Stated and
-not measured: the sizes, the rates in capitals below, and nothing else.
+not measured: the sizes, the rates in capitals below, and nothing else. Building as much text is
+simulated by benchmarks/building.py.
 """
 
 from __future__ import annotations

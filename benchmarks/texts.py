@@ -151,7 +151,7 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
 
     A copy is written before the next is made, so memory holds one.
     """
-    target, rules = Folder(str(folder)), Rules()
+    target, rules, none = Folder(str(folder)), Rules(), np.empty((0, 2), np.int64)
     read: list[dict[str, Any]] = []
     reports: list[dict[str, Any]] = []
     written = copy = 0
@@ -159,13 +159,15 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
         for row in CorpusSummary.of(base).files:
             if written >= megabytes * 1e6:
                 return _finish(target, summary_of(read, reports))
-            builder = RangeBuilder(rules, 0)
+            builder = RangeBuilder(rules, "benchmark")
             report = write_range(
                 builder.tables(changed(base, row.file, copy)),
-                np.empty((0, 2), np.int64),
+                none,
+                none,
                 number=len(reports),
                 source="benchmark",
                 last_held_out=0,  # nothing
+                minimum_characters=rules.minimum_characters,
                 shard_megabytes=SHARD_MEGABYTES,
                 output=target,
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
@@ -45,13 +47,15 @@ def tokens_of(
     """The tokens of a corpus, encoded in this process."""
     place, pieces = Folder.at(folder), TokenizerSummary.of(tokenizer)
     task = tokens_stage.EncodeTask(
-        *(config or TokensConfig(), corpus.folder, tokenizer.folder, place),
-        *(pieces.vocab_size, EncoderChoice()),
+        config or TokensConfig(), corpus.folder, tokenizer.folder, place, EncoderChoice()
     )
     files = CorpusSummary.of(corpus).files
     rows = [task(tokens_stage.FileOrder(row)) for row in files if row.documents]
+    held_out = np.zeros(pieces.vocab_size, np.int64)
+    for row in rows:
+        tokens_stage.take_counts(row, held_out)
     inputs = made_of(corpus=corpus, tokenizer=tokenizer)
-    summary = tokens_stage.summary_of(rows, pieces).model_dump(mode="json")
+    summary = tokens_stage.summary_of(rows, pieces, held_out).model_dump(mode="json")
     record = {"stage": "tokens", "fingerprint": "t" * 12, "inputs": inputs, "summary": summary}
     return artifacts.finish(place, record | {"label": "made", "finished": ""}, {})
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import botocore.retries.standard
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import s3fs
 
@@ -23,6 +25,8 @@ from rungwise.core.config import validate
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage import Folder, find_files
 from rungwise.corpus import CorpusConfig, outside
+from rungwise.corpus.document import RawDocument
+from rungwise.corpus.ranges import ranges_of, read_range
 from tests.conftest import REPOSITORY
 from tests.faults.s3_faults import OF_BODIES, OF_EVERY_REQUEST, OF_UPLOADS, FaultyS3, faulty_moto
 
@@ -39,7 +43,6 @@ from rungwise.core.context import ComputeConfig, Context, SilentReporter
 from rungwise.corpus import CorpusConfig, stage
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
-stage._TASKS_WANTED, stage._MINIMUM_TASK_WORK = 3, 1
 with session(ComputeConfig(object_store_megabytes=100)):
     for line in sys.argv[1:]:
         source, output = json.loads(line)
@@ -204,6 +207,53 @@ def test_the_digest_of_many_objects_is_one_listing(proxy: FaultyS3, request: Any
     assert proxy.requests.total() < 6
     place.write_bytes("3.txt", b"worse 3")
     assert outside(config) != first
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "text", "parquet"])
+def test_of_a_large_object_each_range_fetches_its_own_bytes(
+    proxy: FaultyS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, request: Any
+) -> None:
+    rng = random.Random(5)
+    texts = [rng.randbytes(rng.randrange(1000, 9000)).hex() for _ in range(500)]
+    match kind:
+        case "jsonl":
+            data = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+        case "text":
+            data = "\n\n".join(texts).encode()
+        case _:
+            table = pa.table({"text": texts, "unread": texts[::-1]})
+            pq.write_table(table, tmp_path / "x", row_group_size=50, compression="none")
+            data = (tmp_path / "x").read_bytes()
+    place = folder(request)
+    place.write_bytes("x", data)
+    (tmp_path / "x").write_bytes(data)
+    block = {"kind": kind} | ({"documents": "blank_line"} if kind == "text" else {})
+    fetched: list[int] = []
+
+    def look(exchange: Any, upload: bool) -> str:
+        if exchange.command == "GET" and "?" not in exchange.path:
+            first, last = exchange.headers["Range"].removeprefix("bytes=").split("-")
+            fetched.append(int(last) - int(first) + 1)
+        return ""
+
+    monkeypatch.setattr(proxy, "fault", look)
+    read: list[list[RawDocument]] = []
+    for where in (str(tmp_path / "x"), place.path("x")):
+        source = block | {"paths": [where], "name": "one"}
+        config = validate(CorpusConfig, {"sources": [source], "shard_megabytes": 2.0})
+        ranges = ranges_of(config)
+        assert len(ranges) > 1
+        assert not fetched
+        documents = []
+        for one in ranges:
+            before = sum(fetched)
+            documents += list(read_range(one, config))
+            assert sum(fetched) - before < one.num_bytes + 300_000
+        read.append(documents)
+    assert read[0] == read[1]
+    assert [document.paragraphs[0] for document in read[0]] == texts
+    # Of Parquet the column of the texts, and the footer for each range.
+    assert sum(map(len, texts)) < sum(fetched) < sum(map(len, texts)) + len(ranges) * 140_000
 
 
 @pytest.mark.parametrize("at", ["connection", "answer"])

@@ -171,7 +171,8 @@ before = megabytes("VmRSS")
 counts = {"": 0}
 for range in ranges_of(config):
     report = task.read(range)
-    task.write(range, np.empty((0, 3), np.int64), 0)
+    none = np.empty((0, 3), np.int64)
+    task.write(range, none, none, 0)
     counts[""] += report["documents"]
     for reason, count in report["dropped"].items():
         counts[reason] = counts.get(reason, 0) + count

@@ -13,8 +13,9 @@ import pytest
 from rungwise.core.config import validate
 from rungwise.core.context import Context, SilentReporter
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.core.storage import Folder
+from rungwise.core.storage import Folder, SourceFile, find_files
 from rungwise.corpus import CorpusConfig, read_documents, stage
+from rungwise.corpus import digests as digests_of_files
 from rungwise.corpus.summary import CorpusSummary
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -103,12 +104,12 @@ def test_what_is_built(tmp_path: Path, library: dict[str, Any]) -> None:
     assert stage.build_corpus(config, {}, output, Context()) == summary
 
 
-@pytest.mark.parametrize(("num_packs", "num_parts"), [(1, 1), (40, 3)])
+@pytest.mark.parametrize(("together", "num_parts"), [(True, 1), (False, 3)])
 def test_same_bytes_however_it_is_spread(
     tmp_path: Path,
     library: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
-    num_packs: int,
+    together: bool,
     num_parts: int,
 ) -> None:
     (tmp_path / "test.tsv").write_text("1\tJones wrote text 5. It is long enough.\n")
@@ -120,7 +121,8 @@ def test_same_bytes_however_it_is_spread(
         "decontaminate": {"paths": [str(tmp_path / "test.tsv")], "ngram": 6},
     }
     expected = build(tmp_path / "expected", library, **keys)
-    monkeypatch.setattr(stage, "_num_packs", lambda ranges: num_packs)
+    packs = (lambda items, _: [items]) if together else (lambda items, _: [[one] for one in items])
+    monkeypatch.setattr(stage, "packed", packs)
     monkeypatch.setattr(stage, "_num_parts", lambda moved_bytes: num_parts)
     assert build(tmp_path / "spread", library, **keys) == expected
     assert len(expected.files) >= 6
@@ -154,6 +156,23 @@ def test_another_source_moves_no_document_across_the_split(
     from_library = {name for name in held_out("two") if not name.startswith("other")}
     assert from_library == held_out("one")
     assert held_out("two") > from_library
+
+
+def test_many_bytes_are_hashed_by_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text(f"words {number}")
+    with (tmp_path / "large.txt").open("wb") as stream:
+        stream.truncate(SourceFile.BLOCK_BYTES + 5)
+    files = find_files(str(tmp_path))
+    expected = [file.digest() for file in files]
+
+    def refuse(file: SourceFile, number: int) -> bytes:
+        raise AssertionError("the driver reads")
+
+    monkeypatch.setattr(SourceFile, "block_digest", refuse)
+    monkeypatch.setattr(digests_of_files, "_BY_TASKS_BYTES", SourceFile.BLOCK_BYTES)
+    monkeypatch.setattr(digests_of_files, "_TASK_BYTES", 10)
+    assert digests_of_files.digests_of(files, "key") == expected
 
 
 def test_two_sources_may_have_files_of_one_name(tmp_path: Path) -> None:

@@ -1,28 +1,20 @@
 """Build many files on the cluster, each once: what a killed job has left is taken as it is.
 
 A file is built from its order, whoever builds it. Its row of the manifest is written after it, as a
-marker. Ray Data takes 0.1 to 0.2 s to schedule a task, so a task builds several files, one by one.
+marker.
 """
 
 from __future__ import annotations
 
 import json
-import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-import pyarrow as pa
-import ray
-import ray.data
-
-from rungwise.cluster.packing import packed
-from rungwise.cluster.session import quiet_ray_data
+from rungwise.cluster.tasks import over, packed
 from rungwise.core.context import Reporter
-from rungwise.core.errors import UserError, from_text, to_text
 from rungwise.core.storage import Folder
 
 MARKERS = "markers"
-_TASK_BYTES = 96e6  # of text: some five seconds of work
 
 Row = dict[str, Any]
 
@@ -56,32 +48,15 @@ def build_files(
     `built` is called here for each row as it comes, with the number of those that are done. Raises
     the UserError that a `build` raised.
     """
-    quiet_ray_data()
 
-    def run(batch: pa.Table) -> pa.Table:
-        rows: list[str] = []
-        for pickled in batch["order"].to_pylist():
-            order = pickle.loads(pickled)
-            try:
-                rows.append(json.dumps([order.file, _build_once(order, build, output)]))
-            except UserError as error:
-                # As a row: Ray Data would put a page of its own words around the message.
-                rows.append(json.dumps([None, to_text(error)]))
-                break
-        return pa.table({"row": rows})
+    def build_pack(pack: list[OrderT]) -> Iterator[tuple[str, Row]]:
+        return ((order.file, _build_once(order, build, output)) for order in pack)
 
-    sizes = [order.text_bytes for order in orders]
-    cpus = int(ray.cluster_resources().get("CPU", 1))
-    packs = packed(orders, sizes, cpus * max(1, round(sum(sizes) / _TASK_BYTES / cpus)))
-    tables = [pa.table({"order": [pickle.dumps(order) for order in pack]}) for pack in packs]
     text_bytes = {order.file: order.text_bytes for order in orders}
     documents = num_bytes = 0
     rows: dict[str, Row] = {}
-    answers = ray.data.from_arrow(tables).map_batches(run, batch_size=None, batch_format="pyarrow")
-    for answer in answers.iter_rows():
-        file, row = json.loads(answer["row"])
-        if file is None:
-            raise from_text(row)
+    packs = packed(orders, [order.text_bytes for order in orders])
+    for file, row in over(packs, build_pack):
         rows[file] = row
         report.progress(len(rows), len(orders))
         documents += row["documents"]

@@ -4,7 +4,7 @@
     {output}/staging/{range}.keys.arrow    their keys, and the report of reading: the marker of that
     {output}/staging/{range}.json          the report of writing: the marker of that
     {output}/staging/tests                 hashes of test texts
-    {output}/staging/lost-{part}.arrow     who is lost to others, a record batch for each pack
+    {output}/staging/lost-{part}.arrow     who is lost to others, a record batch a group of ranges
     {output}/staging/repeated-{part}.arrow paragraphs that stand elsewhere too, likewise
 
 Every file appears whole or not at all, so a killed stage goes on where it was. Text stays in its
@@ -68,12 +68,12 @@ class RangeTask:
             row -= table.num_rows
         raise IndexError(row)
 
-    def places(self, kind: str, num_parts: int, pack: int) -> np.ndarray:
-        """The places written for the ranges of a pack, (N, 3): range, row, index, in this order."""
+    def places(self, kind: str, num_parts: int, group: int) -> np.ndarray:
+        """The places in the ranges of a group, (N, 3): range, row, index, in this order."""
         parts = [np.empty((0, 3), np.int64)]
         for part in range(num_parts):
             with _opened(self.output, _places_file(kind, part)) as reader:
-                batch = reader.get_batch(pack)
+                batch = reader.get_batch(group)
             parts.append(np.column_stack([column.to_numpy() for column in batch.columns]))
         places = np.concatenate(parts)
         return places[np.lexsort(places.T[::-1])]
@@ -133,15 +133,15 @@ class RangeTask:
 
 
 def write_places(
-    output: Folder, kind: str, part: int, places: np.ndarray, pack_of: np.ndarray
+    output: Folder, kind: str, part: int, places: np.ndarray, group_of: np.ndarray
 ) -> None:
-    """Write the places of one partition, (N, 3): a record batch for each pack of ranges.
+    """Write the places of one partition, (N, 3): a record batch for each group of ranges.
 
-    `pack_of` has the number of the pack for each range.
+    `group_of` has the number of the group for each range.
     """
-    packs = pack_of[places[:, 0]]
-    places = places[np.argsort(packs, kind="stable")]
-    ends = np.cumsum(np.bincount(packs, minlength=pack_of.max(initial=0) + 1))
+    groups = group_of[places[:, 0]]
+    places = places[np.argsort(groups, kind="stable")]
+    ends = np.cumsum(np.bincount(groups, minlength=group_of.max(initial=0) + 1))
     batches = [
         pa.record_batch(
             [

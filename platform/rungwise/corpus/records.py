@@ -12,7 +12,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -37,6 +37,7 @@ _JSON_FACTOR = 2
 _JSON_MORE_BYTES = 1 << 20
 _ROWS_AT_ONCE = 1024
 _ROW_BYTES_AT_ONCE = 16 << 20
+_COLUMN_BYTES_AT_ONCE = 4 << 20
 _FIELDS = ("text_field", "id_field", "label_field", "spans_field")
 _ARROW_FILE_MAGIC = b"ARROW1\0\0"
 
@@ -163,7 +164,9 @@ def parquet_documents(part: Part, source: ParquetSource) -> Iterator[RawDocument
     with contextlib.ExitStack() as closing:
         stream = closing.enter_context(_seekable(part.file))
         try:
-            parquet = closing.enter_context(pq.ParquetFile(stream, buffer_size=1 << 20))
+            parquet = closing.enter_context(
+                pq.ParquetFile(stream, buffer_size=_COLUMN_BYTES_AT_ONCE)
+            )
         except (pa.ArrowException, OSError) as error:
             yield _unsound(part, None, _size_of(part), error)
             return
@@ -281,11 +284,12 @@ def _arrow_stream(file: SourceFile) -> pa.NativeFile:
 
 
 @contextlib.contextmanager
-def _seekable(file: SourceFile) -> Iterator[BinaryIO]:
+def _seekable(file: SourceFile) -> Iterator[Any]:
     """The bytes of a file; one that is compressed is first unpacked to the disk."""
     if not streams.packing_of(file.name):
         with file.open() as stream:
-            yield stream
+            # Without the buffer, which would fetch what stands behind a column too.
+            yield stream.raw
         return
     with tempfile.TemporaryFile() as unpacked:
         for piece in streams.pieces(file):

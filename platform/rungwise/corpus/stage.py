@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,10 +24,10 @@ import ray
 import ray.data
 from ray.data.context import ShuffleStrategy
 
-from rungwise.cluster.packing import packed
 from rungwise.cluster.session import quiet_ray_data
+from rungwise.cluster.tasks import over, packed
 from rungwise.core.context import Context
-from rungwise.core.errors import DataError, UserError, from_text, to_text
+from rungwise.core.errors import DataError
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.corpus import duplicates, near_duplicates, paragraphs, signatures
@@ -42,8 +41,6 @@ from rungwise.corpus.summary import CorpusSummary, summary_of
 
 # The summary of a stage that was killed between its last file and its record.
 _DONE = ".summary.json"
-# Ray Data takes 0.1 to 0.2 s to schedule a task: this much text is some seconds of work.
-_TASK_BYTES = 96e6
 _COMPRESSED_FACTOR = 3
 # Ray's default shuffle and its hash shuffle start processes of their own, which takes 4 to 6 s; its
 # sort shuffle does 27 MB in 0.7 s, but makes an object for each pair of blocks. What is written is
@@ -54,6 +51,9 @@ _BAND_ROW_BYTES = 32
 # What one task compares. Beyond so many parts they grow, for each writer looks into all of them.
 _PARTITION_BYTES = 64 << 20
 _MOST_PARTITIONS = 256
+# A task reads, of what each part has written, the places of its group, and a footer that has a few
+# hundred bytes a group: with a group a task, a terabyte of text would have a terabyte of footers.
+_MOST_GROUPS = 64
 
 
 def build_corpus(
@@ -83,10 +83,10 @@ CORPUS = StageType(
 def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSummary:
     task, ranges = RangeTask(config, output), ranges_of(config)
     task.stage_tests()
-    packs = packed(ranges, [_work(range) for range in ranges], _num_packs(ranges))
+    packs = packed(ranges, [_work(range) for range in ranges])
     staged: dict[int, dict[str, Any]] = {}
     documents = num_bytes = 0
-    for number, report in _over(packs, lambda pack: map(task.read, pack)):
+    for number, report in over(packs, lambda pack: ((one.number, task.read(one)) for one in pack)):
         staged[number] = report
         context.report.progress(len(staged), 2 * len(ranges))
         documents += report["documents"]
@@ -99,28 +99,26 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
     num_documents = sum(report["documents"] for report in reports)
     if not num_documents:
         _refuse_too_few(config, summary_of(reports, []))
-    number_of = np.empty(len(ranges), np.int64)
-    for number, pack in enumerate(packs):
-        number_of[[range.number for range in pack]] = number
-    verdicts, num_lost = _verdicts(task, packs, number_of, num_documents)
+    group_of = groups_of(packs)
+    verdicts, num_lost = _verdicts(task, packs, group_of, num_documents)
     for verdict in verdicts:
         if verdict.doubled:
             _refuse_doubled(task, ranges, *verdict.doubled)
-    num_repeated = _repeated(task, packs, number_of, num_lost)
+    num_repeated = _repeated(task, packs, group_of, num_lost)
     last = duplicates.last_held_out(
         config.held_out_fraction,
         sum(verdict.documents for verdict in verdicts),
         [key for verdict in verdicts for key in verdict.held_out],
     )
 
-    def write(pack: list[Range]) -> Iterator[dict[str, Any]]:
-        number = int(number_of[pack[0].number])
-        lost = task.places(LOST, num_lost, number)
-        repeated = task.places(REPEATED, num_repeated, number)
-        return (task.write(range, lost, repeated, last) for range in pack)
+    def write(pack: list[Range]) -> Iterator[tuple[int, dict[str, Any]]]:
+        group = int(group_of[pack[0].number])
+        lost = task.places(LOST, num_lost, group)
+        repeated = task.places(REPEATED, num_repeated, group)
+        return ((one.number, task.write(one, lost, repeated, last)) for one in pack)
 
     written: dict[int, dict[str, Any]] = {}
-    for number, report in _over(packs, write):
+    for number, report in over(packs, write):
         written[number] = report
         context.report.progress(len(ranges) + len(written), 2 * len(ranges))
     summary = summary_of(reports, [written[range.number] for range in ranges])
@@ -128,31 +126,17 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
     return summary
 
 
-def _over(
-    packs: list[list[Range]], work: Callable[[list[Range]], Iterator[dict[str, Any]]]
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Do `work` on every pack, a task each; yields the number and the report of each range."""
-
-    def reports(batch: pa.Table) -> Iterator[pa.Table]:
-        for pickled in batch["pack"].to_pylist():
-            pack = pickle.loads(pickled)
-            try:
-                for range, report in zip(pack, work(pack), strict=True):
-                    yield pa.table({"range": [range.number], "report": [json.dumps(report)]})
-            except UserError as error:
-                # As a row: Ray Data would put a page of its own words around the message.
-                yield pa.table({"range": [-1], "report": [to_text(error)]})
-
-    rows = [pa.table({"pack": pa.array([pickle.dumps(pack)], pa.binary())}) for pack in packs]
-    dataset = ray.data.from_arrow(rows).map_batches(reports, batch_size=1, batch_format="pyarrow")
-    for row in dataset.iter_rows():
-        if row["range"] < 0:
-            raise from_text(row["report"])
-        yield row["range"], json.loads(row["report"])
+def groups_of(packs: list[list[Range]]) -> np.ndarray:
+    """The group of each range, (ranges,), the same for those of a pack: its places are found as
+    one record batch."""
+    group_of = np.empty(sum(map(len, packs)), np.int64)
+    for number, pack in enumerate(packs):
+        group_of[[range.number for range in pack]] = number % _MOST_GROUPS
+    return group_of
 
 
 def _verdicts(
-    task: RangeTask, packs: list[list[Range]], pack_of: np.ndarray, num_documents: int
+    task: RangeTask, packs: list[list[Range]], group_of: np.ndarray, num_documents: int
 ) -> tuple[list[Verdict], int]:
     """The outcome of every part of the keys, without who is lost, which is written; and how many
     parts there are."""
@@ -168,7 +152,7 @@ def _verdicts(
     def decide(part: pa.Table) -> pa.Table:
         verdict = duplicates.verdict(part, config.deduplicate)
         number = part["partition"][0].as_py()
-        write_places(task.output, LOST, number, verdict.lost, pack_of)
+        write_places(task.output, LOST, number, verdict.lost, group_of)
         return pa.table({"verdict": [json.dumps(verdict[1:])], "part": [number]})
 
     keys = ray.data.from_arrow(numbers).map_batches(rows, batch_size=None, batch_format="pyarrow")
@@ -183,11 +167,13 @@ def _verdicts(
         verdicts.append(Verdict(np.empty((0, 3)), documents, held_out, places))
         parts.add(row["part"])
     for part in set(range(num_parts)) - parts:
-        write_places(task.output, LOST, part, np.empty((0, 3), np.int64), pack_of)
+        write_places(task.output, LOST, part, np.empty((0, 3), np.int64), group_of)
     return verdicts, num_parts
 
 
-def _repeated(task: RangeTask, packs: list[list[Range]], pack_of: np.ndarray, num_lost: int) -> int:
+def _repeated(
+    task: RangeTask, packs: list[list[Range]], group_of: np.ndarray, num_lost: int
+) -> int:
     """Write which paragraphs of the documents left are repeated; in how many parts."""
     config = task.config.duplicate_paragraphs
     if config is None:
@@ -198,24 +184,24 @@ def _repeated(task: RangeTask, packs: list[list[Range]], pack_of: np.ndarray, nu
     num_parts = _num_parts(moved_bytes)
 
     def rows(batch: pa.Table) -> Iterator[pa.Table]:
-        for number in batch["range"].to_pylist():
-            lost = task.places(LOST, num_lost, int(pack_of[number]))
-            lost = lost[lost[:, 0] == number, 1]
-            tables = task.tables(number)
-            yield paragraphs.rows_of(tables, lost, number, config.minimum_characters, num_parts)
+        numbers = batch["range"].to_pylist()
+        lost = task.places(LOST, num_lost, int(group_of[numbers[0]]))
+        for number in numbers:
+            here, tables = lost[lost[:, 0] == number, 1], task.tables(number)
+            yield paragraphs.rows_of(tables, here, number, config.minimum_characters, num_parts)
 
     def decide(part: pa.Table) -> pa.Table:
         numbers = part["partition"].to_pylist()[:1]
         for number in numbers:
             repeated = paragraphs.repeated(part, config.maximum_occurrences)
-            write_places(task.output, REPEATED, number, repeated, pack_of)
+            write_places(task.output, REPEATED, number, repeated, group_of)
         return pa.table({"part": pa.array(numbers, pa.int64())})
 
     dataset = ray.data.from_arrow(_numbers(packs))
     keys = dataset.map_batches(rows, batch_size=None, batch_format="pyarrow")
     decided = _grouped(keys, num_parts, moved_bytes, decide).iter_rows()
     for part in set(range(num_parts)) - {row["part"] for row in decided}:
-        write_places(task.output, REPEATED, part, np.empty((0, 3), np.int64), pack_of)
+        write_places(task.output, REPEATED, part, np.empty((0, 3), np.int64), group_of)
     return num_parts
 
 
@@ -277,13 +263,6 @@ def _work(range: Range) -> float:
         if range.end is None
         else range.num_bytes
     )
-
-
-def _num_packs(ranges: list[Range]) -> int:
-    """Tasks of several seconds each that keep every CPU busy."""
-    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
-    rounds = max(1, round(sum(map(_work, ranges)) / _TASK_BYTES / cpus))
-    return rounds * cpus
 
 
 def _refuse_damage(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +53,6 @@ class EncodeTask:
     corpus: Folder
     tokenizer: Folder
     output: Folder
-    vocab_size: int
     encoder: EncoderChoice
 
     def __call__(self, order: FileOrder) -> Row:
@@ -76,7 +76,7 @@ class EncodeTask:
             "sentences": len(text.starts) - 1,
             "tokens": len(text.ids),
             "text_bytes": read.bytes,
-            "held_out_counts": _sparse(np.bincount(held_out, minlength=self.vocab_size)),
+            "held_out_counts": _packed(np.bincount(held_out)),
         }
 
 
@@ -104,13 +104,15 @@ def encode_corpus(
         inputs["corpus"].folder,
         inputs["tokenizer"].folder,
         output,
-        tokenizer.vocab_size,
         _encoder(corpus, inputs, context),
     )
     orders = [FileOrder(row) for row in corpus.files if row.documents]
-    rows = build_files(orders, task, output, context.report)
+    held_out = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    rows = build_files(
+        orders, task, output, context.report, lambda row, _: take_counts(row, held_out)
+    )
     output.remove(MARKERS)
-    return summary_of(rows, tokenizer)
+    return summary_of(rows, tokenizer, held_out)
 
 
 def _encoder(corpus: CorpusSummary, inputs: dict[str, Artifact], context: Context) -> EncoderChoice:
@@ -122,12 +124,16 @@ def _encoder(corpus: CorpusSummary, inputs: dict[str, Artifact], context: Contex
     return choice
 
 
-def summary_of(rows: Sequence[Row], tokenizer: TokenizerSummary) -> TokensSummary:
-    """The summary of files whose rows these are."""
-    counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
-    for row in rows:
-        for token, count in row["held_out_counts"]:
-            counts[token] += count
+def take_counts(row: Row, held_out: NDArray[np.int64]) -> None:
+    """Move the counts of a row into those of all, (V,): a driver keeps the rows of all files."""
+    counts = np.frombuffer(base64.b64decode(row.pop("held_out_counts")), "<u4").reshape(2, -1)
+    held_out[counts[0]] += counts[1]
+
+
+def summary_of(
+    rows: Sequence[Row], tokenizer: TokenizerSummary, held_out: NDArray[np.int64]
+) -> TokensSummary:
+    """The summary of files whose rows these are, and the counts of their held-out tokens."""
     files = tuple(TokensRow(**{key: row[key] for key in TokensRow.model_fields}) for row in rows)
     totals: dict[str, Any] = {
         unit: PerSplit(
@@ -141,15 +147,15 @@ def summary_of(rows: Sequence[Row], tokenizer: TokenizerSummary) -> TokensSummar
         vocab_size=tokenizer.vocab_size,
         special=tokenizer.special,
         **totals,
-        unigram_entropy=entropy(counts),
+        unigram_entropy=entropy(held_out),
         headline=f"{tokens / 1e6:.1f} M tokens  {text_bytes / max(tokens, 1):.2f} bytes a token",
         sha256={row.file: row.sha256 for row in files},
     )
 
 
-def _sparse(counts: NDArray[np.int64]) -> list[list[int]]:
+def _packed(counts: NDArray[np.int64]) -> str:
     present = np.flatnonzero(counts)
-    return np.stack([present, counts[present]], axis=1).tolist()
+    return base64.b64encode(np.stack([present, counts[present]]).astype("<u4").tobytes()).decode()
 
 
 def entropy(counts: NDArray[np.int64]) -> float:

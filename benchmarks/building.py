@@ -1,0 +1,308 @@
+"""Building a corpus of 10 TB, simulated: what the driver plans and holds, and what is shuffled.
+
+    python -m benchmarks.building [TERABYTES]     prints a table and writes benchmarks/results/
+
+The listing is made up. Ranges, tasks, summaries, orders and the parts of the shuffle come from the
+functions of the stages, at full size where memory allows, and the rows say where not. Replaced is
+the work on a range alone: one of real text is read and written, and its reports stand for all.
+Times are CPU seconds of this machine; memory is what the process grew by. How a real build grows is
+measured by benchmarks/large_file.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gc
+import json
+import multiprocessing
+import pickle
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import psutil
+import pyarrow as pa
+
+from benchmarks.large_file import write_source
+from benchmarks.scale import RESULTS
+from rungwise.cluster import tasks
+from rungwise.core.config import validate
+from rungwise.core.storage import Folder, SourceFile
+from rungwise.corpus import CorpusConfig, duplicates, ranges, sources
+from rungwise.corpus import stage as corpus_stage
+from rungwise.corpus.range_task import LOST, RangeTask, write_places
+from rungwise.corpus.ranges import Range
+from rungwise.corpus.summary import CorpusSummary, summary_of
+from rungwise.instances.pairs import MaskedPairsConfig
+from rungwise.instances.stage import orders_of
+from rungwise.tokens.summary import TokensRow
+
+CPUS = 1_000
+FILE_BYTES = 1_000_000_000
+LOST_SHARE = 0.01  # of documents, to others with their text
+PART_ROWS = (1_000_000, 4_000_000)
+_NONE = np.empty((0, 3), np.int64)
+
+
+@contextmanager
+def _measured(result: dict[str, Any], name: str) -> Iterator[None]:
+    gc.collect()
+    process = psutil.Process()
+    before, began = process.memory_info().rss, time.process_time()
+    yield
+    result[f"{name}_seconds"] = time.process_time() - began
+    result[f"{name}_held_bytes"] = process.memory_info().rss - before
+
+
+def real_range(folder: Path) -> dict[str, Any]:
+    """One range of real text, read and written: its reports, its documents, its bytes."""
+    write_source(folder / "in.jsonl", 0.008)
+    config = _config(str(folder / "in.jsonl"), 256.0)
+    task = RangeTask(config, Folder.at(folder / "out"))
+    [one] = ranges.ranges_of(config)
+    read = task.read(one)
+    written = task.write(one, _NONE, _NONE, 2**64 // 100)
+    return {"read": read, "written": written, "bytes": one.num_bytes}
+
+
+def _config(path: str, shard_megabytes: float) -> CorpusConfig:
+    source = {"kind": "jsonl", "paths": [path], "name": "web"}
+    keys = {"sources": [source], "shard_megabytes": shard_megabytes}
+    return validate(CorpusConfig, keys)
+
+
+def planning(terabytes: float, shard_megabytes: float) -> tuple[dict[str, Any], list[list[Range]]]:
+    """The listing, its digest, the ranges and the tasks."""
+    config = _config("s3://bucket/web", shard_megabytes)
+    result: dict[str, Any] = {"terabytes": terabytes, "shard_megabytes": shard_megabytes}
+    count = round(terabytes * 1e12 / FILE_BYTES)
+    files = [
+        SourceFile(f"s3://bucket/web/{n:05d}.jsonl", f"{n:05d}.jsonl", FILE_BYTES, f"{n:032x}")
+        for n in range(count)
+    ]
+    with (
+        mock.patch.object(ranges, "files_of", return_value=files),
+        mock.patch.object(sources, "files_of", return_value=files),
+        mock.patch.object(tasks.ray, "cluster_resources", return_value={"CPU": CPUS}),
+    ):
+        with _measured(result, "digest"):
+            sources.outside(config)
+        with _measured(result, "ranges"):
+            cut = ranges.ranges_of(config)
+        with _measured(result, "packing"):
+            packs = tasks.packed(cut, [one.num_bytes for one in cut])
+    sizes = [sum(one.num_bytes for one in pack) for pack in packs]
+    result |= {
+        "files": count,
+        "ranges": len(cut),
+        "tasks": len(packs),
+        "largest_task_bytes": max(sizes),
+        "smallest_task_bytes": min(sizes),
+        "orders_bytes": sum(len(pickle.dumps(pack)) for pack in packs),
+    }
+    return result, packs
+
+
+def reporting(packs: list[list[Range]], real: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Reports of all ranges in the driver, the summary made of them, and the artifact's record."""
+    result: dict[str, Any] = {}
+    count = sum(map(len, packs))
+    read, written = json.dumps(real["read"]), json.dumps(real["written"])
+    with _measured(result, "reports"):
+        staged = [json.loads(read) for _ in range(count)]
+        reports = [
+            json.loads(written.replace("-00000.parquet", f"-{n:05d}.parquet")) for n in range(count)
+        ]
+    with _measured(result, "summary"):
+        summary = summary_of(staged, reports)
+    result["record_bytes"] = len(summary.model_dump_json())
+    return result, summary
+
+
+def ordering(summary: CorpusSummary) -> dict[str, Any]:
+    """The orders of instances for every file of the corpus."""
+    result: dict[str, Any] = {}
+    rows = [
+        TokensRow(
+            file=row.file.replace(".parquet", ".arrow"),
+            sha256="0" * 64,
+            tokens=row.words,
+            text_bytes=row.bytes,
+            **{name: getattr(row, name) for name in ("split", "source", "documents", "sentences")},
+        )
+        for row in summary.files
+    ]
+    with (
+        _measured(result, "orders"),
+        mock.patch.object(tasks.ray, "cluster_resources", return_value={"CPU": CPUS}),
+    ):
+        orders = orders_of(MaskedPairsConfig(), rows)
+        packs = tasks.packed(orders, [order.text_bytes for order in orders])
+    result |= {"shards": len(orders), "tasks": len(packs)}
+    return result
+
+
+def shuffling(packs: list[list[Range]], documents_per_byte: float) -> dict[str, Any]:
+    """Keys of all documents: how many parts, what a part costs, and who is lost, written and found
+    again by a task."""
+    num_bytes = sum(one.num_bytes for pack in packs for one in pack)
+    documents = round(num_bytes * documents_per_byte)
+    moved = 2 * documents * duplicates.ROW_BYTES
+    parts = corpus_stage._num_parts(moved)
+    result: dict[str, Any] = {
+        "documents": documents,
+        "moved_bytes": moved,
+        "parts": parts,
+        "part_rows": 2 * documents // parts,
+    }
+    rng = np.random.default_rng(0)
+    for rows in PART_ROWS:
+        part = _part(rng, rows // 2)
+        with _measured(result, f"decide_{rows}"):
+            duplicates.verdict(part, True)
+        result[f"part_{rows}_bytes"] = part.nbytes
+        del part
+    group_of = corpus_stage.groups_of(packs)
+    lost = round(documents * LOST_SHARE / parts)
+    sample = np.column_stack(
+        [
+            np.sort(rng.integers(0, len(group_of), min(lost, 1_000_000))),
+            np.zeros((min(lost, 1_000_000), 2), np.int64),
+        ]
+    )
+    with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as name:
+        output = Folder.at(name)
+        with _measured(result, "write_lost"):
+            write_places(output, LOST, 0, sample, group_of)
+        (file,) = output.sizes().values()
+        task = RangeTask(_config("s3://bucket/web", 256.0), output)
+        with _measured(result, "find_lost"):
+            found = task.places(LOST, 1, int(group_of[0]))
+    result |= {
+        "lost_rows": len(sample),
+        "lost_file_bytes": file,
+        "lost_found": len(found),
+        # The footer names every group, and each task reads those of all parts.
+        "footers_bytes": (file - 12 * len(sample)) * parts * len(packs),
+    }
+    return result
+
+
+def _part(rng: np.random.Generator, documents: int) -> pa.Table:
+    """The rows of so many documents, all of one part."""
+    words = rng.integers(0, 256, (documents, 32), np.uint8)
+    digest, name = (
+        pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(16), documents, [None, pa.py_buffer(np.ascontiguousarray(half))]
+        )
+        for half in (words[:, :16], words[:, 16:])
+    )
+    keys = pa.table(
+        {"digest": digest, "name": name, "split": words[:, :8].copy().view("<u8")[:, 0]}
+    )
+    return duplicates.rows_of(keys, 0, 1)
+
+
+def case_of(
+    terabytes: float, megabytes: float, *, whole: bool, real: dict[str, Any]
+) -> dict[str, Any]:
+    """The numbers of one case, with reports and instances if `whole`."""
+    case, packs = planning(terabytes, megabytes)
+    if whole:
+        reports, summary = reporting(packs, real)
+        case |= {"reports": reports, "instances": ordering(summary)}
+    return case | {"shuffle": shuffling(packs, real["read"]["documents"] / real["bytes"])}
+
+
+def measured(terabytes: float) -> dict[str, Any]:
+    """Every number, in SI units."""
+    with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as name:
+        real = real_range(Path(name))
+    # By the default size of a range, reports would fill this machine: those of a tenth of the text.
+    cases = ((terabytes, 256.0, True), (terabytes, 8.0, False), (terabytes / 10, 8.0, True))
+    # A process each, so that memory that one case has freed does not hide what the next takes.
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
+        done = [pool.submit(case_of, *size, whole=whole, real=real) for *size, whole in cases]
+        found = [each.result() for each in done]
+    return {
+        "date": datetime.date.today().isoformat(),
+        "stated": {"cpus": CPUS, "file_bytes": FILE_BYTES, "lost_share": LOST_SHARE},
+        "documents_per_megabyte": real["read"]["documents"] / real["bytes"] * 1e6,
+        "cases": found,
+    }
+
+
+def rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """The table."""
+    table: list[tuple[str, str]] = []
+    for case in found["cases"]:
+        name = f"{case['terabytes']:g} TB in ranges of {case['shard_megabytes']:g} MB"
+        shuffle, large = case["shuffle"], PART_ROWS[-1]
+        seconds = case["digest_seconds"] + case["ranges_seconds"] + case["packing_seconds"]
+        table += [
+            (
+                f"{name}: plan",
+                f"{case['files']:,} files, {case['ranges']:,} ranges, {case['tasks']:,} tasks of "
+                f"{case['smallest_task_bytes'] / 1e6:,.0f} to "
+                f"{case['largest_task_bytes'] / 1e6:,.0f} MB in {seconds:.1f} s; "
+                f"{(case['ranges_held_bytes'] + case['packing_held_bytes']) / 1e6:,.0f} MB held, "
+                f"{case['orders_bytes'] / 1e6:,.0f} MB of orders",
+            ),
+            (
+                f"{name}: keys",
+                f"{shuffle['documents'] / 1e9:.1f} G documents, "
+                f"{shuffle['moved_bytes'] / 1e9:,.0f} GB in {shuffle['parts']} parts of "
+                f"{shuffle['part_rows'] / 1e6:.1f} M rows; "
+                f"{large / 1e6:.0f} M rows are decided in {shuffle[f'decide_{large}_seconds']:.1f} "
+                f"s on top of {shuffle[f'part_{large}_bytes'] / 1e6:,.0f} MB of them",
+            ),
+            (
+                f"{name}: who is lost",
+                f"one part of {shuffle['lost_rows']:,} written in "
+                f"{shuffle['write_lost_seconds']:.2f} s, a task finds its own in "
+                f"{shuffle['find_lost_seconds'] * 1e3:.1f} ms a part; footers "
+                f"{shuffle['footers_bytes'] / 1e9:,.1f} GB for all tasks",
+            ),
+        ]
+        if "reports" in case:
+            reports, instances = case["reports"], case["instances"]
+            table += [
+                (
+                    f"{name}: reports",
+                    f"{reports['reports_held_bytes'] / 1e6:,.0f} MB held, summed up in "
+                    f"{reports['summary_seconds']:.1f} s, a record of "
+                    f"{reports['record_bytes'] / 1e6:,.0f} MB",
+                ),
+                (
+                    f"{name}: instances",
+                    f"{instances['shards']:,} orders in {instances['tasks']:,} tasks, "
+                    f"{instances['orders_seconds']:.1f} s, "
+                    f"{instances['orders_held_bytes'] / 1e6:,.0f} MB held",
+                ),
+            ]
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("terabytes", nargs="?", type=float, default=10.0)
+    found = measured(parser.parse_args().terabytes)
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{found['date']}-building.json"
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    for label, value in rows(found):
+        print(f"  {label:<44}{value}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Do the work on many items on the cluster, several items a task.
+
+Tasks take some seconds, so that starting them costs little, and less towards the end, so that all
+CPUs end together. Ray Data submits them all and Ray keeps those that wait: left to its own budget,
+Ray Data begins with one task and learns of the other CPUs a second later (several in a new
+cluster), and replaces a finished task up to 0.1 s after its end. That budget is for data on its
+way, and here are orders and reports.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import ray
+import ray.data
+
+from rungwise.cluster.session import quiet_ray_data
+from rungwise.core.errors import UserError, from_text, to_text
+
+# Of text, which goes into instances at 60 MB/s and into a corpus at 25.
+_MOST_BYTES, _LEAST_BYTES = 96e6, 16e6
+# What waits costs the driver time whenever a task ends. Tasks of a larger job are larger.
+_MOST_TASKS = 10_000
+
+ItemT = TypeVar("ItemT")
+
+
+def packed(items: Sequence[ItemT], num_bytes: Sequence[float]) -> list[list[ItemT]]:
+    """Pack `items` of so many bytes of text into tasks, the largest items first.
+
+    A task has half an even share of what is left, within bounds. Its items keep their order.
+    """
+    cpus, left = max(1, int(ray.cluster_resources().get("CPU", 1))), sum(num_bytes)
+    most = max(_MOST_BYTES, left / _MOST_TASKS)
+    least = min(_LEAST_BYTES, left / cpus)
+    packs: list[list[int]] = []
+    room = 0.0
+    for at in sorted(range(len(items)), key=lambda at: -num_bytes[at]):
+        if room <= 0:
+            packs.append([])
+            room = min(max(left / cpus / 2, least), most)
+        packs[-1].append(at)
+        room -= num_bytes[at]
+        left -= num_bytes[at]
+    return [[items[at] for at in sorted(pack)] for pack in packs]
+
+
+def over(
+    packs: Sequence[list[ItemT]], work: Callable[[list[ItemT]], Iterable[Any]]
+) -> Iterator[Any]:
+    """What `work` yields for each pack, as JSON keeps it, a task a pack.
+
+    Raises the UserError that a task raised.
+    """
+    quiet_ray_data()
+
+    def rows(batch: pa.Table) -> Iterator[pa.Table]:
+        [pack] = batch["pack"].to_pylist()
+        try:
+            for each in work(pickle.loads(pack)):
+                yield pa.table({"row": [json.dumps(each)], "error": [False]})
+        except UserError as error:
+            # As a row: Ray Data would put a page of its own words around the message.
+            yield pa.table({"row": [to_text(error)], "error": [True]})
+
+    orders = [{"pack": pickle.dumps(pack)} for pack in packs]
+    dataset = ray.data.from_items(orders, override_num_blocks=max(1, len(orders)))
+    dataset.context.op_resource_reservation_enabled = False
+    for row in dataset.map_batches(rows, batch_size=1, batch_format="pyarrow").iter_rows():
+        if row["error"]:
+            raise from_text(row["row"])
+        yield json.loads(row["row"])
