@@ -27,10 +27,10 @@ from rungwise.training.optimizer import (
 from rungwise.training.parallel import Group, distribute
 from rungwise.training.step import Step
 
-WIDTHS = (32, 64, 128)
-HEAD = 16
+WIDTHS = (64, 128, 256)
+HEAD = 32
 B, T = 16, 64
-RATES = {"adamw": 4e-3, "muon": 4e-3}  # in the middle of the grid
+MIDDLE = {"adamw": 8e-3, "muon": 3.2e-2}  # of the grid of rates
 CONFIGS = {"adamw": OptimizerConfig, "muon": MuonConfig}
 
 
@@ -53,7 +53,7 @@ def loss_of(
         hidden_size=width,
         intermediate_size=4 * width,
         max_position_embeddings=T,
-        initializer_range=0.1 * scale,
+        initializer_range=0.08 * scale,
     )
     model, objective = family.build(V, family.objectives[0]), family.objectives[0]
     group = Group(0, 1, torch.device("cpu"))
@@ -90,7 +90,7 @@ def main() -> None:
     known = {character: number for number, character in enumerate(sorted(set(characters)))}
     ids = torch.tensor([known[character] for character in characters])
     for kind in asked.optimizers.split(","):
-        rates = [RATES[kind] * 2.0**power for power in range(-2, 3)]
+        rates = [MIDDLE[kind] * 2.0**power for power in range(-2, 3)]
         for ruled in (True, False):
             print(f"{kind}, {'with' if ruled else 'without'} base_width {WIDTHS[0]}")
             print("width  " + "  ".join(f"{rate:8.1e}" for rate in rates))

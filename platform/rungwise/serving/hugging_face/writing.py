@@ -27,7 +27,7 @@ from rungwise.models.contrastive import SentenceEncoder
 from rungwise.models.family import Family
 from rungwise.models.gpt import GptForPretraining
 from rungwise.models.llama import LlamaConfig, LlamaForPretraining
-from rungwise.models.modern_bert import ModernBertConfig, ModernBertForPretraining
+from rungwise.models.modern_bert import ModernBert, ModernBertConfig, ModernBertForPretraining
 from rungwise.serving.hugging_face.modern import llama_keys, modern_bert_keys
 from rungwise.serving.hugging_face.names import (
     CONFIG,
@@ -119,7 +119,7 @@ def _counterpart(model: nn.Module, config: Family) -> tuple[Known, int, str]:
             # Fine-tuning has a dropout of its own.
             config = config.model_copy(update={"dropout": bert.config.dropout})
         case SentenceEncoder():
-            own = model.body.config
+            own = cast(Bert | ModernBert, model.body).config
             # Its objective may have a dropout of its own.
             config = config.model_copy(update={"dropout": own.dropout})
             if isinstance(own, ModernBertConfig):
