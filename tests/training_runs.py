@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import TypeAdapter
 from torch import distributed as dist
 from torch import multiprocessing
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
@@ -24,9 +25,8 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.config import validate, with_overrides
 from rungwise.core.context import ComputeConfig, SilentReporter
 from rungwise.core.storage import Folder
-from rungwise.instances import causal, pairs
-from rungwise.instances.causal import CausalConfig
-from rungwise.instances.pairs import MaskedPairsConfig
+from rungwise.instances.kinds import KINDS as INSTANCE_KINDS
+from rungwise.instances.kinds import InstancesConfig
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import pretrain
 from rungwise.tokens.text import TokenisedText
@@ -37,6 +37,7 @@ from tests.conftest import SPECIAL_IDS, write_shards
 from tests.summaries import standing
 
 VOCAB = 60
+instances_config = TypeAdapter(InstancesConfig).validate_python
 LENGTH = 32
 CPU = torch.device("cpu")
 
@@ -65,12 +66,8 @@ def make_instances(
 
     `documents` are those of each training shard, `sources` the names of their sources.
     """
-    settings: Any = (
-        CausalConfig(sequence_length=length)
-        if kind == "causal"
-        else MaskedPairsConfig(sequence_length=length)
-    )
-    build = causal.build if kind == "causal" else pairs.build
+    settings: Any = instances_config({"kind": kind, "sequence_length": length})
+    build = INSTANCE_KINDS[kind].build
     shards = {}
     texts = [("train", 0), ("validation", 0), *(("train", n) for n in range(1, len(documents)))]
     for seed, (split, number) in enumerate(texts):

@@ -125,7 +125,7 @@ def test_the_family_is_chosen_by_kind():
     ("kind", "objective", "takes"),
     [
         ("gpt", "mlm", "causal"),
-        ("bert", "causal", "mlm_nsp, mlm, sentence_order or left_to_right"),
+        ("bert", "causal", "mlm_nsp, mlm, sentence_order, left_to_right, simcse or sentence_pairs"),
         ("bidirectional", "left_to_right", "bidirectional"),
     ],
 )

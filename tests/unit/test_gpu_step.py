@@ -8,6 +8,7 @@ watched. This shows what is asked of a GPU; whether its kernels do it, only a GP
 from __future__ import annotations
 
 import functools
+import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
 from rungwise.models.objectives import Batch
 from rungwise.training import parallel
@@ -115,6 +117,16 @@ def taken(step: Any, batches: list[Batch], watch: Watch) -> list[int]:
         assert (sums.shape, norm.shape) == ((3, len(step.objective.parts)), ())
         frames.append(watch.frames)
     return frames
+
+
+def test_every_family_and_objective_of_a_compiled_run_is_among_these() -> None:
+    """For the others, which carry a state or compare rows, `compute.compile` is refused."""
+    found = {(family.kind, objective) for family, objective in FAMILIES.values()}
+    for family in typing.get_args(typing.get_args(ModelConfig)[0]):
+        if family.fitting == "gradient" and not family.carries_state:
+            kind = family.model_fields["kind"].default
+            taken = {(kind, each.name) for each in family.objectives if not each.compares}
+            assert taken <= found
 
 
 CASES = [(name, ways) for name in (*FAMILIES, "packed") for ways in ("whole", "by parts")]

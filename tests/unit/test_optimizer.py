@@ -2,6 +2,7 @@
 
 import io
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,15 +11,21 @@ from torch import nn
 from rungwise.core.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.models.bert import BertConfig, BertForPretraining
+from rungwise.models.gpt import GptConfig
 from rungwise.training.optimizer import (
+    MuonConfig,
     OptimizerConfig,
     ScheduleConfig,
     build_optimizer,
+    build_optimizers,
     clip_gradients,
     decay_groups,
     learning_rate_at,
     set_learning_rate,
 )
+from rungwise.training.parallel import Group, distribute
+from rungwise.training.step import Step
+from tests.small_models import random_causal_batch
 
 SMALL = BertConfig(
     num_layers=2, num_heads=2, hidden_size=16, intermediate_size=32, max_position_embeddings=16
@@ -218,3 +225,50 @@ def test_the_defaults_are_those_of_bert():
 def test_wrong_keys_are_named(keys, message):
     with pytest.raises(ConfigError, match=message):
         validate(OptimizerConfig, keys)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_with_a_base_width_states_and_logits_move_as_far_at_any_width(kind: str) -> None:
+    """The coordinate check of Yang et al. 2022: after some steps nothing has grown with the width,
+    as it does without the rule."""
+    moved = {ruled: [_moved(kind, width, ruled) for width in (32, 128)] for ruled in (True, False)}
+    (tables, *narrow), (wide_tables, *wide) = moved[True]
+    assert wide_tables < tables
+    assert all(0.7 < w / n < 1.5 for n, w in zip(narrow, wide, strict=True))
+    narrow, wide = moved[False]
+    assert max(w / n for n, w in zip(narrow, wide, strict=True)) > 4
+
+
+def _moved(kind: str, width: int, ruled: bool) -> list[float]:
+    """The root mean squares of what six steps change of the states of each layer, and of logits."""
+    torch.manual_seed(5)
+    family = GptConfig(
+        num_layers=2,
+        num_heads=width // 16,
+        hidden_size=width,
+        intermediate_size=4 * width,
+        max_position_embeddings=16,
+        initializer_range=0.1 * (math.sqrt(32 / width) if ruled else 1.0),
+    )
+    model: Any = family.build(40, family.objectives[0])
+    settings = validate(
+        MuonConfig if kind == "muon" else OptimizerConfig,
+        {"learning_rate": 4e-3, "base_width": 32 if ruled else None},
+    )
+    group = Group(0, 1, torch.device("cpu"))
+    optimizers = build_optimizers(model, settings)
+    exchange = distribute(model, group, "ddp", 1)
+    step = Step(model, family.objectives[0], exchange, optimizers, settings, group, bfloat16=False)
+    batches = [random_causal_batch(8, 16, 40, packed=False, padded=False) for _ in range(6)]
+
+    @torch.no_grad()
+    def seen() -> list[torch.Tensor]:
+        ids = batches[0].ids
+        return [*model.body.encode_layers(ids), model.logits(ids)]
+
+    before = seen()
+    for batch in batches:
+        step([batch], torch.tensor([128.0]), 4e-3)
+    return [
+        (new - old).square().mean().sqrt().item() for new, old in zip(seen(), before, strict=True)
+    ]

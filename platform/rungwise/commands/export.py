@@ -83,7 +83,8 @@ def write(pretrain: Artifact, to: Folder, vectors: bool = False) -> Written:
     from rungwise.pretraining.pretrained import load_model, tokenizer_of
 
     tokenizer = tokenizer_of(pretrain)
-    if vectors or not config_of(pretrain).objective.predicts_text:
+    objective = config_of(pretrain).objective
+    if vectors or not (objective.predicts_text or objective.compares):
         return _write_vectors(pretrain, tokenizer, to)
     if config_of(pretrain).model.fitting == "counts":
         model = load_model(pretrain)
@@ -130,9 +131,11 @@ def _write_for_transformers(pretrain: Artifact, tokenizer: Artifact, to: Folder)
     from rungwise import tokenizer as tokenizers
     from rungwise.pretraining.pretrained import config_of, load_module
     from rungwise.serving import hugging_face
-    from rungwise.serving.hugging_face.names import AUTO_CLASSES, CONFIG, FILES
+    from rungwise.serving.hugging_face.names import AUTO_CLASSES, CONFIG, FILES, SENTENCE_FILES
 
-    _check_empty(to, FILES)
+    sentences = config_of(pretrain).objective.compares
+    files = FILES + (SENTENCE_FILES if sentences else ())
+    _check_empty(to, files)
     trained = load_module(pretrain)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         architecture = hugging_face.export(
@@ -142,10 +145,12 @@ def _write_for_transformers(pretrain: Artifact, tokenizer: Artifact, to: Folder)
             Path(scratch),
         )
         # A folder with a config is taken for a model: it comes last.
-        for name in sorted(FILES, key=lambda name: name == CONFIG):
+        for name in sorted(files, key=lambda name: name == CONFIG):
             to.copy_in(Path(scratch) / name, name)
+    if sentences:
+        return Written(files, "SentenceTransformer of sentence-transformers")
     loaders = f"{AUTO_CLASSES[architecture]}.from_pretrained and AutoTokenizer.from_pretrained"
-    return Written(FILES, f"{loaders} of transformers")
+    return Written(files, f"{loaders} of transformers")
 
 
 def _check_empty(to: Folder, files: Sequence[str]) -> None:

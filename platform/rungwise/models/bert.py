@@ -28,7 +28,8 @@ from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.models.body import Body, NextTokenModel, OnBody, blocks_by_layer
+from rungwise.models.body import Body, NextTokenModel, OnBody, TransformerBody
+from rungwise.models.contrastive import CONTRASTIVE, SentenceModel, sentence_encoder
 from rungwise.models.cross_entropy import output_logits
 from rungwise.models.family import TransformerFamily
 from rungwise.models.language_models import CausalModel, MaskedModel
@@ -56,7 +57,37 @@ NUM_SEGMENTS = 2
 NOT_NEXT, IS_NEXT = 0, 1
 
 
-class BertConfig(TransformerFamily):
+class EncoderFamily(TransformerFamily):
+    """What objectives that mask train; where one does not, it reads from left to right."""
+
+    def trained(
+        self, model: Any, objective: Objective, special: SpecialIds
+    ) -> CausalModel | MaskedModel | SentenceModel:
+        if objective.compares:
+            return SentenceModel(model, self.max_length, *special.require("cls", "sep"))
+        if not objective.masks:
+            return CausalModel(model, self.max_length, *special.require("end"))
+        return MaskedModel(model, self.max_length, *special.require("cls", "sep", "mask"))
+
+    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
+        """The stack of blocks, the MLM head at its M predicted positions alone, and the pooler and
+        NSP once a sequence:
+
+            stack_flops + 6·M/T·(D² + D·V) + 6/T·(D² + 2·D)
+
+        Left to right every position is predicted. BERT base with 15 % masked and V = 30,522:
+        545.4 MFLOP at T = 128, 587.9 at T = 512.
+        """
+        D, causal = self.hidden_size, not objective.masks
+        if objective.compares:
+            return objective.passes * self.stack_flops(T, causal)
+        predicted = T if causal else M
+        mlm = 6 * predicted / T * (D * D + D * V)
+        nsp = 6 / T * (D * D + 2 * D) if objective.pair else 0.0
+        return self.stack_flops(T, causal) + mlm + nsp
+
+
+class BertConfig(EncoderFamily):
     """The shape of a BERT; the defaults are BERT base.
 
     `dropout` is 0 unless asked for, where the paper has 0.1 everywhere: pretraining sees an
@@ -65,7 +96,7 @@ class BertConfig(TransformerFamily):
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Devlin et al."
-    objectives: ClassVar = (MLM_NSP, MLM, SENTENCE_ORDER, LEFT_TO_RIGHT)
+    objectives: ClassVar = (MLM_NSP, MLM, SENTENCE_ORDER, LEFT_TO_RIGHT, *CONTRASTIVE)
     optional_tensors: ClassVar = ("bert.pooler.", "nsp.")
     pooler: ClassVar[str | None] = "bert.pooler."
     layer_norm_epsilon: ClassVar[float] = 1e-12
@@ -117,6 +148,8 @@ class BertConfig(TransformerFamily):
         return "BERT" if objective.masks else "left-to-right BERT"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        if objective.compares:
+            return sentence_encoder(self, vocab_size, objective)
         if not objective.masks:
             return BertLeftToRight(self, vocab_size, vocab_multiple)
         pairs = objective.pair is not None
@@ -125,34 +158,11 @@ class BertConfig(TransformerFamily):
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return Bert(self, vocab_size, pooler=False, causal=not objective.masks)
 
-    def trained(
-        self, model: Any, objective: Objective, special: SpecialIds
-    ) -> CausalModel | MaskedModel:
-        if not objective.masks:
-            return CausalModel(model, self.max_length, *special.require("end"))
-        return MaskedModel(model, self.max_length, *special.require("cls", "sep", "mask"))
 
-    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """The stack of blocks, the MLM head at its M predicted positions alone, and the pooler and
-        NSP once a sequence:
-
-            stack_flops + 6·M/T·(D² + D·V) + 6/T·(D² + 2·D)
-
-        Left to right every position is predicted. BERT base with 15 % masked and V = 30,522:
-        545.4 MFLOP at T = 128, 587.9 at T = 512.
-        """
-        D, causal = self.hidden_size, not objective.masks
-        predicted = T if causal else M
-        mlm = 6 * predicted / T * (D * D + D * V)
-        nsp = 6 / T * (D * D + 2 * D) if objective.pair else 0.0
-        return self.stack_flops(T, causal) + mlm + nsp
-
-
-class Bert(Body):
+class Bert(TransformerBody):
     """The encoder, and the pooler unless it is declined."""
 
     name: ClassVar[str] = "bert"
-    graphs: ClassVar = ("embed",)  # see parallel.py
 
     def __init__(
         self,
@@ -185,8 +195,6 @@ class Bert(Body):
         segments_BT: Tensor | None = None,
         positions_BT: Tensor | None = None,
     ) -> Tensor:
-        """Token + segment + position, normalised. No segments means that all are the first, no
-        positions that they are 0, 1, 2 and so on."""
         if segments_BT is None:
             segment_BTD = self.segment_embedding.weight[0]
         else:
@@ -212,39 +220,9 @@ class Bert(Body):
         table_TD = table_TD * (self.config.initializer_range * math.sqrt(2))
         return table_TD if positions_BT is None else table_TD[positions_BT]
 
-    def encode(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
-        document_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
-        starts_S: Tensor | None = None,
-    ) -> Tensor:
-        """Hidden states (B, T, D) of the last layer.
-
-        `lengths_B` are the numbers of real tokens in the rows; None says that no row is padded,
-        which is faster and must be known on the host. What comes out at padding means nothing.
-        In packed rows `document_BT` says which tokens belong together, and padding is a document of
-        its own (then `lengths_B` is None); `positions_BT` count within the document, and `starts_S`
-        are those of `Documents` (attention.py).
-        """
-        return self.transformer(
-            self.embed(ids_BT, segments_BT, positions_BT), lengths_B, document_BT, starts_S
-        )
-
-    def encode_layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
-    ) -> list[Tensor]:
-        return self.transformer.layers(self.embed(ids_BT, segments_BT), lengths_B)
-
-    def levels(self) -> list[list[nn.Module]]:
+    def embeddings(self) -> list[nn.Module]:
         tables = (self.token_embedding, self.segment_embedding, self.position_embedding)
-        embeddings: list[nn.Module] = [table for table in tables if table is not None]
-        return [[*embeddings, self.embedding_norm], *blocks_by_layer([self.transformer])]
+        return [*(table for table in tables if table is not None), self.embedding_norm]
 
     def pool(self, hidden_BTD: Tensor) -> Tensor:
         """One vector (B, D) a sequence: the first token, [CLS], through a layer and tanh."""
@@ -300,7 +278,7 @@ class MaskedOutput(OnBody):
         positions_BT: Tensor | None = None,
         starts_S: Tensor | None = None,
     ) -> PretrainingLogits:
-        """Logits at the masked positions, and of IsNext. See `Bert.encode` for the arguments."""
+        """Logits at the masked positions, and of IsNext. See `TransformerBody.encode`."""
         body: Any = self.body
         where = (document_BT, positions_BT, starts_S)
         hidden_BTD = body.encode(ids_BT, segments_BT, lengths_B, *where)
@@ -358,8 +336,7 @@ class BertLeftToRight(NextTokenModel):
         positions_BT: Tensor | None,
         starts_S: Tensor | None = None,
     ) -> Tensor:
-        where = (document_BT, positions_BT, starts_S)
-        return self.mlm.transform(self.bert.encode(ids_BT, None, None, *where))
+        return self.mlm.transform(super().states(ids_BT, document_BT, positions_BT, starts_S))
 
     def output_bias(self) -> Tensor:
         return self.mlm.bias

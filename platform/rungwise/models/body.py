@@ -99,6 +99,59 @@ class Body(nn.Module, ABC):
         """The parts with parameters, lowest first: the embeddings, then each layer."""
 
 
+class TransformerBody(Body):
+    """One stack of blocks over a row of embedded tokens."""
+
+    graphs: ClassVar = ("embed",)  # see parallel.py
+    transformer: Transformer
+
+    @abstractmethod
+    def embed(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+    ) -> Tensor:
+        """What goes into the stack (B, T, D). No segments means that all are the first, no
+        positions that they are 0, 1, 2 and so on; a family may look at neither."""
+
+    @abstractmethod
+    def embeddings(self) -> list[nn.Module]:
+        """The parts with parameters below the stack."""
+
+    def encode(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+        document_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+        starts_S: Tensor | None = None,
+    ) -> Tensor:
+        """Hidden states (B, T, D) of the last layer.
+
+        `lengths_B` are the numbers of real tokens in the rows; None says that no row is padded,
+        which is faster and must be known on the host. What comes out at padding means nothing.
+        In packed rows `document_BT` says which tokens belong together, and padding is a document of
+        its own (then `lengths_B` is None); `positions_BT` count within the document, and `starts_S`
+        are those of `Documents` (attention.py). What is causal needs no word of padding.
+        """
+        embedded_BTD = self.embed(ids_BT, segments_BT, positions_BT)
+        return self.transformer(embedded_BTD, lengths_B, document_BT, starts_S)
+
+    def encode_layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
+        embedded_BTD = self.embed(ids_BT, segments_BT)
+        return self.transformer.layers(embedded_BTD, None if self.causal else lengths_B)
+
+    def levels(self) -> list[list[nn.Module]]:
+        return [self.embeddings(), *blocks_by_layer([self.transformer])]
+
+
 class OnBody(nn.Module):
     """A module that stands on a body."""
 
@@ -148,7 +201,7 @@ class TokenOutput(OnBody):
         return output_logits(states_BTD, table_PD, bias_V, self.body.vocab_size)
 
 
-class NextTokenModel(TokenOutput, ABC):
+class NextTokenModel(TokenOutput):
     """Predicts what follows each token of packed blocks.
 
     `document_BT` says which tokens of a row belong together, `positions_BT` count within a
@@ -156,7 +209,6 @@ class NextTokenModel(TokenOutput, ABC):
     `Documents` of attention.py.
     """
 
-    @abstractmethod
     def states(
         self,
         ids_BT: Tensor,
@@ -164,7 +216,9 @@ class NextTokenModel(TokenOutput, ABC):
         positions_BT: Tensor | None,
         starts_S: Tensor | None = None,
     ) -> Tensor:
-        """The vectors (B, T, D) that the output matrix multiplies."""
+        """The vectors (B, T, D) that the output matrix multiplies: by default the last states."""
+        body: Any = self.body
+        return body.encode(ids_BT, None, None, document_BT, positions_BT, starts_S)
 
     def forward(
         self,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field
 from torch import Tensor, nn
 
-from rungwise.models.body import Body, NextTokenModel, blocks_by_layer
+from rungwise.models.body import Body, NextTokenModel, TransformerBody
 from rungwise.models.family import TransformerFamily
 from rungwise.models.language_models import CausalModel
 from rungwise.models.objectives import CAUSAL, Objective
@@ -34,7 +34,21 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
 
 
-class GptConfig(TransformerFamily):
+class DecoderFamily(TransformerFamily):
+    """What reads from left to right alone and predicts the next token from its last states."""
+
+    objectives: ClassVar = (CAUSAL,)
+
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CausalModel:
+        return CausalModel(model, self.max_length, *special.require("end"))
+
+    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
+        """The causal stack and the output: stack_flops + 6·D·V. GPT-2 124M at T = 1,024: 797.8
+        MFLOP with V = 50,257, and 798.0 with the 50,304 of a padded vocabulary."""
+        return float(self.stack_flops(T, causal=True) + 6 * self.hidden_size * V)
+
+
+class GptConfig(DecoderFamily):
     """The shape of a GPT; the defaults are the smallest GPT-2.
 
     `dropout` is 0 unless asked for, where both papers have 0.1: see BertConfig.
@@ -42,7 +56,6 @@ class GptConfig(TransformerFamily):
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Radford et al."
-    objectives: ClassVar = (CAUSAL,)
 
     kind: Literal["gpt"] = "gpt"
     max_position_embeddings: int = Field(default=1024, ge=1)
@@ -82,20 +95,11 @@ class GptConfig(TransformerFamily):
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return Gpt(self, vocab_size)
 
-    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CausalModel:
-        return CausalModel(model, self.max_length, *special.require("end"))
 
-    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """The causal stack and the output: stack_flops + 6·D·V. GPT-2 124M at T = 1,024: 797.8
-        MFLOP with V = 50,257, and 798.0 with the 50,304 of a padded vocabulary."""
-        return float(self.stack_flops(T, causal=True) + 6 * self.hidden_size * V)
-
-
-class Gpt(Body):
+class Gpt(TransformerBody):
     """The decoder without its output. Segments are not for it: the delimiter ends a text."""
 
     name: ClassVar[str] = "gpt"
-    graphs: ClassVar = ("_embed",)  # see parallel.py
 
     def __init__(self, config: GptConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
         super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
@@ -107,35 +111,17 @@ class Gpt(Body):
             self.transformer.scale_residuals()
         self.clear_padding()
 
-    def encode(
-        self,
-        ids_BT: Tensor,
-        document_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
-        starts_S: Tensor | None = None,
-    ) -> Tensor:
-        """Hidden states (B, T, D); at t of ids[: t + 1] of the same document.
-
-        None for `document_BT` says that no row holds a boundary, None for `positions_BT` that they
-        are 0, 1, 2 and so on. Padding at the end of a row needs no word: nothing before sees it.
-        """
-        return self.transformer(self._embed(ids_BT, positions_BT), None, document_BT, starts_S)
-
-    def encode_layers(
+    def embed(
         self,
         ids_BT: Tensor,
         segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
-    ) -> list[Tensor]:
-        return self.transformer.layers(self._embed(ids_BT, None))
-
-    def levels(self) -> list[list[nn.Module]]:
-        embeddings: list[nn.Module] = [self.token_embedding, self.position_embedding]
-        return [embeddings, *blocks_by_layer([self.transformer])]
-
-    def _embed(self, ids_BT: Tensor, positions_BT: Tensor | None) -> Tensor:
+        positions_BT: Tensor | None = None,
+    ) -> Tensor:
         position_BTD = learned_positions(self.position_embedding, ids_BT.shape[1], positions_BT)
         return self.dropout(self.token_embedding(ids_BT) + position_BTD)
+
+    def embeddings(self) -> list[nn.Module]:
+        return [self.token_embedding, self.position_embedding]
 
 
 class GptForPretraining(NextTokenModel):
@@ -155,5 +141,5 @@ class GptForPretraining(NextTokenModel):
         starts_S: Tensor | None = None,
     ) -> Tensor:
         if self.crosses_documents:
-            return self.gpt.encode(ids_BT)
-        return self.gpt.encode(ids_BT, document_BT, positions_BT, starts_S)
+            return super().states(ids_BT, None, None)
+        return super().states(ids_BT, document_BT, positions_BT, starts_S)

@@ -13,23 +13,19 @@ Shapes: B batch, T sequence, D hidden, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from rungwise.models.body import Body, NextTokenModel, blocks_by_layer
-from rungwise.models.family import TransformerFamily
-from rungwise.models.language_models import CausalModel
+from rungwise.models.body import Body, NextTokenModel, TransformerBody
+from rungwise.models.gpt import DecoderFamily
 from rungwise.models.layer import Activation, Layer
-from rungwise.models.objectives import CAUSAL, Objective
+from rungwise.models.objectives import Objective
 from rungwise.models.transformer import Transformer, initialise
 
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.tokenizer.special import SpecialIds
 
-
-class LlamaConfig(TransformerFamily):
+class LlamaConfig(DecoderFamily):
     """The shape of a Llama; the defaults are about as large as the smallest GPT-2.
 
     `num_key_value_heads` null: as many as heads. `head_size` null: hidden_size / num_heads.
@@ -37,7 +33,6 @@ class LlamaConfig(TransformerFamily):
 
     year: ClassVar[int] = 2023
     paper: ClassVar[str] = "Touvron et al."
-    objectives: ClassVar = (CAUSAL,)
     activation: ClassVar[Activation] = "silu"
 
     kind: Literal["llama"] = "llama"
@@ -112,19 +107,11 @@ class LlamaConfig(TransformerFamily):
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return Llama(self, vocab_size)
 
-    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CausalModel:
-        return CausalModel(model, self.max_length, *special.require("end"))
 
-    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """The causal stack and the output: stack_flops + 6·D·V."""
-        return float(self.stack_flops(T, causal=True) + 6 * self.hidden_size * V)
-
-
-class Llama(Body):
+class Llama(TransformerBody):
     """The decoder without its output."""
 
     name: ClassVar[str] = "llama"
-    graphs: ClassVar = ("_embed",)  # see parallel.py
 
     def __init__(self, config: LlamaConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
         super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
@@ -134,28 +121,16 @@ class Llama(Body):
         self.transformer.scale_residuals()
         self.clear_padding()
 
-    def encode(
-        self,
-        ids_BT: Tensor,
-        document_BT: Tensor | None = None,
-        starts_S: Tensor | None = None,
-    ) -> Tensor:
-        """Hidden states (B, T, D); at t of ids[: t + 1] of the same document."""
-        return self.transformer(self._embed(ids_BT), None, document_BT, starts_S)
-
-    def encode_layers(
+    def embed(
         self,
         ids_BT: Tensor,
         segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
-    ) -> list[Tensor]:
-        return self.transformer.layers(self._embed(ids_BT))
-
-    def levels(self) -> list[list[nn.Module]]:
-        return [[self.token_embedding], *blocks_by_layer([self.transformer])]
-
-    def _embed(self, ids_BT: Tensor) -> Tensor:
+        positions_BT: Tensor | None = None,
+    ) -> Tensor:
         return self.dropout(self.token_embedding(ids_BT))
+
+    def embeddings(self) -> list[nn.Module]:
+        return [self.token_embedding]
 
 
 class LlamaForPretraining(NextTokenModel):
@@ -171,12 +146,3 @@ class LlamaForPretraining(NextTokenModel):
 
     def output_table(self) -> Tensor:
         return super().output_table() if self.output is None else self.output.weight
-
-    def states(
-        self,
-        ids_BT: Tensor,
-        document_BT: Tensor | None,
-        positions_BT: Tensor | None,
-        starts_S: Tensor | None = None,
-    ) -> Tensor:
-        return self.llama.encode(ids_BT, document_BT, starts_S)

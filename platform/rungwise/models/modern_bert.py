@@ -17,24 +17,20 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 from torch import Tensor, nn
 
-from rungwise.models.bert import MaskedOutput, MlmHead
-from rungwise.models.body import Body, blocks_by_layer
-from rungwise.models.family import TransformerFamily
-from rungwise.models.language_models import MaskedModel
+from rungwise.models.bert import EncoderFamily, MaskedOutput, MlmHead
+from rungwise.models.body import Body, TransformerBody
+from rungwise.models.contrastive import CONTRASTIVE, sentence_encoder
 from rungwise.models.layer import Activation, Layer
 from rungwise.models.objectives import MLM, Objective
 from rungwise.models.transformer import Transformer, initialise
 
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.tokenizer.special import SpecialIds
 
-
-class ModernBertConfig(TransformerFamily):
+class ModernBertConfig(EncoderFamily):
     """The shape of a ModernBERT; the defaults are its base.
 
     `local_window` tokens, half of them on either side, are what local layers see; every
@@ -43,7 +39,7 @@ class ModernBertConfig(TransformerFamily):
 
     year: ClassVar[int] = 2024
     paper: ClassVar[str] = "Warner et al."
-    objectives: ClassVar = (MLM,)
+    objectives: ClassVar = (MLM, *CONTRASTIVE)
     activation: ClassVar[Activation] = "gelu"
 
     kind: Literal["modern_bert"] = "modern_bert"
@@ -81,25 +77,18 @@ class ModernBertConfig(TransformerFamily):
         return "ModernBERT"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        if objective.compares:
+            return sentence_encoder(self, vocab_size, objective)
         return ModernBertForPretraining(self, vocab_size, vocab_multiple)
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return ModernBert(self, vocab_size)
 
-    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> MaskedModel:
-        return MaskedModel(model, self.max_length, *special.require("cls", "sep", "mask"))
 
-    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """The stack, and the head at its M predicted positions: stack_flops + 6·M/T·(D² + D·V)."""
-        D = self.hidden_size
-        return self.stack_flops(T, causal=False) + 6 * M / T * (D * D + D * V)
-
-
-class ModernBert(Body):
+class ModernBert(TransformerBody):
     """The encoder. It is given segments where BERT is, and does not look at them."""
 
     name: ClassVar[str] = "modern_bert"
-    graphs: ClassVar = ("_embed",)  # see parallel.py
     causal = False
 
     def __init__(self, config: ModernBertConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
@@ -111,32 +100,16 @@ class ModernBert(Body):
         self.transformer.scale_residuals()
         self.clear_padding()
 
-    def encode(
+    def embed(
         self,
         ids_BT: Tensor,
         segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
-        document_BT: Tensor | None = None,
         positions_BT: Tensor | None = None,
-        starts_S: Tensor | None = None,
     ) -> Tensor:
-        """Hidden states (B, T, D) of the last layer; see `Bert.encode` and rotary.py."""
-        return self.transformer(self._embed(ids_BT), lengths_B, document_BT, starts_S)
-
-    def encode_layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
-    ) -> list[Tensor]:
-        return self.transformer.layers(self._embed(ids_BT), lengths_B)
-
-    def levels(self) -> list[list[nn.Module]]:
-        embeddings: list[nn.Module] = [self.token_embedding, self.embedding_norm]
-        return [embeddings, *blocks_by_layer([self.transformer])]
-
-    def _embed(self, ids_BT: Tensor) -> Tensor:
         return self.dropout(self.embedding_norm(self.token_embedding(ids_BT)))
+
+    def embeddings(self) -> list[nn.Module]:
+        return [self.token_embedding, self.embedding_norm]
 
 
 class ModernBertForPretraining(MaskedOutput):

@@ -23,8 +23,11 @@ by the exact global count, and a part with nothing in it adds exactly 0.
     bidirectional   bidirectional  bidirectional  CausalBatch       each token, from both sides
     bilm            bilm           elmo           CausalBatch       each token twice: from the left,
                                                                     and from the right
+    simcse          contrastive    bert           PretrainingBatch  which vector is of this text
+    sentence_pairs  contrastive    bert           PretrainingBatch  which one is of the other half
 
-`mlm` is ModernBERT's too, and `causal` Llama's and the recurrent rungs'.
+`mlm` and the last two (contrastive.py) are ModernBERT's too, and `causal` Llama's and the recurrent
+rungs'.
 
 An objective is one value. A family lists those that it takes (family.py), and nothing else needs to
 know which there are.
@@ -93,6 +96,9 @@ class PretrainingBatch(_Tensors):
     document: Tensor | None = None  # (B, T) int64, tokens of one text share a number in their row
     positions: Tensor | None = None  # (B, T) int64, from the beginning of the text
     starts: Tensor | None = None  # (S + 1,) int32, where texts begin: `Documents` of attention.py
+    # Where losses compare rows of a global batch of more than this one (contrastive.py).
+    vectors: Tensor | None = None  # (2, N, D) of all of its rows, without a graph
+    place: Tensor | None = None  # (B,) int64, which of them are these
 
 
 @dataclass(frozen=True)
@@ -251,6 +257,9 @@ class Objective:
     pair: Part | None = None
     is_code_length: bool = False  # whether the loss is minus the log of the text's probability
     predicts_text: bool = True  # whether the loss is nats a token, beside the unigram entropy
+    compares: bool = False  # whether the loss of a row is one among all rows of the global batch
+    least_dropout: float = 0.0  # where the model has none
+    passes: int = 1  # over a row in one forward
 
     @property
     def parts(self) -> tuple[str, ...]:

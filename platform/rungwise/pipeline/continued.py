@@ -31,15 +31,21 @@ from rungwise.instances.stage import INSTANCES
 from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig
 from rungwise.pretraining.initial import INITIAL
 from rungwise.pretraining.stage import PRETRAIN
+from rungwise.tasks.config import FilesTaskConfig
+from rungwise.tasks.stage import TASK
 from rungwise.tasks.task_text import TASK_TEXT, TaskTextConfig
 from rungwise.tokens.stage import TOKENS
 from rungwise.training.config import GradientConfig
 
 
 class ContinuedConfig(Config):
-    """One step: its text, which is a corpus or that of a task, and how it is trained on."""
+    """One step: its text, which is a corpus or that of a task, and how it is trained on.
+
+    `task` is the one whose text `task_text` reads, null for each of the recipe's.
+    """
 
     corpus: CorpusConfig | None = None
+    task: FilesTaskConfig | None = None
     task_text: TaskTextConfig | None = None
     instances: InstancesConfig
     pretrain: PretrainConfig
@@ -60,6 +66,8 @@ class ContinuedConfig(Config):
                 "a continued step reads either corpus or task_text, found "
                 f"{'neither' if self.corpus is None else 'both'}; give one of them"
             )
+        if self.task is not None and self.task_text is None:
+            raise ValueError("a continued step with a task reads its text; give it task_text: {}")
         if self.pretrain.reads_longer:
             raise ValueError(
                 "a continued step has no longer_instances; set pretrain.longer_share to null, or "
@@ -71,7 +79,8 @@ class ContinuedConfig(Config):
 def continued_stages(
     config: ContinuedConfig, name: str, before: Mapping[str, Stage], task: Stage | None = None
 ) -> dict[str, Stage]:
-    """The stages of the step `name`: "corpus", "tokens", "instances" and "pretrain", inputs first.
+    """The stages of the step `name`, inputs first: "task" where the step has one of its own,
+    "corpus", "tokens", "instances" and "pretrain".
 
     `before` holds "tokenizer" and the "pretrain" to begin with; `task` is the task whose text a
     step with `task_text` reads. Raises ConfigError where that is missing.
@@ -87,16 +96,19 @@ def continued_stages(
         {"instances": instances, INITIAL: before["pretrain"]},
         Title("pretrain", step=name),
     )
-    return {"corpus": corpus, "tokens": tokens, "instances": instances, "pretrain": pretrain}
+    made = {"corpus": corpus, "tokens": tokens, "instances": instances, "pretrain": pretrain}
+    return made if config.task is None else {"task": corpus.inputs["task"], **made}
 
 
 def _text(config: ContinuedConfig, name: str, task: Stage | None) -> Stage:
     if config.corpus is not None:
         return CORPUS.stage(config.corpus, title=Title("corpus", step=name))
     assert config.task_text is not None
+    if config.task is not None:
+        task = TASK.stage(config.task, title=Title("task", step=name))
     if task is None:
         raise ConfigError(
             f"the continued step {name} reads the text of a task, but this workflow has none; give "
-            "it a corpus"
+            "it a task or a corpus"
         )
     return TASK_TEXT.stage(config.task_text, {"task": task}, Title("task_text", step=name))

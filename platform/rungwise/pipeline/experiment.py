@@ -135,11 +135,12 @@ class Experiment:
                 )
                 for number, changed in enumerate(tried)
             ]
-            if not self._recipe.tasks:
-                self._continue(name)
+            continued = [] if self._recipe.tasks else self._continue(name)
             if self._recipe.measure:
                 stages = self._pretrained[name][0].stages
                 inputs = {of: stages[of] for of in _READ_OF_A_RUNG}
+                if continued:
+                    inputs["pretrain"] = continued[0].stages["pretrain"]
                 config = MeasureConfig(suites=self._recipe.measure)
                 stage = self._add(MEASURE.stage(config, inputs), Title("measure", variant=titled))
                 self.measured[name] = stage

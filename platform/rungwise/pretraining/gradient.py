@@ -25,8 +25,9 @@ from rungwise.cluster.session import shared_scratch
 from rungwise.core.artifact import Artifact, find_input
 from rungwise.core.config import fingerprint
 from rungwise.core.context import ComputeConfig, Context, Reporter
-from rungwise.core.errors import UserError
+from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.storage import Folder
+from rungwise.instances.kinds import config_of
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.body import OnBody
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient, check_rows
@@ -91,6 +92,7 @@ def pretrain_by_gradient(
     accuracy = f"  {pair.key} accuracy {last[pair.accuracy_key]:.1%}" if pair else ""
     if objective.predicts_text:
         note_unlearnt(last[part.loss_key], instances.unigram_entropy, settings, context.report)
+    unigram = f" (unigram {instances.unigram_entropy:.2f})" if objective.predicts_text else ""
     initial = inputs.get(INITIAL)
     before = f" from {first[part.loss_key]:.3f}" if initial else ""
     return PretrainSummary(
@@ -131,8 +133,7 @@ def pretrain_by_gradient(
             throughput=totals(progress, costs),
         ),
         headline=f"{parameters / 1e6:.1f} M parameters  validation {part.key} "
-        f"{last[part.loss_key]:.3f}{before} (unigram {instances.unigram_entropy:.2f})"
-        f"{accuracy}",
+        f"{last[part.loss_key]:.3f}{before}{unigram}{accuracy}",
     )
 
 
@@ -173,6 +174,11 @@ def check_fit(
         block = "longer_instances" if first_step else "instances"
         summary = InstancesSummary.of(instances)
         check_rows(config, summary.kind, summary.sequence_length, block)
+        if config.objective.compares and getattr(config_of(instances), "packed", False):
+            raise ConfigError(
+                f"{block}.packed is true, but pretrain.objective {config.objective.name} takes a "
+                "row for one text; set it to false"
+            )
         count = summary.instances.train
         if settings.global_batch_size > count:
             longer = "longer " if first_step else ""

@@ -9,8 +9,8 @@ example becomes a document of whole sentences:
     choice                       a context once, and each question about it with all its options
 
 Options keep the order of the data, right and wrong ones alike: leaving the wrong ones out, or
-putting the right one first, would tell the answer. Labels are never read: class names, numbers,
-tags, which option is right, where an answer is.
+putting the right one first, would tell the answer. Labels are never read as text: class names,
+numbers, tags, which option is right, where an answer is. They may say which pairs are kept.
 
 The text of a task fits in memory, so it is built in this process and not on Ray Data; the files
 have the format of any corpus.
@@ -19,14 +19,14 @@ have the format of any corpus.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import assert_never
+from typing import Any, assert_never, cast
 
 from pydantic import Field
 
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config
 from rungwise.core.context import Context
-from rungwise.core.errors import DataError
+from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.core.summary import PerSplit
@@ -41,8 +41,14 @@ _LABEL = "task"  # of every document: its origin, and nothing about its class
 
 
 class TaskTextConfig(Config):
-    """The share of the task's training text that is held out to measure the loss on."""
+    """The share of the task's training text that is held out to measure the loss on.
 
+    Of the pairs of a task `labels` or `minimum_score` keep those that people have called alike, for
+    objectives that learn from such pairs; null keeps all, and reads no label.
+    """
+
+    labels: tuple[str, ...] | None = None
+    minimum_score: float | None = None
     held_out_fraction: float = Field(default=0.1, gt=0, lt=1)
     seed: int = Field(default=0, ge=0)
 
@@ -57,13 +63,33 @@ def build_task_text(
     rules = Rules(
         minimum_characters=1, held_out_fraction=config.held_out_fraction, seed=config.seed
     )
-    raw_documents = documents(read(inputs["task"], _SPLIT))
+    raw_documents = documents(alike(config, read(inputs["task"], _SPLIT)))
     summary = write_corpus([raw_documents], rules, _LABEL, output)
     _refuse_too_few(config, summary.documents)
     return summary
 
 
 TASK_TEXT = StageType("task_text", 4, build_task_text, CorpusSummary)
+
+
+def alike(config: TaskTextConfig, examples: Sequence[Example]) -> Sequence[Example]:
+    """The examples that the config keeps.
+
+    Raises ConfigError where they have no labels, or no scores, to go by.
+    """
+    for key, kind in (("labels", str), ("minimum_score", float)):
+        wanted: Any = getattr(config, key)
+        if wanted is None:
+            continue
+        if not all(isinstance(each, Text) and isinstance(each.target, kind) for each in examples):
+            raise ConfigError(
+                f"task_text.{key} is {wanted}, but not every example of the task is a text with "
+                f"a {'label' if kind is str else 'score'}; leave it out, or take another task"
+            )
+        texts = cast(Sequence[Text], examples)
+        keeps = wanted.__contains__ if kind is str else wanted.__le__
+        examples = [each for each in texts if keeps(each.target)]
+    return examples
 
 
 def documents(examples: Sequence[Example]) -> Iterator[RawDocument]:

@@ -78,6 +78,12 @@ class GradientConfig(Fitting):
                 f"compute.min_workers is {compute.min_workers}, more than compute.num_workers "
                 f"{workers}; lower the first"
             )
+        objective = model.objective(self.objective)
+        if objective.compares and compute.compile:
+            raise ConfigError(
+                f"compute.compile is true, but pretrain.objective {objective.name} takes two "
+                "passes with one dropout, which a compiled model does not promise; set it to false"
+            )
         if model.carries_state:
             self._check_lanes(model, compute)
 

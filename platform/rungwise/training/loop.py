@@ -208,8 +208,8 @@ def validate(step: Step, phase: Phase, config: GradientConfig, group: Group) -> 
     model.eval()
     total = torch.zeros(3, len(objective.parts), dtype=torch.float64, device=group.device)
     states = _lane_states(model, phase, config, group)  # not those of training
-    for batch in phase.validation():
-        part = batch.to(group.device)
+    batches = (batch.to(group.device) for batch in phase.validation())
+    for part in step.together(batches):
         if states is not None:
             part = states.enter(part)
         losses = step.losses(part)

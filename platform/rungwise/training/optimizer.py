@@ -15,6 +15,17 @@ Muon (muon.py) takes the matrices of the layers; embeddings, heads, norms and bi
 AdamW. Its updates are as large as AdamW's, so that one learning rate and decay serve both;
 embeddings and heads may have others.
 
+With `base_width` the rate is that of a model whose states have so many units, and others follow by
+a rule, so that a rate found on a narrow model serves a wide one. At n times the width
+
+    matrices and tables, AdamW   1/n         n times the units move an output, all the same way
+    matrices of layers, Muon     1/sqrt(n)   the spectral norm of an update stays what it was
+    norms and biases             1
+
+after Yang et al. 2022 (arXiv:2203.03466) and 2023 (arXiv:2310.17813); a table, which is the output
+matrix too, goes by its output (Everett et al. 2024, arXiv:2407.05872, for matrices that are not
+tied). The draw has a key of its own: `model.initializer_range` goes down by sqrt(n).
+
 The learning rate is a pure function of the step, so that resuming needs the step and nothing else:
 
     linear               peak ──warm-up──> 1 ──straight line──> final_fraction
@@ -85,6 +96,7 @@ class ScheduleConfig(Config):
 
 class _SharedConfig(Config):
     learning_rate: float = Field(default=1e-4, gt=0.0)
+    base_width: int | None = Field(default=None, ge=1)  # of a state; null: the model's own
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
     beta2: float = Field(default=0.999, ge=0.0, lt=1.0)
     epsilon: float = Field(default=1e-6, gt=0.0)
@@ -119,17 +131,30 @@ Optimizers = Sequence[torch.optim.Optimizer]
 def build_optimizers(model: nn.Module, config: OptimizerConfig | MuonConfig) -> Optimizers:
     """The optimizers that update the trainable parameters, each of them once."""
     if isinstance(config, OptimizerConfig):
-        return (build_optimizer(model, config),)
+        return (build_optimizer(model, config, _width_shares(model, config)),)
     hidden = hidden_matrices(model)
     stacked = {m.weight: m.sizes for m in model.modules() if isinstance(m, StackedLinear)}
     muon = Muon(
         list(hidden.values()), stacked, config.learning_rate, config.weight_decay, config.momentum
     )
+    widths = _width_shares(model, config)
+    muon.param_groups[0][_SHARE] = math.sqrt(next(iter(widths.values()), 1.0))
     decayed, undecayed = (
         {name: value for name, value in group.items() if name not in hidden}
         for group in decay_groups(model)
     )
-    return (muon, _adamw(decayed, undecayed, config, _own_shares(model, config)))
+    own = _own_shares(model, config)
+    shares = {name: own.get(name, 1.0) * widths.get(name, 1.0) for name in own | widths}
+    return (muon, _adamw(decayed, undecayed, config, shares))
+
+
+def _width_shares(model: nn.Module, config: _SharedConfig) -> dict[str, float]:
+    """By name, the share of AdamW's learning rate that matrices and tables have at their width."""
+    bodies = [module.body for module in model.modules() if isinstance(module, OnBody)]
+    if config.base_width is None or not bodies:
+        return {}
+    share = config.base_width / bodies[0].width
+    return {name: share for name, value in model.named_parameters() if value.ndim == 2}
 
 
 def _own_shares(model: nn.Module, config: MuonConfig) -> dict[str, float]:

@@ -68,6 +68,14 @@ class Group:
             return value
         return int(self.sum(torch.tensor([value], dtype=torch.int64, device=self.device)))
 
+    def gathered(self, tensors: list[Tensor]) -> list[list[Tensor]]:
+        """The tensors of each worker, on the CPU, in the order of ranks. Waits for the device."""
+        mine = [tensor.cpu() for tensor in tensors]
+        everyone = [mine] * self.world_size
+        if self.world_size > 1:
+            dist.all_gather_object(everyone, mine)
+        return everyone
+
     def from_leader(self, value: int) -> int:
         """The leader's `value`, on every worker."""
         return self.count(value if self.leads else 0)

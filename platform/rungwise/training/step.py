@@ -12,13 +12,14 @@ P parts of the objective
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
-from rungwise.models.objectives import Batch, LossSum, Objective
+from rungwise.models.objectives import Batch, LossSum, Objective, PretrainingBatch
 from rungwise.training.optimizer import (
     MuonConfig,
     OptimizerConfig,
@@ -67,12 +68,38 @@ class Step:
 
     def losses(self, part: Batch) -> LossSum:
         """The sums over a micro-batch; one forward pass."""
-        kind = self._group.device.type
-        with torch.autocast(kind, dtype=torch.bfloat16, enabled=self._bfloat16):
+        with self._autocast():
             if self._compiled is None:
                 return self.objective(self.model, part)
             (total, correct, state), counts = self._compiled(part)
             return LossSum(total, counts, correct, self.objective.parts, state)
+
+    def _autocast(self) -> torch.autocast:
+        kind = self._group.device.type
+        return torch.autocast(kind, dtype=torch.bfloat16, enabled=self._bfloat16)
+
+    def together(self, parts: Iterable[Batch]) -> Iterable[Batch]:
+        """The micro-batches of a global batch, told its vectors if losses compare them.
+
+        Dropout draws the same in the passes that follow as it has here.
+        """
+        if not self.objective.compares:
+            return parts
+        parts, group = cast(list[PretrainingBatch], list(parts)), self._group
+        if group.world_size == len(parts) == 1:
+            return parts
+        device = group.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), self._autocast():
+            mine = [self.objective.outputs(self.model, part).detach() for part in parts]
+        everyone = group.gathered(mine)
+        whole_2ND = torch.cat([each for one in everyone for each in one], dim=1).to(device)
+        begin = sum(each.shape[1] for one in everyone[: group.rank] for each in one)
+        told: list[Batch] = []
+        for part in parts:
+            place_B = torch.arange(begin, begin + len(part.ids), device=device)
+            told.append(replace(part, vectors=whole_2ND, place=place_B))
+            begin += len(part.ids)
+        return told
 
     def __call__(
         self,
@@ -89,8 +116,9 @@ class Step:
         """
         device = self._group.device
         sums_3P = torch.zeros(3, len(self.objective.parts), dtype=torch.float64, device=device)
+        told = self.together(parts)
         began = time.perf_counter()
-        for number, part in enumerate(parts):
+        for number, part in enumerate(told):
             with self._exchange.backward(last=number == len(parts) - 1):
                 losses = self.losses(part)
                 losses.loss(counts_P).backward()

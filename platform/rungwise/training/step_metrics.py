@@ -279,7 +279,7 @@ def check_start(
     if not group.leads:
         return
     for part in (objective.tokens, objective.pair):
-        if part is None:
+        if part is None or not objective.predicts_text:
             continue
         loss, expected = values[part.loss_key], part.expected_start(vocab_size)
         if abs(loss - expected) > part.start_tolerance:

@@ -13,6 +13,8 @@
     ModernBertForPretraining          modernbert: ModernBertForMaskedLM
     LlamaForPretraining               llama: LlamaForCausalLM; with query_key_norm
                                       qwen3: Qwen3ForCausalLM
+    SentenceEncoder                   bert: BertModel, modernbert: ModernBertModel, and the
+                                      files of sentence-transformers, out only
 
 Here are the configs, in tensors.py the tensors. What differs beside names: their BERT and Llama
 have queries, keys and values in three matrices, their NSP has the classes the other way, and their
@@ -36,6 +38,9 @@ Known = BertConfig | GptConfig | ModernBertConfig | LlamaConfig
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 FILES = (CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG)
+# What sentence-transformers reads beside them.
+MODULES, SENTENCES, POOLING = "modules.json", "sentence_bert_config.json", "1_Pooling"
+SENTENCE_FILES = (MODULES, SENTENCES, f"{POOLING}/{CONFIG}")
 # The class of transformers that finds each of the classes that are written.
 AUTO_CLASSES: Mapping[str, str] = {
     "BertForPreTraining": "AutoModelForPreTraining",
@@ -50,6 +55,8 @@ AUTO_CLASSES: Mapping[str, str] = {
     "ModernBertForMaskedLM": "AutoModelForMaskedLM",
     "LlamaForCausalLM": "AutoModelForCausalLM",
     "Qwen3ForCausalLM": "AutoModelForCausalLM",
+    "BertModel": "AutoModel",
+    "ModernBertModel": "AutoModel",
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -23,14 +23,18 @@ from rungwise.models.bert import (
     BertForPretraining,
     BertLeftToRight,
 )
+from rungwise.models.contrastive import SentenceEncoder
 from rungwise.models.family import Family
 from rungwise.models.gpt import GptForPretraining
 from rungwise.models.llama import LlamaConfig, LlamaForPretraining
-from rungwise.models.modern_bert import ModernBertConfig, ModernBertForPretraining
+from rungwise.models.modern_bert import ModernBert, ModernBertConfig, ModernBertForPretraining
 from rungwise.serving.hugging_face.modern import llama_keys, modern_bert_keys
 from rungwise.serving.hugging_face.names import (
     CONFIG,
     DROPOUTS,
+    MODULES,
+    POOLING,
+    SENTENCES,
     SETTINGS,
     SIZES,
     TOKENIZER,
@@ -100,6 +104,8 @@ def export(
         "clean_up_tokenization_spaces": False,
     }
     _write_json(folder / TOKENIZER_CONFIG, {**settings, **roles})
+    if isinstance(model, SentenceEncoder):
+        _write_for_sentences(folder, config.hidden_size, config.max_position_embeddings)
     return architecture
 
 
@@ -112,6 +118,13 @@ def _counterpart(model: nn.Module, config: Family) -> tuple[Known, int, str]:
             bert, name = _headed(model)
             # Fine-tuning has a dropout of its own.
             config = config.model_copy(update={"dropout": bert.config.dropout})
+        case SentenceEncoder():
+            own = cast(Bert | ModernBert, model.body).config
+            # Its objective may have a dropout of its own.
+            config = config.model_copy(update={"dropout": own.dropout})
+            if isinstance(own, ModernBertConfig):
+                return own, model.body.vocab_size, "ModernBertModel"
+            bert, name = cast(Bert, model.body), "BertModel"
         case BertLeftToRight():
             bert, name = model.bert, "BertLMHeadModel"
         case GptForPretraining():
@@ -218,6 +231,20 @@ def _classes(model: HeadedEncoder, labels: Sequence[str]) -> dict[str, Any]:
     return data
 
 
-def _write_json(path: Path, data: dict[str, Any]) -> None:
+def _write_for_sentences(folder: Path, width: int, longest: int) -> None:
+    """What sentence-transformers reads beside: the mean of the last states."""
+    steps = {"Transformer": "", "Pooling": POOLING}
+    modules = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{step}"}
+        for n, (step, path) in enumerate(steps.items())
+    ]
+    _write_json(folder / MODULES, modules)
+    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
+    (folder / POOLING).mkdir()
+    _write_json(folder / POOLING / CONFIG, pooling)
+    _write_json(folder / SENTENCES, {"max_seq_length": longest, "do_lower_case": False})
+
+
+def _write_json(path: Path, data: Any) -> None:
     text = json.dumps(json.loads(canonical_json(data)), indent=2, sort_keys=True)
     path.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,171 @@
+"""Sentence vectors: the loss by hand, the gradient however a batch is split, and the export."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from torch.nn import functional
+
+from rungwise.core.context import ComputeConfig
+from rungwise.core.errors import ConfigError
+from rungwise.models.contrastive import SENTENCE_PAIRS, SIMCSE, SentenceEncoder, SentenceModel
+from rungwise.models.objectives import PretrainingBatch
+from rungwise.pretraining.config import check_rows
+from rungwise.serving.hugging_face import export
+from rungwise.tokenizer import WordPieceConfig, special_ids, train
+from rungwise.training import parallel
+from rungwise.training.optimizer import OptimizerConfig, build_optimizers
+from rungwise.training.parallel import Group
+from rungwise.training.step import Step
+from tests.conftest import made_up_sentences
+from tests.small_models import gradient, random_masked_batch, shaken, small_config
+from tests.training_runs import config, make_instances, run, together
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_seed() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(31)
+
+
+def pairs(B: int, T: int = 16) -> PretrainingBatch:
+    """Rows [1] A [2] B [2] with some tokens masked, of any lengths."""
+    batch = random_masked_batch(B, T, 3)
+    first, second = torch.randint(1, 6, (B,)), torch.randint(1, 6, (B,))
+    place = torch.arange(T)
+    a_length, length = first + 2, first + second + 3
+    ids = torch.randint(5, 50, (B, T))
+    ids[:, 0] = 1
+    ids[place == (a_length - 1)[:, None]] = 2
+    ids[place == (length - 1)[:, None]] = 2
+    segments = ((place >= a_length[:, None]) & (place < length[:, None])).long()
+    where = torch.ones(B, 1, dtype=torch.int64)
+    original = ids.gather(1, where)
+    return dataclasses.replace(
+        batch,
+        ids=ids.scatter(1, where, 4),
+        segments=segments,
+        lengths=length,
+        masked_positions=torch.cat((where, torch.zeros_like(where)), 1),
+        masked_ids=torch.cat((original, torch.zeros_like(where)), 1),
+        masked_weights=torch.tensor([[1.0, 0.0]]).expand(B, 2),
+    )
+
+
+def made(kind: str, objective: Any, **changes: Any) -> SentenceEncoder:
+    return shaken(small_config(kind, **changes).build(50, objective), 0.2)
+
+
+@pytest.mark.parametrize("kind", ["mlm", "modern_bert"])
+def test_the_loss_of_pairs_is_that_of_each_sentence_by_itself(kind: str) -> None:
+    model, batch = made(kind, SENTENCE_PAIRS), pairs(5)
+    losses = SENTENCE_PAIRS(model, batch)
+    assert batch.lengths is not None
+    vectors = []
+    for row in range(5):
+        ids = batch.ids[row].clone()
+        ids[1] = batch.masked_ids[row, 0]
+        text = ids[: batch.lengths[row]].tolist()
+        middle = text.index(2)
+        for each in (text[: middle + 1], [1, *text[middle + 1 :]]):
+            states = model.body.encode_layers(torch.tensor([each]))[-1]
+            vectors.append(states[0].mean(0))
+    queries, keys = torch.stack(vectors[0::2]), torch.stack(vectors[1::2])
+    cosine = functional.cosine_similarity(queries[:, None], keys[None], dim=-1)
+    expected = functional.cross_entropy(cosine / 0.05, torch.arange(5), reduction="sum")
+    torch.testing.assert_close(losses.total[0], expected, rtol=1e-4, atol=1e-4)
+    assert losses.correct == (cosine.argmax(1) == torch.arange(5)).sum()
+    assert losses.count == 5
+    assert losses.parts == ("contrastive",)
+
+
+def test_the_two_passes_of_simcse_differ_by_dropout_alone() -> None:
+    model, batch = made("mlm", SIMCSE), random_masked_batch(6, 12, 3)
+    assert model.body.dropout.p == 0.1
+    first, second = SIMCSE.outputs(model.eval(), batch)
+    torch.testing.assert_close(first, second)
+    first, second = SIMCSE.outputs(model.train(), batch)
+    assert (first - second).norm(dim=-1).min() > 1e-3
+
+
+@pytest.mark.parametrize("objective", [SIMCSE, SENTENCE_PAIRS], ids=lambda each: each.name)
+def test_a_step_of_micro_batches_has_the_gradient_of_the_whole(objective: Any) -> None:
+    """The other way is one sum of losses over the vectors of all parts, with their dropout."""
+    model = made("mlm", objective, dropout=0.1).double()
+    parts = [pairs(rows) for rows in (3, 4, 2)]
+    group, settings = Group(0, 1, CPU), OptimizerConfig(clip_norm=None)
+    step = Step(
+        model,
+        objective,
+        parallel.distribute(model, group, "ddp", 1),
+        build_optimizers(model, settings),
+        settings,
+        group,
+        bfloat16=False,
+    )
+    counts = torch.tensor([9.0])
+    torch.manual_seed(7)
+    vectors = torch.cat([objective.outputs(model, part) for part in parts], dim=1)
+    cosine = vectors[0] @ vectors[1].T
+    whole = functional.cross_entropy(cosine / 0.05, torch.arange(9), reduction="mean")
+    whole.backward()
+    expected, found = gradient(model), []
+    model.zero_grad()
+    step._optimizers[0].register_step_pre_hook(lambda *_: found.append(gradient(model)))
+    torch.manual_seed(7)
+    sums, _, _ = step(parts, counts, 0.0)
+    torch.testing.assert_close(found[0], expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(sums[0, 0] / 9, whole.detach())
+    assert sums[1].item() == 9
+
+
+@pytest.mark.parametrize("kind", ["mlm", "modern_bert"])
+def test_the_exported_folder_gives_sentence_transformers_the_same_vectors(
+    kind: str, tmp_path: Path
+) -> None:
+    sentences = made_up_sentences(3, 40)
+    file = tmp_path / "tokenizer.json"
+    tokenizer = train(WordPieceConfig(vocab_size=120), sentences)
+    tokenizer.save(str(file))
+    family = small_config(kind)
+    model = shaken(family.build(tokenizer.get_vocab_size(), SIMCSE), 0.2).eval()
+    export(model, family, file, tmp_path / "out")
+    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    texts = [sentences[0][:12], sentences[1], "a"]
+    ours = SentenceModel(model, family.max_length, *special_ids(tokenizer).require("cls", "sep"))
+    ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    found = theirs.encode(texts)
+    np.testing.assert_allclose(found, ours.sentence_vectors(ids), rtol=1e-4, atol=1e-5)
+
+
+def test_what_it_cannot_do_is_refused_with_the_key() -> None:
+    settings = config(**{"pretrain.objective": "simcse"})
+    with pytest.raises(ConfigError, match=r"compute\.compile is true, but pretrain\.objective sim"):
+        settings.pretrain.check(settings.model, ComputeConfig(compile=True))
+    with pytest.raises(ConfigError, match=r"objective is simcse.*reads instances\.kind masked_bl"):
+        check_rows(settings, "masked_pairs", 32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [{}, {"parallel": "fsdp"}], ids=["ddp", "fsdp"])
+def test_two_workers_learn_what_one_does_and_find_the_pairs(
+    tmp_path: Path, way: dict[str, str], unused_port: int
+) -> None:
+    rows = make_instances(tmp_path / "rows", "sentence_order")
+    settings = config("sentence_order", **{"pretrain.objective": "sentence_pairs"})
+    alone = run(settings, rows, tmp_path / "alone", micro_batch_size=12)
+    assert alone.validation[-1]["loss"] < alone.validation[0]["loss"]
+    both = together(2, settings, rows, tmp_path / "both", unused_port, **way)
+    assert both is not None
+    for mine, other in zip(alone.history, both.history, strict=True):
+        assert mine["loss"] == pytest.approx(other["loss"], rel=1e-5)
+    for mine, other in zip(alone.validation, both.validation, strict=True):
+        assert mine["loss"] == pytest.approx(other["loss"], rel=1e-5)
