@@ -35,7 +35,7 @@ ELSEWHERE = {
     **dict.fromkeys(("terraform", "aws", "jq", "eval"), "need an AWS account; tests/infra"),
     **dict.fromkeys(("docker", "kubectl", "helm"), "need a daemon or a cluster; tests/infra"),
     **dict.fromkeys(("apt-get", "mkdir", "../../../package.sh"), "change the machine"),
-    **dict.fromkeys(("export", "echo", "some-source"), "are a shell's or a reader's own"),
+    **dict.fromkeys((".", "export", "echo", "some-source"), "are a shell's or a reader's own"),
 }
 FOLLOWED = {"rungwise", "python", "make", "ray", "cd"}
 # What a page writes for something of the reader's, and what stands for it here.
@@ -112,9 +112,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reader")
     (folder / "workflows").symlink_to(REPOSITORY / "workflows")
     write_corpus(folder / "books", documents=6)
+    rows = "".join(f"it was {word}, {word} indeed,{word}\n" for word in ("good", "bad") * 20)
+    (folder / "reviews.csv").write_text("first,text,label\n" + rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert main(["init", "books"]) == 0
+        assert main(["init", "books", "--labels", "reviews.csv"]) == 0
     return folder
 
 
