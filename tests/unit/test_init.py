@@ -199,7 +199,7 @@ def test_a_folder_without_text_is_an_error(
 
 
 def test_labelled_rows_become_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The longest column is the text, the one with the fewest values the label; an id is neither."""
+    """The longest column is the text, that of the fewest values the label; an id is neither."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts").mkdir()
     books(tmp_path / "texts", 20, paragraphs=4)
