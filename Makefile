@@ -5,9 +5,11 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help quickstart test test-all check check-infra format bench bench-instances bench-training reference dashboards clean
+.PHONY: help install quickstart test test-all check check-infra format bench bench-instances bench-training reference dashboards clean
 help: ## print this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+install: $(VENV)/.run ## the command, in .venv/bin
 
 quickstart: $(VENV)/.run ## pretrain, fine-tune, evaluate and register a small BERT (minutes, offline)
 	$(BIN)/rungwise run workflows/finetune.py workflows/configs/quickstart.yaml

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
 from torch.nn import functional
 
 from rungwise.core.context import ComputeConfig
@@ -131,6 +130,8 @@ def test_a_step_of_micro_batches_has_the_gradient_of_the_whole(objective: Any) -
 def test_the_exported_folder_gives_sentence_transformers_the_same_vectors(
     kind: str, tmp_path: Path
 ) -> None:
+    from sentence_transformers import SentenceTransformer  # seconds, which collecting need not pay
+
     sentences = made_up_sentences(3, 40)
     file = tmp_path / "tokenizer.json"
     tokenizer = train(WordPieceConfig(vocab_size=120), sentences)

@@ -92,22 +92,9 @@ def test_an_exported_artifact_gives_the_same_ids_and_logits_on_text(
     torch.testing.assert_close(logits, ours, **TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    ("objective", "shape", "message"),
-    [
-        (
-            "bidirectional",
-            {},
-            "a BidirectionalForPretraining has no counterpart in transformers",
-        ),
-        ("mlm", {"norm": "pre"}, "model.norm is pre, and the BERT of transformers"),
-    ],
-)
-def test_what_transformers_has_not_is_refused_before_anything_is_written(
-    objective: Any, shape: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    made = built(objective, tmp_path / "root", shape)
-    with pytest.raises(ConfigError, match=message):
+def test_what_transformers_has_not_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    made = built("bidirectional", tmp_path / "root", {})
+    with pytest.raises(ConfigError, match="a BidirectionalForPretraining has no counterpart"):
         write(made["pretrain"], Folder.at(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

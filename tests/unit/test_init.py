@@ -17,7 +17,9 @@ from rungwise.__main__ import main
 from rungwise.corpus.look import Seen, language, look
 from rungwise.corpus.ranges import ranges_of, read_range
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
-from rungwise.pipeline.workflow import load_recipe
+from rungwise.pipeline.workflow import load_recipe, stages_of
+from rungwise.tasks.config import FilesTaskConfig
+from rungwise.tasks.files import load
 from rungwise.tokenizer import TokenizerFileConfig, train
 
 WORDS = [
@@ -194,3 +196,39 @@ def test_a_folder_without_text_is_an_error(
     monkeypatch.chdir(tmp_path)
     assert main(["init", str(tmp_path)]) != 0
     assert f"no text below {tmp_path}; there is: 1 .bin" in capsys.readouterr().err
+
+
+def test_labelled_rows_become_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest column is the text, that of the fewest values the label; an id is neither."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").mkdir()
+    books(tmp_path / "texts", 20, paragraphs=4)
+    rows = [
+        f'{n},"{" ".join(prose(n, 2))}, said he",{("good", "bad")[n % 3 == 0]}' for n in range(90)
+    ]
+    (tmp_path / "my reviews.csv").write_text("number,said,verdict\n" + "\n".join(rows) + "\n")
+    assert main(["init", "texts", "--labels", "my reviews.csv"]) == 0
+    recipe = load_recipe("texts.yaml")
+    assert stages_of("finetune", recipe)
+    data = recipe.tasks["my-reviews"].data
+    assert isinstance(data, FilesTaskConfig)
+    task = load(data)
+    assert set(task.info.labels) == {"good", "bad"}
+    assert sum(map(len, task.splits.values())) == 90
+    assert len(task.splits["validation"]) < len(task.splits["test"]) < len(task.splits["train"])
+    assert all(each.text.endswith("said he") for each in task.splits["train"])
+
+
+def test_a_table_is_not_read_as_prose_and_one_without_labels_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    books(tmp_path, 2)
+    (tmp_path / "a.tsv").write_text(
+        "id\ttext\n" + "".join(f"{n}\tthe sea {n}\n" for n in range(30))
+    )
+    assert main(["init", "a.tsv"]) == 2
+    advice = "--labels a.tsv"
+    assert advice in capsys.readouterr().err
+    assert main(["init", "0.txt", *advice.split()]) == 2
+    assert "id has 30" in capsys.readouterr().err

@@ -6,10 +6,12 @@ import json
 import os
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +20,14 @@ from typing import Any
 import botocore.session
 import pytest
 import yaml
+from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from rungwise.cluster import ray_start
 from rungwise.cluster.aws import notice, prometheus, ray_node, scratch, token, tracking_server
 from rungwise.cluster.aws.__main__ import VERBS, main
 from rungwise.cluster.aws.instance import ENDPOINT_VARIABLE, InstanceMetadata
+from rungwise.cluster.aws.leave import leave_without_head
 from rungwise.cluster.aws.secret_store import read_secret, write_private
 from rungwise.cluster.description import Database, Machine
 from rungwise.core.errors import UserError
@@ -432,3 +436,44 @@ def test_a_recommendation_to_rebalance_is_told_once_and_drains_nothing(
     watch.look()
     assert caplog.text.count("raised risk") == 1
     assert cluster.drained == []
+
+
+class FakeGroups:
+    """Autoscaling groups that note who leaves, or refuse it."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.left: list[dict[str, Any]] = []
+        self.refuses = refuses
+
+    def terminate_instance_in_auto_scaling_group(self, **request: Any) -> None:
+        self.left.append(request)
+        if self.refuses:
+            error = {"Error": {"Code": "ValidationError", "Message": "below the minimum size"}}
+            raise ClientError(error, "TerminateInstanceInAutoScalingGroup")  # pyright: ignore
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_worker_leaves_when_its_head_is_gone_for_long_and_not_before(
+    said: Path, refuses: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    (said / "instance-id").write_text("i-0123")
+    groups = FakeGroups(refuses)
+    worker = described("worker", head_address="127.0.0.1", headless_minutes=0.4 / 60)
+    head = socket.create_server(("127.0.0.1", 0))
+    port = head.getsockname()[1]
+    thread = threading.Thread(target=leave_without_head, args=(worker, port, 0.05, groups))
+    with caplog.at_level("INFO", "rungwise"):
+        thread.start()
+        thread.join(0.8)  # twice as long as a head may be gone
+        assert thread.is_alive()
+        head.close()
+        time.sleep(0.15)
+        again = socket.create_server(("127.0.0.1", port))  # a restart of the head is no end
+        thread.join(0.6)
+        assert thread.is_alive()
+        assert groups.left == []
+        again.close()
+        thread.join(10)
+    assert not thread.is_alive()
+    assert groups.left == [{"InstanceId": "i-0123", "ShouldDecrementDesiredCapacity": True}]
+    assert ("may start another one" in caplog.text) == refuses

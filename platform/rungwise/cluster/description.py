@@ -54,6 +54,7 @@ class Machine(Config):
     resources: dict[str, float] = Field(default_factory=dict)  # {} is what Ray finds by itself
     labels: dict[str, str] = Field(default_factory=dict)
     spot: bool = False
+    headless_minutes: float = Field(default=30.0, gt=0)  # a worker without a head ends after these
     token_secret: str | None = None  # the ARN in Secrets Manager; the head fills it at first boot
     scaling: Scaling | None = None
     price_per_hour: float | None = Field(default=None, ge=0)  # of this machine, in US dollars

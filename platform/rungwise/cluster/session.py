@@ -16,6 +16,7 @@ import ray
 from rungwise.cluster import expected_nodes
 from rungwise.cluster.environment import ENVIRONMENT
 from rungwise.core.context import ComputeConfig
+from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
 
 
@@ -44,7 +45,7 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
             "include_dashboard": False,
             "object_store_memory": compute.object_store_megabytes << 20,
         }
-    ray.init(
+    _init(
         **where,
         log_to_driver=False,
         logging_level=logging.ERROR,
@@ -55,6 +56,24 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
             yield
     finally:
         ray.shutdown()
+
+
+def _init(**arguments: Any) -> None:
+    """Start or join Ray; once more where it did not start in its 30 s, as on a busy machine."""
+    for is_last in (False, True):
+        try:
+            ray.init(**arguments)
+            return
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+            ray.shutdown()
+            if is_last:
+                load, cores = os.getloadavg()[0], os.cpu_count()
+                raise UserError(
+                    f"Ray did not start within 30 s, twice; the load is {load:.0f} on {cores} "
+                    "cores: give the same command again when the machine is less busy"
+                ) from error
 
 
 def _source_path(address: str | None) -> dict[str, str]:

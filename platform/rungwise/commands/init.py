@@ -29,6 +29,9 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "paths", metavar="PATH", nargs="+", help="a folder, file or glob; s3:// too"
     )
+    parser.add_argument(
+        "--labels", metavar="FILE", help="a table of labelled texts to fine-tune on, .csv or .tsv"
+    )
     parser.add_argument("--name", help="of the recipe; else that of the first path")
     parser.add_argument(
         "--model", choices=("bert", "gpt"), help="bert reads both sides, gpt writes; gpt for code"
@@ -40,14 +43,20 @@ def init(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from rungwise.corpus.look import look
+    from rungwise.tasks import look as tasks
 
+    if table := next(filter(tasks.is_table, options.paths), None):
+        raise UserError(
+            f"{table} is a table: give text to pretrain on, and --labels {shlex.quote(table)} to "
+            "fine-tune on what is labelled in it"
+        )
+    labels = tasks.look(options.labels) if options.labels else None
     seen, others = look(options.paths)
     seen = [each for each in seen if each.characters]
     if not seen:
         there = f"; there is: {', '.join(others)}" if others else ""
         raise UserError(f"no text below {', '.join(options.paths)}{there}")
-    stem = Path(options.paths[0].rstrip("/")).name.partition(".")[0]
-    name = options.name or re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._") or "mine"
+    name = options.name or _name(options.paths[0])
     path = Path(f"{name}.yaml")
     if path.exists():
         raise UserError(f"{path} exists; give another name with --name, or remove it")
@@ -58,11 +67,42 @@ def init(options: argparse.Namespace) -> int:
         console.print(
             f"passed over, for they hold no plain text: {', '.join(others)}", markup=False
         )
+    task = ""
+    if labels:
+        task = _name(options.labels)
+        counts = ", ".join(f"{count:,} {label}" for label, count in labels.labels.items())
+        shown = counts if len(labels.labels) < 9 else f"{len(labels.labels)} labels"
+        console.print(f"{labels.rows:,} labelled texts: {shown}", markup=False, soft_wrap=True)
     model = options.model or ("gpt" if seen[0].is_code else "bert")
-    path.write_text(recipe(name, seen, model), encoding="utf-8")
+    workflow = "finetune" if labels else "pretrain"
+    written = recipe(name, seen, model, workflow) + (task_of(task, labels.data) if labels else "")
+    path.write_text(written, encoding="utf-8")
     console.print(f"\nwrote {path}; to train on it:\n", markup=False)
-    console.print(f"  rungwise run pretrain {shlex.quote(str(path))}\n", markup=False)
+    console.print(f"  rungwise run {workflow} {shlex.quote(str(path))}\n", markup=False)
     return OK
+
+
+def _name(path: str) -> str:
+    """A name that recipes and MLflow take, after that of a file or folder."""
+    stem = Path(path.rstrip("/")).name.partition(".")[0]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._") or "mine"
+
+
+def task_of(name: str, data: dict[str, Any]) -> str:
+    """The YAML of a task, with the model pretrained and not, and its place in the registry."""
+    return f"""
+tasks: # a tenth of the rows chooses the epoch, a fifth is the test; labels are as they stand there
+  {name}: {{data: {_flow(data)}}}
+
+variants: # what is compared: keys of this file with other values
+  pretrained: {{}}
+  random: {{finetune.initialisation: random}}
+
+finetune:
+  {{pooling: mean, learning_rate: 1.0e-3, batch_size: 16, epochs: 8, sequence_length: {_LENGTH},
+   stride: {_LENGTH // 2}}}
+registry: {{}} # rungwise-{name}@champion
+"""
 
 
 def _told(seen: Seen) -> str:
@@ -74,7 +114,7 @@ def _told(seen: Seen) -> str:
     return "\n".join([first, *(f"  {note}" for note in seen.notes)])
 
 
-def recipe(name: str, seen: Sequence[Seen], model: str) -> str:
+def recipe(name: str, seen: Sequence[Seen], model: str, workflow: str = "pretrain") -> str:
     """The YAML of a recipe: what differs from the defaults, and why."""
     characters = sum(each.characters for each in seen)
     documents = sum(each.documents for each in seen)
@@ -98,7 +138,7 @@ def recipe(name: str, seen: Sequence[Seen], model: str) -> str:
         f"# {seen[0].language}: about {documents:,} documents, {characters / 1e6:,.1f} M "
         "characters. Written by `rungwise init`; change what you like.",
         "#",
-        f"#   rungwise run pretrain {shlex.quote(f'{name}.yaml')}",
+        f"#   rungwise run {workflow} {shlex.quote(f'{name}.yaml')}",
         f"name: {name}",
         "",
         "corpus:",

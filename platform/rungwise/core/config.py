@@ -140,10 +140,10 @@ def with_overrides(
     dropped: list[list[str]] = []
     for dotted, value in overrides.items():
         parts = dotted.split(".")
-        if value is None and not _may_be_null(_types_at(model, parts)):
+        if value is None and not _may_be_null(types_at(model, parts)):
             dropped.append(parts)
         elif parts[-1] == "kind":
-            names = _of_other_kinds(_at(result, parts[:-1]), _types_at(model, parts[:-1]), value)
+            names = _of_other_kinds(_at(result, parts[:-1]), types_at(model, parts[:-1]), value)
             prefix = dotted.removesuffix("kind")
             names = [name for name in names if not _sets(overrides, prefix + name)]
             dropped += [[*parts[:-1], name] for name in names]
@@ -332,7 +332,7 @@ def _walk(
     return path, [each for each in types_here if _is_model(each)]
 
 
-def _types_at(model: type[Config], parts: Sequence[str]) -> list[Any]:
+def types_at(model: type[Config], parts: Sequence[str]) -> list[Any]:
     """The types that the value at a dotted key may have, of any kind of the blocks above it."""
     types_here: list[Any] = [model]
     for part in parts:

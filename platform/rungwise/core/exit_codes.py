@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rich.console import Console
 
@@ -38,7 +39,12 @@ def guarded(command: Callable[[], int]) -> int:
         return FAILED
     except KeyboardInterrupt:
         errors.print("interrupted; the same command goes on from the last checkpoint:")
-        errors.print(
-            f"  {without_password(shlex.join(sys.orig_argv))}", markup=False, highlight=False
-        )
+        errors.print(f"  {without_password(_typed(sys.argv))}", markup=False, highlight=False)
         return INTERRUPTED
+
+
+def _typed(argv: Sequence[str]) -> str:
+    """The command of a process as a person types it again."""
+    program = Path(argv[0])
+    is_ours = program.name in ("rungwise", "__main__.py")
+    return shlex.join([*(["rungwise"] if is_ours else ["python", argv[0]]), *argv[1:]])

@@ -41,3 +41,9 @@ variable "alert_emails" {
   description = "Who gets those mails."
   type        = list(string)
 }
+
+variable "data_buckets" {
+  description = "Buckets of this account and region with texts to train on; {} if they lie in the bucket of artifacts."
+  type        = map(object({ kms_key_arn = optional(string) }))
+  default     = {}
+}

@@ -62,6 +62,7 @@ module "ray_cluster" {
   bucket                     = module.storage.bucket
   bucket_arn                 = module.storage.bucket_arn
   artifact_uri               = module.storage.artifact_uri
+  data_buckets               = var.data_buckets
   kms_key_arn                = module.storage.kms_key_arn
   package                    = module.storage.package
   tracking_uri               = module.tracking.tracking_uri

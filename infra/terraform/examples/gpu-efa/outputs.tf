@@ -13,6 +13,11 @@ output "artifact_uri" {
   value       = module.ray_cluster.artifact_uri
 }
 
+output "role_names" {
+  description = "Roles of the machines, for the policy of a key or bucket that has to name who reads."
+  value       = module.ray_cluster.role_names
+}
+
 output "autoscaling_groups" {
   description = "Worker groups and their bounds."
   value       = module.ray_cluster.autoscaling_groups

@@ -79,3 +79,9 @@ variable "disposable" {
   type        = bool
   default     = false
 }
+
+variable "data_buckets" {
+  description = "Buckets of this account and region with texts to train on; {} if they lie in the bucket of artifacts."
+  type        = map(object({ kms_key_arn = optional(string) }))
+  default     = {}
+}

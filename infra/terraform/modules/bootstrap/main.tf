@@ -6,7 +6,7 @@ locals {
 
   unit_names = {
     head   = ["scratch", "token", "ray", "prometheus", "grafana"]
-    worker = concat(["scratch", "token", "ray"], local.spot ? ["notice"] : [])
+    worker = concat(["scratch", "token", "ray", "leave"], local.spot ? ["notice"] : [])
     # Only its secret's rotation needs a timer.
     tracking = ["mlflow", "password"]
   }[var.machine.role]

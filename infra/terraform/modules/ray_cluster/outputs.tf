@@ -18,6 +18,11 @@ output "head_instance_id" {
   value       = aws_instance.head.id
 }
 
+output "role_names" {
+  description = "Roles of the machines: for the policy of a key or bucket that has to name who reads."
+  value       = { head = aws_iam_role.head.name, worker = aws_iam_role.worker.name }
+}
+
 output "security_group_id" {
   description = "Security group of every Ray node."
   value       = aws_security_group.cluster.id

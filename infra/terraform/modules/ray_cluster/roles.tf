@@ -83,6 +83,33 @@ locals {
     },
   ]
 
+  data_arns = [for name in sort(keys(var.data_buckets)) : "arn:${data.aws_partition.current.partition}:s3:::${name}"]
+
+  # Reading, of the buckets that are named. A policy takes no statement without a resource.
+  data_statements = [for statement in [
+    {
+      Sid       = "Data"
+      Effect    = "Allow"
+      Action    = ["s3:GetObject"]
+      Resource  = [for arn in local.data_arns : "${arn}/*"]
+      Condition = local.from_this_vpc
+    },
+    {
+      Sid       = "DataNames"
+      Effect    = "Allow"
+      Action    = ["s3:ListBucket"]
+      Resource  = local.data_arns
+      Condition = local.from_this_vpc
+    },
+    {
+      Sid       = "DataKeys"
+      Effect    = "Allow"
+      Action    = ["kms:Decrypt"]
+      Resource  = distinct([for data in values(var.data_buckets) : data.kms_key_arn if data.kms_key_arn != null])
+      Condition = { StringEquals = { "kms:ViaService" = "s3.${var.region}.amazonaws.com" } }
+    },
+  ] : statement if length(statement.Resource) > 0]
+
   head_statements = [
     {
       Sid       = "Token"
@@ -129,7 +156,7 @@ resource "aws_iam_role" "head" {
 resource "aws_iam_role_policy" "head" {
   name   = "${var.name}-head"
   role   = aws_iam_role.head.id
-  policy = jsonencode({ Version = "2012-10-17", Statement = concat(local.common_statements, local.head_statements) })
+  policy = jsonencode({ Version = "2012-10-17", Statement = concat(local.common_statements, local.data_statements, local.head_statements) })
 }
 
 resource "aws_iam_instance_profile" "head" {
@@ -148,11 +175,25 @@ resource "aws_iam_role" "worker" {
 resource "aws_iam_role_policy" "worker" {
   name   = "${var.name}-worker"
   role   = aws_iam_role.worker.id
-  policy = jsonencode({ Version = "2012-10-17", Statement = concat(local.common_statements, local.worker_statements) })
+  policy = jsonencode({ Version = "2012-10-17", Statement = concat(local.common_statements, local.data_statements, local.worker_statements) })
 }
 
 resource "aws_iam_instance_profile" "worker" {
   name = "${var.name}-worker"
   role = aws_iam_role.worker.name
   tags = merge(var.tags, { Name = "${var.name}-worker" })
+}
+
+# Apart from the other rights, because the groups are made after those: a worker without a head takes
+# itself out of its group.
+resource "aws_iam_role_policy" "worker_leaves" {
+  name = "${var.name}-worker-leaves"
+  role = aws_iam_role.worker.id
+  policy = jsonencode({ Version = "2012-10-17", Statement = [{
+    Sid       = "LeaveGroup"
+    Effect    = "Allow"
+    Action    = ["autoscaling:TerminateInstanceInAutoScalingGroup"]
+    Resource  = [for name in sort(keys(var.worker_groups)) : aws_autoscaling_group.worker[name].arn]
+    Condition = local.from_this_vpc
+  }] })
 }

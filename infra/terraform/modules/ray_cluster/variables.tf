@@ -84,6 +84,17 @@ variable "artifact_uri" {
   }
 }
 
+variable "data_buckets" {
+  description = "Buckets of this account and region with texts to train on, by name, and the key that encrypts each, null for S3's own. Head and workers may list and read them, no more."
+  type        = map(object({ kms_key_arn = optional(string) }))
+  default     = {}
+
+  validation {
+    condition     = alltrue([for name in keys(var.data_buckets) : can(regex("^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", name)) && name != var.bucket])
+    error_message = "data_buckets: names of buckets, without s3:// and without a folder, other than the bucket of artifacts."
+  }
+}
+
 variable "kms_key_arn" {
   description = "Key that encrypts the bucket and the token's secret (storage)."
   type        = string

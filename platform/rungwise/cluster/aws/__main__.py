@@ -4,6 +4,7 @@
     scratch      mount the instance store at RUNGWISE_SCRATCH, or make a folder there
     ray          become the Ray node of this machine
     notice       drain the node when AWS announces that it takes the machine back
+    leave        end when the head has been gone for long, and take the machine out of its group
     mlflow       become the MLflow server
     password     write the password of MLflow's database again, as RDS rotates it
     prometheus   become the Prometheus of the cluster
@@ -28,7 +29,10 @@ _LOGGER = logging.getLogger("rungwise.cluster.aws")
 # botocore asks for the role's credentials once, for a second; a busy machine then has none. The
 # process that a verb becomes, and Ray's jobs, inherit these.
 _PATIENCE = {"AWS_METADATA_SERVICE_TIMEOUT": "5", "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "5"}
-VERBS = ("token", "scratch", "ray", "notice", "mlflow", "password", "prometheus", "grafana")
+VERBS = (
+    *("token", "scratch", "ray", "notice", "leave"),
+    *("mlflow", "password", "prometheus", "grafana"),
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -64,6 +68,10 @@ def _run(verb: str, machine: Machine) -> None:
         from rungwise.cluster.aws.notice import watch
 
         watch(machine)
+    elif verb == "leave":
+        from rungwise.cluster.aws.leave import leave_without_head
+
+        leave_without_head(machine)
     elif verb == "mlflow":
         from rungwise.cluster.aws.tracking_server import become_server
 

@@ -8,6 +8,8 @@
         span                              BertForQuestionAnswering
         choice, pooling cls               BertForMultipleChoice
     BertLeftToRight                   bert: BertLMHeadModel, out only
+    the two of BERT, pre-norm         roberta-prelayernorm: RobertaPreLayerNormForMaskedLM, which
+                                      has no head of NSP, and RobertaPreLayerNormForCausalLM
     GptForPretraining, pre-norm       gpt2: GPT2LMHeadModel
     GptForPretraining, post-norm      openai-gpt: OpenAIGPTLMHeadModel
     ModernBertForPretraining          modernbert: ModernBertForMaskedLM
@@ -32,7 +34,9 @@ from rungwise.models.gpt import GptConfig
 from rungwise.models.llama import LlamaConfig
 from rungwise.models.modern_bert import ModernBertConfig
 
-ModelType = Literal["bert", "gpt2", "openai-gpt", "modernbert", "llama", "qwen3"]
+ModelType = Literal[
+    "bert", "roberta-prelayernorm", "gpt2", "openai-gpt", "modernbert", "llama", "qwen3"
+]
 Known = BertConfig | GptConfig | ModernBertConfig | LlamaConfig
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -50,6 +54,8 @@ AUTO_CLASSES: Mapping[str, str] = {
     "BertForQuestionAnswering": "AutoModelForQuestionAnswering",
     "BertForMultipleChoice": "AutoModelForMultipleChoice",
     "BertLMHeadModel": "AutoModelForCausalLM",
+    "RobertaPreLayerNormForMaskedLM": "AutoModelForMaskedLM",
+    "RobertaPreLayerNormForCausalLM": "AutoModelForCausalLM",
     "GPT2LMHeadModel": "AutoModelForCausalLM",
     "OpenAIGPTLMHeadModel": "AutoModelForCausalLM",
     "ModernBertForMaskedLM": "AutoModelForMaskedLM",
@@ -121,6 +127,7 @@ SETTINGS: Mapping[ModelType, tuple[Setting, ...]] = {
 }
 SETTINGS = {
     **SETTINGS,
+    "roberta-prelayernorm": SETTINGS["bert"],
     "qwen3": (*SETTINGS["llama"], Setting("use_sliding_window", (False,), False)),
 }
 
@@ -142,6 +149,7 @@ SIZES: Mapping[ModelType, Mapping[str, str]] = {
 }
 SIZES = {
     **SIZES,
+    "roberta-prelayernorm": SIZES["bert"],
     "openai-gpt": SIZES["gpt2"],
     "modernbert": {**SIZES["bert"], "local_window": "local_attention"},
     "llama": SIZES["bert"],
@@ -149,6 +157,7 @@ SIZES = {
 }
 DROPOUTS: Mapping[ModelType, tuple[str, ...]] = {
     "bert": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    "roberta-prelayernorm": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
     "gpt2": ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
     "openai-gpt": ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
     "modernbert": ("attention_dropout", "embedding_dropout", "mlp_dropout"),
@@ -160,6 +169,7 @@ NO_DROPOUT = ("modernbert", "llama", "qwen3")  # if the keys are missing; 0.1 el
 PREFIX: Mapping[ModelType, str]
 PREFIX = {
     "bert": "bert.",
+    "roberta-prelayernorm": "roberta_prelayernorm.",
     "gpt2": "transformer.",
     "openai-gpt": "transformer.",
     "modernbert": "model.",
@@ -173,6 +183,10 @@ TIED: Mapping[ModelType, Mapping[str, str]] = {
     "bert": {
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    "roberta-prelayernorm": {
+        "lm_head.decoder.weight": "roberta_prelayernorm.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
     },
     "gpt2": {"lm_head.weight": "transformer.wte.weight"},
     "openai-gpt": {"lm_head.weight": "transformer.tokens_embed.weight"},
@@ -188,7 +202,7 @@ def model_type(config: Known) -> ModelType:
     """Their `model_type` of this config."""
     match config:
         case BertConfig():
-            return "bert"
+            return "bert" if config.norm == "post" else "roberta-prelayernorm"
         case GptConfig():
             return "gpt2" if config.norm == "pre" else "openai-gpt"
         case ModernBertConfig():
@@ -200,3 +214,9 @@ def model_type(config: Known) -> ModelType:
 def is_masked(config: Known) -> bool:
     """Whether rows are framed by [CLS] and [SEP], and some tokens masked."""
     return isinstance(config, BertConfig | ModernBertConfig)
+
+
+def positions_before(data: Mapping[str, Any]) -> int:
+    """How many rows of their table of positions stand before the first that a token has."""
+    padding = data.get("pad_token_id", 1)
+    return 1 + (padding or 0) if data["model_type"] == "roberta-prelayernorm" else 0

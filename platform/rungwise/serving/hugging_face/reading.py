@@ -33,6 +33,7 @@ from rungwise.serving.hugging_face.names import (
     WEIGHTS,
     Known,
     ModelType,
+    positions_before,
 )
 from rungwise.serving.hugging_face.tensors import ENCODER, Entry, entries
 
@@ -111,6 +112,10 @@ def _config(data: dict[str, Any], kind: ModelType, path: Path) -> Known:
     ours["initializer_range"] = data.get("initializer_range", 0.02)
     match kind:
         case "bert":
+            return validate(BertConfig, ours, source=str(path))
+        case "roberta-prelayernorm":
+            ours |= {"norm": "pre"}
+            ours["max_position_embeddings"] -= positions_before(data)
             return validate(BertConfig, ours, source=str(path))
         case "modernbert":
             values = modern_bert_values(data, path)

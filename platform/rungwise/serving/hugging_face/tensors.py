@@ -15,14 +15,15 @@ from rungwise.models.llama import LlamaConfig
 from rungwise.models.modern_bert import ModernBertConfig
 from rungwise.serving.hugging_face.names import Known
 
-Change = Literal["none", "transposed", "reversed", "split"]
+Change = Literal["none", "transposed", "reversed", "split", "last"]
 ENCODER = "encoder"  # the group that every checkpoint must have
 
 
 @dataclass(frozen=True)
 class Entry:
     """One tensor of ours. `group` is what stands or is left out as a whole; `sizes` are the rows of
-    each of theirs where it is split."""
+    each of theirs where it is split, or the last ones that are ours, whose first are theirs alone
+    and written by writing.py."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -38,6 +39,8 @@ class Entry:
 
     def to_ours(self, tensors: list[Tensor]) -> Tensor:
         """The inverse of `to_theirs`."""
+        if self.change == "last":
+            return tensors[0][-self.sizes[0] :]
         return torch.cat(tensors) if self.change == "split" else self._turned(tensors[0])
 
     def _turned(self, tensor: Tensor) -> Tensor:
@@ -51,7 +54,8 @@ def entries(config: Known) -> list[Entry]:
     """Every tensor that a model of this config can have, heads included."""
     match config:
         case BertConfig():
-            return list(_bert_entries(config))
+            make = _bert_entries if config.norm == "post" else _pre_norm_bert_entries
+            return list(make(config))
         case GptConfig():
             return list(_gpt_entries(config))
         case ModernBertConfig():
@@ -73,28 +77,47 @@ def headed_names(
 
 
 def _bert_entries(config: BertConfig) -> Iterator[Entry]:
-    for ours, theirs in (("token", "word"), ("segment", "token_type"), ("position", "position")):
-        name = f"bert.embeddings.{theirs}_embeddings.weight"
-        yield Entry(f"bert.{ours}_embedding.weight", (name,))
-    yield from _both("bert.embedding_norm", "bert.embeddings.LayerNorm")
-    for index in range(config.num_layers):
-        block, layer = f"bert.transformer.blocks.{index}", f"bert.encoder.layer.{index}"
-        for kind in ("weight", "bias"):
-            names = tuple(f"{layer}.attention.self.{x}.{kind}" for x in ("query", "key", "value"))
-            sizes = config.layer(index).attention_sizes
-            yield Entry(f"{block}.attention.query_key_value.{kind}", names, "split", sizes=sizes)
-        yield from _both(f"{block}.attention.output", f"{layer}.attention.output.dense")
-        yield from _both(f"{block}.attention_norm", f"{layer}.attention.output.LayerNorm")
-        yield from _both(f"{block}.mlp.expand", f"{layer}.intermediate.dense")
-        yield from _both(f"{block}.mlp.contract", f"{layer}.output.dense")
-        yield from _both(f"{block}.mlp_norm", f"{layer}.output.LayerNorm")
-    yield from _both("bert.pooler", "bert.pooler.dense", group="pooler")
+    yield from _bert_body(config, "bert", ("attention.output", "output"))
     yield from _both("mlm.dense", "cls.predictions.transform.dense", group="mlm")
     yield from _both("mlm.norm", "cls.predictions.transform.LayerNorm", group="mlm")
     yield Entry("mlm.bias", ("cls.predictions.bias",), "none", "mlm")
     yield from _both("nsp", "cls.seq_relationship", "reversed", group="nsp")
     yield from _both("classifier", "classifier", group="classifier")
     yield from _both("qa_outputs", "qa_outputs", group="qa_outputs")
+
+
+def _pre_norm_bert_entries(config: BertConfig) -> Iterator[Entry]:
+    """The same with norms in front, as RoBERTa-PreLayerNorm; it counts positions from the id of
+    [PAD] on."""
+    yield from _bert_body(config, "roberta_prelayernorm", ("attention", "intermediate"), "last")
+    yield from _both("bert.transformer.final_norm", "roberta_prelayernorm.LayerNorm")
+    yield from _both("mlm.dense", "lm_head.dense", group="mlm")
+    yield from _both("mlm.norm", "lm_head.layer_norm", group="mlm")
+    yield Entry("mlm.bias", ("lm_head.bias",), "none", "mlm")
+
+
+def _bert_body(
+    config: BertConfig, prefix: str, norms: tuple[str, str], positions: Change = "none"
+) -> Iterator[Entry]:
+    """Embeddings, layers and pooler; `norms` are the parts that hold a layer's two norms."""
+    for ours, theirs in (("token", "word"), ("segment", "token_type"), ("position", "position")):
+        name = f"{prefix}.embeddings.{theirs}_embeddings.weight"
+        change = positions if ours == "position" else "none"
+        rows = (config.max_position_embeddings,)
+        yield Entry(f"bert.{ours}_embedding.weight", (name,), change, sizes=rows)
+    yield from _both("bert.embedding_norm", f"{prefix}.embeddings.LayerNorm")
+    for index in range(config.num_layers):
+        block, layer = f"bert.transformer.blocks.{index}", f"{prefix}.encoder.layer.{index}"
+        for kind in ("weight", "bias"):
+            names = tuple(f"{layer}.attention.self.{x}.{kind}" for x in ("query", "key", "value"))
+            sizes = config.layer(index).attention_sizes
+            yield Entry(f"{block}.attention.query_key_value.{kind}", names, "split", sizes=sizes)
+        yield from _both(f"{block}.attention.output", f"{layer}.attention.output.dense")
+        yield from _both(f"{block}.attention_norm", f"{layer}.{norms[0]}.LayerNorm")
+        yield from _both(f"{block}.mlp.expand", f"{layer}.intermediate.dense")
+        yield from _both(f"{block}.mlp.contract", f"{layer}.output.dense")
+        yield from _both(f"{block}.mlp_norm", f"{layer}.{norms[1]}.LayerNorm")
+    yield from _both("bert.pooler", f"{prefix}.pooler.dense", group="pooler")
 
 
 def _gpt_entries(config: GptConfig) -> Iterator[Entry]:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn import functional
 
 from rungwise.core.config import canonical_json
 from rungwise.core.errors import ConfigError
@@ -43,6 +44,7 @@ from rungwise.serving.hugging_face.names import (
     Known,
     is_masked,
     model_type,
+    positions_before,
 )
 from rungwise.serving.hugging_face.tensors import entries, headed_names
 from rungwise.serving.hugging_face.tokenizer import frame, read_tokenizer
@@ -90,9 +92,14 @@ def export(
         data |= _classes(model, labels)
     if isinstance(model, BertLeftToRight):
         data["is_decoder"] = True  # their word for: sees only what came before
+    tensors = _theirs(model, config, vocab_size)
+    if before := positions_before(data):
+        data["max_position_embeddings"] += before
+        name = "roberta_prelayernorm.embeddings.position_embeddings.weight"
+        tensors[name] = functional.pad(tensors[name], (0, 0, before, 0))
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / CONFIG, data)
-    save_file(_theirs(model, config, vocab_size), folder / WEIGHTS, metadata={"format": "pt"})
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     tokenizer.save(str(folder / TOKENIZER))
     inputs = ["input_ids", "attention_mask"]
     if isinstance(config, BertConfig):
@@ -151,11 +158,14 @@ def _counterpart(model: nn.Module, config: Family) -> tuple[Known, int, str]:
                 "HeadedEncoder of a bert"
             )
     assert config == bert.config, "the config of another model"
-    if bert.config.norm != "post":
-        raise ConfigError(
-            f"model.norm is {bert.config.norm}, and the BERT of transformers ({name}) normalises "
-            "after each part and nowhere else, so it cannot be exported; expected post"
-        )
+    if bert.config.norm == "pre":
+        if isinstance(model, HeadedEncoder):
+            raise ConfigError(
+                f"model.norm is pre, and transformers has no {name} of it, so it cannot be "
+                "exported; expected post, or the model before fine-tuning"
+            )
+        kind = "CausalLM" if isinstance(model, BertLeftToRight) else "MaskedLM"
+        name = f"RobertaPreLayerNormFor{kind}"
     return bert.config, bert.vocab_size, name
 
 
@@ -203,6 +213,13 @@ def _theirs(model: nn.Module, config: Known, vocab_size: int) -> dict[str, Tenso
         assert isinstance(bert, Bert)
         table_TD = bert.position_vectors(config.max_position_embeddings)
         state["bert.position_embedding.weight"] = table_TD
+    if isinstance(model, BertForPretraining) and config.norm == "pre":
+        # Their class of it has nothing that reads a pair.
+        state = {
+            name: tensor
+            for name, tensor in state.items()
+            if not name.startswith(config.optional_tensors)
+        }
     tensors: dict[str, Tensor] = {}
     for entry in entries(config):
         if entry.ours in state:

@@ -171,3 +171,19 @@ run "a_tag_of_aws" {
   }
   expect_failures = [var.tags]
 }
+
+run "a_data_bucket_with_a_folder" {
+  command = plan
+  variables {
+    data_buckets = { "our-texts/en" = {} }
+  }
+  expect_failures = [var.data_buckets]
+}
+
+run "the_bucket_of_artifacts_as_a_data_bucket" {
+  command = plan
+  variables {
+    data_buckets = { "research-artifacts" = {} }
+  }
+  expect_failures = [var.data_buckets]
+}

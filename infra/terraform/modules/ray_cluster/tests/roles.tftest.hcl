@@ -141,3 +141,59 @@ run "both_read_the_package_and_write_artifacts_only" {
     error_message = "Others than EC2 may take a role."
   }
 }
+
+run "named_data_buckets_are_read_and_no_other" {
+  variables {
+    data_buckets = {
+      "crawl.texts" = {}
+      "our-texts"   = { kms_key_arn = "arn:aws:kms:us-east-1:123456789012:key/texts" }
+    }
+  }
+  assert {
+    condition = alltrue([
+      for document in [aws_iam_role_policy.head.policy, aws_iam_role_policy.worker.policy] : toset(flatten([
+        for statement in jsondecode(document).Statement : [
+          for resource in statement.Resource : [for action in statement.Action : "${action} ${resource}"]
+        ] if startswith(statement.Sid, "Data")
+        ])) == toset([
+        "s3:GetObject arn:aws:s3:::crawl.texts/*",
+        "s3:GetObject arn:aws:s3:::our-texts/*",
+        "s3:ListBucket arn:aws:s3:::crawl.texts",
+        "s3:ListBucket arn:aws:s3:::our-texts",
+        "kms:Decrypt arn:aws:kms:us-east-1:123456789012:key/texts",
+      ])
+    ])
+    error_message = "The rights to data buckets are other than reading those that are named."
+  }
+  assert {
+    condition = toset(flatten([
+      for document in [aws_iam_role_policy.head.policy, aws_iam_role_policy.worker.policy] : [
+        for statement in jsondecode(document).Statement : statement.Sid
+        if length([for resource in statement.Resource : resource if strcontains(resource, "texts")]) > 0
+      ]
+    ])) == toset(["Data", "DataNames", "DataKeys"])
+    error_message = "Another statement reaches a data bucket."
+  }
+  assert {
+    condition     = output.role_names == { head = aws_iam_role.head.name, worker = aws_iam_role.worker.name }
+    error_message = "The outputs do not name the roles."
+  }
+}
+
+run "without_data_buckets_there_is_no_empty_statement" {
+  assert {
+    condition = alltrue([
+      for statement in jsondecode(aws_iam_role_policy.worker.policy).Statement : length(statement.Resource) > 0 && !startswith(statement.Sid, "Data")
+    ])
+    error_message = "A statement names no resource."
+  }
+}
+
+run "a_worker_may_leave_its_group_and_raise_none" {
+  assert {
+    condition = jsondecode(aws_iam_role_policy.worker_leaves.policy).Statement[*].Action == [
+      ["autoscaling:TerminateInstanceInAutoScalingGroup"]
+    ] && toset(jsondecode(aws_iam_role_policy.worker_leaves.policy).Statement[0].Resource) == toset([for group in aws_autoscaling_group.worker : group.arn])
+    error_message = "A worker may do more with groups than leave them."
+  }
+}

@@ -133,6 +133,37 @@ ReadWritePaths=/opt
 WantedBy=multi-user.target
 RUNGWISE
 
+write 0644 /etc/systemd/system/rungwise-leave.service <<'RUNGWISE'
+[Unit]
+Description=End this worker when the head has been gone for long
+Wants=network-online.target
+Requires=rungwise-install.service
+After=network-online.target rungwise-install.service
+StartLimitIntervalSec=0
+# An exit without an error says that the machine has no head: it is switched off, and EC2 ends it.
+SuccessAction=poweroff
+
+[Service]
+User=rungwise
+ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws leave
+Restart=on-failure
+RestartSec=30
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+ProtectControlGroups=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+PrivateDevices=yes
+
+[Install]
+WantedBy=multi-user.target
+RUNGWISE
+
 write 0644 /etc/systemd/system/rungwise-notice.service <<'RUNGWISE'
 [Unit]
 Description=Drain the Ray node when AWS takes the spot instance back
@@ -261,6 +292,6 @@ WantedBy=multi-user.target
 RUNGWISE
 
 systemctl daemon-reload
-echo "rungwise: starting rungwise-install.service rungwise-notice.service rungwise-ray.service rungwise-scratch.service rungwise-token.service; see journalctl -u 'rungwise-*'"
-systemctl enable --now rungwise-install.service rungwise-notice.service rungwise-ray.service rungwise-scratch.service rungwise-token.service
+echo "rungwise: starting rungwise-install.service rungwise-leave.service rungwise-notice.service rungwise-ray.service rungwise-scratch.service rungwise-token.service; see journalctl -u 'rungwise-*'"
+systemctl enable --now rungwise-install.service rungwise-leave.service rungwise-notice.service rungwise-ray.service rungwise-scratch.service rungwise-token.service
 echo "rungwise: the units of this machine were started"

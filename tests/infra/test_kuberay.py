@@ -1,0 +1,80 @@
+"""The manifests for KubeRay: valid by its schemas, and of one piece with the rest of the project.
+
+RUNGWISE_KUBERAY names a checkout of ray-project/kuberay, whose schemas are too large to keep here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from rungwise.__main__ import _parsed, _parser
+from rungwise.pipeline.workflow import load_recipe
+from tests.conftest import REPOSITORY
+
+INFRA = REPOSITORY / "infra"
+KINDS = ("raycluster", "rayjob")
+
+
+def manifest(kind: str) -> dict[str, Any]:
+    return yaml.safe_load((INFRA / "kuberay" / f"{kind}.yaml").read_text())
+
+
+def strict(schema: Any) -> Any:
+    """The schema, in which a key that it does not name is a fault, as `kubectl` has it."""
+    if isinstance(schema, list):
+        return [strict(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: strict(value) for key, value in schema.items()}
+    is_open = "additionalProperties" in schema or "x-kubernetes-preserve-unknown-fields" in schema
+    is_block = isinstance(schema.get("properties"), dict) and schema.get("type") == "object"
+    return inner | ({} if is_open or not is_block else {"additionalProperties": False})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_manifest_is_valid_by_the_schema_and_a_misspelt_key_is_not(kind: str) -> None:
+    checkout = os.environ.get("RUNGWISE_KUBERAY")
+    if not checkout:
+        pytest.skip("RUNGWISE_KUBERAY names no checkout of ray-project/kuberay")
+    file = Path(checkout, "ray-operator", "config", "crd", "bases", f"ray.io_{kind}s.yaml")
+    versions = yaml.load(file.read_text(), yaml.CSafeLoader)["spec"]["versions"]
+    [schema] = [each["schema"]["openAPIV3Schema"] for each in versions if each["name"] == "v1"]
+    schema["properties"]["spec"] = strict(schema["properties"]["spec"])
+    check = jsonschema.Draft202012Validator(schema)
+    assert [error.message for error in check.iter_errors(manifest(kind))] == []
+    wrong = manifest(kind)
+    wrong["spec"]["rayVersoin"] = "2.60.0"
+    assert not check.is_valid(wrong)
+
+
+def test_the_cluster_has_the_ray_of_the_project_and_one_image() -> None:
+    spec = manifest("raycluster")["spec"]
+    assert f"ray=={spec['rayVersion']}\n" in (REPOSITORY / "constraints.txt").read_text()
+    groups = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
+    containers = [each["template"]["spec"]["containers"][0] for each in groups]
+    assert len({container["image"] for container in containers}) == 1
+    for container in containers:
+        assert container["resources"]["limits"] == container["resources"]["requests"]
+        assert [each["name"] for each in container["env"]] == ["RUNGWISE_ROOT"]
+
+
+def test_the_job_runs_on_that_cluster_what_the_image_holds() -> None:
+    job, cluster = manifest("rayjob")["spec"], manifest("raycluster")
+    assert job["clusterSelector"]["ray.io/cluster"] == cluster["metadata"]["name"]
+    home = "/home/rungwise/"
+    command = shlex.split(job["entrypoint"].replace(home, f"{REPOSITORY}/"))
+    options = _parsed(_parser()[0], command[1:])
+    assert Path(options.workflow).is_file()
+    assert load_recipe(options.config, options.overrides).root.startswith("s3://")
+    image = (INFRA / "Dockerfile").read_text()
+    assert f"workflows {home}workflows" in image
+    copied = re.findall(r"^COPY (?:--\S+ )?(.*) \S+$", image, re.M)
+    assert all((REPOSITORY / name).exists() for names in copied for name in names.split())
