@@ -103,7 +103,7 @@ def recipe(name: str, seen: Sequence[Seen], model: str) -> str:
         "",
         "corpus:",
         "  sources:",
-        *(f"    - {_flow(_source(each, len(seen) > 1))}" for each in seen),
+        *(f"    - {flow(_source(each, len(seen) > 1))}" for each in seen),
         *(["  held_out_fraction: 0.1 # there are few documents"] if documents < 40 else []),
         "",
         f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}}}",
@@ -142,15 +142,18 @@ def _source(seen: Seen, several: bool) -> dict[str, Any]:
     return {"kind": seen.kind} | named | {"paths": list(seen.paths)} | seen.source
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     """A value in YAML's flow style, on one line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {flow(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_flow, value)) + "]"
+        return "[" + ", ".join(map(flow, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
     text = str(value)
+    like_a_number = isinstance(value, str) and re.fullmatch(r"[\d.]+|true|false|null", text)
     return (
         text
-        if re.fullmatch(r"[\w./:][\w./ :@+-]*", text) and ": " not in text
+        if not like_a_number and re.fullmatch(r"[\w./:][\w./ :@+-]*", text) and ": " not in text
         else json.dumps(text)
     )
