@@ -28,6 +28,7 @@ from rungwise.core.errors import UserError, user_error_in
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.core.title import Title
+from rungwise.evaluation import predictions
 from rungwise.evaluation.published import PublishedConfig
 from rungwise.evaluation.statistics import (
     error_reduction,
@@ -148,7 +149,7 @@ def compare_variants(
     )
 
 
-EVALUATE = StageType("evaluate", 4, compare_variants, EvaluateSummary, resumes=True)
+EVALUATE = StageType("evaluate", 5, compare_variants, EvaluateSummary, resumes=True)
 
 
 class _ScoredSeed(SeedRow):
@@ -278,7 +279,12 @@ def _score(
         {f"test/{k}": v for k, v in scores["test"].metrics.items()}, config.epochs, run=name
     )
     save_tensors(scratch, f"{done}.safetensors", model.state_dict())
-    scratch.write_bytes(f"{done}.predictions", _json_lines(scores["test"].predictions))
+    shares = scores["test"].probabilities
+    predicted = [
+        each if share is None else {**each, "probabilities": share}
+        for each, share in zip(scores["test"].predictions, shares, strict=True)
+    ]
+    scratch.write_bytes(f"{done}.predictions", _json_lines(predicted))
     row = _ScoredSeed(
         variant=variant,
         seed=seed,
@@ -345,12 +351,15 @@ def _keep(
 ) -> None:
     """Keep the chosen model with all that prediction needs, and every prediction; scratch goes."""
     scratch = output / _SCRATCH
-    where = [{"where": example.where} for example in read(inputs["task"], "test")]
-    for row in rows:
-        predictions = _predictions(scratch, row.files)
-        lines = [{**a, **b} for a, b in zip(where, predictions, strict=True)]
-        name = f"predictions/{row.variant}-seed-{row.seed}.jsonl"
-        output.write_bytes(name, _json_lines(lines))
+    examples = read(inputs["task"], "test")
+    kept = [
+        line
+        for row in rows
+        for line in predictions.rows(
+            row.variant, row.seed, examples, _predictions(scratch, row.files)
+        )
+    ]
+    predictions.write(kept, output)
     save_tensors(output, MODEL, load_tensors(scratch, f"{best.files}.safetensors"))
     output.write_bytes(DESCRIPTION, json.dumps(best.model, indent=1).encode("utf-8"))
     tokenizer = source_of(inputs, "tokenizer", best.variant)

@@ -199,7 +199,7 @@ def _check_tags(labels: Sequence[str], splits: dict[str, list[Example]]) -> None
     """Refuse tags that mark spans but for a few: those are typed wrongly, and would be scored word
     by word without a word of it."""
     spans = {label for label in labels if SPANS.fullmatch(label)} - {"O"}
-    if len(bare := BARE.intersection(labels) - {"O"}) > 2 and not spans:
+    if len(bare := {label for label in labels if label in BARE} - {"O"}) > 2 and not spans:
         spans = bare  # such as B, M, E and S
     odd = set(labels) - spans - {"O"}
     if not odd or len(spans) <= len(odd) or not ("O" in labels or spans == bare):

@@ -28,8 +28,14 @@ _WORD = re.compile(rf"[{HAN}]|[^\W_{HAN}]+|[^\s]")
 
 
 class _JsonTags(RecordsFormat):
-    layout: Literal["json_lines", "json"] = "json_lines"
+    layout: Literal["delimited", "json_lines", "json"] = "json_lines"
     labels: Labels | None = None  # {what the file says: name}, or a list of names
+
+    @model_validator(mode="after")
+    def _json(self) -> _JsonTags:
+        if self.layout == "delimited":
+            raise ValueError("layout: expected json_lines or json; kind: conll is for columns")
+        return self
 
     @property
     def task_kind(self) -> Kind:
