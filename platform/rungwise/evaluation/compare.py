@@ -68,6 +68,9 @@ class EvaluateConfig(Config):
     label_budgets: list[int] | None = None
     bootstrap_resamples: int = Field(default=10_000, ge=100)
     published: PublishedConfig | None = None
+    # The variant whose model is kept and registered, of its seeds the best on validation; the first
+    # variant if unset.
+    keep: str | None = None
 
     @property
     def seeds(self) -> list[int]:
@@ -94,7 +97,7 @@ class CompareConfig(Config):
 def compare_variants(
     config: CompareConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> EvaluateSummary:
-    """Scores of every variant and seed, and the first variant's model that is best on validation.
+    """Scores of every variant and seed; of `evaluate.keep` the model that is best on validation.
 
     Inputs: task; and for each variant a tokenizer and a pretraining, several where a sweep varied
     what comes before fine-tuning, and its sweep if there was one (`input_name`).
@@ -122,7 +125,7 @@ def compare_variants(
     }
     first = next(iter(config.variants))
     best = min(
-        rows_of[first],
+        rows_of[settings.keep or first],
         key=lambda row: (-row.validation[info.metric], row.validation["loss"], row.seed),
     )
     differences = _differences(rows_of, read(inputs["task"], "test"), info, settings, scratch)

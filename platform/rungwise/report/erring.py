@@ -75,7 +75,7 @@ def reliability(erring: Erring) -> bytes:
     axes.set_xlim(0, 103)
     axes.set_ylim(0, 103)
     axes.set_ylabel("right, %")
-    style.dress(axes, f"{erring.task}: how sure, and how right", "confidence, %", grid="both")
+    style.dress(axes, f"{erring.task}: how sure, and how right", "confidence, %", grid="y")
     return style.png(drawn)
 
 
