@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 # The files of commands/, as the help groups them.
 VERBS = {
-    "from text to a page": ("init", "plan", "dry_run", "run", "open", "ui", "doctor"),
+    "from text to a page": ("init", "tasks", "plan", "dry_run", "run", "open", "ui", "doctor"),
     "what was built": (
         *("inspect", "predict", "neighbours", "export", "why", "which_models", "verify", "rebuild"),
         *("prove_resume", "sync", "gc"),

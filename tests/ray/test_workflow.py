@@ -29,7 +29,7 @@ from rungwise.core.context import Context
 from rungwise.core.exit_codes import USER_ERROR
 from rungwise.core.storage import Folder
 from rungwise.core.tracking import KEY_TAG, NOTE_TAG, PARENT_TAG
-from rungwise.evaluation import compare
+from rungwise.evaluation import compare, predictions
 from rungwise.evaluation.compare import CompareConfig
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.pipeline.loading import Pretrained
@@ -346,12 +346,16 @@ def test_an_evaluation_goes_on_with_the_seeds_that_are_missing(
     asked = fingerprint({"settings": chosen, "inputs": [a.fingerprint for a in inputs.values()]})
     done = f"pretrained-{first.seed}-{asked}"
     kept = evaluated.folder
-    predictions = kept.read_bytes(f"predictions/pretrained-seed-{first.seed}.jsonl")
+    said = "".join(
+        json.dumps({"label": each["prediction"], "probabilities": each["probabilities"]}) + "\n"
+        for each in predictions.read(kept)
+        if (each["variant"], each["seed"]) == ("pretrained", first.seed)
+    )
     row = {**first.model_dump(), "files": done, "model": json.loads(kept.read_bytes("model.json"))}
     row["test"] = {**row["test"], "accuracy": 0.123}
     row["validation"] = {**row["validation"], "accuracy": 2.0}  # so that it is chosen
     (output / ".seeds").write_bytes(f"{done}.safetensors", kept.read_bytes("model.safetensors"))
-    (output / ".seeds").write_bytes(f"{done}.predictions", predictions)
+    (output / ".seeds").write_bytes(f"{done}.predictions", said.encode())
     (output / ".seeds").write_bytes(f"{done}.json", json.dumps(row).encode())
     summary = compare.compare_variants(config, inputs, output, Context())
     assert [row.test["accuracy"] for row in summary.rows].count(0.123) == 1

@@ -32,10 +32,13 @@ from rungwise.finetune import (
     finetune,
     frame_of,
     load_data,
+    loop,
+    lora,
     outputs,
     restore,
 )
 from rungwise.finetune.batches import collate
+from rungwise.finetune.config import FullAdaptation
 from rungwise.finetune.learning import learning_rate_shares
 from rungwise.finetune.loop import batches_of, build
 from rungwise.finetune.scoring import loss_sums
@@ -271,7 +274,7 @@ def _level(name: str) -> str:
 # States.
 
 
-@pytest.mark.parametrize("use", ["full", "features", "discriminative"])
+@pytest.mark.parametrize("use", ["full", "features", "discriminative", "lora"])
 def test_going_on_from_a_state_gives_the_bits_of_one_go(use: str) -> None:
     data = toy_data("classification")
     block = {"kind": use} | ({"unfreeze_every_epochs": 1} if use == "discriminative" else {})
@@ -542,6 +545,53 @@ def test_data_are_loaded_from_artifacts(tmp_path: Path, tokenizer: Tokenizer) ->
         load_data(task, words, smaller.replacing_that_of(pretrain), config_of(pooling="last"))
 
 
+# Low-rank changes.
+
+
+def test_a_low_rank_change_is_its_formula_and_merged_gives_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = toy_data("classification")
+    config = config_of(
+        adaptation={"kind": "lora", "rank": 2, "alpha": 6}, learning_rate=0.05, dropout=0
+    )
+    before = build(config.model_copy(update={"adaptation": FullAdaptation()}), data).state_dict()
+    kept: dict[str, Any] = {}
+
+    def first(encoder: torch.nn.Module) -> None:
+        """Note the encoder as it is before its changes are merged."""
+        states = {name: value.clone() for name, value in encoder.state_dict().items()}
+        kept.update(states=states, logits=outputs(kept["model"], data.splits["test"].items))
+        lora.merge(encoder)
+
+    def seen(config: FinetuneConfig, data: TaskData) -> TaskModel:
+        kept["model"] = build(config, data)
+        return kept["model"]
+
+    monkeypatch.setattr(loop, "merge", first)
+    monkeypatch.setattr(loop, "build", seen)
+    model = loop.finetune(config, data, 0, lambda *_: None)
+    for one, other in zip(kept["logits"], outputs(model, data.splits["test"].items), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    after = model.state_dict()
+    changed = 0
+    for name, tensor in after.items():
+        if not name.startswith("encoder."):
+            continue
+        stem = name.removeprefix("encoder.").removesuffix("weight") + "parametrizations.weight"
+        if f"{stem}.0.up" not in kept["states"]:
+            assert torch.equal(tensor, before[name]), name
+            continue
+        up, down = (kept["states"][f"{stem}.0.{part}"] for part in ("up", "down"))
+        torch.testing.assert_close(tensor, before[name] + 3 * up @ down)
+        assert int(torch.linalg.matrix_rank(tensor - before[name], tol=1e-5)) == 2
+        changed += 1
+    assert changed
+    # What is kept is a plain model.
+    again = restore(describe(model), after)
+    assert again.state_dict().keys() == before.keys()
+
+
 # Every legal cell.
 
 USES = (
@@ -549,6 +599,7 @@ USES = (
     {"kind": "frozen"},
     {"kind": "discriminative"},
     {"kind": "discriminative", "unfreeze_every_epochs": 1},
+    {"kind": "lora", "rank": 2},
     {"kind": "features"},
 )
 TOPS = ({"kind": "linear"}, {"kind": "bilstm", "hidden_size": 3})
@@ -570,7 +621,10 @@ def test_every_way_of_use_serves_every_kind_of_task(objective: str) -> None:
         total, count = loss_sums(kind, logits, batch.targets)
         (total / count).backward()
         for name, parameter in model.named_parameters():
-            if use["kind"] in ("frozen", "features") and name.startswith("encoder."):
+            fixed = use["kind"] in ("frozen", "features") or (
+                use["kind"] == "lora" and not name.endswith((".up", ".down"))
+            )
+            if fixed and name.startswith("encoder."):
                 assert parameter.grad is None, (config, name)
             else:
                 assert parameter.grad is not None, (config, name)

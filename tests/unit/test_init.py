@@ -231,4 +231,4 @@ def test_a_table_is_not_read_as_prose_and_one_without_labels_is_told(
     advice = "--labels a.tsv"
     assert advice in capsys.readouterr().err
     assert main(["init", "0.txt", *advice.split()]) == 2
-    assert "id has 30" in capsys.readouterr().err
+    assert "no format reads this" in capsys.readouterr().err

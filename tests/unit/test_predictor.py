@@ -104,6 +104,23 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
         frame = served.predict(SimpleNamespace(), given)  # pyright: ignore[reportArgumentType]
         assert set(frame.columns) == COLUMNS[kind]
         assert len(frame) == len(records)
+    refused = dict.fromkeys(records[0])
+    for nothing in ([refused], pd.DataFrame([refused]), [None], [1.5]):
+        with pytest.raises(DataError):
+            served.predict(SimpleNamespace(), nothing)  # pyright: ignore[reportArgumentType]
+    if kind == "tagging":
+        texts = [" ".join(record["words"]) for record in records]
+        for given in (texts, pd.DataFrame({"text": texts})):
+            frame = served.predict(SimpleNamespace(), given)  # pyright: ignore[reportArgumentType]
+            assert list(frame["tags"]) == [prediction["tags"] for prediction in together]
+    if kind == "choice":
+        rows = [
+            {"context": r["context"], "question": r.get("question")}
+            | {f"option{n}": option for n, option in enumerate(r["options"])}
+            for r in records
+        ]
+        frame = served.predict(SimpleNamespace(), pd.DataFrame(rows))  # pyright: ignore[reportArgumentType]
+        assert list(frame["option"]) == [prediction["option"] for prediction in together]
     if kind == "classification":
         texts = [record["text"] for record in records]
         frame = served.predict(SimpleNamespace(), texts)  # pyright: ignore[reportArgumentType]

@@ -6,9 +6,13 @@ import dataclasses
 import itertools
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from rungwise.core.artifact import Artifact
+from rungwise.evaluation import predictions
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.evaluation.table import TableSummary
 from rungwise.report import (
@@ -19,8 +23,9 @@ from rungwise.report import (
     style,
     tables,
 )
-from rungwise.report.compared import Compared, gather
+from rungwise.report.compared import Compared, gather, of_stage
 from rungwise.report.page import ReportSummary
+from rungwise.tasks.examples import Text
 from tests.report_experiments import (
     METRICS,
     Experiment,
@@ -206,6 +211,49 @@ def test_selection_is_set_against_new_seeds_on_the_same_split(before: dict[str, 
         assert row["variant"] == name
         assert row["validation"] == pytest.approx(validation)
         assert row["lost"] == pytest.approx(validation - row["score"])
+
+
+def test_where_the_first_variant_errs_is_what_the_predictions_say(
+    before: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub_sweep_plots(monkeypatch)
+    made, rng, rows = quickstart(before), np.random.default_rng(0), []
+    texts = [
+        Text(f"a:{n}", f"<b>{n}</b> " * (n % 9 + 1), None, ("no", "yes")[n % 2]) for n in range(50)
+    ]
+    for variant, seed in itertools.product(("pretrained", "random"), (1000, 1001)):
+        shares = [float(share) for share in rng.uniform(size=len(texts))]
+        said = [
+            {"label": ("no", "yes")[share > 0.5], "probabilities": [1 - share, share]}
+            for share in shares
+        ]
+        rows += predictions.rows(variant, seed, texts, said)
+    (evaluate,) = of_stage(made, "evaluate").values()
+    predictions.write(rows, evaluate.folder)
+    page, _ = written_page(made, tmp_path, fill_in_examples=0)
+    table = pd.read_parquet(evaluate.folder.path(predictions.FILE))
+    own = table[table.variant == "pretrained"]
+    expected = precision_recall_fscore_support(own.gold, own.prediction, labels=["no", "yes"])
+    for row, numbers in zip(
+        csv_rows(tmp_path / "errors_classes.csv"), zip(*expected, strict=True), strict=True
+    ):
+        found = [float(row[name]) for name in ("precision", "recall", "f1", "gold")]
+        np.testing.assert_allclose(found, numbers, atol=1e-9)
+        assert all(f"{number:.3f}" in page.words for number in numbers[:3])
+    matrix = confusion_matrix(own.gold, own.prediction, labels=["no", "yes"])
+    for row in csv_rows(tmp_path / "errors_confusion.csv"):
+        places = [("no", "yes").index(row[name]) for name in ("gold", "said")]
+        assert int(row["count"]) == matrix[tuple(places)]
+    confidence = np.stack(own.probabilities.to_list()).max(axis=1)
+    right = (own.gold == own.prediction).to_numpy()
+    bins = np.minimum((confidence * 10).astype(int), 9)
+    error = sum(
+        (bins == b).mean() * abs(right[bins == b].mean() - confidence[bins == b].mean())
+        for b in np.unique(bins)
+    )
+    assert f"expected calibration error is {100 * error:.1f} points" in page.words
+    assert (tmp_path / "reliability-libraries.png").exists()
+    assert "<b>1</b>" in page.words  # escaped, and so text
 
 
 def test_costs_are_shares_of_the_first_and_one_row_where_tasks_agree(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _VOCABULARIES = ((1e5, 1000), (1e6, 2000), (4e6, 4000), (4e7, 8000), (4e8, 16000), (1e99, 30522))
 _FEWEST_STEPS, _MOST_STEPS = 300, 3000
 _EPOCHS = 20
+_TABLES = (".csv", ".tsv")
 _BATCHES, _LENGTH = (32, 16, 8, 4), 64
 
 
@@ -30,7 +31,7 @@ def add(commands: Commands) -> None:
         "paths", metavar="PATH", nargs="+", help="a folder, file or glob; s3:// too"
     )
     parser.add_argument(
-        "--labels", metavar="FILE", help="a table of labelled texts to fine-tune on, .csv or .tsv"
+        "--labels", metavar="FILE", help="labelled data to fine-tune on; see rungwise tasks"
     )
     parser.add_argument("--name", help="of the recipe; else that of the first path")
     parser.add_argument(
@@ -43,14 +44,15 @@ def init(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from rungwise.corpus.look import look
-    from rungwise.tasks import look as tasks
+    from rungwise.tasks.look import label_counts
+    from rungwise.tasks.look import look as look_at_labels
 
-    if table := next(filter(tasks.is_table, options.paths), None):
+    if table := next((path for path in options.paths if path.endswith(_TABLES)), None):
         raise UserError(
             f"{table} is a table: give text to pretrain on, and --labels {shlex.quote(table)} to "
             "fine-tune on what is labelled in it"
         )
-    labels = tasks.look(options.labels) if options.labels else None
+    labels = look_at_labels(options.labels) if options.labels else None
     seen, others = look(options.paths)
     seen = [each for each in seen if each.characters]
     if not seen:
@@ -70,12 +72,19 @@ def init(options: argparse.Namespace) -> int:
     task = ""
     if labels:
         task = _name(options.labels)
-        counts = ", ".join(f"{count:,} {label}" for label, count in labels.labels.items())
-        shown = counts if len(labels.labels) < 9 else f"{len(labels.labels)} labels"
-        console.print(f"{labels.rows:,} labelled texts: {shown}", markup=False, soft_wrap=True)
+        counts = label_counts(labels.examples)
+        shown = ", ".join(f"{count:,} {label}" for label, count in counts.items())
+        told = shown if len(counts) < 9 else f"{len(counts)} labels"
+        console.print(
+            f"{len(labels.examples):,} labelled texts were read to see: {told}",
+            markup=False,
+            soft_wrap=True,
+        )
     model = options.model or ("gpt" if seen[0].is_code else "bert")
     workflow = "finetune" if labels else "pretrain"
-    written = recipe(name, seen, model, workflow) + (task_of(task, labels.data) if labels else "")
+    written = recipe(name, seen, model, workflow)
+    if labels:
+        written += task_of(task, {"kind": "files", "train": options.labels, "format": labels.form})
     path.write_text(written, encoding="utf-8")
     console.print(f"\nwrote {path}; to train on it:\n", markup=False)
     console.print(f"  rungwise run {workflow} {shlex.quote(str(path))}\n", markup=False)
@@ -92,7 +101,7 @@ def task_of(name: str, data: dict[str, Any]) -> str:
     """The YAML of a task, with the model pretrained and not, and its place in the registry."""
     return f"""
 tasks: # a tenth of the rows chooses the epoch, a fifth is the test; labels are as they stand there
-  {name}: {{data: {_flow(data)}}}
+  {name}: {{data: {flow(data | {"validation_fraction": 0.1, "test_fraction": 0.2})}}}
 
 variants: # what is compared: keys of this file with other values
   pretrained: {{}}
@@ -143,7 +152,7 @@ def recipe(name: str, seen: Sequence[Seen], model: str, workflow: str = "pretrai
         "",
         "corpus:",
         "  sources:",
-        *(f"    - {_flow(_source(each, len(seen) > 1))}" for each in seen),
+        *(f"    - {flow(_source(each, len(seen) > 1))}" for each in seen),
         *(["  held_out_fraction: 0.1 # there are few documents"] if documents < 40 else []),
         "",
         f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}}}",
@@ -182,15 +191,18 @@ def _source(seen: Seen, several: bool) -> dict[str, Any]:
     return {"kind": seen.kind} | named | {"paths": list(seen.paths)} | seen.source
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     """A value in YAML's flow style, on one line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {flow(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_flow, value)) + "]"
+        return "[" + ", ".join(map(flow, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
     text = str(value)
+    like_a_number = isinstance(value, str) and re.fullmatch(r"[\d.]+|true|false|null", text)
     return (
         text
-        if re.fullmatch(r"[\w./:][\w./ :@+-]*", text) and ": " not in text
+        if not like_a_number and re.fullmatch(r"[\w./:][\w./ :@+-]*", text) and ": " not in text
         else json.dumps(text)
     )

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from rungwise.core import archives
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage import SourceFile, find_files, reached
+from rungwise.core.storage import SourceFile, reached
 
-# Files, folders and globs, local or s3://, .gz too; one or a list.
+# Files, folders and globs, local or s3://, .gz too, and what is in a .zip or .tar; one or a list.
 Paths = Annotated[
     tuple[str, ...],
     BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
@@ -27,7 +28,7 @@ def matching(patterns: Sequence[str], key: str) -> list[SourceFile]:
     files: dict[str, SourceFile] = {}
     for pattern in patterns:
         with reached(pattern, key):
-            matched = find_files(pattern)
+            matched = archives.find(pattern)
         if not matched:
             raise ConfigError(
                 f"{key}: no file matches {pattern!r}; expected a file, folder or glob"

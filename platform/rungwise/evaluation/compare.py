@@ -28,6 +28,7 @@ from rungwise.core.errors import UserError, user_error_in
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.core.title import Title
+from rungwise.evaluation import predictions
 from rungwise.evaluation.published import PublishedConfig
 from rungwise.evaluation.statistics import (
     error_reduction,
@@ -67,6 +68,9 @@ class EvaluateConfig(Config):
     label_budgets: list[int] | None = None
     bootstrap_resamples: int = Field(default=10_000, ge=100)
     published: PublishedConfig | None = None
+    # The variant whose model is kept and registered, of its seeds the best on validation; the first
+    # variant if unset.
+    keep: str | None = None
 
     @property
     def seeds(self) -> list[int]:
@@ -93,7 +97,7 @@ class CompareConfig(Config):
 def compare_variants(
     config: CompareConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> EvaluateSummary:
-    """Scores of every variant and seed, and the first variant's model that is best on validation.
+    """Scores of every variant and seed; of `evaluate.keep` the model that is best on validation.
 
     Inputs: task; and for each variant a tokenizer and a pretraining, several where a sweep varied
     what comes before fine-tuning, and its sweep if there was one (`input_name`).
@@ -121,7 +125,7 @@ def compare_variants(
     }
     first = next(iter(config.variants))
     best = min(
-        rows_of[first],
+        rows_of[settings.keep or first],
         key=lambda row: (-row.validation[info.metric], row.validation["loss"], row.seed),
     )
     differences = _differences(rows_of, read(inputs["task"], "test"), info, settings, scratch)
@@ -148,7 +152,7 @@ def compare_variants(
     )
 
 
-EVALUATE = StageType("evaluate", 4, compare_variants, EvaluateSummary, resumes=True)
+EVALUATE = StageType("evaluate", 5, compare_variants, EvaluateSummary, resumes=True)
 
 
 class _ScoredSeed(SeedRow):
@@ -278,7 +282,12 @@ def _score(
         {f"test/{k}": v for k, v in scores["test"].metrics.items()}, config.epochs, run=name
     )
     save_tensors(scratch, f"{done}.safetensors", model.state_dict())
-    scratch.write_bytes(f"{done}.predictions", _json_lines(scores["test"].predictions))
+    shares = scores["test"].probabilities
+    predicted = [
+        each if share is None else {**each, "probabilities": share}
+        for each, share in zip(scores["test"].predictions, shares, strict=True)
+    ]
+    scratch.write_bytes(f"{done}.predictions", _json_lines(predicted))
     row = _ScoredSeed(
         variant=variant,
         seed=seed,
@@ -345,12 +354,15 @@ def _keep(
 ) -> None:
     """Keep the chosen model with all that prediction needs, and every prediction; scratch goes."""
     scratch = output / _SCRATCH
-    where = [{"where": example.where} for example in read(inputs["task"], "test")]
-    for row in rows:
-        predictions = _predictions(scratch, row.files)
-        lines = [{**a, **b} for a, b in zip(where, predictions, strict=True)]
-        name = f"predictions/{row.variant}-seed-{row.seed}.jsonl"
-        output.write_bytes(name, _json_lines(lines))
+    examples = read(inputs["task"], "test")
+    kept = [
+        line
+        for row in rows
+        for line in predictions.rows(
+            row.variant, row.seed, examples, _predictions(scratch, row.files)
+        )
+    ]
+    predictions.write(kept, output)
     save_tensors(output, MODEL, load_tensors(scratch, f"{best.files}.safetensors"))
     output.write_bytes(DESCRIPTION, json.dumps(best.model, indent=1).encode("utf-8"))
     tokenizer = source_of(inputs, "tokenizer", best.variant)

@@ -48,6 +48,15 @@ class DiscriminativeAdaptation(Config):
     unfreeze_every_epochs: int | None = Field(default=None, ge=1)
 
 
+class LoraAdaptation(Config):
+    """The encoder is fixed, and a product of two thin matrices is learnt beside each matrix of its
+    linear layers (Hu et al. 2021); a learning rate ten times that of `full` suits it."""
+
+    kind: Literal["lora"] = "lora"
+    rank: int = Field(default=8, ge=1)
+    alpha: float = Field(default=16, gt=0)  # the product counts alpha / rank times
+
+
 class FeaturesAdaptation(Config):
     """The encoder is fixed. `layers` are mixed, 0 the embeddings; one alone makes a probe of it.
 
@@ -81,7 +90,11 @@ class BilstmTop(Config):
 
 
 Adaptation = Annotated[
-    FullAdaptation | FrozenAdaptation | DiscriminativeAdaptation | FeaturesAdaptation,
+    FullAdaptation
+    | FrozenAdaptation
+    | DiscriminativeAdaptation
+    | LoraAdaptation
+    | FeaturesAdaptation,
     Field(discriminator="kind"),
 ]
 Top = Annotated[LinearTop | BilstmTop, Field(discriminator="kind")]

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from rungwise.core.errors import UserError
 from rungwise.core.randomness import bits
 from rungwise.finetune.batches import collate
-from rungwise.finetune.config import FinetuneConfig
+from rungwise.finetune.config import FinetuneConfig, LoraAdaptation
 from rungwise.finetune.data import TaskData, check
 from rungwise.finetune.learning import effective, learning_rate_shares, put_state, take_state, thaw
+from rungwise.finetune.lora import adapt, merge
 from rungwise.finetune.model import TaskModel
 from rungwise.finetune.scoring import calibrate_and_score, logits_of, loss_sums
 from rungwise.models.device import own_device
@@ -112,6 +113,7 @@ def finetune(
         on_epoch(epoch + 1, metrics, functools.partial(take_state, model, optimizer, epoch + 1))
     if done >= config.epochs:
         calibrate_and_score(model, data)
+    merge(model.encoder)
     return model.eval()
 
 
@@ -142,4 +144,6 @@ def build(config: FinetuneConfig, data: TaskData) -> TaskModel:
         model.load_pretrained(data.pretrained)
     else:
         model.encoder.load_spelling(data.pretrained)
+    if isinstance(config.adaptation, LoraAdaptation):
+        adapt(model.encoder, config.adaptation)
     return model

@@ -30,11 +30,13 @@ Output = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of one split. `predictions` are one for each example, in their order."""
+    """Scores of one split. `predictions` are one for each example, in their order, and so are
+    `probabilities` of all that could be predicted (None where there are none)."""
 
     loss: float
     metrics: dict[str, float]
     predictions: list[dict[str, Any]]
+    probabilities: list[Any]
 
 
 def outputs(model: TaskModel, items: Sequence[Item]) -> list[Output]:
@@ -68,7 +70,8 @@ def _score(model: TaskModel, part: Split, outputs: list[Output], loss: float) ->
         max_answer_tokens=model.config.max_answer_tokens,
     )
     metrics = kinds.score(predictions, part.examples, model.info)
-    return Scores(loss, metrics, predictions)
+    shares = kinds.probabilities(outputs, part.items, len(part.examples), model.info)
+    return Scores(loss, metrics, predictions, shares)
 
 
 @torch.no_grad()

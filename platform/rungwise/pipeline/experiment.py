@@ -12,6 +12,7 @@ for it. Stages of one name are told apart by their titles.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rungwise.core.config import validate, with_overrides
@@ -104,6 +105,7 @@ class Experiment:
                 _check_finetune(config, variants[name], entry)
         if recipe.evaluate is not None:
             _check_seeds(recipe.evaluate, variants)
+            _check_kept(recipe.evaluate, self._tuned)
         self._variants = _matched(variants) if recipe.match_pretraining == "flops" else variants
         self._first = next(iter(variants))
         self._read_labelled_files()
@@ -146,7 +148,7 @@ class Experiment:
                 self.measured[name] = stage
 
     def _run_task(self, task: str) -> None:
-        """Read a task, sweep and evaluate every variant on it, and register the first's model."""
+        """Read a task, sweep and evaluate every variant on it, and register the model kept."""
         labelled = self._read(task)
         used = {name: self._continue(name, task, labelled[None]) for name in self._tuned[task]}
         swept = {
@@ -159,7 +161,9 @@ class Experiment:
         if self._recipe.registry is not None:
             whole = {"task": labelled[None], "evaluate": evaluated[0]}
             config = self._recipe.registry.for_task(task)
-            inputs = used[self._tuned[task][0]][0].stages | whole
+            assert self._recipe.evaluate
+            kept = self._recipe.evaluate.keep or self._tuned[task][0]
+            inputs = used[kept][0].stages | whole
             self._add(REGISTER.stage(config, inputs), Title("register", task=task))
 
     def _tabulate(self) -> None:
@@ -305,6 +309,16 @@ def _check_seeds(evaluate: EvaluateConfig, variants: dict[str, Recipe]) -> None:
                 f"evaluate.first_seed {evaluate.first_seed} makes the seeds {evaluate.seeds[0]} to "
                 f"{evaluate.seeds[-1]}, which hold the sweep's own ({adapted.sweep.seed}, variant "
                 f"{name}); choose another first_seed"
+            )
+
+
+def _check_kept(evaluate: EvaluateConfig, tuned: Mapping[str, Sequence[str]]) -> None:
+    """Refuse to keep the model of a variant that a task does not have."""
+    for task, names in tuned.items():
+        if evaluate.keep is not None and evaluate.keep not in names:
+            raise ConfigError(
+                f"evaluate.keep: expected a variant of the task {task}, {', '.join(names)}, found "
+                f"{evaluate.keep!r}"
             )
 
 

@@ -70,11 +70,11 @@ class Recipe(Config):
     by those that train, those from `tasks` on by those that fine-tune.
 
     `variants` are what is compared: each a set of keys of this file with other values, {} for the
-    file as it is. The first is the one that is registered and shown in full. With
-    `match_pretraining: flops` every variant gets as many steps of pretraining as cost what those
-    of the first cost. `pretrain.initial` fills in `model` and `tokenizer`, whose other keys may
-    stand beside it. `continued_pretraining` names steps on other text, `continue_with` lists
-    those that are taken, in their order.
+    file as it is. The first is shown in full, and registered unless `evaluate.keep` names
+    another. With `match_pretraining: flops` every variant gets as many steps of pretraining as
+    cost what those of the first cost. `pretrain.initial` fills in `model` and `tokenizer`, whose
+    other keys may stand beside it. `continued_pretraining` names steps on other text,
+    `continue_with` lists those that are taken, in their order.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {

@@ -38,6 +38,7 @@ from rungwise.report import (
     budget_plots,
     comparison,
     comparison_plots,
+    erring,
     examples,
     findings,
     origin,
@@ -87,6 +88,7 @@ class Content:
     compared: Compared | None
     table: TableSummary | None
     sweeps: Sequence[Swept]
+    erring: Sequence[erring.Erring] = ()
 
 
 def write_report(
@@ -111,6 +113,7 @@ def write_report(
         compared=gather(inputs),
         table=None if table is None else TableSummary.of(table),
         sweeps=sweeps_of(inputs),
+        erring=erring.gather(inputs),
     )
     plots = draw(content)
     csv = {f"{name}.csv": csv_bytes(rows) for name, rows in _tables(content).items()}
@@ -123,7 +126,7 @@ def write_report(
     return ReportSummary(page=PAGE, show=tuple(files), headline=headline)
 
 
-REPORT = StageType("report", 4, write_report, ReportSummary)
+REPORT = StageType("report", 5, write_report, ReportSummary)
 
 
 def draw(content: Content) -> dict[str, bytes]:
@@ -143,6 +146,9 @@ def draw(content: Content) -> dict[str, bytes]:
             plots["budgets"] = budget_plots.budgets(compared)
         if budget_plots.mixed(compared):
             plots["mix"] = budget_plots.mix(compared)
+    for each in content.erring:
+        if each.errors.reliability:
+            plots[f"reliability-{each.task}"] = erring.reliability(each)
     if sweeps:
         plots["sweep"] = sweep_plots.scatter(sweeps)
         plots["sweep_parallel"] = sweep_plots.parallel(sweeps)
@@ -188,6 +194,7 @@ def render(content: Content, title: str | None, plots: Mapping[str, bytes], reci
             masking=read.masking if isinstance(read, MaskedConfig) else None,
             num_pretrained=len(of_stage(inputs, "pretrain")),
             registered=_registered(inputs),
+            erring_tables=[f"{name}.csv" for name in erring.rows(content.erring)],
             trials=tables.trials(content.sweeps),
             stages=tables.stages(inputs),
             stages_shown=_STAGES_DRAWN,
@@ -226,6 +233,7 @@ def _tables(content: Content) -> dict[str, Sequence[Mapping[str, Any]]]:
         rows["differences"] = tables.differences(compared)
         if compared.has_budgets:
             rows["budgets"] = tables.budgets(compared)
+    rows |= erring.rows(content.erring)
     if table:
         rows["table"] = [row.model_dump() for row in table.scores]
         rows["table_differences"] = [row.model_dump() for row in table.differences]

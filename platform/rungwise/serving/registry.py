@@ -75,7 +75,7 @@ def register_model(
     """Log and register the model in the run of this stage; write `registered.json`."""
     import mlflow
     from mlflow import MlflowClient
-    from mlflow.models import infer_signature
+    from mlflow.models import ModelSignature, infer_signature
     from mlflow.models.model import ModelInfo
 
     assert context.tracking is not None, "the register stage runs in the driver"
@@ -104,7 +104,11 @@ def register_model(
                 "description": str(evaluation.folder.local(DESCRIPTION)),
             },
             code_paths=[str(Path(__file__).parents[1])],
-            signature=infer_signature(shown, pd.DataFrame(predictor(examples))),
+            # A schema of inputs would refuse what else is understood: lists, `text` for words,
+            # option0 and so on; what is not understood is refused with a message of our own.
+            signature=ModelSignature(
+                outputs=infer_signature(shown, pd.DataFrame(predictor(examples))).outputs
+            ),
             input_example=shown,
             pip_requirements=[
                 f"{name}=={version(name).partition('+')[0]}" for name in _REQUIREMENTS

@@ -48,6 +48,8 @@ class FineTuned(PythonModel):
             rows = model_input.to_dict("records")
             if any(isinstance(name, int) for name in model_input.columns):
                 rows = [next(iter(row.values())) for row in rows]
+        elif isinstance(model_input, str | Mapping):
+            rows = [model_input]
         else:
             rows = list(model_input)
         return [
@@ -56,7 +58,7 @@ class FineTuned(PythonModel):
                 for key, value in record.items()
             }
             if isinstance(record, Mapping)
-            else {text_column(self._predictor.info): str(record)}
+            else {text_column(self._predictor.info): record}
             for record in rows
         ]
 

@@ -17,6 +17,7 @@ from rungwise.core.outside import Paths, digest, matching
 from rungwise.core.storage import SourceFile
 from rungwise.tasks.examples import SPLITS, Kind
 from rungwise.tasks.formats import TaggedFormat
+from rungwise.tasks.formats.table import TableFormat
 
 # The metrics that can select a model, by kind, the default first; higher is better for all.
 METRICS: Mapping[Kind, tuple[str, ...]] = {
@@ -96,7 +97,7 @@ class FilesTaskConfig(Config):
                 f"draw: {self.draw} goes by the label of an example, and those of "
                 f"{self.format.task_kind} have none; leave draw out, or set it to natural"
             )
-        columns = getattr(self.format, "columns", None)
+        columns = self.format.columns if isinstance(self.format, TableFormat) else None
         if columns is not None and columns.label is None and columns.score is None:
             raise ValueError("format.columns: a task needs a column for the label or for the score")
         return self

@@ -11,8 +11,8 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage import reached
 from rungwise.tasks.config import METRICS, FilesTaskConfig, files_of, key_of
 from rungwise.tasks.examples import SPLITS, Example, Tagged, TaskInfo, Text
-from rungwise.tasks.formats.base import listed, nearest, shown
-from rungwise.tasks.formats.columns import SPANS, ConllFormat
+from rungwise.tasks.formats.base import DROPPED, listed, nearest, shown
+from rungwise.tasks.formats.columns import BARE, SPANS
 from rungwise.tasks.splits import drawn, overlap, shares
 from rungwise.tasks.tagging import marks_spans
 
@@ -48,8 +48,9 @@ def load(config: FilesTaskConfig) -> Task:
     for split, examples in splits.items():
         _check_filled(split, examples, config)
     labels = _labels(config, splits, counts)
-    if isinstance(config.format, ConllFormat) and config.metric != "accuracy":
-        _check_tags(config.format, labels, splits)
+    scheme = getattr(config.format, "scheme", "as_is")
+    if scheme == "iob2" and config.metric != "accuracy":
+        _check_tags(labels, splits)
     notes, whole_train = [], None
     if config.train_examples is not None:
         whole_train = splits["train"]
@@ -90,6 +91,14 @@ def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Exa
                 examples.extend(config.format_of(split).read(file, split, counts))
         except OSError as error:
             raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
+    damaged = sum(number for reason, number in counts.items() if reason.startswith(DROPPED))
+    if damaged > len(examples):
+        reasons = ", ".join(f"{n} {reason.replace('_', ' ')}" for reason, n in counts.items())
+        raise DataError(
+            f"{key_of(split)}: expected most examples to be sound, found {len(examples)} that are "
+            f"and {damaged} that are not ({reasons}); set data.format.on_error to error to see the "
+            "first one, and check what data.format says"
+        )
     return examples
 
 
@@ -186,12 +195,14 @@ def _budget(
     return drawn(examples, number, config.seed, draw)
 
 
-def _check_tags(form: ConllFormat, labels: Sequence[str], splits: dict[str, list[Example]]) -> None:
+def _check_tags(labels: Sequence[str], splits: dict[str, list[Example]]) -> None:
     """Refuse tags that mark spans but for a few: those are typed wrongly, and would be scored word
     by word without a word of it."""
-    odd = {label for label in labels if not SPANS.fullmatch(label)}
-    spans = [label for label in labels if label not in odd and label != "O"]
-    if form.scheme == "as_is" or not odd or "O" not in labels or len(spans) <= len(odd):
+    spans = {label for label in labels if SPANS.fullmatch(label)} - {"O"}
+    if len(bare := {label for label in labels if label in BARE} - {"O"}) > 2 and not spans:
+        spans = bare  # such as B, M, E and S
+    odd = set(labels) - spans - {"O"}
+    if not odd or len(spans) <= len(odd) or not ("O" in labels or spans == bare):
         return
     for split, examples in splits.items():
         for example in examples:
@@ -200,7 +211,7 @@ def _check_tags(form: ConllFormat, labels: Sequence[str], splits: dict[str, list
                 raise DataError(
                     f"{key_of(split)}: {example.where}: the sentence that begins here has the tag "
                     f"{shown(tag)}, which marks no span{nearest(tag, spans)}, while the others do "
-                    f"({listed(_sorted(set(spans)))}); mend the file, or set {key_of('metric')} to "
+                    f"({listed(_sorted(spans))}); mend the file, or set {key_of('metric')} to "
                     "accuracy to score words"
                 )
 

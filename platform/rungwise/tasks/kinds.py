@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 from tokenizers import Tokenizer
 
 from rungwise.tasks import answers, choices, sentences, spans, tagging
@@ -23,7 +25,7 @@ from rungwise.tasks.examples import TaskInfo
 from rungwise.tasks.items import Frame, Item
 from rungwise.tasks.scores import score
 
-__all__ = ["calibrate", "decode", "encode", "score"]
+__all__ = ["calibrate", "decode", "encode", "probabilities", "score"]
 
 
 def encode(
@@ -79,6 +81,24 @@ def decode(
             return answers.decode(outputs, items, examples, calibration, max_answer_tokens)
         case "choice":
             return choices.decode(outputs, items, len(examples))
+
+
+def probabilities(
+    outputs: Sequence[NDArray[Any]], items: Sequence[Item], count: int, info: TaskInfo
+) -> list[Any]:
+    """The probabilities of every label for each example, of every option; of tags a list a word.
+
+    None for each where there are none: numbers, and places in a text.
+    """
+    found: list[Any] = [[] if info.kind == "tagging" else None for _ in range(count)]
+    if info.kind not in ("regression", "span"):
+        for output, item in zip(outputs, items, strict=True):
+            shares = softmax(np.asarray(output, np.float64), axis=-1).tolist()
+            if info.kind == "tagging":
+                found[item.example] += shares if item.places else []
+            else:
+                found[item.example] = shares
+    return found
 
 
 def calibrate(

@@ -55,9 +55,7 @@ def read_lines(
 
 def text_column(info: TaskInfo) -> str:
     """The column that a bare line of text fills; DataError if an example has more than one."""
-    if info.kind == "tagging":
-        return "words"
-    if info.kind == "classification" and not info.pair:
+    if info.kind == "tagging" or (info.kind in ("classification", "regression") and not info.pair):
         return "text"
     raise DataError(
         f"a bare line of text is not enough for this model: it needs {', '.join(columns(info))}; "
@@ -98,11 +96,11 @@ def example_of(record: Mapping[str, Any], info: TaskInfo, where: str) -> Example
             given = record.get("words")
             if not isinstance(given, list | tuple):
                 given = get("words" if "words" in record else "text").split()
-            return Tagged(where, tuple(map(str, given)))
+            return Tagged(where, _texts(given, "words", where))
         case "span":
             return Question(where, str(record.get("id") or where), get("question"), get("context"))
         case "choice":
-            question = str(record.get("question") or "") or None
+            question = get("question") or None if _given(record.get("question")) else None
             return ChoiceExample(where, get("context"), question, _options(record, where))
 
 
@@ -110,13 +108,25 @@ def _options(record: Mapping[str, Any], where: str) -> tuple[str, ...]:
     given = record.get("options")
     if given is None:
         numbered = (record.get(f"{_OPTION}{number}") for number in itertools.count())
-        given = list(itertools.takewhile(lambda option: option is not None, numbered))
+        given = list(itertools.takewhile(_given, numbered))
     if isinstance(given, str) or len(given) < 2:
         raise DataError(
             f"{where}: expected options, a list of 2 or more, or {_OPTION}0, {_OPTION}1 and so on, "
             f"found {', '.join(str(key) for key in record)}"
         )
-    return tuple(str(option) for option in given)
+    return _texts(given, "options", where)
+
+
+def _given(value: Any) -> bool:
+    """Whether a cell has a value; a frame marks those that have none by NaN."""
+    return value is not None and value == value
+
+
+def _texts(values: Iterable[Any], name: str, where: str) -> tuple[str, ...]:
+    texts = tuple(values)
+    if odd := [each for each in texts if not isinstance(each, str)]:
+        raise DataError(f"{where}: {name} must be texts, found {odd[0]!r}")
+    return texts
 
 
 def _object(line: str, where: str) -> dict[str, Any]:

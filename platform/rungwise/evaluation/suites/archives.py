@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import tarfile
-import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -64,23 +61,6 @@ def members(paths: Sequence[str], key: str) -> Iterator[tuple[str, bytes]]:
         with reached(file.uri, key), file.open() as stream:
             data = stream.read()
         try:
-            if file.name.endswith(".zip"):
-                archive = zipfile.ZipFile(io.BytesIO(data))
-                inside = [(name, archive.read(name)) for name in sorted(archive.namelist())]
-            elif file.name.endswith((".tar.gz", ".tgz", ".tar")):
-                with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-                    entries = sorted(tar.getmembers(), key=lambda member: member.name)
-                    inside = [
-                        (entry.name, opened.read())
-                        for entry in entries
-                        if (opened := tar.extractfile(entry)) is not None
-                    ]
-            else:
-                yield file.name, gzip.decompress(data) if file.name.endswith(".gz") else data
-                continue
-        except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, zlib.error) as error:
+            yield file.name, gzip.decompress(data) if file.name.endswith(".gz") else data
+        except (EOFError, OSError, zlib.error) as error:
             raise DataError(f"{file.uri}: cannot be unpacked ({error}); fetch it again") from error
-        for name, content in inside:
-            # What macOS adds has a name with a dot first.
-            if not name.rpartition("/")[2].startswith("."):
-                yield f"{file.name}/{name}", content

@@ -6,18 +6,24 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rungwise.tasks.formats.choice import CodahFormat, DreamFormat, SwagFormat
+from rungwise.tasks.formats.choice import ChoiceFormat, CodahFormat, DreamFormat, SwagFormat
 from rungwise.tasks.formats.columns import ConllFormat, ConlluFormat
+from rungwise.tasks.formats.folders import FoldersFormat
 from rungwise.tasks.formats.presets import GlueFormat, SickFormat, StsFormat
 from rungwise.tasks.formats.squad import SquadFormat
 from rungwise.tasks.formats.table import TableFormat
+from rungwise.tasks.formats.tagged import MarksFormat, TokensFormat
 
 TaggedFormat = Annotated[
     TableFormat
+    | FoldersFormat
     | GlueFormat
     | ConllFormat
     | ConlluFormat
+    | TokensFormat
+    | MarksFormat
     | SquadFormat
+    | ChoiceFormat
     | SwagFormat
     | CodahFormat
     | DreamFormat

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, field_validator
 
@@ -17,14 +18,26 @@ from rungwise.corpus.sources import DETECT, codec_of
 from rungwise.corpus.streams import UnsoundError, pieces
 from rungwise.tasks.examples import Example, Kind
 
+DROPPED = "examples_dropped_for_"  # how a reason begins
 _SHOWN = 60
 _NAMES_SHOWN = 20
+
+
+class Damage(DataError):
+    """One example cannot be used; those around it can. `reason` counts it, if it is left out."""
+
+    def __init__(self, message: str, reason: str = "damage") -> None:
+        super().__init__(message)
+        self.reason = f"{DROPPED}{reason}"
 
 
 class FormatConfig(Config, ABC):
     """Base of the format blocks. What follows from the format is a property, never a key."""
 
+    renamed: ClassVar[Mapping[str, str]] = {"bad_rows": "on_error", "bad_answers": "on_error"}
+
     encoding: str = "utf-8"  # that of Python's codecs
+    on_error: Literal["error", "drop"] = "error"  # an example that is damaged; dropped are counted
 
     @field_validator("encoding")
     @classmethod
@@ -45,6 +58,16 @@ class FormatConfig(Config, ABC):
 
         Raises DataError, naming file and line, for data that cannot be used.
         """
+
+    @contextlib.contextmanager
+    def sound(self, counts: Counter[str]) -> Iterator[None]:
+        """Leave out the example that is made below if it is damaged and `on_error` says so."""
+        try:
+            yield
+        except Damage as damage:
+            if self.on_error == "error":
+                raise
+            counts[damage.reason] += 1
 
     @property
     def default_metric(self) -> str | None:
@@ -85,16 +108,20 @@ def name_of(
 ) -> str:
     """The name of the label written in the file as `value`; `key` is the config key of labels.
 
-    Raises DataError if it is empty or not one of those stated.
+    Raises Damage if it is empty or not one of those stated.
     """
     if not value:
-        raise DataError(f"{where}: expected a label, found nothing; mend the line, or change {key}")
+        raise Damage(
+            f"{where}: expected a label, found nothing; mend the line, or change {key}",
+            "their_label",
+        )
     if labels is None:
         return value
     if value not in labels:
-        raise DataError(
+        raise Damage(
             f"{where}: expected one of the labels {listed(labels)}, found {shown(value)}"
-            f"{nearest(value, labels)}; mend the line, or change {key}"
+            f"{nearest(value, labels)}; mend the line, or change {key}",
+            "their_label",
         )
     return labels[value] if isinstance(labels, dict) else value
 
@@ -126,19 +153,27 @@ def lines_of(text: str) -> list[str]:
 
 
 def words(value: Any, where: str, what: str) -> str:
-    """Return `value` if it is text and not blank; `what` names it in the DataError if not."""
+    """Return `value` if it is text and not blank, or several of them joined by blanks; `what` names
+    it in the Damage if not."""
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        value = " ".join(each for each in value if each.strip())
     if not isinstance(value, str):
-        raise DataError(f"{where}: {what} must be text, found {shown(value)}; mend the line")
+        raise Damage(
+            f"{where}: {what} must be text, found {shown(value)}; mend the line",
+            "what_is_no_text",
+        )
     if not value.strip():
-        raise DataError(
-            f"{where}: {what} is empty; mend the line, or check which column data.format names"
+        raise Damage(
+            f"{where}: {what} is empty; mend the line, or check which column data.format names",
+            "an_empty_text",
         )
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise DataError(
+        raise Damage(
             f"{where}: {what} holds half of a character (a lone surrogate): {value!r:.80}; mend "
-            "the line"
+            "the line",
+            "half_of_a_character",
         ) from None
     return value
 

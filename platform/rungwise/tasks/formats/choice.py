@@ -1,65 +1,171 @@
-"""Multiple choice: SWAG, CODAH and DREAM as published.
+"""Multiple choice: tables with options in columns, in a list or in rows; SWAG, CODAH and DREAM.
 
 SWAG (Zellers et al. 2018, arXiv:1808.05326): the first sentence is the context, and each option is
 the beginning of the second one with an ending. CODAH (Chen et al. 2019, arXiv:1904.04365) has the
 same task without a context of its own: a prompt and four endings. DREAM (Sun et al. 2019,
-arXiv:1902.00164) asks questions about dialogues.
+arXiv:1902.00164) asks questions about dialogues, and C3 (Sun et al. 2020, arXiv:1904.09679) has its
+layout.
 """
 
 from __future__ import annotations
 
+import itertools
+import string
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from rungwise.core.errors import DataError
+from pydantic import Field, model_validator
+
+from rungwise.core.config import Config
 from rungwise.core.storage import SourceFile
 from rungwise.tasks.examples import ChoiceExample, Kind
-from rungwise.tasks.formats.base import FormatConfig, listed, nearest, shown, words
-from rungwise.tasks.formats.rows import delimited, index_of, json_of
-
-_SWAG = ("sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label")
-_CODAH_WIDTH = 7
+from rungwise.tasks.formats.base import Damage, FormatConfig, listed, nearest, shown, words
+from rungwise.tasks.formats.records import RecordsFormat, TextColumn
+from rungwise.tasks.formats.rows import Column, json_of
 
 
-class _Choice(FormatConfig):
+class ChoiceColumns(Config):
+    """The columns of a choice, as those of a table. One of `options` and `option` is set."""
+
+    context: TextColumn | None = None  # or a question, or both
+    question: TextColumn | None = None
+    options: TextColumn | None = None  # a column each, or one JSON list
+    names: Column | None = None  # of the options: a JSON list, if `answer` is one of them
+    begins: Column | None = None  # every option begins with this, as in SWAG
+    option: TextColumn | None = None  # in rows: the option of the row
+    group: Column | None = None  # in rows: the same in all rows of an example, one after another
+    answer: Column
+
+    @model_validator(mode="after")
+    def _whole(self) -> ChoiceColumns:
+        if self.context is None and self.question is None:
+            raise ValueError("expected context or question, found neither")
+        if (self.options is None) == (self.option is None):
+            raise ValueError("expected options (in columns, or a list) or option (in rows)")
+        if (self.option is None) != (self.group is None):
+            raise ValueError("option and group are for options in rows, and go together")
+        return self
+
+
+class ChoiceFormat(RecordsFormat):
+    """A choice in each row or object; or an option in each, the rows of an example together."""
+
+    kind: Literal["choice"] = "choice"
+    columns: ChoiceColumns
+    # What `columns.answer` holds: a number, a letter, or the option itself; in rows, whether it is.
+    answer: Literal["index", "letter", "text"] = "index"
+    first: int = Field(default=0, ge=0, le=1)  # the number of the first option
+    right: tuple[str, ...] = ("1", "true")  # in rows: the answer of the right option
+
+    @property
+    def fields(self) -> dict[str, TextColumn | None]:
+        return {f"columns.{key}": value for key, value in self.columns}
+
     @property
     def task_kind(self) -> Kind:
         return "choice"
 
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
+        records = self.records(file, split, counts)
+        if self.columns.option is None:
+            for line, row in records:
+                with self.sound(counts):
+                    where = f"{file.uri}:{line}"
+                    options = _options(row["columns.options"], where)
+                    target = self._target(row, options, where)
+                    yield self._example(file, line, row, options, target)
+            return
+        for _, rows in itertools.groupby(records, lambda record: record[1]["columns.group"]):
+            several = list(rows)
+            line, first = several[0]
+            with self.sound(counts):
+                options = _options([r["columns.option"] for _, r in several], f"{file.uri}:{line}")
+                marks = [_plain(row["columns.answer"]) in self.right for _, row in several]
+                if sum(marks) != 1:
+                    raise Damage(
+                        f"{file.uri}:{line}: expected one right option in the {len(marks)} rows "
+                        f"from here on, found {sum(marks)}; mend them, change data.format.right, "
+                        "or leave such examples out with data.format.on_error: drop",
+                        "several_or_no_right_options",
+                    )
+                yield self._example(file, line, first, options, marks.index(True))
 
-class SwagFormat(_Choice):
+    def _example(
+        self, file: SourceFile, line: str, row: dict[str, Any], options: Sequence[str], target: int
+    ) -> ChoiceExample:
+        where = f"{file.uri}:{line}"
+        texts = [
+            words(row[key], where, f"the {key.partition('.')[2]}")
+            for key in ("columns.context", "columns.question")
+            if key in row
+        ]
+        begins = str(row.get("columns.begins", "")).strip()
+        return ChoiceExample(
+            f"{file.name}:{line}",
+            texts[0],
+            texts[1] if len(texts) > 1 else None,
+            tuple(f"{begins} {option}" if begins else option for option in options),
+            target,
+        )
+
+    def _target(self, row: dict[str, Any], options: Sequence[str], where: str) -> int:
+        value = _plain(row["columns.answer"])
+        known = [str(place + self.first) for place in range(len(options))]
+        if "columns.names" in row:
+            known = [_plain(name) for name in row["columns.names"]]
+        elif self.answer == "letter":
+            known, value = list(string.ascii_uppercase[: len(options)]), value.upper()
+        elif self.answer == "text":
+            known = [option.strip() for option in options]
+        if known.count(value) != 1:
+            raise Damage(
+                f"{where}: expected one of {listed(known)} as the answer, found {shown(value)}"
+                f"{nearest(value, known)}; mend the line (published test files may have no "
+                "answers), or change data.format.answer or first",
+                "their_answer",
+            )
+        return known.index(value)
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value).strip()
+
+
+class _Preset(FormatConfig):
+    """Base of the formats that are a table with its columns filled in."""
+
+    @property
+    def task_kind(self) -> Kind:
+        return "choice"
+
+    def _table(self, **keys: Any) -> ChoiceFormat:
+        return ChoiceFormat(encoding=self.encoding, on_error=self.on_error, **keys)
+
+
+class SwagFormat(_Preset):
     """Comma-separated with quoting; the columns are found by the header."""
 
     kind: Literal["swag"] = "swag"
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
-        rows = delimited(file, self.encoding, ",", quoting=True)
-        for line, header in rows:
-            names, where = [cell.strip() for cell in header], f"{file.uri}:{line}"
-            indexes = [index_of(name, names, where, "the file") for name in _SWAG]
-            break
-        else:
-            return
-        for line, cells in rows:
-            _check_width(cells, len(header), f"{file.uri}:{line}")
-            context, begins, *endings, label = (cells[index] for index in indexes)
-            yield _of_row(file, line, context, begins, endings, label)
+        endings = tuple(f"ending{number}" for number in range(4))
+        columns = ChoiceColumns(context="sent1", begins="sent2", options=endings, answer="label")
+        table = self._table(columns=columns, delimiter=",", quoting=True)
+        return table.read(file, split, counts)
 
 
-class CodahFormat(_Choice):
+class CodahFormat(_Preset):
     """Tab-separated without a header: category, prompt, four endings, label."""
 
     kind: Literal["codah"] = "codah"
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
-        for line, cells in delimited(file, self.encoding, "\t", quoting=False):
-            _check_width(cells, _CODAH_WIDTH, f"{file.uri}:{line}")
-            _, prompt, *endings, label = cells
-            yield _of_row(file, line, prompt, "", endings, label)
+        columns = ChoiceColumns(context=1, options=(2, 3, 4, 5), answer=6)
+        return self._table(columns=columns, header=False).read(file, split, counts)
 
 
-class DreamFormat(_Choice):
+class DreamFormat(_Preset):
     """JSON: a list of [turns of the dialogue, [{question, choice, answer}], id]."""
 
     kind: Literal["dream"] = "dream"
@@ -69,78 +175,52 @@ class DreamFormat(_Choice):
         if not isinstance(data, list):
             raise _not_dream(file.uri, data)
         for number, dialogue in enumerate(data):
-            match dialogue:
-                case [[*turns], [*questions], str(id_)] if turns and questions:
-                    pass
-                case _:
-                    raise _not_dream(f"{file.uri}, item {number}", dialogue)
-            context = "\n".join(words(turn, f"{file.uri}, {id_}", "a turn") for turn in turns)
-            for place, question in enumerate(questions):
-                where = f"{file.uri}, {id_}, question {place}"
-                match question:
-                    case {"question": str(asked), "choice": [*options], "answer": str(answer)}:
+            with self.sound(counts):
+                match dialogue:
+                    case [[*turns], [*questions], str(id_)] if turns and questions:
                         pass
                     case _:
-                        raise _not_dream(where, question)
-                yield ChoiceExample(
-                    f"{file.name}:{id_}:{place}",
-                    context,
-                    words(asked, where, "the question"),
-                    _options(options, where),
-                    _place_of(answer, options, where),
-                )
+                        raise _not_dream(f"{file.uri}, item {number}", dialogue)
+                context = "\n".join(words(turn, f"{file.uri}, {id_}", "a turn") for turn in turns)
+                for place, question in enumerate(questions):
+                    with self.sound(counts):
+                        where = f"{file.uri}, {id_}, question {place}"
+                        match question:
+                            case {"question": str(asked), "choice": [*given], "answer": answer}:
+                                pass
+                            case _:
+                                raise _not_dream(where, question)
+                        options = _options(given, where)
+                        if answer not in options:
+                            raise Damage(
+                                f"{where}: expected the answer among the options {listed(options)},"
+                                f" found {shown(answer)}{nearest(str(answer), options)}; mend the "
+                                "question",
+                                "their_answer",
+                            )
+                        yield ChoiceExample(
+                            f"{file.name}:{id_}:{place}",
+                            context,
+                            words(asked, where, "the question"),
+                            options,
+                            options.index(answer),
+                        )
 
 
-def _of_row(
-    file: SourceFile, line: int, context: str, begins: str, endings: Sequence[str], label: str
-) -> ChoiceExample:
-    """An example of a row; an option is an ending, after what it `begins` with if anything."""
-    where = f"{file.uri}:{line}"
-    texts = [words(ending, where, f"ending {n}") for n, ending in enumerate(endings)]
-    return ChoiceExample(
-        f"{file.name}:{line}",
-        words(context, where, "the context"),
-        None,
-        tuple(f"{begins} {text}" if begins.strip() else text for text in texts),
-        _option(label, len(texts), where),
-    )
-
-
-def _options(options: Sequence[Any], where: str) -> tuple[str, ...]:
-    if len(options) < 2:
-        raise DataError(f"{where}: expected two options or more, found {len(options)}; mend it")
-    return tuple(words(option, where, f"option {n}") for n, option in enumerate(options))
-
-
-def _place_of(answer: str, options: Sequence[str], where: str) -> int:
-    if answer not in options:
-        raise DataError(
-            f"{where}: expected the answer among the options {listed(options)}, found "
-            f"{shown(answer)}{nearest(answer, options)}; mend the question"
+def _options(options: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(options, list) or len(options) < 2:
+        found = len(options) if isinstance(options, list) else shown(options)
+        raise Damage(
+            f"{where}: expected two options or more, found {found}; mend it, or change "
+            "data.format.columns",
+            "their_options",
         )
-    return list(options).index(answer)
+    return tuple(words(option, where, f"option {place}") for place, option in enumerate(options))
 
 
-def _option(label: str, count: int, where: str) -> int:
-    text = label.strip()
-    if not (text.isascii() and text.isdigit() and int(text) < count):
-        raise DataError(
-            f"{where}: expected the index of an option, 0 to {count - 1}, as the label, found "
-            f"{shown(label)}; mend the line (the published test file of SWAG has no labels)"
-        )
-    return int(text)
-
-
-def _check_width(cells: Sequence[str], width: int, where: str) -> None:
-    if len(cells) != width:
-        raise DataError(
-            f"{where}: expected {width} columns, the options and the label among them, found "
-            f"{len(cells)}: {shown(' | '.join(cells))}; mend the row, or change data.format.kind"
-        )
-
-
-def _not_dream(where: str, value: Any) -> DataError:
-    return DataError(
+def _not_dream(where: str, value: Any) -> Damage:
+    return Damage(
         f"{where}: expected [turns, [{{question, choice, answer}}], id] as in DREAM, found "
-        f"{shown(value)}; mend the file, or change data.format.kind"
+        f"{shown(value)}; mend the file, or change data.format.kind",
+        "another_layout",
     )

@@ -15,17 +15,16 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from rungwise.core.errors import DataError
 from rungwise.core.storage import SourceFile
 from rungwise.tasks.examples import Kind, Tagged
-from rungwise.tasks.formats.base import FormatConfig, lines_of, name_of, shown, text_of
+from rungwise.tasks.formats.base import Damage, FormatConfig, lines_of, name_of, shown, text_of
 
 SPANS = re.compile(r"O|[BIMESLU]-.+")
-_BARE = frozenset("BIMESO")  # without a type
+BARE = frozenset("BIMESO")  # without a type
 _BEGINS = "BSU"  # and the others go on
 _BARE_TYPE = "span"
 # Only these two: an ideographic or a no-break space is a word where characters are words.
@@ -56,26 +55,39 @@ class _Tagging(FormatConfig):
         """Where words and tags stand."""
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
-        """The sentences of a file; a DataError for a line with the wrong number of columns."""
+        """The sentences of a file; a Damage for a line with the wrong number of columns."""
         rows = list(_words(file, self.encoding, self.layout))
-        scheme = {tag for _, word, tag in rows if word}
-        sentence: list[tuple[int, str, str]] = []
-        for line, word, tag in [*rows, (0, "", "")]:
-            if word:
-                sentence.append((line, word, tag))
+        scheme = {row.tag for row in rows if isinstance(row, _Word)}
+        sentence: list[_Word | Damage] = []
+        for row in [*rows, None]:
+            if row is not None:
+                sentence.append(row)
             elif sentence:
-                yield self._tagged(file, sentence, scheme)
+                with self.sound(counts):
+                    yield self._tagged(file, sentence, scheme)
                 sentence = []
 
     def _tagged(
-        self, file: SourceFile, sentence: Sequence[tuple[int, str, str]], scheme: set[str]
+        self, file: SourceFile, sentence: Sequence[_Word | Damage], scheme: set[str]
     ) -> Tagged:
-        lines, words, tags = zip(*sentence, strict=True)
+        words = []
+        for word in sentence:
+            if isinstance(word, Damage):
+                raise word
+            words.append(word)
+        tags = [word.tag for word in words]
         if self.layout.to_iob2:
-            tags = tuple(to_iob2(tags, scheme))
-        for line, tag in zip(lines, tags, strict=True):
-            name_of(tag, self.labels, f"{file.uri}:{line}", "data.format.labels")
-        return Tagged(f"{file.name}:{lines[0]}", words, tags)
+            tags = to_iob2(tags, scheme)
+        for word, tag in zip(words, tags, strict=True):
+            name_of(tag, self.labels, f"{file.uri}:{word.line}", "data.format.labels")
+        where = f"{file.name}:{words[0].line}"
+        return Tagged(where, tuple(word.text for word in words), tuple(tags))
+
+
+class _Word(NamedTuple):
+    line: int
+    text: str
+    tag: str
 
 
 @dataclass(frozen=True)
@@ -90,6 +102,7 @@ class _Layout:
     comment: str | None
     numbered: bool
     to_iob2: bool
+    glued_digit: bool = False
 
 
 class ConllFormat(_Tagging):
@@ -101,12 +114,15 @@ class ConllFormat(_Tagging):
     separator: Literal["blank", "tab"] = "blank"  # a run of blanks and tabs, or one tab
     comment: str | None = Field(default=None, min_length=1)  # a line that begins so is left out
     scheme: Literal["iob2", "as_is"] = "iob2"
+    # Characters have their place in the segmented word glued to them (1 of "X1"), as in Weibo NER.
+    glued_digit: bool = False
 
     @property
     def layout(self) -> _Layout:
         least = max(2, *(at + 1 if at >= 0 else -at for at in (self.word, self.tag)))
         tabs, to_iob2 = self.separator == "tab", self.scheme == "iob2"
-        return _Layout(self.word, self.tag, 0, least, tabs, self.comment, False, to_iob2)
+        comment, digit = self.comment, self.glued_digit
+        return _Layout(self.word, self.tag, 0, least, tabs, comment, False, to_iob2, digit)
 
 
 class ConlluFormat(_Tagging):
@@ -124,7 +140,7 @@ class ConlluFormat(_Tagging):
 def to_iob2(tags: Sequence[str], scheme: Collection[str] = ()) -> list[str]:
     """Convert a sentence to IOB2. `scheme` are the tags of its file: where one of them belongs to
     no scheme of spans, only I- that opens a span is changed."""
-    if _BARE.issuperset(scheme) and not {"B", "S"}.isdisjoint(scheme):
+    if BARE.issuperset(scheme) and not {"B", "S"}.isdisjoint(scheme):
         tags = [tag if tag == "O" else f"{tag}-{_BARE_TYPE}" for tag in tags]
     elif not all(map(SPANS.fullmatch, scheme)):
         scheme = ()
@@ -144,35 +160,42 @@ def _as_iob(tag: str) -> str:
     return f"{'B' if tag[0] in _BEGINS else 'I'}-{tag[2:]}"
 
 
-def _words(file: SourceFile, encoding: str, layout: _Layout) -> Iterator[tuple[int, str, str]]:
-    """(line, word, tag), both empty where a sentence ends."""
+def _words(file: SourceFile, encoding: str, layout: _Layout) -> Iterator[_Word | Damage | None]:
+    """The words, None where a sentence ends, and what is wrong with a line."""
     width = layout.width
     for line, text in enumerate(lines_of(text_of(file, encoding)), start=1):
         cells = text.split("\t") if layout.tabs else _BLANKS.split(text.strip(" \t"))
         if (len(cells) == 1 and not text.strip(" \t")) or cells[0] == _DOCUMENT:
-            yield line, "", ""
+            yield None
             continue
         if layout.comment and text.startswith(layout.comment):
             continue
         # All lines have as many columns as the first one: one with fewer lacks its word or its tag.
         width = width or len(cells)
         if len(cells) != width or width < layout.least:
-            raise DataError(
+            yield Damage(
                 f"{file.uri}:{line}: expected {max(width, layout.least)} columns, a word and its "
                 f"tag among them, found {len(cells)}: {shown(text)}; words and tags must be as "
-                "many, so mend the line, or change data.format.separator, word or tag"
+                "many, so mend the line, or change data.format.separator, word or tag",
+                "a_line_with_other_columns",
             )
+            continue
         if layout.numbered and not _CONLLU_ID.fullmatch(cells[0]):
-            if _CONLLU_NO_WORD.fullmatch(cells[0]):
-                continue
-            raise DataError(
-                f"{file.uri}:{line}: expected a word's number in the first column of CoNLL-U, "
-                f"found {shown(cells[0])}; mend the line, or use data.format.kind: conll"
-            )
+            if not _CONLLU_NO_WORD.fullmatch(cells[0]):
+                yield Damage(
+                    f"{file.uri}:{line}: expected a word's number in the first column of CoNLL-U, "
+                    f"found {shown(cells[0])}; mend the line, or use data.format.kind: conll",
+                    "a_line_without_a_number",
+                )
+            continue
         word, tag = cells[layout.word], cells[layout.tag]
-        if not word or not tag:
-            raise DataError(
-                f"{file.uri}:{line}: expected a word and its tag, found {shown(text)}; mend the "
-                "line, or change data.format.word or tag"
-            )
-        yield line, word, tag
+        if layout.glued_digit and len(word) > 1 and word[-1].isdigit():
+            word = word[:-1]
+        if word and tag:
+            yield _Word(line, word, tag)
+            continue
+        yield Damage(
+            f"{file.uri}:{line}: expected a word and its tag, found {shown(text)}; mend the line, "
+            "or change data.format.word or tag",
+            "a_word_without_a_tag",
+        )

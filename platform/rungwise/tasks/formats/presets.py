@@ -17,7 +17,8 @@ from typing import Literal
 from rungwise.core.storage import SourceFile
 from rungwise.tasks.examples import Kind, Text
 from rungwise.tasks.formats.base import FormatConfig
-from rungwise.tasks.formats.table import ColumnsConfig, SplitColumn, TableFormat
+from rungwise.tasks.formats.records import SplitColumn
+from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
 
 GlueTask = Literal[
     "CoLA", "SST-2", "MRPC", "QQP", "STS-B", "MNLI", "SNLI", "QNLI", "RTE", "WNLI", "AX"
@@ -89,7 +90,7 @@ class _Preset(FormatConfig):
         return self.table.stated_labels
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
-        table = self.table.model_copy(update={"encoding": self.encoding})
+        table = self.table.model_copy(update={"encoding": self.encoding, "on_error": self.on_error})
         return table.read(file, split, counts)
 
 
@@ -98,11 +99,10 @@ class GlueFormat(_Preset):
 
     kind: Literal["glue"] = "glue"
     task: GlueTask
-    bad_rows: Literal["error", "drop"] = "error"  # the first release of QQP has some
 
     @property
     def table(self) -> TableFormat:
-        return _GLUE[self.task].model_copy(update={"bad_rows": self.bad_rows})
+        return _GLUE[self.task]
 
     @property
     def default_metric(self) -> str | None:

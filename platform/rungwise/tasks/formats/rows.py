@@ -14,7 +14,7 @@ from typing import Any
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage import SourceFile
-from rungwise.tasks.formats.base import lines_of, listed, nearest, text_of
+from rungwise.tasks.formats.base import Damage, listed, nearest, text_of
 
 # The csv module's own limit is 131,072 characters; passages for reading are longer.
 csv.field_size_limit(1 << 30)
@@ -54,55 +54,74 @@ def delimited(
         ) from None
 
 
-def json_lines(file: SourceFile, encoding: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line, object) of each line that is not blank; a DataError if it is not an object."""
-    for line, text in enumerate(lines_of(text_of(file, encoding)), start=1):
-        if not text.strip():
-            continue
-        problem = "expected a JSON object on each line, found no JSON"
-        record = _parsed(text, file, line, problem, "mend the line, or change data.format.layout")
-        if not isinstance(record, dict):
-            raise DataError(
-                f"{file.uri}:{line}: expected a JSON object, found a {type(record).__name__}; mend "
-                "the line"
-            )
-        yield line, record
-
-
-def json_items(file: SourceFile, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (its number, object) of each object in a JSON array; a DataError if it is none."""
-    data = json_of(file, encoding)
-    if not isinstance(data, list):
-        raise DataError(
-            f"{file.uri}: expected a JSON array of objects, found a {type(data).__name__}; change "
-            "data.format.layout (json_lines has an object on each line) or data.format.kind"
+def object_of(value: Any, where: str) -> dict[str, Any]:
+    """A JSON object, or an array with the places of its items as names; a Damage if neither."""
+    if isinstance(value, list):
+        return {str(place): each for place, each in enumerate(value)}
+    if not isinstance(value, dict):
+        raise Damage(
+            f"{where}: expected a JSON object, found a {type(value).__name__}; mend the line",
+            "what_is_no_object",
         )
-    for number, record in enumerate(data, start=1):
-        if not isinstance(record, dict):
-            raise DataError(
-                f"{file.uri}, item {number}: expected a JSON object, found a "
-                f"{type(record).__name__}; mend the item"
-            )
-        yield f"item {number}", record
+    return value
 
 
 def nested(record: Mapping[str, Any], column: str, where: str, key: str) -> Any:
-    """The value of a field, or of `outer.inner` where there is no field of that whole name.
+    """The value of a field, or of `outer.inner` where there is no field of that whole name. An
+    array is gone into by the place of an item, from 0, or by `*` for a list of all of them.
 
-    Raises a DataError that lists the fields if there is none.
+    Raises a Damage that lists the fields if there is none.
     """
     if column in record:
         return record[column]
-    value: Any = record
-    for name in column.split("."):
-        # An array is gone into by the index of an item, from 0.
-        if isinstance(value, list) and name.isdecimal() and int(name) < len(value):
-            value = value[int(name)]
-        elif isinstance(value, dict) and name in value:
-            value = value[name]
-        else:
-            raise missing(column, _fields(record), where, key)
-    return value
+    try:
+        return _inside(record, column.split("."))
+    except LookupError:
+        raise missing(column, _fields(record), where, key) from None
+
+
+def _inside(value: Any, names: Sequence[str]) -> Any:
+    if not names:
+        return value
+    name, rest = names[0], names[1:]
+    if isinstance(value, list):
+        if name == "*":
+            return [_inside(each, rest) for each in value]
+        return _inside(value[int(name) if name.isdecimal() else len(value)], rest)
+    return _inside(value[name] if isinstance(value, dict) else {}[name], rest)
+
+
+def each_of(
+    record: dict[str, Any], lists: Sequence[str], where: str, key: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (where, fields) of what a record holds several of, with the fields around it.
+
+    `lists` names one list of objects, `outer.inner` lists inside of those of another; or several
+    lists of the same length, which are gone through together.
+    """
+    if len(lists) > 1:
+        columns = {name: nested(record, name, where, key) for name in lists}
+        lengths = {len(each) if isinstance(each, list) else -1 for each in columns.values()}
+        if len(lengths) > 1 or -1 in lengths:
+            raise Damage(
+                f"{where}: expected lists of one length in {', '.join(lists)}; mend them, or "
+                f"change {key}",
+                "lists_of_other_lengths",
+            )
+        for place in range(lengths.pop()):
+            yield f"{where}.{place}", record | {name: columns[name][place] for name in lists}
+        return
+    found = [(where, record)]
+    value: Any = None
+    for name in lists[0].split("."):
+        inner = []
+        for at, fields in found:
+            value = nested(fields, name, at, key)
+            for place, each in enumerate(value if isinstance(value, list) else [value]):
+                here = f"{at}.{place}" if isinstance(value, list) else at
+                inner.append((here, fields | object_of(each, here)))
+        found = inner
+    yield from found
 
 
 def _fields(record: Mapping[str, Any]) -> list[str]:
@@ -117,20 +136,23 @@ def _fields(record: Mapping[str, Any]) -> list[str]:
 def json_of(file: SourceFile, encoding: str) -> Any:
     """Parse a file of JSON; a DataError with the line if it is not JSON."""
     remedy = "fetch the file again, or change data.format.kind"
-    return _parsed(text_of(file, encoding), file, 1, "expected JSON, found none", remedy)
+    return parsed(text_of(file, encoding), file, 1, "expected JSON, found none", remedy)
 
 
-def _parsed(text: str, file: SourceFile, line: int, problem: str, remedy: str) -> Any:
+def parsed(text: str, file: SourceFile, line: int, problem: str, remedy: str) -> Any:
     """Parse JSON that begins on `line` of a file."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise DataError(
+        raise Damage(
             f"{file.uri}:{line + error.lineno - 1}: {problem} ({error.msg} at column "
-            f"{error.colno}); {remedy}"
+            f"{error.colno}); {remedy}",
+            "what_is_no_json",
         ) from None
     except (RecursionError, ValueError) as error:
-        raise DataError(f"{file.uri}:{line}: not JSON that can be read: {error}") from None
+        raise Damage(
+            f"{file.uri}:{line}: not JSON that can be read: {error}", "what_is_no_json"
+        ) from None
 
 
 def index_of(column: Column, header: Sequence[str] | None, where: str, key: str) -> int:
@@ -150,13 +172,11 @@ def index_of(column: Column, header: Sequence[str] | None, where: str, key: str)
     return header.index(column)
 
 
-def missing(
-    column: str, known: Sequence[str] | Mapping[str, Any], where: str, key: str, times: int = 0
-) -> DataError:
+def missing(column: str, known: Sequence[str], where: str, key: str, times: int = 0) -> Damage:
     """The error for a column that is missing, or occurs more than once."""
-    known = list(known)
     count = "none" if times == 0 else f"{times} of them"
-    return DataError(
+    return Damage(
         f"{where}: expected one column {column!r}, found {count}{nearest(column, known)}; the "
-        f"columns are {listed(known)}; change {key}"
+        f"columns are {listed(known)}; change {key}",
+        "a_column_that_is_not_there",
     )

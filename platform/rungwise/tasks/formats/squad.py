@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from rungwise.core.errors import DataError
 from rungwise.core.storage import SourceFile
 from rungwise.tasks.examples import Answer, Kind, Question
-from rungwise.tasks.formats.base import FormatConfig, shown, words
+from rungwise.tasks.formats.base import Damage, FormatConfig, shown, words
+from rungwise.tasks.formats.records import objects
 from rungwise.tasks.formats.rows import json_of
 
 
@@ -22,9 +22,9 @@ class SquadFormat(FormatConfig):
     """SQuAD JSON; the questions show the version."""
 
     kind: Literal["squad"] = "squad"
-    # Answers that are not in the context at their offset; `drop` leaves them out, and a question
-    # without any other.
-    bad_answers: Literal["error", "drop"] = "error"
+    # squad: as published; others: an object for each question, with its context and
+    # answers: {text: [...], answer_start: [...]}, as other tools export it.
+    layout: Literal["squad", "json_lines", "json"] = "squad"
     # Questions without an answer; dropping them turns version 2.0 into 1.1.
     unanswerable: Literal["keep", "drop"] = "keep"
 
@@ -33,52 +33,70 @@ class SquadFormat(FormatConfig):
         return "span"
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Question]:
+        for place, context, entry in self._entries(file, counts):
+            with self.sound(counts):
+                id_ = str(_value(entry, "id", place, str | int))
+                where = f"{file.uri}, question {id_}"
+                asked = words(_value(entry, "question", where, str), where, "the question")
+                impossible = entry.get("is_impossible", False)
+                answers = () if impossible else tuple(self._answers(entry, context, where, counts))
+                if impossible and self.unanswerable == "drop":
+                    counts["unanswerable_questions_left_out"] += 1
+                    continue
+                if not impossible and not answers:
+                    raise Damage(
+                        f"{where}: expected an answer, or is_impossible: true, found neither; mend "
+                        "the question, or use a file with answers",
+                        "want_of_an_answer",
+                    )
+                yield Question(f"{file.name}:{id_}", id_, asked, context, answers)
+
+    def _entries(
+        self, file: SourceFile, counts: Counter[str]
+    ) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        """(place, context, question with its answers), all as in SQuAD."""
+        if self.layout != "squad":
+            for line, record in objects(self, self.layout, file, counts):
+                where = f"{file.uri}:{line}"
+                with self.sound(counts):
+                    context = words(record.get("context"), where, "the context")
+                    pairs = _value(record, "answers", where, dict)
+                    texts, starts = (
+                        _value(pairs, k, where, list) for k in ("text", "answer_start")
+                    )
+                    answers = [
+                        {"text": text, "answer_start": start}
+                        for text, start in zip(texts, starts, strict=False)
+                    ]
+                    none = {"is_impossible": not answers}
+                    yield where, context, none | record | {"answers": answers}
+            return
         data = json_of(file, self.encoding)
         if not isinstance(data, dict):
             raise _unexpected(file.uri, 'an object with "data"', data)
         for place, article in _objects(data, "data", f"{file.uri}, "):
             for where, paragraph in _objects(article, "paragraphs", f"{place}."):
-                context = words(_value(paragraph, "context", where, str), where, "the context")
-                for asked, entry in _objects(paragraph, "qas", f"{where}."):
-                    id_ = str(_value(entry, "id", asked, str | int))
-                    yield from self._question(entry, id_, context, file, counts)
-
-    def _question(
-        self, entry: dict[str, Any], id_: str, context: str, file: SourceFile, counts: Counter[str]
-    ) -> Iterator[Question]:
-        where = f"{file.uri}, question {id_}"
-        question = words(_value(entry, "question", where, str), where, "the question")
-        impossible = entry.get("is_impossible", False)
-        answers = () if impossible else tuple(self._answers(entry, context, where, counts))
-        if impossible and self.unanswerable == "drop":
-            counts["unanswerable_questions_left_out"] += 1
-        elif impossible or answers:
-            yield Question(f"{file.name}:{id_}", id_, question, context, answers)
-        elif self.bad_answers == "drop" and entry.get("answers"):
-            counts["questions_dropped_without_an_answer"] += 1
-        else:
-            raise DataError(
-                f"{where}: expected an answer, or is_impossible: true, found neither; mend the "
-                "question, or use a file with answers"
-            )
+                with self.sound(counts):
+                    context = words(_value(paragraph, "context", where, str), where, "the context")
+                    for asked, entry in _objects(paragraph, "qas", f"{where}."):
+                        yield asked, context, entry
 
     def _answers(
         self, entry: dict[str, Any], context: str, where: str, counts: Counter[str]
     ) -> Iterator[Answer]:
         for place, answer in _objects(entry, "answers", f"{where}, "):
-            text = words(_value(answer, "text", place, str), place, "the answer")
-            start = _value(answer, "answer_start", place, int)
-            stands = context[start : start + len(text)] if start >= 0 else ""
-            if stands == text:
+            with self.sound(counts):
+                text = words(_value(answer, "text", place, str), place, "the answer")
+                start = _value(answer, "answer_start", place, int)
+                stands = context[start : start + len(text)] if start >= 0 else ""
+                if stands != text:
+                    raise Damage(
+                        f"{place}: expected {shown(text)} in the context from character {start} "
+                        f"on, found {shown(stands)}; mend the answer, or leave such answers out "
+                        "with data.format.on_error: drop",
+                        "answers_that_are_not_in_the_context",
+                    )
                 yield Answer(text, start)
-            elif self.bad_answers == "drop":
-                counts["answers_dropped_that_are_not_in_the_context"] += 1
-            else:
-                raise DataError(
-                    f"{place}: expected {shown(text)} in the context from character {start} on, "
-                    f"found {shown(stands)}; mend the answer, or leave such answers out with "
-                    "data.format.bad_answers: drop"
-                )
 
 
 def _objects(record: dict[str, Any], key: str, before: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -97,8 +115,9 @@ def _value(record: dict[str, Any], key: str, where: str, kind: Any) -> Any:
     return value
 
 
-def _unexpected(where: str, expected: str, value: Any) -> DataError:
-    return DataError(
+def _unexpected(where: str, expected: str, value: Any) -> Damage:
+    return Damage(
         f"{where}: expected {expected} but found {shown(value)}; mend the file, or change "
-        "data.format.kind"
+        "data.format.kind",
+        "what_is_missing",
     )

@@ -1,0 +1,80 @@
+"""`rungwise tasks PATH`: look at labelled data and print the block that would read it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from rungwise.commands.arguments import Commands, add_verb
+from rungwise.commands.init import flow
+from rungwise.core.exit_codes import OK
+
+if TYPE_CHECKING:
+    from rungwise.tasks.look import Guess
+
+_SHOWN, _CHARACTERS, _MOST_LABELS = 3, 300, 12
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(
+        commands, "tasks", tasks, "look at labelled data and print the block that reads it"
+    )
+    parser.add_argument(
+        "path", metavar="PATH", help="a file, folder or glob, inside of an archive too; s3:// too"
+    )
+
+
+def tasks(options: argparse.Namespace) -> int:
+    """Print the block, what it reads, and three examples. Raises DataError if nothing reads it."""
+    from rungwise.tasks.look import look
+
+    Console(highlight=False).print(
+        told(options.path, look(options.path)), markup=False, soft_wrap=True
+    )
+    return OK
+
+
+def told(path: str, guess: Guess) -> str:
+    """The block as YAML, and under it what the examples of a sample are understood as."""
+    from rungwise.tasks.look import label_counts
+
+    found = guess.examples
+    labels = label_counts(found)
+    shares = ", ".join(f"{label} {n / labels.total():.0%}" for label, n in labels.most_common(12))
+    more = f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
+    dropped = f", {guess.damaged} more are damaged and left out" if guess.damaged else ""
+    lines = [
+        "kind: files",
+        f"format: {flow(guess.form)}",
+        f"train: {flow(path)}",
+        "validation_fraction: 0.1",
+        "test_fraction: 0.1",
+        "",
+        f"# {len(found):,} examples were read to see{dropped}."
+        + (f" Labels: {shares}{more}." if labels else ""),
+        *(f"# {line}".rstrip() for each in found[:_SHOWN] for line in _example(asdict(each))),
+    ]
+    return "\n".join(lines)
+
+
+def _example(fields: dict[str, Any]) -> list[str]:
+    def shown(value: Any) -> str:
+        if isinstance(value, tuple | list):
+            value = " | ".join(each["text"] if isinstance(each, dict) else each for each in value)
+        text = " ".join(str(value).split())
+        return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}..."
+
+    if fields.get("tags") is not None:
+        pairs = zip(fields.pop("words"), fields.pop("tags"), strict=True)
+        fields["words"] = [f"{word}/{tag}" if tag != "O" else word for word, tag in pairs]
+    if "options" in fields:
+        fields["target"] = fields["options"][fields["target"]]
+    where = fields.pop("where")
+    return [
+        "",
+        where,
+        *(f"  {name}: {shown(value)}" for name, value in fields.items() if value is not None),
+    ]

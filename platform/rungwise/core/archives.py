@@ -1,0 +1,79 @@
+"""Files inside of .zip and .tar archives, read as if they lay in a folder of the archive's name."""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import re
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from rungwise.core.errors import DataError
+from rungwise.core.storage import SourceFile, find_files
+
+_PATH = re.compile(r"(.+?\.(?:zip|tar|tgz|tar\.gz|tar\.bz2|tar\.xz))(?:/(.*))?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Member(SourceFile):
+    """A file of an archive, which is held in memory: an archive is read once, in its order."""
+
+    content: bytes = b""
+
+    def open(self) -> io.BufferedReader:
+        return io.BufferedReader(io.BytesIO(self.content))  # pyright: ignore[reportArgumentType]
+
+
+def find(pattern: str) -> list[SourceFile]:
+    """The files that a path, folder or glob matches; those inside of an archive for the path of
+    one, which may go on inside: `SST-2.zip/SST-2/train.tsv`.
+
+    Raises DataError for an archive that cannot be unpacked.
+    """
+    parts = _PATH.fullmatch(pattern)
+    if parts is None:
+        return find_files(pattern)
+    archive, wanted = parts[1], (parts[2] or "").strip("/")
+    found = []
+    for file in find_files(archive):
+        if _PATH.fullmatch(file.name) is None:
+            return find_files(pattern)  # a folder that has such a name
+        try:
+            with file.open() as stream:
+                found += sorted(_members(file, stream, wanted), key=lambda member: member.name)
+        except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, RuntimeError) as error:
+            raise DataError(f"{file.uri}: cannot be unpacked ({error}); fetch it again") from error
+    return found
+
+
+def _members(file: SourceFile, stream: BinaryIO, wanted: str) -> Iterator[Member]:
+    if file.name.lower().endswith(".zip"):
+        with zipfile.ZipFile(stream) as archive:
+            for entry in archive.infolist():
+                if not entry.is_dir() and _asked(entry.filename, wanted):
+                    yield _member(file, entry.filename, archive.read(entry))
+        return
+    with tarfile.open(fileobj=stream) as archive:
+        for entry in archive:
+            name = entry.name.removeprefix("./")
+            if entry.isfile() and _asked(name, wanted):
+                opened = archive.extractfile(entry)
+                assert opened is not None, "a file has content"
+                yield _member(file, name, opened.read())
+
+
+def _member(file: SourceFile, name: str, content: bytes) -> Member:
+    return Member(f"{file.uri}/{name}", f"{file.name}/{name}", len(content), content=content)
+
+
+def _asked(name: str, wanted: str) -> bool:
+    """Whether a member is the path that is wanted, below it, or matched by it."""
+    # What macOS adds is hidden.
+    if any(part.startswith((".", "__MACOSX")) for part in name.split("/")):
+        return False
+    below = not wanted or name == wanted or name.startswith(f"{wanted}/")
+    return below or fnmatch.fnmatchcase(name, wanted)

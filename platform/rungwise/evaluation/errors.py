@@ -1,0 +1,263 @@
+"""Where a model errs, from the rows of its predictions alone: by class, confidence and length.
+
+The rows of all seeds of a variant are taken together; counts are of all of them. A reliability
+curve has ten bins of equal width, and the expected calibration error is the mean of their gaps
+between confidence and accuracy, weighed by their rows (Guo et al. 2017, arXiv:1706.04599).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from seqeval.metrics.sequence_labeling import get_entities
+
+from rungwise.tasks import squad_rules
+from rungwise.tasks.examples import Answer, Question, TaskInfo
+from rungwise.tasks.tagging import marks_spans
+
+Row = dict[str, Any]
+_BINS, _PARTS, _SHOWN = 10, 4, 12
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """A label, or a type of spans: shares, and how many there are (gold) and are said."""
+
+    name: str
+    precision: float
+    recall: float
+    f1: float
+    gold: int
+    said: int
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Predictions of like confidence: how many, their mean confidence, the share that is right."""
+
+    count: int
+    confidence: float
+    right: float
+
+
+@dataclass(frozen=True)
+class Part:
+    """Examples of like length, in words: how many rows, and their mean score."""
+
+    shortest: int
+    longest: int
+    count: int
+    score: float
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An example that a model gets wrong, and with another variant what that one says."""
+
+    where: str
+    text: str
+    gold: str
+    said: str
+    confidence: float | None
+    other: str | None = None
+
+
+@dataclass(frozen=True)
+class Errors:
+    """All of it for one variant. `confusion` are counts of (gold, said) of labels, of words for
+    tags; `score_of` says what the score of an example is; what a kind of task lacks is empty."""
+
+    variant: str
+    classes: tuple[ClassScores, ...]
+    confusion: tuple[tuple[str, str, int], ...]
+    reliability: tuple[Bin, ...]
+    calibration_error: float | None
+    by_length: tuple[Part, ...]
+    score_of: str
+    wrong: tuple[Shown, ...]
+
+
+def errors(rows: Sequence[Row], variant: str, info: TaskInfo) -> Errors:
+    """What a variant gets wrong; `rows` are those of all variants."""
+    own = [row for row in rows if row["variant"] == variant]
+    decisions = [each for row in own for each in _decisions(row, info)]
+    pairs = Counter((gold, said) for gold, said, _ in decisions)
+    bins = _reliability([(c, g == s) for g, s, c in decisions if c is not None])
+    total = sum(each.count for each in bins)
+    named = info.kind in ("classification", "tagging")
+    first = min(row["seed"] for row in own)
+    wrong = [_shown(row, info) for row in own if row["seed"] == first and score(row, info) < 1]
+    wrong.sort(key=lambda each: -(each.confidence or 0))
+    return Errors(
+        variant,
+        _classes(own, pairs, info) if named else (),
+        tuple((*pair, count) for pair, count in pairs.most_common()) if named else (),
+        bins,
+        sum(b.count * abs(b.confidence - b.right) for b in bins) / total if total else None,
+        _by_length([(_words(row), score(row, info)) for row in own]),
+        _SCORE_OF[info.kind],
+        tuple(wrong[:_SHOWN]) if info.kind != "regression" else (),
+    )
+
+
+def disagreements(
+    rows: Sequence[Row], first: str, second: str, info: TaskInfo
+) -> tuple[dict[str, int], tuple[Shown, ...]]:
+    """How often each of two variants alone is right, over all seeds, and examples of the first
+    seed where only the first is wrong."""
+    others = {(row["seed"], i): row for i, row in _numbered(rows, second)}
+    counts = {"both": 0, "first": 0, "second": 0, "neither": 0}
+    shown = []
+    for place, row in _numbered(rows, first):
+        other = others[row["seed"], place]
+        right = score(row, info) == 1, score(other, info) == 1
+        name = {(True, True): "both", (True, False): "first", (False, True): "second"}
+        counts[name.get(right, "neither")] += 1
+        if right == (False, True) and len(shown) < _SHOWN and row["seed"] == rows[0]["seed"]:
+            shown.append(_shown(row, info, other))
+    return counts, tuple(shown)
+
+
+_SCORE_OF = {
+    "classification": "share that is right",
+    "choice": "share that is right",
+    "tagging": "share of words that are right",
+    "span": "mean F1",
+    "regression": "mean distance from the score",
+}
+
+
+def score(row: Row, info: TaskInfo) -> float:
+    """The score of one example: 1 is right, and of regression the distance."""
+    match info.kind:
+        case "regression":
+            return abs(row["prediction"] - row["gold"])
+        case "tagging":
+            pairs = zip(row["gold"], row["prediction"], strict=True)
+            return float(np.mean([gold == said for gold, said in pairs]))
+        case "span":
+            answers = tuple(Answer(text, 0) for text in row["gold"])
+            asked = Question("", "", row["question"], row["context"], answers)
+            return squad_rules.of_example(row["prediction"], asked)[1]
+        case _:
+            return float(row["gold"] == row["prediction"])
+
+
+def _decisions(row: Row, info: TaskInfo) -> list[tuple[str, str, float | None]]:
+    """(gold, said, confidence) of each decision of a row: one, or one a word."""
+    match info.kind:
+        case "tagging":
+            shares = row["probabilities"]
+            return [
+                (gold, said, max(share))
+                for gold, said, share in zip(row["gold"], row["prediction"], shares, strict=True)
+            ]
+        case "classification" | "choice":
+            return [(str(row["gold"]), str(row["prediction"]), max(row["probabilities"]))]
+        case _:
+            return []
+
+
+def _classes(
+    rows: Sequence[Row], pairs: Counter[tuple[str, str]], info: TaskInfo
+) -> tuple[ClassScores, ...]:
+    right, gold, said = Counter[str](), Counter[str](), Counter[str]()
+    if info.kind == "tagging" and marks_spans(info.labels):
+        for row in rows:
+            wanted, found = ({*get_entities(row[name])} for name in ("gold", "prediction"))
+            for counts, spans in ((right, wanted & found), (gold, wanted), (said, found)):
+                counts.update(kind for kind, *_ in spans)
+        names = sorted(gold | said)
+    else:
+        for (wanted, found), count in pairs.items():
+            gold[wanted] += count
+            said[found] += count
+            right[wanted] += count * (wanted == found)
+        names = [name for name in info.labels if gold[name] or said[name]]
+    return tuple(_class(name, right[name], gold[name], said[name]) for name in names)
+
+
+def _class(name: str, right: int, gold: int, said: int) -> ClassScores:
+    precision, recall = (right / each if each else 0.0 for each in (said, gold))
+    return ClassScores(name, precision, recall, 2 * right / (gold + said), gold, said)
+
+
+def _reliability(decisions: Sequence[tuple[float, bool]]) -> tuple[Bin, ...]:
+    if not decisions:
+        return ()
+    confidence_N, right_N = (np.array(each, float) for each in zip(*decisions, strict=True))
+    place_N = np.minimum((confidence_N * _BINS).astype(int), _BINS - 1)
+    chosen = [place_N == place for place in range(_BINS) if (place_N == place).any()]
+    return tuple(
+        Bin(int(of.sum()), float(confidence_N[of].mean()), float(right_N[of].mean()))
+        for of in chosen
+    )
+
+
+def _by_length(scored: Sequence[tuple[int, float]]) -> tuple[Part, ...]:
+    """Four parts of about as many examples; equal lengths stay together."""
+    lengths = np.array([length for length, _ in scored])
+    scores = np.array([each for _, each in scored])
+    bounds = np.unique(np.quantile(lengths, np.arange(1, _PARTS) / _PARTS, method="lower"))
+    part_N = np.searchsorted(bounds, lengths, side="left")
+    return tuple(
+        Part(
+            int(lengths[of].min()), int(lengths[of].max()), int(of.sum()), float(scores[of].mean())
+        )
+        for part in np.unique(part_N)
+        if (of := part_N == part).any()
+    )
+
+
+def _numbered(rows: Sequence[Row], variant: str) -> list[tuple[int, Row]]:
+    """The rows of a variant with the place of their example, the same for each seed."""
+    places = Counter[int]()
+    numbered = []
+    for row in rows:
+        if row["variant"] == variant:
+            numbered.append((places[row["seed"]], row))
+            places[row["seed"]] += 1
+    return numbered
+
+
+def text_of(row: Row) -> str:
+    """The input of an example as a person reads it."""
+    words = [" ".join(row["words"])] if "words" in row else []
+    names = ("context", "question", "text", "second")
+    return "\n".join([*words, *(row[name] for name in names if row.get(name))])
+
+
+def _words(row: Row) -> int:
+    return len(row["words"]) if "words" in row else len(text_of(row).split())
+
+
+def _shown(row: Row, info: TaskInfo, other: Row | None = None) -> Shown:
+    confidence = [c for _, _, c in _decisions(row, info) if c is not None]
+    said = _written(row, row["prediction"], info)
+    return Shown(
+        row["where"],
+        text_of(row),
+        _written(row, row["gold"], info),
+        said,
+        min(confidence, default=None),
+        None if other is None else _written(other, other["prediction"], info),
+    )
+
+
+def _written(row: Row, value: Any, info: TaskInfo) -> str:
+    """A gold answer or a prediction as a person reads it; of tags those that are not O."""
+    match info.kind:
+        case "choice":
+            return row["options"][value]
+        case "tagging":
+            pairs = zip(row["words"], value, strict=True)
+            return " ".join(f"{word}/{tag}" for word, tag in pairs if tag != "O") or "nothing"
+        case "span":
+            said = [value] if isinstance(value, str) else value
+            return " | ".join(dict.fromkeys(said)) or "no answer"
+        case _:
+            return str(value)

@@ -1,0 +1,58 @@
+"""Files that are sorted by their class: a folder or a file for each.
+
+So are movie reviews (aclImdb, rt-polarity) and newsgroups published.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Literal
+
+from rungwise.core.storage import SourceFile
+from rungwise.corpus.streams import packing_of
+from rungwise.tasks.examples import Kind, Text
+from rungwise.tasks.formats.base import (
+    FormatConfig,
+    Labels,
+    lines_of,
+    name_of,
+    names_of,
+    text_of,
+    words,
+)
+
+
+class FoldersFormat(FormatConfig):
+    """The name of a file or of its folder is the class of what is in it."""
+
+    kind: Literal["folders"] = "folders"
+    label: Literal["folder", "file"] = "folder"  # what has the name; of a file without .txt
+    example: Literal["file", "line"] = "file"  # what an example is; blank lines are none
+    labels: Labels | None = None  # {name of the folder or file: class}, or a list of names
+    skip_labels: tuple[str, ...] = ()  # folders or files that are left out
+
+    @property
+    def task_kind(self) -> Kind:
+        return "classification"
+
+    @property
+    def stated_labels(self) -> tuple[str, ...]:
+        return names_of(self.labels)
+
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
+        *_, folder, name = file.uri.split("/")
+        name = name.removesuffix(packing_of(name)).removesuffix(".txt")
+        written = folder if self.label == "folder" else name
+        if written in self.skip_labels:
+            counts["files_left_out_for_their_label"] += 1
+            return
+        with self.sound(counts):
+            label = name_of(written, self.labels, file.uri, "data.format.labels")
+            text = text_of(file, self.encoding)
+            if self.example == "file":
+                yield Text(file.name, words(text.strip(), file.uri, "the text"), None, label)
+                return
+            for line, each in enumerate(lines_of(text), start=1):
+                if each.strip():
+                    yield Text(f"{file.name}:{line}", each.strip(), None, label)

@@ -1,0 +1,182 @@
+"""The base of formats with named fields: delimited text, JSON Lines and JSON, read as records.
+
+file ──> rows or objects ──> those that each holds (`each`) ──> the fields that are asked for
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from rungwise.core.config import Config
+from rungwise.core.errors import DataError
+from rungwise.core.storage import SourceFile
+from rungwise.tasks.formats.base import Damage, FormatConfig, lines_of, shown, text_of
+from rungwise.tasks.formats.rows import (
+    Column,
+    delimited,
+    each_of,
+    index_of,
+    json_of,
+    nested,
+    object_of,
+    parsed,
+)
+
+# Of several, the texts are joined by blanks.
+TextColumn = Column | tuple[Column, ...]
+Record = tuple[str, dict[str, Any]]  # where it stands in the file, values by key
+
+
+class SplitColumn(Config):
+    """The column that says which split a row belongs to, and its value for each split."""
+
+    column: Column
+    train: str
+    validation: str
+    test: str
+
+
+class RecordsFormat(FormatConfig):
+    """Records by the names of their fields, or by indexes from 0."""
+
+    layout: Literal["delimited", "json_lines", "json"] = "delimited"  # json: an array, or an object
+    # JSON: the list in a record that has the examples, or lists of one length, gone through
+    # together; what is around them belongs to each.
+    each: tuple[str, ...] = ()
+    delimiter: str = Field(default="\t", min_length=1, max_length=1)
+    header: bool = True
+    quoting: bool = False  # false: a quote is a character like any other
+    comment: str | None = Field(default=None, min_length=1)  # a row that begins so is left out
+    rest_of_line: bool = False  # the last column asked for goes on to the end of the line
+    extra_columns: bool = False  # rows may be longer than the first one
+    split: SplitColumn | None = None  # for one file that holds all splits
+
+    @property
+    @abstractmethod
+    def fields(self) -> dict[str, TextColumn | None]:
+        """What is read, by the key below `data.format` that names it."""
+
+    def asked(self) -> dict[str, TextColumn]:
+        """`fields` that are set, and the column of the split."""
+        split = {"split.column": self.split.column if self.split else None}
+        given = {**self.fields, **split}
+        return {key: column for key, column in given.items() if column is not None}
+
+    @model_validator(mode="after")
+    def _layout(self) -> RecordsFormat:
+        places = {key: _columns(value) for key, value in self.asked().items()}
+        names = [key for key, each in places.items() if any(isinstance(c, str) for c in each)]
+        indexes = [key for key, each in places.items() if any(isinstance(c, int) for c in each)]
+        if self.layout != "delimited" and indexes:
+            raise ValueError(f"{indexes[0]} is an index, but JSON fields have names")
+        if self.layout == "delimited" and not self.header and names:
+            raise ValueError(f"{names[0]} is a name, but header is false; use an index from 0")
+        if self.layout == "delimited" and self.each:
+            raise ValueError("each is a list inside of JSON; set layout to json or json_lines")
+        if self.rest_of_line and self.quoting:
+            raise ValueError("rest_of_line takes the line as it is; set quoting to false")
+        return self
+
+    def records(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Record]:
+        """The records of a split, each with its values by key; several columns give a list."""
+        read = self._from_cells if self.layout == "delimited" else self._from_json
+        for line, record in read(file, counts):
+            if self.split is None or record["split.column"] == getattr(self.split, split):
+                yield line, record
+
+    def _from_cells(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
+        indexes: dict[str, int | list[int]] = {}
+        width = 0
+        rows = delimited(
+            file, self.encoding, self.delimiter, quoting=self.quoting, comment=self.comment
+        )
+        for line, cells in rows:
+            where = f"{file.uri}:{line}"
+            if not indexes:
+                header = [cell.strip() for cell in cells] if self.header else None
+                last = 0
+                for key, column in self.asked().items():
+                    places = [
+                        index_of(each, header, where, f"data.format.{key}")
+                        for each in _columns(column)
+                    ]
+                    last = max(last, *places)
+                    indexes[key] = places if isinstance(column, tuple) else places[0]
+                width = last + 1
+                if not (self.rest_of_line or self.extra_columns):
+                    width = max(len(cells), width)
+                if self.header:
+                    continue
+            if self.rest_of_line and len(cells) > width:
+                cells = [*cells[: width - 1], self.delimiter.join(cells[width - 1 :])]
+            with self.sound(counts):
+                if len(cells) < width or (len(cells) > width and not self.extra_columns):
+                    raise Damage(
+                        f"{where}: expected {width} columns separated by {self.delimiter!r}, found "
+                        f"{len(cells)}: {shown(self.delimiter.join(cells))}; mend the row, or "
+                        "change data.format.delimiter, quoting or columns, or leave such rows out "
+                        "with data.format.on_error: drop",
+                        "their_number_of_columns",
+                    )
+                yield (
+                    str(line),
+                    {
+                        key: cells[at] if isinstance(at, int) else [cells[each] for each in at]
+                        for key, at in indexes.items()
+                    },
+                )
+
+    def _from_json(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
+        for place, record in objects(self, self.layout, file, counts):
+            if not self.each:
+                several: Iterator[Record] = iter([(place, record)])
+            else:
+                several = each_of(record, self.each, place, "data.format.each")
+            with self.sound(counts):
+                for at, fields in several:
+                    with self.sound(counts):
+                        yield at, self._values(fields, f"{file.uri}:{at}")
+
+    def _values(self, record: dict[str, Any], where: str) -> dict[str, Any]:
+        def value(key: str, column: Column) -> Any:
+            return nested(record, str(column), where, f"data.format.{key}")
+
+        return {
+            key: [value(key, each) for each in column]
+            if isinstance(column, tuple)
+            else value(key, column)
+            for key, column in self.asked().items()
+        }
+
+
+def objects(
+    form: FormatConfig, layout: str, file: SourceFile, counts: Counter[str]
+) -> Iterator[Record]:
+    """The objects of JSON Lines, of an array, or the only one, each with its line or number."""
+    if layout == "json_lines":
+        problem = "expected a JSON object on each line, found no JSON"
+        remedy = "mend the line, or change data.format.layout"
+        for line, text in enumerate(lines_of(text_of(file, form.encoding)), start=1):
+            if text.strip():
+                with form.sound(counts):
+                    read = parsed(text, file, line, problem, remedy)
+                    yield str(line), object_of(read, f"{file.uri}:{line}")
+        return
+    data = json_of(file, form.encoding)
+    if not isinstance(data, list | dict):
+        raise DataError(
+            f"{file.uri}: expected a JSON array of objects, found a {type(data).__name__}; change "
+            "data.format.layout (json_lines has an object on each line) or data.format.kind"
+        )
+    for number, each in enumerate([data] if isinstance(data, dict) else data, start=1):
+        with form.sound(counts):
+            yield f"item {number}", object_of(each, f"{file.uri}, item {number}")
+
+
+def _columns(column: TextColumn) -> tuple[Column, ...]:
+    return column if isinstance(column, tuple) else (column,)

@@ -1,0 +1,188 @@
+"""Tagged words in JSON: lists of words and tags, or a text with marks by characters.
+
+The second is how labelling tools export entities. Their text is cut into words here: runs of
+letters and digits, and each other character by itself, as is each Chinese one. A mark ends a word
+at both of its ends, so that it is always whole words.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from rungwise.core.config import Config
+from rungwise.core.storage import SourceFile
+from rungwise.tasks.examples import Kind, Tagged
+from rungwise.tasks.formats.base import Damage, Labels, name_of, names_of, shown, words
+from rungwise.tasks.formats.columns import to_iob2
+from rungwise.tasks.formats.records import RecordsFormat, TextColumn
+from rungwise.tasks.formats.rows import nested, object_of
+from rungwise.tokens.segmenters import HAN
+
+_WORD = re.compile(rf"[{HAN}]|[^\W_{HAN}]+|[^\s]")
+
+
+class _JsonTags(RecordsFormat):
+    layout: Literal["delimited", "json_lines", "json"] = "json_lines"
+    labels: Labels | None = None  # {what the file says: name}, or a list of names
+
+    @model_validator(mode="after")
+    def _json(self) -> _JsonTags:
+        if self.layout == "delimited":
+            raise ValueError("layout: expected json_lines or json; kind: conll is for columns")
+        return self
+
+    @property
+    def task_kind(self) -> Kind:
+        return "tagging"
+
+    @property
+    def stated_labels(self) -> tuple[str, ...]:
+        return names_of(self.labels)
+
+
+class TokenColumns(Config):
+    """The fields that have the words and their tags."""
+
+    words: str = "tokens"
+    tags: str = "tags"
+
+
+class TokensFormat(_JsonTags):
+    """Lists of words and of tags, which may be numbers with `labels` that name them."""
+
+    kind: Literal["tokens"] = "tokens"
+    columns: TokenColumns = TokenColumns()
+    scheme: Literal["iob2", "as_is"] = "iob2"
+
+    @property
+    def fields(self) -> dict[str, TextColumn | None]:
+        return {f"columns.{key}": value for key, value in self.columns}
+
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
+        rows = []
+        for line, row in self.records(file, split, counts):
+            with self.sound(counts):
+                where, given, tags = f"{file.uri}:{line}", row["columns.words"], row["columns.tags"]
+                if not isinstance(given, list) or not isinstance(tags, list) or not given:
+                    raise Damage(
+                        f"{where}: expected lists of words and tags, found {shown(given)} and "
+                        f"{shown(tags)}; mend the line, or change data.format.columns",
+                        "what_is_no_list",
+                    )
+                if len(given) != len(tags):
+                    raise Damage(
+                        f"{where}: expected a tag for each word, found {len(given)} words and "
+                        f"{len(tags)} tags; mend the line",
+                        "a_word_without_a_tag",
+                    )
+                rows.append(
+                    Tagged(
+                        f"{file.name}:{line}",
+                        tuple(words(word, where, "a word") for word in given),
+                        tuple(
+                            name_of(str(tag), self.labels, where, "data.format.labels")
+                            for tag in tags
+                        ),
+                    )
+                )
+        scheme = {tag for row in rows for tag in row.tags or ()}
+        for row in rows:
+            tags = to_iob2(row.tags or (), scheme) if self.scheme == "iob2" else row.tags or ()
+            yield Tagged(row.where, row.words, tuple(tags))
+
+
+class MarkColumns(Config):
+    """The fields of the text and of the list of marks, and those of each mark (indexes, as names,
+    where a mark is a list)."""
+
+    text: str = "text"
+    marks: str = "label"
+    start: str = "0"
+    end: str = "1"
+    label: str = "2"
+
+
+class MarksFormat(_JsonTags):
+    """A text, and [start, end) of characters with a label; or {label: {words: [[start, end]]}}."""
+
+    kind: Literal["marks"] = "marks"
+    columns: MarkColumns = MarkColumns()
+    end_included: bool = False  # `end` is the last character, and not the one after it
+
+    @property
+    def fields(self) -> dict[str, TextColumn | None]:
+        return {"columns.text": self.columns.text, "columns.marks": self.columns.marks}
+
+    @model_validator(mode="after")
+    def _named(self) -> MarksFormat:
+        if isinstance(self.labels, tuple):
+            raise ValueError("labels: expected {what the file says: name}; leave it out for names")
+        return self
+
+    @property
+    def stated_labels(self) -> tuple[str, ...]:
+        return ()  # of marks, and not of words
+
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
+        for line, row in self.records(file, split, counts):
+            with self.sound(counts):
+                where = f"{file.uri}:{line}"
+                text = words(row["columns.text"], where, "the text")
+                marks = sorted(self._marks(row["columns.marks"], len(text), where))
+                for (_, end, _), (start, _, label) in itertools.pairwise(marks):
+                    if start < end:
+                        raise Damage(
+                            f"{where}: expected marks beside each other, found {shown(label)} from "
+                            f"character {start} inside of another that ends at {end}; leave one "
+                            "out",
+                            "marks_that_overlap",
+                        )
+                yield _cut(f"{file.name}:{line}", text, marks)
+
+    def _marks(self, given: Any, length: int, where: str) -> Iterator[tuple[int, int, str]]:
+        for mark in _listed(given):
+            fields, keys = object_of(mark, where), self.columns
+            start, end, label = (
+                nested(fields, column, where, f"data.format.columns.{key}")
+                for key, column in (("start", keys.start), ("end", keys.end), ("label", keys.label))
+            )
+            if isinstance(label, list) and len(label) == 1:
+                label = label[0]
+            numbers = isinstance(start, int) and isinstance(end, int)
+            end = end + 1 if numbers and self.end_included else end
+            if not numbers or not 0 <= start < end <= length:
+                raise Damage(
+                    f"{where}: expected a mark within the {length} characters of the text, found "
+                    f"{shown(start)} to {shown(end)}; mend it, or change data.format.end_included",
+                    "a_mark_outside_of_the_text",
+                )
+            yield start, end, name_of(str(label), self.labels, where, "data.format.labels")
+
+
+def _listed(given: Any) -> Sequence[Any]:
+    """The marks as a list; {label: {words: [[start, end]]}} too, and nothing for None."""
+    if not isinstance(given, dict):
+        return given or ()
+    return [
+        [*place, label]
+        for label, found in given.items()
+        for places in (found.values() if isinstance(found, dict) else [found])
+        for place in places
+    ]
+
+
+def _cut(where: str, text: str, marks: Sequence[tuple[int, int, str]]) -> Tagged:
+    """The words of a text, and their tags in IOB2."""
+    found, tags, at = [], [], 0
+    for start, end, label in [*marks, (len(text), len(text), "")]:
+        outside, inside = _WORD.findall(text[at:start]), _WORD.findall(text[start:end])
+        found += outside + inside
+        tags += ["O"] * len(outside) + [f"{'I' if n else 'B'}-{label}" for n in range(len(inside))]
+        at = end
+    return Tagged(where, tuple(found), tuple(tags))

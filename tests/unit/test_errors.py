@@ -1,0 +1,177 @@
+"""Where a model errs: every number against scikit-learn and seqeval, from the file alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from seqeval.metrics import classification_report
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+from rungwise.core.storage import Folder
+from rungwise.evaluation import predictions
+from rungwise.evaluation.errors import disagreements, errors
+from rungwise.tasks import kinds
+from rungwise.tasks.examples import (
+    Answer,
+    ChoiceExample,
+    Example,
+    Question,
+    Tagged,
+    TaskInfo,
+    Text,
+)
+from rungwise.tasks.items import Item
+
+LABELS = ("no", "maybe", "yes")
+TAGS = ("O", "B-A", "I-A", "B-B", "I-B")
+COUNT = 60
+
+
+def made(kind: str, seed: int) -> tuple[TaskInfo, list[Example], list[dict[str, Any]]]:
+    """A task with examples of many lengths, and predictions by random logits."""
+    rng = np.random.default_rng(seed)
+    numbers = [int(n) for n in np.random.default_rng(0).integers(0, 3, COUNT)]
+    lengths = [1 + n % 13 for n in range(COUNT)]
+    examples: list[Example] = []
+    outputs = []
+    for n, (gold, length) in enumerate(zip(numbers, lengths, strict=True)):
+        text = " ".join(["word"] * length)
+        if kind == "classification":
+            examples.append(Text(f"a:{n}", text, None, LABELS[gold]))
+            outputs.append(rng.normal(size=3) + np.eye(3)[gold])
+        elif kind == "choice":
+            examples.append(ChoiceExample(f"a:{n}", text, None, ("a", "b", "c"), gold))
+            outputs.append(rng.normal(size=3) + np.eye(3)[gold])
+        else:
+            tags = [int(t) for t in np.random.default_rng(n).integers(0, 5, length)]
+            named = tuple(TAGS[t] for t in tags)
+            examples.append(Tagged(f"a:{n}", ("w",) * length, named))
+            outputs.append(rng.normal(size=(length, 5)) + 2 * np.eye(5)[tags])
+    labels = {"classification": LABELS, "tagging": TAGS}.get(kind, ())
+    info = TaskInfo(kind, labels, False, "accuracy")  # pyright: ignore[reportArgumentType]
+    items = [Item((), n, places=(1,) * lengths[n]) for n in range(COUNT)]
+    said = kinds.decode(outputs, items, examples, info, {})
+    shares = kinds.probabilities(outputs, items, COUNT, info)
+    return info, examples, [{**a, "probabilities": b} for a, b in zip(said, shares, strict=True)]
+
+
+def kept(folder: Path, kind: str) -> tuple[TaskInfo, list[dict[str, Any]]]:
+    """The rows of two variants and two seeds, as they are read from the file."""
+    written, info = [], None
+    for number, (variant, seed) in enumerate([("a", 1), ("a", 2), ("b", 1), ("b", 2)]):
+        info, examples, said = made(kind, number + 1)
+        written += predictions.rows(variant, seed, examples, said)
+    output = Folder.at(folder)
+    predictions.write(written, output)
+    assert info is not None
+    return info, predictions.read(output)
+
+
+def columns(folder: Path) -> dict[str, list[Any]]:
+    """The columns of variant a, by pyarrow alone."""
+    table = pq.read_table(folder / "predictions.parquet").to_pydict()
+    return {
+        name: [v for v, variant in zip(each, table["variant"], strict=True) if variant == "a"]
+        for name, each in table.items()
+    }
+
+
+@pytest.mark.parametrize("kind", ["classification", "choice", "tagging"])
+def test_calibration_is_that_of_the_formula(kind: str, tmp_path: Path) -> None:
+    info, rows = kept(tmp_path, kind)
+    found = errors(rows, "a", info)
+    of = columns(tmp_path)
+    if kind == "tagging":
+        of = {
+            n: [v for each in of[n] for v in each] for n in ("gold", "prediction", "probabilities")
+        }
+    confidence = np.array([max(share) for share in of["probabilities"]])
+    right = np.array(of["gold"]) == np.array(of["prediction"])
+    expected = 0.0
+    for low in np.arange(10) / 10:
+        inside = (confidence >= low) & (confidence < low + 0.1)
+        if inside.any():
+            expected += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
+    assert found.calibration_error == pytest.approx(expected, abs=1e-9)
+    assert sum(each.count for each in found.reliability) == len(right)
+    # What is said is the likeliest, and the probabilities of one decision add up to 1.
+    assert np.allclose([sum(share) for share in of["probabilities"]], 1)
+    names = {"classification": LABELS, "choice": (0, 1, 2), "tagging": TAGS}[kind]
+    likeliest = [names[int(np.argmax(share))] for share in of["probabilities"]]
+    assert likeliest == of["prediction"]
+
+
+def test_classes_and_confusion_are_scikit_learns(tmp_path: Path) -> None:
+    info, rows = kept(tmp_path, "classification")
+    found, of = errors(rows, "a", info), columns(tmp_path)
+    shares = precision_recall_fscore_support(of["gold"], of["prediction"], labels=LABELS)
+    ours = [(c.precision, c.recall, c.f1, c.gold) for c in found.classes]
+    np.testing.assert_allclose(ours, np.array(shares).T, atol=1e-9)
+    matrix = confusion_matrix(of["gold"], of["prediction"], labels=LABELS)
+    for gold, said, count in found.confusion:
+        assert matrix[LABELS.index(gold), LABELS.index(said)] == count
+    assert sum(count for *_, count in found.confusion) == matrix.sum() == 2 * COUNT
+
+
+def test_types_of_spans_are_seqevals(tmp_path: Path) -> None:
+    info, rows = kept(tmp_path, "tagging")
+    found, of = errors(rows, "a", info), columns(tmp_path)
+    report = classification_report(of["gold"], of["prediction"], output_dict=True)
+    assert isinstance(report, dict)
+    assert [each.name for each in found.classes] == ["A", "B"]
+    for each in found.classes:
+        expected = [report[each.name][k] for k in ("precision", "recall", "f1-score", "support")]
+        np.testing.assert_allclose(
+            [each.precision, each.recall, each.f1, each.gold], expected, atol=1e-9
+        )
+
+
+@pytest.mark.parametrize("kind", ["classification", "tagging"])
+def test_parts_by_length_hold_every_row_once_and_no_length_twice(kind: str, tmp_path: Path) -> None:
+    info, rows = kept(tmp_path, kind)
+    parts, of = errors(rows, "a", info).by_length, columns(tmp_path)
+    lengths = (
+        [len(t.split()) for t in of["text"]] if kind != "tagging" else [*map(len, of["words"])]
+    )
+    right = [
+        np.mean(np.array(g) == np.array(s))
+        for g, s in zip(of["gold"], of["prediction"], strict=True)
+    ]
+    assert len(parts) == 4
+    for part in parts:
+        own = [r for r, n in zip(right, lengths, strict=True) if part.shortest <= n <= part.longest]
+        assert part.count == len(own)
+        assert part.score == pytest.approx(np.mean(own), abs=1e-9)
+    assert sum(part.count for part in parts) == 2 * COUNT
+
+
+def test_two_variants_are_compared_example_by_example(tmp_path: Path) -> None:
+    info, rows = kept(tmp_path, "choice")
+    counts, shown = disagreements(rows, "a", "b", info)
+    right = {v: [r["gold"] == r["prediction"] for r in rows if r["variant"] == v] for v in "ab"}
+    pairs = list(zip(right["a"], right["b"], strict=True))
+    assert counts["both"] == pairs.count((True, True))
+    assert counts["second"] == pairs.count((False, True)) > 0
+    assert sum(counts.values()) == 2 * COUNT
+    assert all(each.gold == each.other != each.said for each in shown)
+
+
+def test_answers_and_numbers_have_no_confidence(tmp_path: Path) -> None:
+    asked = [
+        Question("a:1", "1", "Why?", "It rains.", (Answer("rains", 3),)),
+        Question("a:2", "2", "Who?", "It rains.", ()),
+    ]
+    said = [{"text": "It rains", "start": 0, "no_answer_score": 0.0}] * 2
+    rows = predictions.rows("a", 0, asked, said)
+    predictions.write(rows, Folder.at(tmp_path))
+    found = errors(predictions.read(Folder.at(tmp_path)), "a", TaskInfo("span", (), False, "f1"))
+    assert found.calibration_error is None
+    assert found.by_length[0].score == pytest.approx((2 / 3 + 0) / 2)
+    assert {each.gold for each in found.wrong} == {"rains", "no answer"}
+    numbers = predictions.rows("a", 0, [Text("a:1", "x", "y", 2.0)], [{"score": 1.5}])
+    found = errors(numbers, "a", TaskInfo("regression", (), True, "pearson"))
+    assert found.by_length[0].score == 0.5
