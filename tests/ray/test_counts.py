@@ -90,6 +90,7 @@ def settings(**model: Any) -> PretrainStageConfig:
     )
 
 
+@pytest.mark.slow
 def test_any_number_of_shards_gives_the_same_model(tmp_path: Path, ray_session: None) -> None:
     written = []
     for pieces in (1, 4):

@@ -104,7 +104,7 @@ def test_from_text_to_vectors_and_a_page(
     assert "nats" not in page.words.replace("alternates", "")
 
 
-@pytest.mark.parametrize("name", RUNGS)
+@pytest.mark.parametrize("name", ["word2vec", pytest.param("glove", marks=pytest.mark.slow)])
 def test_a_run_gives_the_same_bytes_again_killed_or_not(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +129,7 @@ def test_a_run_gives_the_same_bytes_again_killed_or_not(
     assert again(pretrain, tmp_path / "other", seed=1) != first
 
 
+@pytest.mark.slow
 def test_replicas_are_the_average_of_their_shares_and_threads_learn_too(
     folder: Path, tmp_path: Path
 ) -> None:

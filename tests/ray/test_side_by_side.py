@@ -53,6 +53,7 @@ def lines(console: Console) -> list[list[str]]:
     return [line.split(maxsplit=2) for line in console.file.getvalue().splitlines()]
 
 
+@pytest.mark.slow
 def test_two_stages_that_do_not_need_each_other_overlap(
     ray_session: None, tmp_path: Path, shown: Console
 ) -> None:

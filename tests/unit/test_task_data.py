@@ -145,8 +145,8 @@ def test_a_block_of_the_reference_reads_the_real_files_whole(
     if name.startswith("CMRC"):
         # 200 answers of 9,657; three questions have no other.
         assert summary.irregular["train"] == {
-            "answers_dropped_that_are_not_in_the_context": 200,
-            "questions_dropped_without_an_answer": 3,
+            "answers_dropped_for_not_being_in_the_context": 200,
+            "examples_dropped_for_want_of_an_answer": 3,
         }
         dropped["train"] = 3
     assert counts == {split: in_file(config, split) - dropped[split] for split in config.paths()}

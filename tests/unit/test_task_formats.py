@@ -377,7 +377,7 @@ def test_bad_answers_can_be_dropped_and_are_counted(tmp_path: Path) -> None:
     (example,) = examples(tmp_path, form, content, counts=counts)
     assert example.answers == (Answer("rain", 14),)
     assert counts == {
-        "examples_dropped_for_answers_that_are_not_in_the_context": 2,
+        "answers_dropped_for_not_being_in_the_context": 2,
         "examples_dropped_for_want_of_an_answer": 1,
     }
 

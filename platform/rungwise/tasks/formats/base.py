@@ -28,7 +28,7 @@ class Damage(DataError):
 
     def __init__(self, message: str, reason: str = "damage") -> None:
         super().__init__(message)
-        self.reason = f"{DROPPED}{reason}"
+        self.reason = reason
 
 
 class FormatConfig(Config, ABC):
@@ -60,14 +60,15 @@ class FormatConfig(Config, ABC):
         """
 
     @contextlib.contextmanager
-    def sound(self, counts: Counter[str]) -> Iterator[None]:
-        """Leave out the example that is made below if it is damaged and `on_error` says so."""
+    def sound(self, counts: Counter[str], what: str = "examples") -> Iterator[None]:
+        """Leave out the example, or `what` else is made below, if it is damaged and `on_error` says
+        so."""
         try:
             yield
         except Damage as damage:
             if self.on_error == "error":
                 raise
-            counts[damage.reason] += 1
+            counts[f"{what}_dropped_for_{damage.reason}"] += 1
 
     @property
     def default_metric(self) -> str | None:

@@ -85,7 +85,7 @@ class SquadFormat(FormatConfig):
         self, entry: dict[str, Any], context: str, where: str, counts: Counter[str]
     ) -> Iterator[Answer]:
         for place, answer in _objects(entry, "answers", f"{where}, "):
-            with self.sound(counts):
+            with self.sound(counts, "answers"):
                 text = words(_value(answer, "text", place, str), place, "the answer")
                 start = _value(answer, "answer_start", place, int)
                 stands = context[start : start + len(text)] if start >= 0 else ""
@@ -94,7 +94,7 @@ class SquadFormat(FormatConfig):
                         f"{place}: expected {shown(text)} in the context from character {start} "
                         f"on, found {shown(stands)}; mend the answer, or leave such answers out "
                         "with data.format.on_error: drop",
-                        "answers_that_are_not_in_the_context",
+                        "not_being_in_the_context",
                     )
                 yield Answer(text, start)
 

@@ -1,0 +1,135 @@
+"""Guess the blocks that read records with named fields: choices, pairs, texts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+ROWS = 400  # of a sample that are looked at
+LABELS = (
+    *("label_desc", "gold_label", "entailment_label", "label", "labels", "accept", "category"),
+    *("class", "intent", "sentiment", "is_duplicate", "quality", "polarity", "target", "topic"),
+)
+SCORES = ("score", "similarity", "relatedness_score")
+PAIRS = (
+    *(("premise", "hypothesis"), ("sentence1", "sentence2"), ("sentence_a", "sentence_b")),
+    *(("question1", "question2"), ("context", "hypothesis"), ("question", "passage")),
+    *(("question", "sentence"), ("text_a", "text_b"), ("#1 string", "#2 string")),
+)
+TEXTS = (
+    *("text", "sentence", "review", "content", "comment", "tweet", "utterance", "body", "message"),
+    *("text_a", "source", "data.text", "title"),
+)
+_CONTEXTS = ("context", "passage", "article", "premise", "ctx", "support", "story")
+_QUESTIONS = ("question.stem", "question", "questions", "goal", "sentence", "prompt")
+_OPTIONS = (
+    *("question.choices.*.text", "choices.*.text", "choices.text", "options", "choices", "endings"),
+)
+ANSWERS = ("answerkey", "answer", "answers", "correct_answer", "label", "gold", "target")
+DECIMAL = re.compile(r"-?\d+\.\d+").fullmatch
+_SERIES = re.compile(r"(.*?)([0-9]|[A-H])")
+
+
+def by_fields(fields: Mapping[str, list[Any]], layout: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Blocks for records with named fields: choices, pairs, texts."""
+    lower = {name.lower(): name for name in fields}
+    if crowd := next((name for name in fields if name.endswith("-metadata.class-name")), None):
+        lower["label"] = crowd
+
+    def named(names: Sequence[str], *, but: Sequence[str | None] = ()) -> str | None:
+        found = (lower[name] for name in names if name in lower)
+        return next((name for name in found if name not in but), None)
+
+    yield from _choices(fields, lower, layout)
+    label, score = named(LABELS), named(SCORES)
+    if label is None and score is None:
+        label = named(("answer",))
+    # A number that seldom recurs is a score.
+    target = {"label": label} if label else {"score": score}
+    if score and (not label or len({*map(str, fields[label])}) > len(fields[label]) / 2):
+        target = {"score": score}
+    pair = next((p for p in PAIRS if all(name in lower for name in p)), None)
+    if pair and (label or score):
+        columns = {"text": lower[pair[0]], "second": lower[pair[1]], **target}
+        if "word" in lower:
+            columns["text"] = [lower["word"], columns["text"]]
+        skip = {"skip_labels": ["-"]} if label and "-" in fields[label] else {}
+        yield {"kind": "table", **layout, "columns": columns, **skip}
+    texts = {name: mean_length(values) for name, values in fields.items()}
+    text = named([name for name in TEXTS if texts.get(lower.get(name, ""))], but=[label]) or max(
+        texts, key=lambda name: texts[name], default=None
+    )
+    if text and text != label and (label or score):
+        yield {"kind": "table", **layout, "columns": {"text": text, **target}}
+    few = fewest(fields, but=text)
+    if text and few:
+        yield {"kind": "table", **layout, "columns": {"text": text, "label": few}}
+
+
+def _choices(
+    fields: Mapping[str, list[Any]], lower: Mapping[str, str], layout: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    series = [name for name in fields if _SERIES.fullmatch(name)]
+    stems = Counter(_SERIES.sub(r"\1", name) for name in series)
+    options: Any = next(
+        (lower[name] for name in _OPTIONS if name in lower and as_list(fields[lower[name]][0])),
+        None,
+    )
+    stem = next(
+        (stem for stem in ("ending", "choice", "option", "answer", "sol") if stems[stem] > 1), ""
+    )
+    if options is None and stem:
+        options = sorted(name for name in series if _SERIES.sub(r"\1", name) == stem)
+    answer = next((lower[name] for name in ANSWERS if name in lower), None)
+    about = {
+        key: next((lower[name] for name in names if name in lower), None)
+        for key, names in (("context", _CONTEXTS), ("question", _QUESTIONS))
+    }
+    if "distractor1" in lower and answer:
+        options = [answer, *(lower[name] for name in sorted(lower) if "distractor" in name)]
+    columns: dict[str, Any] = {key: name for key, name in about.items() if name}
+    if "sent1" in lower and "sent2" in lower:
+        columns |= {"context": lower["sent1"], "begins": lower["sent2"]}
+    if options is None or answer is None or not columns:
+        return
+    columns |= {"options": options}
+    names = re.sub(r"text$", "label", options) if isinstance(options, str) else ""
+    if names and names != options and names in fields:
+        columns |= {"names": names}
+    columns["answer"] = answer
+    given = [str(each) for each in fields[answer]]
+    width = len(options) if isinstance(options, list) else max(map(len, fields[options]))
+    block: dict[str, Any] = {"kind": "choice", **layout, "columns": columns}
+    if "names" in columns:
+        yield block
+    elif all(each.isdecimal() for each in given):
+        yield block | ({"first": 1} if str(width) in given and "0" not in given else {})
+    elif all(re.fullmatch("[A-Za-z]", each) for each in given):
+        yield block | {"answer": "letter"}
+    else:
+        yield block | {"answer": "text"}
+
+
+def mean_length(values: Sequence[Any]) -> float:
+    """In characters; what is no text has none."""
+    return fmean(len(value) if isinstance(value, str) else 0 for value in values)
+
+
+def fewest(columns: Mapping[Any, list[Any]], but: Any) -> Any:
+    """The column whose short values recur most, if there is one."""
+    shares = {
+        name: len({*map(str, values)}) / len(values)
+        for name, values in columns.items()
+        if name != but
+        and 1 < len({*map(str, values)}) <= max(2, len(values) / 2)
+        and max(len(str(value)) for value in values) < 60
+    }
+    return min(shares, key=lambda name: shares[name], default=None)
+
+
+def as_list(value: Any) -> Sequence[Any]:
+    """The value if it is a list, else an empty one."""
+    return value if isinstance(value, list) else ()
