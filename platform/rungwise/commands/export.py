@@ -1,13 +1,14 @@
-"""`rungwise export MODEL --to FOLDER`: write a pretrained model in a format of others.
+"""`rungwise export MODEL --to FOLDER`: write a model in a format of others.
 
     learnt by gradient    what transformers loads, in four files
     an n-gram model       an ARPA file, which kenlm and SRILM read
     vectors of tokens     what word2vec.c writes, as text and binary
+    states of tokens,     ONNX, which onnxruntime runs
+    answers of a task
 
 MODEL is a recipe, whose finished pretrain stage is meant, or the folder of a pretrain artifact, on
-this machine or an object store. The other way round there is no command, because no stage starts
-from weights of others: `rungwise.serving.hugging_face.load` and `rungwise.models.arpa.read` give
-them to Python code.
+this machine or an object store; for ONNX also a fine-tuned model. The other way round is
+`pretrain.initial`; `rungwise.models.arpa.read` gives an ARPA file to Python code.
 """
 
 from __future__ import annotations
@@ -22,42 +23,50 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from rungwise.commands.arguments import Commands, add_overrides, add_verb
-from rungwise.core.errors import UserError
+from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.exit_codes import OK
 
 if TYPE_CHECKING:
     from rungwise.core.artifact import Artifact
     from rungwise.core.storage import Folder
     from rungwise.models.kneser_ney import NgramLanguageModel
+    from rungwise.serving.predictor import Predictor
 
 ARPA = "model.arpa"
 
 
 def add(commands: Commands) -> None:
-    help_text = "write a pretrained model for transformers, an n-gram as ARPA, or vectors of words"
+    help_text = "write a model for transformers or as ONNX, an n-gram as ARPA, or vectors of words"
     parser = add_verb(commands, "export", export, help_text)
     parser.add_argument(
-        "model", metavar="MODEL", help="a recipe, or artifacts/pretrain, or one in it; s3:// too"
+        "model",
+        metavar="MODEL",
+        help="a recipe, or artifacts/pretrain, or one in it; s3:// too; as "
+        "ONNX also artifacts/evaluate or models:/NAME@ALIAS",
     )
     parser.add_argument("--to", required=True, metavar="FOLDER", help="where to; s3:// too")
     parser.add_argument(
-        "--vectors",
-        action="store_true",
-        help="one vector a token, in the formats of word2vec; always so for what is nothing else",
+        "--format",
+        choices=("onnx", "vectors"),
+        help="vectors: one a token, in the formats of word2vec, as for what is nothing else",
     )
+    parser.add_argument("--root", default="artifacts", help="whose registry models:/ names")
     add_overrides(parser)
 
 
 def export(options: argparse.Namespace) -> int:
     """Write the files to a folder or s3:// URL, and say how they are loaded."""
     from rungwise.core.storage import Folder
-    from rungwise.pipeline.loading import find_pretrain
+    from rungwise.pipeline.loading import find, find_pretrain
 
     console = Console(soft_wrap=True)
-    pretrain = find_pretrain(options.model, options.overrides)
     folder = Folder.at(options.to)
-    written = write(pretrain, folder, options.vectors)
-    console.print(f"{pretrain.folder.uri}", highlight=False, markup=False)
+    if options.format == "onnx":
+        written = write_onnx(find(options.model, options.root, options.overrides), folder)
+    else:
+        pretrain = find_pretrain(options.model, options.overrides)
+        console.print(f"{pretrain.folder.uri}", highlight=False, markup=False)
+        written = write(pretrain, folder, vectors=options.format == "vectors")
     for name in written.files:
         console.print(f"  {folder.path(name)}  {folder.size(name):,} bytes", highlight=False)
     console.print(f"load it with {written.loaded_with}", highlight=False)
@@ -91,6 +100,41 @@ def write(pretrain: Artifact, to: Folder, vectors: bool = False) -> Written:
         if isinstance(model, NgramLanguageModel):
             return _write_arpa(model, tokenizer, to)
     return _write_for_transformers(pretrain, tokenizer, to)
+
+
+def write_onnx(model: Artifact | Predictor, to: Folder) -> Written:
+    """Export the encoder of a pretrain artifact, or a fine-tuned model.
+
+    Raises UserError if there is a model in `to` already or the packages are not installed,
+    ConfigError for a model that cannot be written so.
+    """
+    from rungwise import tokenizer as tokenizers
+    from rungwise.pretraining.pretrained import config_of, load_encoder, tokenizer_of
+    from rungwise.serving import onnx
+    from rungwise.serving.predictor import Predictor
+    from rungwise.tasks.items import Frame
+
+    _check_empty(to, (onnx.MODEL,))
+    if isinstance(model, Predictor):
+        module, tokenizer, frame = model.model.cpu(), model.tokenizer, model.frame
+    else:
+        module = load_encoder(model)
+        if module is None:
+            kind = config_of(model).model.kind
+            raise ConfigError(f"a {kind} has no states of tokens that could be written as ONNX")
+        tokenizer, frame = tokenizers.load(tokenizer_of(model).folder), None
+        if config_of(model).objective.masks:
+            cls, sep = tokenizers.special_ids(tokenizer).require("cls", "sep")
+            frame = Frame(cls, sep, sep, module.max_length or 0)
+    with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
+        onnx.export(module, tokenizer, frame, Path(scratch))
+        # Weights above 2 GB lie in a file of their own; the graph, which names it, comes last.
+        files = sorted((path.name for path in Path(scratch).iterdir()), key=onnx.MODEL.__eq__)
+        for name in files:
+            to.copy_in(Path(scratch) / name, name)
+    return Written(
+        tuple(files), "InferenceSession of onnxruntime, Tokenizer.from_file of tokenizers"
+    )
 
 
 def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Written:

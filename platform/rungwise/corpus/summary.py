@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from rungwise.core.artifact import Artifact
 from rungwise.core.summary import Part, PerSplit, Summary
 from rungwise.corpus.build import SAMPLES
 from rungwise.corpus.shards import SPLITS
@@ -156,3 +157,16 @@ def summary_of(
         characters_removed=sum(report["removed"] for report in staged),
         characters_replaced=sum(report["replaced"] for report in staged),
     )
+
+
+def sources_of(corpus: Artifact) -> list[str]:
+    """Each source in a line, with what says which bytes it was."""
+    lines = []
+    outside = corpus.record["facts"]["outside"]
+    for index, source in enumerate(corpus.record["config"]["sources"]):
+        places = source.get("packages") or source.get("paths") or []
+        versions = outside.get(f"sources.{index}", {})
+        known = versions.get("packages", {}) if isinstance(versions, dict) else {}
+        names = [str(known.get(place, place)) for place in places]
+        lines.append(f"{source['kind']}: {', '.join(names)}")
+    return lines

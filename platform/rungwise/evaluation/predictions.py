@@ -16,16 +16,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
+from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
-from rungwise.tasks.examples import Example
+from rungwise.evaluation.summary import EvaluateSummary
+from rungwise.tasks import examples as tasks
+from rungwise.tasks import metrics
+from rungwise.tasks.examples import Example, Kind, TaskSummary
 
 FILE = "predictions.parquet"
 _TARGETS = ("target", "tags", "answers")
 # The key of what is predicted, in a prediction of each kind of task.
-_PREDICTED = ("label", "score", "tags", "text", "option")
+PREDICTED: Mapping[Kind, str] = {
+    "classification": "label",
+    "regression": "score",
+    "tagging": "tags",
+    "span": "text",
+    "choice": "option",
+}
 
 
 def rows(
@@ -49,11 +61,26 @@ def read(folder: Folder) -> list[dict[str, Any]]:
     return pq.read_table(folder.local(FILE)).to_pylist()
 
 
+def of_chosen(evaluated: Artifact) -> list[dict[str, Any]]:
+    """The rows of the model that was kept, one a test example."""
+    chosen = EvaluateSummary.of(evaluated).chosen
+    which = (chosen.variant, chosen.seed)
+    return [row for row in read(evaluated.folder) if (row["variant"], row["seed"]) == which]
+
+
+def sums_of_chosen(evaluated: Artifact, task: Artifact) -> NDArray[np.float64]:
+    """What each test example adds to the metric of the model that was kept: (1, N, k), as
+    `paired_bootstrap` takes it."""
+    info = TaskSummary.of(task).info
+    said = [{PREDICTED[info.kind]: row["prediction"]} for row in of_chosen(evaluated)]
+    return metrics.sums(said, tasks.read(task, "test"), info)[None]
+
+
 def _row(example: dict[str, Any], prediction: Mapping[str, Any]) -> dict[str, Any]:
     gold = next(example.pop(name) for name in _TARGETS if name in example)
     if isinstance(gold, tuple):
         gold = [each["text"] if isinstance(each, dict) else each for each in gold]
-    said = next(prediction[name] for name in _PREDICTED if name in prediction)
+    said = next(prediction[name] for name in PREDICTED.values() if name in prediction)
     more = ("probabilities", "start", "no_answer_score")
     kept = {name: prediction[name] for name in more if name in prediction}
     return {**example, "gold": gold, "prediction": said, **kept}

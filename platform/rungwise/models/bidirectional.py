@@ -208,7 +208,9 @@ def turned(sequence_length: int, lengths_B: Tensor) -> Tensor:
     Token t of n real ones goes to n - 1 - t, padding to the end; twice is the identity.
     """
     place_T = torch.arange(sequence_length, device=lengths_B.device)
-    return (lengths_B[:, None] - 1 - place_T) % sequence_length
+    place_BT = lengths_B[:, None] - 1 - place_T
+    # Not a remainder, for which ONNX has no length that is known at run time alone.
+    return torch.where(place_BT < 0, place_BT + sequence_length, place_BT)
 
 
 def turned_starts(sequence_length: int, lengths_B: Tensor, starts_S: Tensor) -> Tensor:

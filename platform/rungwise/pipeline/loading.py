@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -46,12 +47,18 @@ def load(model: str | Recipe, root: str = "artifacts") -> Pretrained | Predictor
     """
     if isinstance(model, Recipe):
         return _pretrained(_built(model, "rungwise.run with a workflow that pretrains"))
+    found = find(model, root)
+    return _pretrained(found) if isinstance(found, Artifact) else found
+
+
+def find(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact | Predictor:
+    """Find the artifact of a finished pretraining, else a fine-tuned model; as `load`."""
     if model.endswith(_RECIPES):
-        return _pretrained(find_pretrain(model))
+        return find_pretrain(model, overrides)
     if not model.startswith(_REGISTERED):
         artifact = artifacts.at_or_below(Folder.at(model))
         if artifact is not None and artifact.stage == "pretrain":
-            return _pretrained(artifact)
+            return artifact
     return find_predictor(model, root)
 
 
@@ -98,17 +105,14 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
                 "folder such as artifacts/pretrain"
             )
         return artifact
-    from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    name, _, which = model.removeprefix(_REGISTERED).replace("/", _ALIAS).partition(_ALIAS)
-    place = root_folder(root)
-    client = MlflowClient(tracking_uri=default_uri(place, os.environ.get("MLFLOW_TRACKING_URI")))
+    name, which = name_and_version(model)
+    place, client = root_folder(root), registry_of(root)
     try:
-        by_number = which.isdigit()
         version = (
             client.get_model_version(name, which)
-            if by_number
+            if which.isdigit()
             else client.get_model_version_by_alias(name, which)
         )
     except MlflowException as error:
@@ -125,13 +129,28 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
     return artifact
 
 
+def name_and_version(model: str) -> tuple[str, str]:
+    """The name of models:/NAME/VERSION or models:/NAME@ALIAS, and what follows it or ""."""
+    words = model.removeprefix(_REGISTERED).replace("/", _ALIAS).split(_ALIAS, 1)
+    return words[0], words[1] if len(words) > 1 else ""
+
+
+def registry_of(root: str) -> Any:
+    """MLflow's client for the registry of a root."""
+    from mlflow import MlflowClient
+
+    quieten_mlflow()
+    uri = default_uri(root_folder(root), os.environ.get("MLFLOW_TRACKING_URI"))
+    return MlflowClient(tracking_uri=uri)
+
+
 def find_predictor(model: str, root: str) -> Predictor:
     """Load a fine-tuned model by its folder or by its name in the registry of `root`.
 
     Raises UserError if there is none, and says what would do.
     """
     if model.startswith(_REGISTERED):
-        return _registered(model, root)
+        return Predictor.load(served_files(model, root))
     folder = Folder.at(model)
     artifact = artifacts.at_or_below(folder)
     if artifact is not None:
@@ -161,7 +180,8 @@ def _pretrained(artifact: Artifact) -> Pretrained:
     return Pretrained(load_model(artifact), tokenizers.load(tokenizer.folder))
 
 
-def _registered(model: str, root: str) -> Predictor:
+def served_files(model: str, root: str) -> Folder:
+    """A copy of the files of a registered model. Raises UserError if there is none."""
     import mlflow.artifacts
     from mlflow.exceptions import MlflowException
 
@@ -175,4 +195,4 @@ def _registered(model: str, root: str) -> Predictor:
             f"{model}: not found in the registry at {uri} ({error.message}); give --root, or set "
             "MLFLOW_TRACKING_URI"
         ) from error
-    return Predictor.load(Folder.at(folder / "artifacts"))
+    return Folder.at(folder / "artifacts")

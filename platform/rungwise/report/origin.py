@@ -65,19 +65,6 @@ def dropped(corpus: Artifact) -> list[dict[str, Any]]:
     ]
 
 
-def sources(corpus: Artifact) -> list[str]:
-    """Each source in a line, with what says which bytes it was."""
-    lines = []
-    outside = corpus.record["facts"]["outside"]
-    for index, source in enumerate(corpus.record["config"]["sources"]):
-        places = source.get("packages") or source.get("paths") or []
-        versions = outside.get(f"sources.{index}", {})
-        known = versions.get("packages", {}) if isinstance(versions, dict) else {}
-        names = [str(known.get(place, place)) for place in places]
-        lines.append(f"{source['kind']}: {', '.join(names)}")
-    return lines
-
-
 def made_by(inputs: Mapping[str, Artifact]) -> dict[str, list[str]]:
     """Commits, Python, packages and machines, each with all values that occur over the stages."""
     versions: dict[str, list[str]] = {}

@@ -25,7 +25,7 @@ from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
 from rungwise.core.tables import csv_bytes
-from rungwise.corpus.summary import CorpusSummary
+from rungwise.corpus.summary import CorpusSummary, sources_of
 from rungwise.evaluation import fill_in, generation, spelling, surprise
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.evaluation.table import TableSummary
@@ -190,6 +190,7 @@ def render(content: Content, title: str | None, plots: Mapping[str, bytes], reci
             run=content.pretrain.gradient,
             instances=InstancesSummary.of(instances) if instances else None,
             corpus=CorpusSummary.of(inputs["corpus"]),
+            read_from=sources_of(inputs["corpus"]),
             tokenizer=TokenizerSummary.of(inputs["tokenizer"]),
             masking=read.masking if isinstance(read, MaskedConfig) else None,
             num_pretrained=len(of_stage(inputs, "pretrain")),

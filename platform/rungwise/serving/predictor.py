@@ -38,8 +38,8 @@ class Predictor:
         self.model = restore(description, weights).to(own_device())
         self.info = self.model.info
         self._said_cut = False
-        self._tokenizer = tokenizer
-        self._frame = frame_of(
+        self.tokenizer = tokenizer
+        self.frame = frame_of(
             self.model.config,
             self.model.model_config,
             self.model.objective,
@@ -70,8 +70,8 @@ class Predictor:
         items = kinds.encode(
             examples,
             self.info,
-            self._tokenizer,
-            self._frame,
+            self.tokenizer,
+            self.frame,
             both_orders=config.both_orders,
             stride=config.stride,
         )
@@ -93,6 +93,6 @@ class Predictor:
         self._said_cut = True
         sys.stderr.write(
             f"{examples[cut.example].where}: the text is cut, for the model reads "
-            f"{self._frame.sequence_length} tokens (finetune.sequence_length) and this needs "
+            f"{self.frame.sequence_length} tokens (finetune.sequence_length) and this needs "
             f"{cut.needs}; others that are cut are not named\n"
         )

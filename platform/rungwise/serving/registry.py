@@ -26,6 +26,9 @@ from rungwise.core.summary import Summary
 from rungwise.core.tracking import quieten_mlflow
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.finetune import DESCRIPTION
+from rungwise.serving import promotion
+from rungwise.serving.card import NAME as CARD
+from rungwise.serving.card import card
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.examples import (
     ChoiceExample,
@@ -86,6 +89,8 @@ def register_model(
     task_info = TaskSummary.of(task).info
     shown = _input_example(examples, task_info)
     predictor = Predictor.load(evaluation.folder)
+    written = card(config.name, inputs)
+    output.write_bytes(CARD, written.encode("utf-8"))
     quieten_mlflow()
     mlflow.set_tracking_uri(context.tracking.uri)
     info: ModelInfo | None = None
@@ -102,6 +107,7 @@ def register_model(
                 "weights": str(evaluation.folder.local(MODEL)),
                 "tokenizer": str(evaluation.folder.local(TOKENIZER_FILE)),
                 "description": str(evaluation.folder.local(DESCRIPTION)),
+                "card": str(output.local(CARD)),
             },
             code_paths=[str(Path(__file__).parents[1])],
             # A schema of inputs would refuse what else is understood: lists, `text` for words,
@@ -132,20 +138,14 @@ def register_model(
     )
     client.update_registered_model(
         config.name,
-        f"Models fine-tuned for {of_task}. `@{config.alias}` is the version with the highest "
-        f"{metric} on the validation split.",
+        f"Models fine-tuned for {of_task}. `@{config.alias}` is the version to use: a new one gets "
+        f"it unless the holder's {metric} on the validation split is higher, any other by "
+        "`rungwise promote`.",
     )
-    client.update_model_version(
-        config.name,
-        number,
-        f"The variant {chosen.variant}, fine-tuned for {of_task} with seed {chosen.seed}: {metric} "
-        f"{score:.4f} on validation, {chosen.test[metric]:.4f} on test. The page of its run has "
-        f"the scores of all seeds. `rungwise predict models:/{config.name}/{number} --input FILE` "
-        "asks it.",
-    )
+    client.update_model_version(config.name, number, written)
     better = _better_holder(client, config, task.fingerprint, score)
     if better is None:
-        client.set_registered_model_alias(config.name, config.alias, number)
+        promotion.give(client, config.name, config.alias, number)
         alias = f"alias {config.alias}"
     else:
         alias = f"{config.alias} stays with {better.version}"
@@ -161,7 +161,7 @@ def register_model(
     return summary
 
 
-REGISTER = StageType("register", 3, register_model, RegisterSummary, place="driver")
+REGISTER = StageType("register", 4, register_model, RegisterSummary, place="driver")
 
 
 def _input_example(examples: list[Example], info: TaskInfo) -> list[str] | pd.DataFrame:
@@ -189,7 +189,7 @@ def _record(example: Example) -> dict[str, Any]:
 
 def _better_holder(client: Any, config: RegistryConfig, task: str, score: float) -> Any:
     """The version that has the alias, if it scored higher on the same task; else None."""
-    number = client.get_registered_model(config.name).aliases.get(config.alias)
+    number = promotion.holder(client, config.name, config.alias)
     if number is None:
         return None
     holder = client.get_model_version(config.name, number)

@@ -1,0 +1,61 @@
+"""`rungwise promote models:/NAME/VERSION`: give a version an alias, if it passes the gate."""
+
+from __future__ import annotations
+
+import argparse
+
+from rungwise.commands.arguments import Commands, add_verb
+from rungwise.core.exit_codes import OK
+
+
+def add(commands: Commands) -> None:
+    text = "give a registered model an alias if it verifies, answers as before and is not worse"
+    parser = add_verb(commands, "promote", promote, text)
+    parser.add_argument(
+        "model", metavar="MODEL", help="models:/NAME/VERSION; with --back models:/NAME"
+    )
+    parser.add_argument("--to", default="champion", metavar="ALIAS")
+    parser.add_argument("--back", action="store_true", help="to the version that had it before")
+    parser.add_argument("--root", default="artifacts", help="whose registry it is")
+
+
+def promote(options: argparse.Namespace) -> int:
+    """Print what was compared, and who has the alias. Raises UserError that says what speaks
+    against it; then nothing is changed."""
+    from rich.console import Console
+
+    from rungwise.core.errors import UserError
+    from rungwise.pipeline import loading
+    from rungwise.serving import promotion
+
+    console = Console(highlight=False, soft_wrap=True)
+    name, number = loading.name_and_version(options.model)
+    if not options.model.startswith("models:/") or number.isdigit() == options.back:
+        raise UserError(
+            f"{options.model}: expected models:/NAME/VERSION, such as models:/rungwise-sst-2/3, "
+            "or models:/NAME with --back"
+        )
+    client, alias = loading.registry_of(options.root), options.to
+    if options.back:
+        before = promotion.give_back(client, name, alias)
+        console.print(f"{alias} is models:/{name}/{before} again", markup=False)
+        return OK
+    evaluated = loading.find_built(options.model, options.root)
+    against = promotion.faults(evaluated, loading.served_files(options.model, options.root))
+    holder = promotion.holder(client, name, alias)
+    if not against and holder not in (None, number):
+        other = loading.find_built(f"models:/{name}/{holder}", options.root)
+        found = promotion.compared(evaluated, other)
+        line = f"{found.difference:+.4f}, 95 % interval {found.low:+.4f} to {found.high:+.4f}"
+        console.print(f"against version {holder}, the holder: {line}", markup=False)
+        if found.high < 0:
+            against.append(f"it is worse than version {holder}, which has the alias: {line}")
+    if against:
+        raise UserError(
+            "\n".join(
+                [f"{options.model} does not become {alias}, and nothing is changed:", *against]
+            )
+        )
+    promotion.give(client, name, alias, number)
+    console.print(f"{alias} is {options.model}", markup=False)
+    return OK

@@ -1,0 +1,89 @@
+"""The card of a registered model: what it is for, what it was made of, its scores, in Markdown."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from rungwise.core.artifact import Artifact, chain
+from rungwise.core.secrecy import without_passwords
+from rungwise.corpus.summary import CorpusSummary, sources_of
+from rungwise.evaluation.predictions import sums_of_chosen
+from rungwise.evaluation.statistics import Estimate, bootstrap
+from rungwise.evaluation.summary import EvaluateSummary
+from rungwise.tasks import metrics
+from rungwise.tasks.examples import TaskSummary
+
+_ASKED = {
+    "classification": "one label of a text",
+    "regression": "a number of a pair of texts",
+    "tagging": "a tag of each word",
+    "span": "where in a context the answer to a question stands",
+    "choice": "which of several options goes on",
+}
+_RESAMPLES = 2000
+NAME = "card.md"
+
+
+def card(name: str, inputs: Mapping[str, Artifact]) -> str:
+    """The card of the model that an evaluation kept.
+
+    Inputs: evaluate, its task, and the pretrain artifact that the model began with. Intervals are
+    of 95 %: of this model over the test examples, of a variant over its seeds.
+    """
+    evaluated, task = EvaluateSummary.of(inputs["evaluate"]), TaskSummary.of(inputs["task"])
+    chosen, metric, info = evaluated.chosen, evaluated.metric, task.info
+    own = bootstrap(
+        sums_of_chosen(inputs["evaluate"], inputs["task"])[None],
+        lambda totals: metrics.value(totals, info)[0],
+        seed=0,
+        resamples=_RESAMPLES,
+    )
+    scores = {f"**this model** ({chosen.variant}, seed {chosen.seed})": own}
+    scores |= {
+        f"{variant}{', from random weights' * (made.pretraining is None)}": made.estimates[metric]
+        for variant, made in evaluated.variants.items()
+    }
+    trivial = {f"{rule}, without a model": value for rule, value in evaluated.trivial().items()}
+    examples = task.examples
+    labels = f" ({', '.join(info.labels)})" if info.labels else ""
+    again = shlex.quote(inputs["evaluate"].folder.uri)
+    return without_passwords(
+        "\n".join(
+            [
+                f"# {name}",
+                "",
+                f"Says {_ASKED[info.kind]}{labels}, as in the task {evaluated.task}: it learnt "
+                f"from {examples.train:,} examples and was chosen on {examples.validation:,}. "
+                "Nothing was measured on text of another kind.",
+                "",
+                f"| {metric}, {examples.test:,} test examples | score | 95 % interval |",
+                "|---|---|---|",
+                *(f"| {key} | {_value(value)} |" for key, value in scores.items()),
+                *(f"| {key} | {value:.4f} | |" for key, value in trivial.items()),
+                "",
+                "Pretrained on",
+                "",
+                *_data(inputs["pretrain"]),
+                "",
+                "Licence of the text: not stated.",
+                "",
+                f"Built again, and compared byte by byte: `rungwise rebuild {again} --into FOLDER`",
+                "",
+            ]
+        )
+    )
+
+
+def _value(estimate: Estimate) -> str:
+    """An estimate and its interval as two cells."""
+    return f"{estimate.mean:.4f} | {estimate.low:.4f} to {estimate.high:.4f}"
+
+
+def _data(pretrain: Artifact) -> list[str]:
+    """A line for each source of each corpus that the weights have seen."""
+    lines = []
+    for corpus in (each for each in chain(pretrain) if each.stage == "corpus"):
+        words = f"{CorpusSummary.of(corpus).words.train:,} words"
+        lines += [f"- {line} ({words}, corpus {corpus.fingerprint})" for line in sources_of(corpus)]
+    return lines

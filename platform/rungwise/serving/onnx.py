@@ -1,0 +1,133 @@
+"""Out: an encoder, or a model for a task, as ONNX, which onnxruntime runs without PyTorch.
+
+    input_ids, token_type_ids, attention_mask (R, T) int64, padding at the end of a
+    row, where what comes out means nothing
+
+    a pretrained model           last_hidden_state (R, T, E)
+    classification, regression   logits (B, C), C = 1 for a number
+    tagging                      logits (R, T, C) of each token, the word's being that of its first,
+                                 or of its last where the model reads from left to right alone
+    span                         start_logits, end_logits (R, T)
+    choice                       logits (R, 1), the score of a row, which is an option
+
+B is R, but R / 2 where finetune.both_orders gives an item two rows, one behind the other. The
+tokenizer beside it frames texts and pairs as in training.
+
+Shapes: R rows, B items, T sequence, E width of a state, C classes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, processors
+from torch import Tensor, nn
+from torch.export import Dim
+
+from rungwise.core.errors import ConfigError, UserError
+from rungwise.finetune import DESCRIPTION, describe
+from rungwise.finetune.heads import SpanHead, TokenHead
+from rungwise.finetune.model import TaskModel
+from rungwise.models.encoders import LayeredEncoder
+from rungwise.models.transformer import Transformer
+from rungwise.tasks.items import Frame
+from rungwise.tokenizer import FILE as TOKENIZER
+
+MODEL = "model.onnx"
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+_TRACED = 16  # the longest row that is traced; the graph takes any
+
+
+def export(
+    model: LayeredEncoder | TaskModel, tokenizer: Tokenizer, frame: Frame | None, folder: Path
+) -> None:
+    """Write the graph, the tokenizer, and of a model for a task its description.
+
+    Raises ConfigError for a model that cannot be written so, UserError without the packages.
+    """
+    task = model if isinstance(model, TaskModel) else None
+    if not any(isinstance(part, Transformer) for part in model.modules()):
+        raise ConfigError(
+            "expected a model.kind that is a Transformer, found one that reads its text step by "
+            "step, which cannot be written as ONNX"
+        )
+    if task is not None and task.top is not None:
+        raise ConfigError("finetune.top is a bilstm, which cannot be written as ONNX; use linear")
+    longest = model.max_length if task is None else task.config.sequence_length
+    # Three tensors, for what is given twice becomes one input.
+    given = [torch.ones((4, min(longest or _TRACED, _TRACED)), dtype=torch.int64) for _ in INPUTS]
+    rows: Any = 2 * Dim("items") if _has_both_orders(model) else Dim("rows")
+    sizes = {0: rows, 1: Dim("length", max=longest)}
+    quiet = logging.getLogger("torch.onnx")
+    level = quiet.level
+    try:
+        import onnxscript  # noqa: F401  # what torch.onnx writes with
+
+        quiet.setLevel(logging.ERROR)
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+            traced = torch.export.export(
+                _Graph(model).eval(), tuple(given), dynamic_shapes=(sizes,) * len(INPUTS)
+            )
+            program = torch.onnx.export(
+                traced, verbose=False, input_names=INPUTS, output_names=_outputs(model)
+            )
+    except ImportError as error:
+        raise UserError(f"{error.name} is not installed: pip install 'rungwise[onnx]'") from error
+    finally:
+        quiet.setLevel(level)
+    assert program is not None, "with dynamo the program is given back"
+    program.save(folder / MODEL)
+    if frame is not None:
+        _frame(tokenizer, frame)
+    tokenizer.save(str(folder / TOKENIZER))
+    if task is not None:
+        (folder / DESCRIPTION).write_text(json.dumps(describe(task), indent=1), encoding="utf-8")
+
+
+class _Graph(nn.Module):
+    """The model with the inputs that Hugging Face's tokenizers give."""
+
+    def __init__(self, model: LayeredEncoder | TaskModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids_RT: Tensor, segments_RT: Tensor, mask_RT: Tensor) -> Any:
+        lengths_R, model = mask_RT.sum(dim=1), self.model
+        if not isinstance(model, TaskModel):
+            return model(ids_RT, segments_RT, lengths_R)
+        states_RTE, head = model.states(ids_RT, segments_RT, lengths_R), model.head
+        if isinstance(head, TokenHead | SpanHead):
+            logits = head.linear(states_RTE)
+            return logits.unbind(dim=-1) if isinstance(head, SpanHead) else logits
+        pooled_RE = head.pool(states_RTE, lengths_R)
+        if _has_both_orders(model):
+            pooled_RE = pooled_RE.unflatten(0, (-1, 2)).sum(dim=1)  # (R, E) -> (B, E)
+        return head.linear(pooled_RE)
+
+
+def _has_both_orders(model: LayeredEncoder | TaskModel) -> bool:
+    return isinstance(model, TaskModel) and model.info.pair and model.config.both_orders
+
+
+def _outputs(model: LayeredEncoder | TaskModel) -> tuple[str, ...]:
+    if not isinstance(model, TaskModel):
+        return ("last_hidden_state",)
+    return ("start_logits", "end_logits") if model.info.kind == "span" else ("logits",)
+
+
+def _frame(tokenizer: Tokenizer, frame: Frame) -> None:
+    """Make it frame as in fine-tuning; marks that are new have no place in the vocabulary."""
+    known = {role: tokenizer.id_to_token(getattr(frame, role)) for role in ("start", "end")}
+    start, end = (known[role] or f"[{role.upper()}]" for role in ("start", "end"))
+    between = tokenizer.id_to_token(frame.between) or "[BETWEEN]"
+    marks = {start: frame.start, between: frame.between, end: frame.end}
+    tokenizer.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+        single=f"{start} $A {end}",
+        pair=f"{start} $A {between} $B:1 {end}:1",
+        special_tokens=list(marks.items()),
+    )

@@ -1,0 +1,142 @@
+"""ONNX: onnxruntime gives what PyTorch gives, whatever the rows, and the same answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models
+
+from rungwise.__main__ import main
+from rungwise.core.errors import ConfigError
+from rungwise.finetune import FinetuneConfig, TaskModel
+from rungwise.finetune.batches import collate
+from rungwise.finetune.scoring import outputs
+from rungwise.models.recurrent import LstmConfig
+from rungwise.serving import onnx
+from rungwise.serving.predictor import Predictor
+from rungwise.tasks import kinds
+from rungwise.tasks.examples import Kind, Text
+from rungwise.tasks.items import Item
+from rungwise.tasks.unlabelled import example_of
+from tests.report_pages import built
+from tests.small_models import LENGTH, VOCAB_SIZE, objective_of, shaken, small_config
+from tests.unit.test_predictor import INFO, RECORDS, make_model, numeric
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+TOLERANCE: Any = {"atol": 1e-4, "rtol": 1e-4}
+pytestmark = pytest.mark.slow  # an export takes five seconds
+WORDS = Tokenizer(models.WordLevel({"w": 0}, "w"))
+
+
+def session(folder: Path) -> Any:
+    return onnxruntime.InferenceSession(folder / onnx.MODEL)
+
+
+def asked(graph: Any, ids: Any, segments: Any, lengths: Any) -> list[Any]:
+    """What the graph gives for rows of these lengths; None: no row is padded."""
+    place = np.arange(ids.shape[1])
+    mask = np.ones(ids.shape, np.int64) if lengths is None else place < np.asarray(lengths)[:, None]
+    given = (ids.numpy(), segments.numpy(), mask.astype(np.int64))
+    return graph.run(None, dict(zip(onnx.INPUTS, given, strict=True)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["mlm_nsp", "modern_bert", "causal", "bidirectional", "llama"])
+def test_states_of_an_encoder_are_those_of_pytorch(kind: str, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    encoder = small_config(kind).encoder(objective_of(kind), VOCAB_SIZE, 0.1, 0)
+    shaken(encoder).eval()
+    onnx.export(encoder, WORDS, None, tmp_path)
+    graph = session(tmp_path)
+    for lengths in ([1], [LENGTH], [9, 4, 1, 6], [3, 3], None):
+        B, T = (5, 7) if lengths is None else (len(lengths), max(lengths))
+        ids, segments = torch.randint(VOCAB_SIZE, (B, T)), torch.randint(2, (B, T))
+        ours = encoder(ids, segments, None if lengths is None else torch.tensor(lengths)).numpy()
+        (theirs,) = asked(graph, ids, segments, lengths)
+        real = np.arange(T) < np.asarray(lengths or [T] * B)[:, None]
+        assert ours.std() > 0.3
+        np.testing.assert_allclose(theirs[real], ours[real], **TOLERANCE)
+
+
+def by_onnx(predictor: Predictor, graph: Any, items: list[Item]) -> list[Any]:
+    """The outputs of `finetune.scoring.outputs`, of onnxruntime."""
+    kind, found = predictor.info.kind, []
+    batch = collate(items, kind)
+    lengths = batch.rows.lengths
+    results = asked(graph, batch.ids, batch.segments, lengths)
+    rows = iter(range(len(batch.ids)))
+    for number, item in enumerate(items):
+        own = [next(rows) for _ in item.rows]
+        if kind == "span":
+            length = len(item.rows[0].ids)
+            found.append(np.stack([each[own[0], :length] for each in results], axis=-1))
+        elif kind == "tagging":
+            found.append(results[0][own[0], list(item.places)])
+        elif kind == "choice":
+            found.append(results[0][own, 0])
+        else:
+            found.append(results[0][number] if kind == "classification" else results[0][number, 0])
+    return found
+
+
+@pytest.mark.parametrize("objective", ["mlm_nsp", "causal"])
+@pytest.mark.parametrize("kind", list(INFO))
+def test_a_model_for_a_task_gives_the_same_answers(
+    kind: Kind, objective: str, tmp_path: Path
+) -> None:
+    predictor = make_model(tmp_path, kind, objective)
+    save_file(shaken(predictor.model).state_dict(), tmp_path / "model.safetensors")
+    out = tmp_path / "out"
+    assert main(["export", str(tmp_path), "--format", "onnx", "--to", str(out)]) == 0
+    graph, info, settings = session(out), predictor.info, predictor.model.config
+    examples = [example_of(each, info, str(n)) for n, each in enumerate(RECORDS[kind])]
+    items = kinds.encode(
+        examples,
+        info,
+        predictor.tokenizer,
+        predictor.frame,
+        both_orders=settings.both_orders,
+        stride=settings.stride,
+    )
+    for some in (items, items[:1]):  # of several lengths, then without padding
+        theirs, ours = by_onnx(predictor, graph, some), outputs(predictor.model, some)
+        for one, other in zip(theirs, ours, strict=True):
+            np.testing.assert_allclose(one, other, **TOLERANCE)
+    said = kinds.decode(by_onnx(predictor, graph, items), items, examples, info, {})
+    for one, other in zip(said, predictor(examples), strict=True):
+        assert one.keys() == other.keys()
+        for name, value in other.items():
+            assert one[name] == (pytest.approx(value, abs=1e-4) if numeric(value) else value)
+    if isinstance(first := examples[0], Text):
+        framed = Tokenizer.from_file(str(out / "tokenizer.json")).encode(first.text, first.second)
+        row = items[0].rows[0]
+        assert (tuple(framed.ids), tuple(framed.type_ids)) == (row.ids, row.segments)
+
+
+def test_an_artifact_is_written_with_its_frame_and_what_cannot_be_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built("mlm", tmp_path / "root")
+    there = str(tmp_path / "root" / "pretrain")
+    assert main(["export", there, "--format", "onnx", "--to", str(tmp_path / "out")]) == 0
+    framed = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json")).encode("a row")
+    assert (framed.tokens[0], framed.tokens[-1]) == ("[CLS]", "[SEP]")
+    given = [np.array([each]) for each in (framed.ids, framed.type_ids, framed.attention_mask)]
+    (states,) = session(tmp_path / "out").run(None, dict(zip(onnx.INPUTS, given, strict=True)))
+    assert states.shape[:2] == (1, len(framed.ids))
+    assert main(["export", there, "--format", "onnx", "--to", str(tmp_path / "out")]) == 2
+    assert "holds model.onnx already" in capsys.readouterr().err
+    settings = FinetuneConfig.model_validate({"top": {"kind": "bilstm"}})
+    config = small_config("mlm")
+    model = TaskModel(settings, INFO["tagging"], config, objective_of("mlm"), VOCAB_SIZE)
+    with pytest.raises(ConfigError, match=r"finetune\.top is a bilstm"):
+        onnx.export(model, WORDS, None, tmp_path)
+    lstm = LstmConfig(hidden_size=8, num_layers=1)
+    encoder = lstm.encoder(lstm.objective(None), VOCAB_SIZE, 0.0, 0)
+    with pytest.raises(ConfigError, match="cannot be written as ONNX"):
+        onnx.export(encoder.eval(), WORDS, None, tmp_path)

@@ -1,0 +1,205 @@
+"""Promotion: what passes the gate, what does not and is told why, and back again; the card."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+from safetensors.torch import load_file, save_file
+
+from rungwise.__main__ import main
+from rungwise.core import artifact as artifacts
+from rungwise.core.artifact import Artifact
+from rungwise.core.context import Context, TrackingRun
+from rungwise.core.storage import Folder
+from rungwise.evaluation import predictions
+from rungwise.evaluation.statistics import estimate
+from rungwise.evaluation.summary import EvaluateSummary, SeedRow, VariantResult
+from rungwise.finetune import FinetuneConfig
+from rungwise.pretraining.summary import PretrainSummary
+from rungwise.serving import promotion
+from rungwise.serving.predictor import FILES, Predictor
+from rungwise.serving.registry import RegistryConfig, register_model
+from rungwise.tasks import examples as tasks
+from rungwise.tasks.examples import ExampleCounts, TaskSummary, Text
+from tests.report_pages import Recorder, corpus_summary
+from tests.unit.test_predictor import INFO, make_model
+
+NAME = "small-toy"
+COUNTS = ExampleCounts(train=40, validation=2, test=40)
+TEXTS = [Text(f"test:{n}", f"w{n} w{n * 7 % 40}") for n in range(COUNTS.test)]
+
+
+class Models:
+    """A root with a corpus, a task that its first model answers wholly right, and more models."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.uri = f"sqlite:///{root}/mlflow.db"
+        self._recorder = Recorder(Folder.at(root))
+        config = {"sources": [{"kind": "text", "paths": ["books/*.txt"]}]}
+        outside = {"sources.0": {"files": 1}}
+        corpus = self._recorder.add("corpus", config, corpus_summary(), outside)
+        corpus.folder.write_bytes("text.txt", b"some text")
+        self.corpus = self._finish(corpus)
+        model = make_model(self._scratch("right"), "classification", "mlm_nsp")
+        said = model(TEXTS)
+        summary = TaskSummary(
+            info=INFO["classification"],
+            examples=COUNTS,
+            baselines={"majority": {"accuracy": 0.55}},
+            overlap={},
+            irregular={},
+            headline="task",
+        )
+        task = self._recorder.add("task", {}, summary)
+        labelled = [replace(t, target=each["label"]) for t, each in zip(TEXTS, said, strict=True)]
+        for split in tasks.SPLITS:
+            tasks.write(labelled, task.folder, split)
+        self._finish(task)
+        self._finish(
+            self._recorder.add("pretrain", {}, PretrainSummary.model_construct(headline="pretrain"))
+        )
+
+    def _scratch(self, name: str) -> Path:
+        folder = self.root.parent / name
+        folder.mkdir()
+        return folder
+
+    def _finish(self, artifact: Artifact) -> Artifact:
+        done = artifacts.finish(artifact.folder, artifact.record, {})
+        self._recorder.made[artifact.stage] = done
+        return done
+
+    def evaluated(self, turned: bool, validation: float) -> Artifact:
+        """An evaluation that kept a model, which says the opposite of the first one if `turned`."""
+        made = self.root.parent / "right"
+        weights = load_file(made / "model.safetensors")
+        if turned:
+            for name in ("head.linear.weight", "head.linear.bias"):
+                weights[name] = -weights[name]
+        accuracy = 0.0 if turned else 1.0
+        row = SeedRow(
+            variant="pretrained",
+            seed=5,
+            curve=(validation,),
+            validation={"accuracy": validation},
+            test={"accuracy": accuracy},
+            mix=None,
+            seconds=1.0,
+        )
+        variant = VariantResult(
+            estimates={"accuracy": estimate([accuracy, accuracy])},
+            finetune=FinetuneConfig(),
+            selection=None,
+            pretraining=None,
+            cut={},
+        )
+        summary = EvaluateSummary(
+            task="toy",
+            budget=None,
+            kind="classification",
+            metric="accuracy",
+            seeds=(5,),
+            examples=COUNTS,
+            rows=(row,),
+            variants={"pretrained": variant},
+            differences=(),
+            baselines={"majority": {"accuracy": 0.55}},
+            beats_baselines=None,
+            chosen=row,
+            headline="evaluate",
+        )
+        artifact = self._recorder.add("evaluate", {"validation": validation}, summary)
+        for name in FILES:
+            artifact.folder.copy_in(made / name, name)
+        with artifact.folder.staged("model.safetensors") as path:
+            save_file(weights, path)
+        examples = tasks.read(self._recorder.made["task"], "test")
+        said = Predictor.load(artifact.folder)(TEXTS)
+        rows = predictions.rows("pretrained", 5, examples, said)
+        predictions.write(rows, artifact.folder)
+        return self._finish(artifact)
+
+    def registered(self, evaluated: Artifact) -> Any:
+        """What the register stage says of it."""
+        mlflow.set_tracking_uri(self.uri)
+        inputs = self._recorder.made | {"evaluate": evaluated}
+        with mlflow.start_run() as run:
+            tracked = TrackingRun(self.uri, run.info.run_id)
+        output = Folder.at(self._scratch(f"out-{evaluated.fingerprint}"))
+        return register_model(
+            RegistryConfig(name=NAME), inputs, output, Context(tracking=tracked, recipe={})
+        )
+
+
+def test_bytes_and_answers_that_differ_are_named(tmp_path: Path) -> None:
+    models = Models(tmp_path / "root")
+    first, turned = models.evaluated(False, 0.9), models.evaluated(True, 0.8)
+    assert promotion.faults(first, first.folder) == []
+    assert promotion.compared(first, turned).low == 1
+    assert promotion.compared(turned, first).high == -1
+    assert "model.safetensors is not that of" in promotion.faults(first, turned.folder)[0]
+    rows = predictions.read(first.folder)
+    other = "left" if rows[3]["prediction"] == "right" else "right"
+    predictions.write([*rows[:3], {**rows[3], "prediction": other}, *rows[4:]], first.folder)
+    rewritten = artifacts.finish(first.folder, first.record, {})
+    [fault] = promotion.faults(rewritten, rewritten.folder)
+    assert fault.startswith("test:3: the served model says")
+    Path(models.corpus.folder.path("text.txt")).write_bytes(b"some texd")
+    [fault] = promotion.faults(rewritten, rewritten.folder)
+    assert "text.txt" in fault
+
+
+@pytest.mark.slow  # MLflow makes a database and copies models
+def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    models = Models(tmp_path / "root")
+    scores = {"1": (False, 0.9), "2": (True, 0.7), "3": (False, 0.8)}
+    for number, (turned, validation) in scores.items():
+        made = models.registered(models.evaluated(turned, validation))
+        assert (made.version, made.alias) == (number, "champion" if number == "1" else None)
+    client = mlflow.MlflowClient(models.uri)
+
+    def promote(*arguments: str) -> tuple[int, str, str]:
+        status = main(["promote", *arguments, "--root", str(models.root)])
+        out, err = capsys.readouterr()
+        return status, err or out, str(promotion.holder(client, NAME, "champion"))
+
+    status, told, champion = promote(f"models:/{NAME}/2")
+    assert (status, champion) == (2, "1")
+    assert "worse than version 1, which has the alias: -1.0000" in told
+    status, told, champion = promote(f"models:/{NAME}/3")
+    assert (status, champion) == (0, "3")
+    assert "+0.0000" in told
+    assert promote(f"models:/{NAME}", "--back")[::2] == (0, "1")
+    status, told, champion = promote(f"models:/{NAME}", "--back")
+    assert (status, champion) == (2, "1")
+    assert "no version had the alias champion before" in told
+    assert promote(f"models:/{NAME}/2", "--to", "trial")[0] == 0, "nobody holds it"
+
+    card = client.get_model_version(NAME, "1").description
+    assert "| **this model** (pretrained, seed 5) | 1.0000 | 1.0000 to 1.0000 |" in card
+    assert "| majority, without a model | 0.5500 | |" in card
+    assert "text: books/*.txt" in card
+    assert "not stated" in card
+    assert "rungwise rebuild " in card
+    served = Path(mlflow.artifacts.download_artifacts(f"models:/{NAME}/3"))
+    assert (served / "artifacts" / "card.md").read_text("utf-8") == client.get_model_version(
+        NAME, "3"
+    ).description
+    [copy] = {
+        path
+        for path in tmp_path.rglob("model.safetensors")
+        if path.samefile(served / "artifacts" / "model.safetensors")
+    } or {served / "artifacts" / "model.safetensors"}
+    copy.write_bytes(copy.read_bytes()[:-1] + b"\0")
+    status, told, champion = promote(f"models:/{NAME}/3")
+    assert (status, champion) == (2, "1")
+    assert "the registry's model.safetensors is not that of" in told
