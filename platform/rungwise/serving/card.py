@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
+import numpy as np
+
 from rungwise.core.artifact import Artifact, chain
 from rungwise.core.secrecy import without_passwords
 from rungwise.corpus.summary import CorpusSummary, sources_of
@@ -35,7 +37,7 @@ def card(name: str, inputs: Mapping[str, Artifact]) -> str:
     chosen, metric, info = evaluated.chosen, evaluated.metric, task.info
     own = bootstrap(
         sums_of_chosen(inputs["evaluate"], inputs["task"])[None],
-        lambda totals: metrics.value(totals, info)[0],
+        lambda totals: metrics.value(np.asarray(totals, np.float64), info)[0],
         seed=0,
         resamples=_RESAMPLES,
     )

@@ -58,7 +58,7 @@ def export(
         )
     if task is not None and task.top is not None:
         raise ConfigError("finetune.top is a bilstm, which cannot be written as ONNX; use linear")
-    longest = model.max_length if task is None else task.config.sequence_length
+    longest: Any = model.max_length if task is None else task.config.sequence_length
     # Three tensors, for what is given twice becomes one input.
     given = [torch.ones((4, min(longest or _TRACED, _TRACED)), dtype=torch.int64) for _ in INPUTS]
     rows: Any = 2 * Dim("items") if _has_both_orders(model) else Dim("rows")

@@ -69,7 +69,9 @@ def compared(first: Artifact, second: Artifact) -> Difference:
         )
     info = TaskSummary.of(tasks[0]).info
     sums = [predictions.sums_of_chosen(each, tasks[0]) for each in (first, second)]
-    return paired_bootstrap(*sums, value=lambda totals: metrics.value(totals, info), seed=0)
+    return paired_bootstrap(
+        *sums, value=lambda totals: metrics.value(np.asarray(totals, np.float64), info), seed=0
+    )
 
 
 def holder(client: Any, name: str, alias: str) -> str | None:
