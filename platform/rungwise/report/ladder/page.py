@@ -20,7 +20,7 @@ from rungwise.core.context import Context
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.core.tables import csv_bytes
-from rungwise.corpus.summary import CorpusSummary
+from rungwise.corpus.summary import CorpusSummary, sources_of
 from rungwise.evaluation import published
 from rungwise.evaluation.claims import ClaimsSummary
 from rungwise.evaluation.table import TableSummary
@@ -179,6 +179,7 @@ def render(
             gains_source=published.TABLES["T2"].source,
             published_gains=rows.published_gains(),
             corpus=corpus,
+            read_from=sources_of(inputs["corpus"]),
             registered=[],
             run=None,
             stages=tables.stages(inputs),
