@@ -5,6 +5,7 @@ What to build follows from the records alone, so neither a recipe nor a workflow
 
 from __future__ import annotations
 
+import fnmatch
 import typing
 from collections import Counter
 from collections.abc import Sequence
@@ -41,13 +42,21 @@ _TYPES: dict[str, StageType[Any, Any]] = {
         *(TASK, TASK_TEXT, SWEEP, EVALUATE, MEASURE, TABLE, CLAIMS, REPORT, LADDER),
     )
 }
+# Files that also say when and how fast they were made, or are named after an attempt.
+_OF_THE_RUN = {
+    PRETRAIN.name: "checkpoints/*",
+    **{kind.name: "*" for kind in (SWEEP, REPORT, LADDER)},
+}
 
 
 @dataclass(frozen=True)
 class Compared:
-    """An artifact beside what was built again; `different` names the files whose bytes differ."""
+    """An artifact beside what was built again: how many files were compared, and which differ.
 
-    before: Artifact
+    Files that hold times are left out; what comes of them, such as a model, is compared.
+    """
+
+    compared: int
     different: tuple[str, ...]
 
 
@@ -88,6 +97,6 @@ def compare(before: Artifact, after: Artifact) -> Compared:
         {name: file["sha256"] for name, file in each.record["files"].items()}
         for each in (before, after)
     )
-    return Compared(
-        before, tuple(name for name in sorted(old | new) if old.get(name) != new.get(name))
-    )
+    left_out = _OF_THE_RUN.get(before.stage, "")
+    names = [name for name in sorted(old | new) if not fnmatch.fnmatch(name, left_out)]
+    return Compared(len(names), tuple(name for name in names if old.get(name) != new.get(name)))
