@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +79,7 @@ def test_the_job_runs_on_that_cluster_what_the_image_holds() -> None:
     assert f"workflows {home}workflows" in image
     copied = re.findall(r"^COPY (?:--\S+ )?(.*) \S+$", image, re.M)
     assert all((REPOSITORY / name).exists() for names in copied for name in names.split())
+    # The package holds folders beside it, and cannot be made without them.
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert {name.partition("/")[0] for name in included} <= {*" ".join(copied).split()}

@@ -52,7 +52,7 @@ def packed(items: Sequence[ItemT], num_bytes: Sequence[float]) -> list[list[Item
 def over(
     packs: Sequence[list[ItemT]], work: Callable[[list[ItemT]], Iterable[Any]]
 ) -> Iterator[Any]:
-    """What `work` yields for each pack, as JSON keeps it, a task a pack.
+    """Run `work` on each pack as a task and yield its results, as JSON keeps them.
 
     Raises the UserError that a task raised.
     """

@@ -82,7 +82,7 @@ class Errors:
 
 
 def errors(rows: Sequence[Row], variant: str, info: TaskInfo) -> Errors:
-    """What a variant gets wrong; `rows` are those of all variants."""
+    """Sum up the mistakes of a variant; `rows` are those of all variants."""
     own = [row for row in rows if row["variant"] == variant]
     decisions = [each for row in own for each in _decisions(row, info)]
     pairs = Counter((gold, said) for gold, said, _ in decisions)

@@ -69,7 +69,7 @@ def of_chosen(evaluated: Artifact) -> list[dict[str, Any]]:
 
 
 def sums_of_chosen(evaluated: Artifact, task: Artifact) -> NDArray[np.float64]:
-    """What each test example adds to the metric of the model that was kept: (1, N, k), as
+    """The share of each test example in the metric of the model that was kept: (1, N, k), as
     `paired_bootstrap` takes it."""
     info = TaskSummary.of(task).info
     said = [{PREDICTED[info.kind]: row["prediction"]} for row in of_chosen(evaluated)]

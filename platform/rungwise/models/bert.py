@@ -58,7 +58,8 @@ NOT_NEXT, IS_NEXT = 0, 1
 
 
 class EncoderFamily(TransformerFamily):
-    """What objectives that mask train; where one does not, it reads from left to right."""
+    """Encoders, trained by masking; by an objective that does not mask they read from left to
+    right."""
 
     def trained(
         self, model: Any, objective: Objective, special: SpecialIds

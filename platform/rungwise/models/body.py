@@ -112,7 +112,7 @@ class TransformerBody(Body):
         segments_BT: Tensor | None = None,
         positions_BT: Tensor | None = None,
     ) -> Tensor:
-        """What goes into the stack (B, T, D). No segments means that all are the first, no
+        """The input of the stack (B, T, D). No segments means that all are the first, no
         positions that they are 0, 1, 2 and so on; a family may look at neither."""
 
     @abstractmethod

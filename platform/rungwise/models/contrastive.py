@@ -154,6 +154,6 @@ CONTRASTIVE: tuple[Objective, ...] = (SIMCSE, SENTENCE_PAIRS)
 def sentence_encoder(
     config: TransformerFamily, vocab_size: int, objective: Objective
 ) -> SentenceEncoder:
-    """What the objective trains of a family, with the dropout that it takes at least."""
+    """The encoder of a family with the dropout that the objective takes at least."""
     config = config.model_copy(update={"dropout": config.dropout or objective.least_dropout})
     return SentenceEncoder(config.body(vocab_size, objective))
