@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 
@@ -56,14 +57,24 @@ def finished(process: subprocess.Popen[str]) -> dict[str, str]:
 
 
 def kill_at(process: subprocess.Popen[str], output: Path, pattern: str) -> set[int]:
-    """Kill the job when a few ranges have the marker `pattern`; the numbers of those that do."""
+    """Kill the job when a few ranges have the marker `pattern`; the numbers of those that do.
+
+    Ray's workers are no part of the job's process group: each is killed and waited for, or it would
+    finish its range after the markers were listed.
+    """
     deadline = time.monotonic() + 200
     while len(list(output.glob(f"{STAGING}/{pattern}"))) < 5:
         assert process.poll() is None, "the job ended before it could be killed"
         assert time.monotonic() < deadline
         time.sleep(0.001)
-    os.killpg(process.pid, signal.SIGKILL)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    for one in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
     process.wait()
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert not alive
     return {int(path.name[:5]) for path in output.glob(f"{STAGING}/{pattern}")}
 
 
