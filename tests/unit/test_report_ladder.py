@@ -35,6 +35,7 @@ ALL = {
     *("history", "claims", "minimal_pairs", "published", "polysemy", "layers", "others"),
     *("table", "budgets", "mix", "origin"),
 }
+PLOTS = ("year", "operations", "parameters", "while_learning", "senses-apple", "layers")
 
 
 def _written(made: Experiment, folder: Path) -> tuple[Page, ReportSummary]:
@@ -95,7 +96,8 @@ def test_a_ladder_that_was_asked_little_has_no_empty_sections(tmp_path: Path) ->
     assert page.ids & ALL == {"history", "claims", "published", "origin"}
     assert summary.headline == "of 1 claims 0 tested"
     assert set(summary.show) == {
-        *("ladder.html", "year.png", "operations.png", "recipe.yaml"),
+        *("ladder.html", "year.png", "operations.png", "parameters.png", "while_learning.png"),
+        "recipe.yaml",
         *("ladder.csv", "claims.csv", "orders.csv", "stages.csv"),
     }
 
@@ -139,7 +141,7 @@ def test_tables_are_those_of_the_page(written: tuple[Page, ReportSummary, Path])
 def test_pictures_are_pictures(written: tuple[Page, ReportSummary, Path]) -> None:
     _, summary, path = written
     names = [name for name in summary.show if name.endswith(".png")]
-    assert {"year.png", "operations.png", "senses-apple.png", "layers.png"} <= set(names)
+    assert {f"{name}.png" for name in PLOTS} <= set(names)
     for name in names:
         with Image.open(path / name) as picture:
             assert picture.width >= 800

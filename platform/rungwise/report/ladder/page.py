@@ -128,7 +128,12 @@ def draw(content: Content) -> dict[str, bytes]:
     # Perplexity is bits per byte in another unit.
     if drawn := [column for column in content.columns if column.metric != "perplexity"]:
         plots["year"] = plots_history.by_year(rungs, drawn)
-        plots["operations"] = plots_history.by_operations(rungs, drawn)
+        trained = {rung.name: rung.pretrain for rung in rungs}
+        flops = {name: each.flops for name, each in trained.items() if each.flops}
+        parameters = {name: each.parameters for name, each in trained.items()}
+        plots["operations"] = plots_history.by_size(rungs, drawn, "operations", flops)
+        plots["parameters"] = plots_history.by_size(rungs, drawn, "parameters", parameters)
+    plots["while_learning"] = plots_history.while_learning(rungs)
     for word, maps in content.maps.items():
         plots[f"senses-{word}"] = plots_layers.senses(maps)
     if content.layers:

@@ -1,4 +1,5 @@
-"""Plots of the whole ladder: every score against the year of a rung, and against its operations."""
+"""Plots of the whole ladder: every score against the year of a rung, its operations and its
+parameters, and what rungs had learnt after equal tokens and after equal operations."""
 
 from __future__ import annotations
 
@@ -32,10 +33,11 @@ def by_year(rungs: Sequence[Rung], columns: Sequence[Column]) -> bytes:
     return _panels(rungs, columns, places, "year", dressed)
 
 
-def by_operations(rungs: Sequence[Rung], columns: Sequence[Column]) -> bytes | None:
-    """The same by operations of pretraining; None where they are not counted."""
-    places = {rung.name: rung.pretrain.flops for rung in rungs if rung.pretrain.flops}
-    shown = [column for column in columns if column.cells.keys() & places.keys()]
+def by_size(
+    rungs: Sequence[Rung], columns: Sequence[Column], axis: str, sizes: Mapping[str, float]
+) -> bytes | None:
+    """The same by a size of each rung, such as its operations; None where none has the size."""
+    shown = [column for column in columns if column.cells.keys() & sizes.keys()]
     if not shown:
         return None
 
@@ -43,7 +45,38 @@ def by_operations(rungs: Sequence[Rung], columns: Sequence[Column]) -> bytes | N
         axes.set_xscale("log")
         axes.tick_params(axis="x", which="minor", labelsize=8, labelcolor=style.MUTED)
 
-    return _panels(rungs, shown, places, "operations", dressed)
+    return _panels(rungs, shown, sizes, axis, dressed)
+
+
+def while_learning(rungs: Sequence[Rung]) -> bytes | None:
+    """Bits per byte of held-out text at each validation, by tokens read and by operations; None
+    where fewer than two rungs have such a curve."""
+    curves = {
+        rung.name: [row for row in run.validation if row["tokens"] and "bits_per_byte" in row]
+        for rung in rungs
+        if (run := rung.pretrain.gradient) is not None
+    }
+    learning = [rung for rung in rungs if curves.get(rung.name)]
+    if len(learning) < 2:
+        return None
+    drawn, grid = style.panels(2, 2, 3.0, 0.8)
+    for axes, unit in zip(grid, ("tokens", "operations"), strict=True):
+        for rung in learning:
+            rows, run = curves[rung.name], rung.pretrain.gradient
+            assert run is not None
+            each = run.flops_per_token if unit == "operations" else 1.0
+            axes.plot(
+                [row["tokens"] * each for row in rows],
+                [row["bits_per_byte"] for row in rows],
+                color=rung.look.colour,
+                marker=rung.look.marker,
+                markersize=5,
+                label=rung.name,
+            )
+        axes.set_xscale("log")
+        style.dress(axes, f"at equal {unit}", unit, metric_axis("bits_per_byte", ""))
+    style.legend_below(drawn, grid, last=[rung.name for rung in rungs])
+    return style.png(drawn)
 
 
 def _panels(
