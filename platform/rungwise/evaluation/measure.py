@@ -23,6 +23,7 @@ from rungwise.evaluation import items as items_of
 from rungwise.evaluation.items import Items
 from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.config import SuiteConfig
+from rungwise.models.device import keep_freed_memory
 
 ITEMS = "items.parquet"
 
@@ -70,6 +71,7 @@ def measure(
 
     Inputs: pretrain, and the corpus, tokenizer and tokens that it was trained on.
     """
+    keep_freed_memory()
     rung = Rung(
         inputs["pretrain"],
         inputs["tokens"],

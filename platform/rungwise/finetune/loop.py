@@ -29,7 +29,7 @@ from rungwise.finetune.learning import effective, learning_rate_shares, put_stat
 from rungwise.finetune.lora import adapt, merge
 from rungwise.finetune.model import TaskModel
 from rungwise.finetune.scoring import calibrate_and_score, logits_of, loss_sums
-from rungwise.models.device import own_device
+from rungwise.models.device import keep_freed_memory, own_device
 from rungwise.tasks.items import Item
 from rungwise.training.optimizer import (
     OptimizerConfig,
@@ -67,6 +67,7 @@ def finetune(
     that is not finite.
     """
     check(config, data.info, data.model, data.objective)
+    keep_freed_memory()
     torch.manual_seed(seed)
     # Drawn where the same seed gives the same weights, whatever there is to train on.
     model = build(config, data).to(own_device())

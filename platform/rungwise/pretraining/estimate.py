@@ -226,14 +226,14 @@ def _batches(
         model = config.model.build(measures.vocab_size, config.objective).to(device)
         recompute_activations(model, compute.recompute_activations)
         objective = config.objective
-        optimizers = build_optimizers(model, settings.optimizer)
+        bfloat16 = uses_bfloat16(settings.precision, device)
+        optimizers = build_optimizers(model, settings.optimizer, bfloat16)
         batch = objective.random_batch(
             micro, measures.sequence_length, measures.vocab_size, measures.masked_per_row
         ).to(device)
         if config.model.carries_state:
             state_shape = cast(CarriesState, model).state_shape
             batch = replace(batch, state=torch.zeros(micro, *state_shape, device=device))
-        bfloat16 = uses_bfloat16(settings.precision, device)
         for _ in range(_MEASURED_BATCHES):
             began = time.perf_counter()
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bfloat16):

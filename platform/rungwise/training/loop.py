@@ -25,6 +25,7 @@ from torch import nn
 
 from rungwise.core.context import ComputeConfig, Reporter
 from rungwise.core.randomness import bits
+from rungwise.models.device import keep_freed_memory
 from rungwise.models.objectives import CarriesState, Objective
 from rungwise.models.transformer import recompute_activations, set_stream
 from rungwise.training.average import WeightAverage
@@ -73,11 +74,12 @@ def train(
     the progress, and what throughput was measured against. Raises UserError if too many steps are
     not finite or checkpoints cannot be written.
     """
+    keep_freed_memory()
     bfloat16 = uses_bfloat16(config.precision, group.device)
     # A CPU's LayerNorm takes narrow weights only where what it normalises is narrow.
     narrow = bfloat16 and (config.bfloat16_stream or group.device.type == "cuda")
     exchange = distribute(model, group, compute.parallel, compute.shard_workers, narrow)
-    optimizers = build_optimizers(model, config.optimizer)
+    optimizers = build_optimizers(model, config.optimizer, bfloat16)
     states = _lane_states(model, phases[0], config, group)
     average = config.average and WeightAverage(model, config.average, config.steps)
     progress = checkpoints.resume(model, optimizers, states, average)

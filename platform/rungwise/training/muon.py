@@ -3,8 +3,9 @@ of a matrix is its momentum made nearly orthogonal, so that every direction move
 
 As `torch.optim.Muon` with `match_rms_adamw`, but for three things. Matrices that share a product
 (`StackedLinear`: queries, keys and values; the halves of a gated MLP) are taken apart: together,
-the one with the largest gradient takes the step of all. On a CPU the iteration is in float32, which
-is faster there than bfloat16 and rounds less. And whether a step counts is read on the device.
+the one with the largest gradient takes the step of all. Matrices of one shape go through the
+iteration as one batch, in bfloat16 where the run's products are, else in float32. And whether a
+step counts is read on the device.
 
 The iteration is steep where singular values are small, so the last bits of a sum over workers come
 out of it enlarged. docs/how-to/pretraining.md says how far runs on other numbers of workers come
@@ -25,26 +26,27 @@ from rungwise.training.sharded import is_sharded, local_rows
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan's: steepest at 0, singular values in 0.7 .. 1.2
 _ITERATIONS = 5
 _EPSILON = 1e-7
+_AT_ONCE = 1 << 25  # numbers: whole matrices, of which a sharded worker keeps a part, take memory
 
 
-def orthogonalised(matrix: Tensor) -> Tensor:
-    """About UVᵀ of `matrix` = USVᵀ, by Newton-Schulz iterations."""
-    x = matrix.to(torch.bfloat16 if matrix.is_cuda else torch.float32)
-    is_tall = x.shape[0] > x.shape[1]
-    x = x.T if is_tall else x
-    x = x / x.norm().clamp(min=_EPSILON)
+def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """About UVᵀ of each matrix USVᵀ in (N, rows, columns), by Newton-Schulz iterations."""
+    is_tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.mT if is_tall else matrices
+    x = (x / x.norm(dim=(1, 2), keepdim=True).clamp(min=_EPSILON)).to(dtype)
     a, b, c = _COEFFICIENTS
     for _ in range(_ITERATIONS):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.T if is_tall else x
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.mT if is_tall else x).to(matrices.dtype)
 
 
 class Muon(torch.optim.Optimizer):
     """Nesterov momentum, orthogonalised; a root mean square of about 0.2 · lr, as AdamW's updates
     have (Liu et al. 2025, arXiv:2502.16982).
 
-    `sizes` are the rows of the matrices that a parameter holds, for those that hold several.
+    `sizes` are the rows of the matrices that a parameter holds, for those that hold several;
+    `dtype` is that of the iteration.
     `found_inf` may be set before a step: 1 leaves everything as it is, 0 does not.
     """
 
@@ -55,37 +57,63 @@ class Muon(torch.optim.Optimizer):
         lr: float,
         weight_decay: float,
         momentum: float,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}
         super().__init__(parameters, defaults)
         self._sizes = sizes
+        self._dtype = dtype
         self.found_inf: Tensor | None = None
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
+            waiting: dict[nn.Parameter, Tensor] = {}
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._step(parameter, parameter.grad, group)
+                    waiting[parameter] = self._direction(parameter, parameter.grad, group)
+                if sum(each.numel() for each in waiting.values()) >= _AT_ONCE:
+                    self._move(waiting, group)
+                    waiting = {}
+            self._move(waiting, group)
 
-    def _step(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+    def _direction(
+        self, parameter: nn.Parameter, gradient: Tensor, group: dict[str, Any]
+    ) -> Tensor:
+        """Where the momentum points after this gradient, with the rows of all workers."""
         state = self.state[parameter]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(gradient)
-        momentum, start = local_rows(state["momentum_buffer"])
-        weight, _ = local_rows(parameter)
+        momentum, _ = local_rows(state["momentum_buffer"])
         mine, _ = local_rows(gradient)
-        rate: Any = group["lr"]
         if self.found_inf is not None:
             # The momentum in place of a gradient that is not finite: it stays what it is.
             mine = torch.where(self.found_inf > 0, momentum, mine)
-            rate = rate * (1 - self.found_inf)
         momentum.lerp_(mine, 1 - group["momentum"])
-        update = _gathered(mine.lerp(momentum, group["momentum"]), parameter)
-        parts = update.split(self._sizes.get(parameter, (len(update),)))
-        steps = [orthogonalised(part) * (0.2 * math.sqrt(max(part.shape))) for part in parts]
-        step = torch.cat(steps)[start : start + len(weight)].to(weight.dtype)
-        weight.mul_(1 - rate * group["weight_decay"]).sub_(step * rate)
+        return _gathered(mine.lerp(momentum, group["momentum"]), parameter)
+
+    def _move(self, directions: Mapping[nn.Parameter, Tensor], group: dict[str, Any]) -> None:
+        parts = [
+            part
+            for parameter, direction in directions.items()
+            for part in direction.split(self._sizes.get(parameter, (len(direction),)))
+        ]
+        alike: dict[torch.Size, list[int]] = {}
+        for number, part in enumerate(parts):
+            alike.setdefault(part.shape, []).append(number)
+        for shape, numbers in alike.items():
+            made = orthogonalised(torch.stack([parts[number] for number in numbers]), self._dtype)
+            for number, step in zip(numbers, made * (0.2 * math.sqrt(max(shape))), strict=True):
+                parts[number] = step
+        rate: Any = group["lr"]
+        if self.found_inf is not None:
+            rate = rate * (1 - self.found_inf)
+        steps = iter(parts)
+        for parameter in directions:
+            weight, start = local_rows(parameter)
+            count = len(self._sizes.get(parameter, (0,)))
+            step = torch.cat([next(steps) for _ in range(count)])[start : start + len(weight)]
+            weight.mul_(1 - rate * group["weight_decay"]).sub_(step.to(weight.dtype) * rate)
 
 
 def _gathered(rows: Tensor, parameter: Tensor) -> Tensor:

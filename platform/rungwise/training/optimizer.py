@@ -128,14 +128,22 @@ AnyOptimizerConfig = Annotated[OptimizerConfig | MuonConfig, Field(discriminator
 Optimizers = Sequence[torch.optim.Optimizer]
 
 
-def build_optimizers(model: nn.Module, config: OptimizerConfig | MuonConfig) -> Optimizers:
-    """The optimizers that update the trainable parameters, each of them once."""
+def build_optimizers(
+    model: nn.Module, config: OptimizerConfig | MuonConfig, bfloat16: bool = False
+) -> Optimizers:
+    """The optimizers that update the trainable parameters, each of them once; `bfloat16` says that
+    Muon's products are in it, as the model's are."""
     if isinstance(config, OptimizerConfig):
         return (build_optimizer(model, config, _width_shares(model, config)),)
     hidden = hidden_matrices(model)
     stacked = {m.weight: m.sizes for m in model.modules() if isinstance(m, StackedLinear)}
     muon = Muon(
-        list(hidden.values()), stacked, config.learning_rate, config.weight_decay, config.momentum
+        list(hidden.values()),
+        stacked,
+        config.learning_rate,
+        config.weight_decay,
+        config.momentum,
+        torch.bfloat16 if bfloat16 else torch.float32,
     )
     widths = _width_shares(model, config)
     muon.param_groups[0][_SHARE] = math.sqrt(next(iter(widths.values()), 1.0))

@@ -1,0 +1,32 @@
+"""Memory that a worker keeps for its next step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# Pages that the system had to clear while ten blocks of 64 MB were taken and freed.
+SCRIPT = """
+import resource, torch
+from rungwise.models.device import keep_freed_memory
+if {keeps}:
+    keep_freed_memory()
+torch.ones(1 << 25).add(1)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    torch.ones(1 << 24)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks glibc")
+def test_freed_memory_is_taken_again_without_new_pages() -> None:
+    pages = {}
+    for keeps in (True, False):
+        script = SCRIPT.format(keeps=keeps)
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+        pages[keeps] = int(done.stdout)
+
+    assert pages[True] < pages[False] / 10, pages
