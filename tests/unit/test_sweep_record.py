@@ -98,6 +98,9 @@ def test_measured_settings_are_no_metrics() -> None:
         ({"learning_rate": 1.01e-4}, True),
         ({"batch_size": 7.0}, True),
         ({"head_learning_rate": 1e-4}, False),  # null: that of learning_rate
+        ({"windows": 1.0, "class_weights": 1.0}, False),
+        ({"windows": 0.0}, True),  # no text is long
+        ({"class_weights": 0.0}, True),  # all classes are of one size
     ],
 )
 def test_a_drawn_value_that_was_not_in_force_is_found(
@@ -107,6 +110,8 @@ def test_a_drawn_value_that_was_not_in_force_is_found(
         "finetune.learning_rate": 1e-4,
         "finetune.batch_size": 8,
         "finetune.head_learning_rate": None,
+        "finetune.windows": True,
+        "finetune.class_weights": "balanced",
         "model.num_layers": 2,
     }
     error = difference("trial-000", values, measured)
