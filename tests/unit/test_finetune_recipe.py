@@ -168,7 +168,7 @@ def test_training_in_parts_is_training_with_a_ragged_last_batch_too() -> None:
         ).state_dict()
         for accumulation in (1, 3)
     )
-    assert [metrics["effective/accumulation"] for metrics in told] == [1, 1, 3, 3]
+    assert [metrics.get("effective/accumulation") for metrics in told] == [None, None, 3, 3]
     for name, tensor in one.items():
         torch.testing.assert_close(parts[name], tensor, rtol=1e-3, atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""Learning rates of the layers in each epoch, and the state that can be kept after one.
+"""Learning rates of the layers, settings in force, and the state that can be kept after an epoch.
 
 A state is safetensors, with the names that a checkpoint of pretraining has: `model/NAME`,
 `optimizer/PARAMETER/KEY`, and `epoch`, how many are done; the weights of the best epoch are in it
@@ -14,6 +14,7 @@ import torch
 
 from rungwise.core.errors import UserError
 from rungwise.finetune.config import DiscriminativeAdaptation, FinetuneConfig
+from rungwise.finetune.data import TaskData
 from rungwise.finetune.kept import Kept
 from rungwise.finetune.model import TaskModel
 from rungwise.training.state import named_state
@@ -61,6 +62,27 @@ def effective(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[str, f
         "learning_rate": max(of_encoder or rates.values()),
         "head_learning_rate": max(rates.values()),
     }
+
+
+def in_force(
+    config: FinetuneConfig, data: TaskData, weights_C: torch.Tensor | None, parts: int
+) -> dict[str, float]:
+    """The effect of those of these keys that are not at their default: 0 for none.
+
+    `weights_C` are those of the classes, and `parts` how many the first batch came in.
+    """
+    windows = data.info.kind != "tagging" and any(
+        len(split.items) > len(split.examples) for split in data.splits.values()
+    )
+    found = {
+        "accumulation": parts,
+        "best_epoch": config.epochs > 1,
+        "class_weights": weights_C is not None and bool((weights_C != 1).any()),
+        "windows": windows,
+        "stride": config.stride if windows else 0,
+    }
+    usual = FinetuneConfig()
+    return {k: float(v) for k, v in found.items() if getattr(config, k) != getattr(usual, k)}
 
 
 def take_state(

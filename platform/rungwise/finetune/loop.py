@@ -31,7 +31,14 @@ from rungwise.finetune.batches import ItemBatch, collate
 from rungwise.finetune.config import FinetuneConfig, LoraAdaptation
 from rungwise.finetune.data import TaskData, check
 from rungwise.finetune.kept import Kept
-from rungwise.finetune.learning import effective, learning_rate_shares, put_state, take_state, thaw
+from rungwise.finetune.learning import (
+    effective,
+    in_force,
+    learning_rate_shares,
+    put_state,
+    take_state,
+    thaw,
+)
 from rungwise.finetune.lora import adapt, merge
 from rungwise.finetune.model import TaskModel
 from rungwise.finetune.scoring import calibrate_and_score, class_weights, logits_of, loss_sums
@@ -68,11 +75,10 @@ def finetune(
 
     After each epoch `on_epoch` gets `loss` and the metrics of the validation split, and under
     `effective/KEY` settings as they were found in force: the learning rates at the end of the
-    warm-up, the items and parts of the first batch, and of keys that are on or off whether they
-    change anything. With `best_epoch` it gets `kept/epoch`, `kept/score` and `kept/loss` of the
-    weights that would be kept now. `start` is a state to go on from, with the same result as
-    without the break. Raises ConfigError for what cannot be asked, UserError for a loss that is not
-    finite.
+    warm-up, the items of the first batch, and those of `in_force`. With `best_epoch` it gets
+    `kept/epoch`, `kept/score` and `kept/loss` of the weights that would be kept now. `start` is a
+    state to go on from, with the same result as without the break. Raises ConfigError for what
+    cannot be asked, UserError for a loss that is not finite.
     """
     check(config, data.info, data.model, data.objective)
     torch.manual_seed(seed)
@@ -92,14 +98,7 @@ def finetune(
     if config.class_weights:
         targets = [item.target for item in items]
         weights_C = class_weights(targets, len(data.info.labels)).to(model.device)
-    in_force = {
-        "best_epoch": config.epochs > 1,
-        "class_weights": weights_C is not None and bool((weights_C != 1).any()),
-        "windows": has_windows(data),
-    }
-    measured = {key: float(found) for key, found in in_force.items() if getattr(config, key)}
-    if not has_windows(data):
-        measured["stride"] = 0.0
+    measured: dict[str, float] = {}
     for epoch in range(done, config.epochs):
         model.train()
         thaw(model, config, epoch)
@@ -116,8 +115,9 @@ def finetune(
             set_learning_rate(optimizer, rate)
             if rate == config.learning_rate:
                 measured |= effective(model, optimizer)
-            measured.setdefault("batch_size", len(chosen))
-            measured.setdefault("accumulation", len(parts))
+            if "batch_size" not in measured:
+                measured |= {"batch_size": len(chosen)}
+                measured |= in_force(config, data, weights_C, len(parts))
             loss = add_gradients(model, batches, weights_C)
             if not math.isfinite(loss):
                 raise UserError(
@@ -156,13 +156,6 @@ def add_gradients(
         (total / count).backward()
         loss += total.item() / count
     return loss
-
-
-def has_windows(data: TaskData) -> bool:
-    """Whether some text gives several items; sentences of tags go on without windows."""
-    return data.info.kind != "tagging" and any(
-        len(split.items) > len(split.examples) for split in data.splits.values()
-    )
 
 
 def batches_of(
