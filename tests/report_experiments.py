@@ -196,6 +196,7 @@ class Experiment:
                 variant=variant,
                 seed=1000 + number,
                 curve=(score,),
+                epoch=1 + number,
                 # Other metrics lie below the judged one, so that each is told from it.
                 test={m: score - 0.02 * p for p, m in enumerate(metrics)} | {"loss": 1.1},
                 validation={m: score + 0.01 - 0.02 * p for p, m in enumerate(metrics)}
@@ -228,10 +229,19 @@ class Experiment:
                 selection=chosen,
                 pretraining=self._cost(variant),
                 cut={
-                    "train": CutShare(
-                        examples=8, cut_examples=6, words=90, cut_words=30, length=77
-                    ),
-                    "test": CutShare(examples=8, cut_examples=0, words=90, cut_words=0, length=9),
+                    split: CutShare(
+                        examples=8,
+                        cut_examples=cut,
+                        windowed_examples=windowed,
+                        words=90,
+                        cut_words=5 * cut,
+                        length=77,
+                    )
+                    for split, cut, windowed in (
+                        ("train", 6, 0),
+                        ("test", 0, 0),
+                        ("validation", 0, 3),
+                    )
                 },
             )
             for variant in scores
@@ -316,7 +326,10 @@ def _beside(step: Step, points: float | None) -> dict[str, Any]:
 
 def _settings(variant: str) -> FinetuneConfig:
     initialisation = "random" if variant == "random" else "pretrained"
-    return FinetuneConfig(initialisation=initialisation, learning_rate=1e-3, batch_size=8, epochs=3)
+    usual = FinetuneConfig(
+        initialisation=initialisation, learning_rate=1e-3, batch_size=8, epochs=3
+    )
+    return usual.model_copy(update={"best_epoch": variant == "no_nsp"})
 
 
 def _epoch(number: int) -> Epoch:

@@ -14,7 +14,7 @@ VERBS = {
     "from text to a page": ("init", "tasks", "plan", "dry_run", "run", "open", "ui", "doctor"),
     "what was built": (
         *("inspect", "predict", "neighbours", "export", "why", "which_models", "verify", "rebuild"),
-        *("promote", "prove_resume", "sync", "gc"),
+        *("ensemble", "promote", "prove_resume", "sync", "gc"),
     ),
     "on a cluster": ("up", "submit", "status", "jobs", "logs", "stop", "resume", "down"),
 }

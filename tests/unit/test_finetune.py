@@ -430,6 +430,7 @@ def test_a_model_comes_back_from_its_description_and_tensors(kind: Kind, objecti
         ),
         ({"adaptation": {"kind": "discriminative", "decay": 1.1}}, r"adaptation\.decay"),
         ({"pooling": "max"}, "pooling"),
+        ({"accumulation": 9}, "accumulation is 9, but a batch has 8 items to share out"),
         ({"unfreeze_every_epochs": 1}, "unfreeze_every_epochs: unknown key"),
     ],
 )
@@ -452,6 +453,16 @@ def test_impossible_settings_are_named(keys: dict[str, Any], message: str) -> No
         ),
         ("mlm", "classification", {"both_orders": True}, r"finetune\.both_orders is true"),
         ("mlm", "span", {"both_orders": True}, r"finetune\.both_orders is true.* of span"),
+        ("mlm", "choice", {"windows": True}, r"finetune\.windows is true, .* of choice; leave"),
+        ("mlm", "tagging", {"windows": True}, r"finetune\.windows is true, .* of tagging; leave"),
+        (
+            "mlm",
+            "tagging",
+            {"class_weights": "balanced"},
+            r"finetune\.class_weights is balanced, which is for classification, .* of tagging",
+        ),
+        ("mlm", "span", {"legal_tags": True}, r"finetune\.legal_tags is true, .* of span; leave"),
+        ("mlm", "tagging", {"legal_tags": True}, r"finetune\.legal_tags is true, .* mark spans"),
         (
             "mlm",
             "span",

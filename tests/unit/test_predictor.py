@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
+from scipy.stats import gmean
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rungwise.commands.predict import answers
@@ -26,7 +28,7 @@ from tests.small_models import VOCAB_SIZE, small_config
 INFO: dict[Kind, TaskInfo] = {
     "classification": TaskInfo("classification", ("left", "right"), False, "accuracy"),
     "regression": TaskInfo("regression", (), True, "pearson"),
-    "tagging": TaskInfo("tagging", ("O", "B-X"), False, "f1"),
+    "tagging": TaskInfo("tagging", ("O", "B-X", "I-X"), False, "f1"),
     "span": TaskInfo("span", (), False, "f1"),
     "choice": TaskInfo("choice", (), False, "accuracy"),
 }
@@ -49,7 +51,7 @@ COLUMNS: dict[Kind, set[str]] = {
 }
 
 
-def make_model(folder: Path, kind: Kind, objective: str) -> Predictor:
+def make_model(folder: Path, kind: Kind, objective: str, **keys: Any) -> Predictor:
     """A random model with its files in `folder`."""
     torch.manual_seed(0)
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{n}" for n in range(VOCAB_SIZE - 4))]
@@ -57,8 +59,8 @@ def make_model(folder: Path, kind: Kind, objective: str) -> Predictor:
     splitter.add_special_tokens(names[:4])
     splitter.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
     splitter.save(str(folder / "tokenizer.json"))
-    keys = {"pooling": "mean", "sequence_length": 16, "stride": 4}
-    settings = validate(FinetuneConfig, keys | {"both_orders": kind == "regression"})
+    usual = {"pooling": "mean", "sequence_length": 16, "stride": 4}
+    settings = validate(FinetuneConfig, usual | {"both_orders": kind == "regression"} | keys)
     config = small_config(objective)
     model = TaskModel(settings, INFO[kind], config, config.objective(objective), VOCAB_SIZE).eval()
     (folder / DESCRIPTION).write_text(json.dumps(describe(model)))
@@ -71,14 +73,17 @@ def make_model(folder: Path, kind: Kind, objective: str) -> Predictor:
 def test_every_kind_is_answered_alone_in_batches_and_as_served(
     tmp_path: Path, kind: Kind, objective: str
 ) -> None:
-    predictor = make_model(tmp_path, kind, objective)
+    of_text = kind in ("classification", "regression")
+    predictor = make_model(tmp_path, kind, objective, windows=of_text, legal_tags=kind == "tagging")
     records = RECORDS[kind]
     examples = [example_of(record, INFO[kind], str(n)) for n, record in enumerate(records)]
     together = predictor(examples)
     for record, prediction in zip(records, together, strict=True):
         assert prediction.keys() == COLUMNS[kind]
         if kind == "tagging":
-            assert len(prediction["tags"]) == len(record["words"]), "no word without a tag"
+            tags = prediction["tags"]
+            assert len(tags) == len(record["words"]), "no word without a tag"
+            assert ("O", "I-X") not in itertools.pairwise(["O", *tags]), "nothing illegal"
         if kind == "span":
             span = record["context"][prediction["start"] : prediction["end"]]
             assert span == prediction["text"]
@@ -125,6 +130,25 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
         texts = [record["text"] for record in records]
         frame = served.predict(SimpleNamespace(), texts)  # pyright: ignore[reportArgumentType]
         assert list(frame["label"]) == [prediction["label"] for prediction in together]
+
+
+def test_the_label_of_a_long_text_is_that_of_all_its_windows_together(tmp_path: Path) -> None:
+    predictor = make_model(tmp_path, "classification", "mlm_nsp", windows=True)
+    names = [f"w{n}" for n in range(5, 45)]
+
+    def said(words: list[str]) -> dict[str, Any]:
+        return predictor([example_of({"text": " ".join(words)}, predictor.info, "1")])[0]
+
+    # Of 16 tokens 14 are words, and each window begins 4 after the last.
+    shares = []
+    for begin in range(0, 29, 4):
+        alone = said(names[begin : begin + 14])
+        right = alone["probability"] if alone["label"] == "right" else 1 - alone["probability"]
+        shares.append((1 - right, right))
+    left, right = gmean(shares, axis=0)
+    whole = said(names)
+    assert whole["label"] == ("right" if right > left else "left")
+    assert whole["probability"] == pytest.approx(max(left, right) / (left + right), abs=1e-5)
 
 
 def test_a_text_that_is_cut_is_said_once(

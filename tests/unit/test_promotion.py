@@ -86,6 +86,7 @@ class Models:
             variant="pretrained",
             seed=5,
             curve=(validation,),
+            epoch=1,
             validation={"accuracy": validation},
             test={"accuracy": accuracy},
             mix=None,

@@ -7,20 +7,22 @@ import csv
 import io
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from rungwise.core.context import ComputeConfig
+from rungwise.core.context import ComputeConfig, SilentReporter
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.finetune import FinetuneConfig
 from rungwise.sweep import record as records
 from rungwise.sweep.effective import check_inputs, difference, inputs_of, split_metrics
-from rungwise.sweep.record import Saved, TrialRecord
+from rungwise.sweep.record import Saved, ScoredTrial, TrialRecord
+from rungwise.sweep.trial import Job, run_trial
 from rungwise.sweep.tune import room
-from tests.toy_sweeps import artifact
+from tests.toy_sweeps import artifact, inputs, stage_config
 
 RECORD = TrialRecord(
     name="trial-003",
@@ -53,6 +55,33 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert records.read("trial-003", folder) == full
     assert records.read("trial-004", folder) is None
     assert records.read_all(folder) == [full]
+
+
+def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: Any, start: Any) -> None:
+        for epoch, score in enumerate((0.4, 0.6, 0.5), start=1):
+            kept = {"kept/score": min(0.2 + 0.2 * epoch, 0.6), "kept/loss": 0.25}
+            on_epoch(epoch, {"accuracy": score, "loss": 1.0, **kept})
+
+    told: list[dict[str, Any]] = []
+    named = SimpleNamespace(get_trial_name=lambda: "trial-000")
+    monkeypatch.setattr("ray.tune.get_context", lambda: named)
+    monkeypatch.setattr("ray.tune.get_checkpoint", lambda: None)
+    monkeypatch.setattr("ray.tune.report", told.append)
+    space = {"finetune.best_epoch": {"kind": "choice", "values": [True]}}
+    config, output = stage_config(space=space, search={"kind": "grid"}), Folder.at(tmp_path)
+    job = Job(config, inputs(tmp_path), output, "accuracy", SilentReporter(), train)
+    run_trial({"trial": {"number": 0, "values": {"finetune.best_epoch": True}}}, job=job)
+    record = records.read("trial-000", output)
+    assert record is not None
+    assert [row["metrics"]["accuracy"] for row in record.history] == [0.4, 0.6, 0.5]
+    assert [row["score"] for row in record.history] == pytest.approx([0.4, 0.6, 0.6])
+    assert [each["score"] for each in told] == [row["score"] for row in record.history]
+    trial = record.trial()
+    assert isinstance(trial, ScoredTrial)
+    assert (trial.score, trial.loss) == (pytest.approx(0.6), 0.25)
 
 
 def test_only_a_trial_that_came_to_its_end_is_not_run_again() -> None:
@@ -98,6 +127,9 @@ def test_measured_settings_are_no_metrics() -> None:
         ({"learning_rate": 1.01e-4}, True),
         ({"batch_size": 7.0}, True),
         ({"head_learning_rate": 1e-4}, False),  # null: that of learning_rate
+        ({"windows": 1.0, "class_weights": 1.0}, False),
+        ({"windows": 0.0}, True),  # no text is long
+        ({"class_weights": 0.0}, True),  # all classes are of one size
     ],
 )
 def test_a_drawn_value_that_was_not_in_force_is_found(
@@ -107,6 +139,8 @@ def test_a_drawn_value_that_was_not_in_force_is_found(
         "finetune.learning_rate": 1e-4,
         "finetune.batch_size": 8,
         "finetune.head_learning_rate": None,
+        "finetune.windows": True,
+        "finetune.class_weights": "balanced",
         "model.num_layers": 2,
     }
     error = difference("trial-000", values, measured)

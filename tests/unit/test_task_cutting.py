@@ -38,9 +38,11 @@ def letters() -> Tokenizer:
     return made
 
 
-def share_of(name: str, examples: list[Example], tokenizer: Tokenizer, length: int) -> CutShare:
+def share_of(
+    name: str, examples: list[Example], tokenizer: Tokenizer, length: int, windows: bool = False
+) -> CutShare:
     frame = Frame(101, 102, 103, length)
-    items = kinds.encode(examples, INFO[name], tokenizer, frame, stride=4)
+    items = kinds.encode(examples, INFO[name], tokenizer, frame, stride=4, windows=windows)
     return cut_share(examples, items, tokenizer)
 
 
@@ -49,9 +51,24 @@ def test_words_that_are_lost_or_torn_are_counted(letters: Tokenizer) -> None:
     texts = ("aa bbb cc", "aa", "aa bbbb", "猫狗猫狗猫狗")
     examples: list[Example] = [Text(text, text) for text in texts]
     assert share_of("one", examples, letters, 7) == CutShare(
-        examples=4, cut_examples=3, words=3 + 1 + 2 + 6, cut_words=1 + 1 + 1, length=9
+        examples=4,
+        cut_examples=3,
+        windowed_examples=0,
+        words=3 + 1 + 2 + 6,
+        cut_words=1 + 1 + 1,
+        length=9,
     )
     assert share_of("one", examples, letters, 9).cut_examples == 0
+    read = share_of("one", examples, letters, 7, windows=True)
+    assert (read.cut_examples, read.cut_words, read.windowed_examples) == (0, 0, 3)
+
+
+def test_of_a_pair_in_windows_only_the_shorter_text_is_cut(letters: Tokenizer) -> None:
+    # Room for nine: four tokens of the shorter text beside windows over the longer one.
+    pairs: list[Example] = [Text("1", "aa bb cc", "dd " * 9), Text("2", "dd " * 9, "aa bb")]
+    assert share_of("pair", pairs, letters, 12, windows=True) == CutShare(
+        examples=2, cut_examples=1, windowed_examples=2, words=23, cut_words=1, length=15
+    )
 
 
 def test_a_choice_loses_the_front_of_its_context_and_then_of_its_question(
@@ -59,7 +76,7 @@ def test_a_choice_loses_the_front_of_its_context_and_then_of_its_question(
 ) -> None:
     example = ChoiceExample("1", "aa bb cc", "dd", ("ee", "ff ff"))
     assert share_of("choice", [example], letters, 12) == CutShare(
-        examples=1, cut_examples=1, words=7, cut_words=2, length=15
+        examples=1, cut_examples=1, windowed_examples=0, words=7, cut_words=2, length=15
     )  # room for nine: three of the context's six tokens go, which tears its second word
     assert share_of("choice", [example], letters, 8).cut_words == 4
 
@@ -68,16 +85,16 @@ def test_windows_and_rows_go_on_and_only_questions_and_words_are_cut(letters: To
     asked = Question("1", "1", "aa bb", "cc " * 40, (Answer("cc", 0),))
     assert share_of("span", [asked], letters, 12).cut_examples == 0
     assert share_of("span", [asked], letters, 10) == CutShare(
-        examples=1, cut_examples=1, words=42, cut_words=1, length=11
+        examples=1, cut_examples=1, windowed_examples=1, words=42, cut_words=1, length=11
     )
     tagged = Tagged("1", ("aaaa",) * 30, ("O",) * 30)
     assert share_of("tagging", [tagged], letters, 8).cut_examples == 0
     assert share_of("tagging", [tagged], letters, 5).cut_words == 30
 
 
-@pytest.mark.parametrize("name", INFO)
+@pytest.mark.parametrize(("name", "windows"), [*((name, False) for name in INFO), ("pair", True)])
 def test_the_length_named_is_the_smallest_that_cuts_at_most_5_percent(
-    name: str, letters: Tokenizer
+    name: str, windows: bool, letters: Tokenizer
 ) -> None:
     rng = random.Random(0)
 
@@ -98,16 +115,25 @@ def test_the_length_named_is_the_smallest_that_cuts_at_most_5_percent(
                 return Text(str(number), text(30), text(30) if name == "pair" else None)
 
     examples = [example(number) for number in range(120)]
-    length = share_of(name, examples, letters, 9).length
-    assert share_of(name, examples, letters, length).of_examples <= 0.05
-    assert share_of(name, examples, letters, length - 1).of_examples > 0.05
+    length = share_of(name, examples, letters, 9, windows).length
+    assert share_of(name, examples, letters, length, windows).of_examples <= 0.05
+    assert share_of(name, examples, letters, length - 1, windows).of_examples > 0.05
 
 
 def test_a_note_is_made_of_more_than_5_percent() -> None:
-    much = CutShare(examples=200, cut_examples=159, words=1000, cut_words=412, length=143)
-    little = CutShare(examples=100, cut_examples=5, words=1000, cut_words=9, length=60)
+    much = CutShare(
+        examples=200, cut_examples=159, windowed_examples=0, words=1000, cut_words=412, length=143
+    )
+    little = CutShare(
+        examples=100, cut_examples=5, windowed_examples=0, words=1000, cut_words=9, length=60
+    )
     assert cutting.note("bert", 64, {"train": much, "test": little}) == (
         "bert: finetune.sequence_length 64 cuts 79.5% of the train examples (41.2% of the words); "
         "143 would cut at most 5% of the examples"
     )
     assert cutting.note("bert", 64, {"test": little}) is None
+    windowed = little.model_copy(update={"cut_examples": 0, "windowed_examples": 25})
+    assert cutting.note("bert", 64, {"train": little, "test": windowed}) == (
+        "bert: 25.0% of the test examples do not fit into finetune.sequence_length 64 and are read "
+        "in several rows, so that nothing is cut"
+    )

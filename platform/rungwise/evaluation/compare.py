@@ -152,7 +152,7 @@ def compare_variants(
     )
 
 
-EVALUATE = StageType("evaluate", 5, compare_variants, EvaluateSummary, resumes=True)
+EVALUATE = StageType("evaluate", 6, compare_variants, EvaluateSummary, resumes=True)
 
 
 class _ScoredSeed(SeedRow):
@@ -270,17 +270,18 @@ def _score(
             for name, split in data.splits.items()
         }
     curve: list[float] = []
+    kept: list[int] = []  # the epoch whose weights would be kept after each
 
     def on_epoch(epoch: int, scores: dict[str, float], state: object = None) -> None:
         curve.append(scores[data.info.metric])
+        kept.append(int(scores.get("kept/epoch", epoch)))
         shown = {f"validation/{k}": v for k, v in scores.items() if "/" not in k}
         report.metrics(shown, epoch, run=name)
 
     model = finetune(config, data, seed, on_epoch)
     scores = {split: evaluate(model, data, split) for split in ("validation", "test")}
-    report.metrics(
-        {f"test/{k}": v for k, v in scores["test"].metrics.items()}, config.epochs, run=name
-    )
+    of_test = {f"test/{k}": v for k, v in scores["test"].metrics.items()}
+    report.metrics(of_test | {"kept_epoch": kept[-1]}, kept[-1], run=name)
     save_tensors(scratch, f"{done}.safetensors", model.state_dict())
     shares = scores["test"].probabilities
     predicted = [
@@ -292,6 +293,7 @@ def _score(
         variant=variant,
         seed=seed,
         curve=tuple(curve),
+        epoch=kept[-1],
         **{split: {**each.metrics, "loss": each.loss} for split, each in scores.items()},
         mix=None if model.mix is None else model.mix.shares(),
         model=describe(model),

@@ -153,7 +153,7 @@ def _decisions(row: Row, info: TaskInfo) -> list[tuple[str, str, float | None]]:
         case "tagging":
             shares = row["probabilities"]
             return [
-                (gold, said, max(share))
+                (gold, said, share[info.labels.index(said)])
                 for gold, said, share in zip(row["gold"], row["prediction"], shares, strict=True)
             ]
         case "classification" | "choice":

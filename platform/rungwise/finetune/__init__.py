@@ -10,7 +10,7 @@ the evaluation call the same functions.
 """
 
 from rungwise.finetune.config import FinetuneConfig
-from rungwise.finetune.data import Split, TaskData, check, frame_of, load_data
+from rungwise.finetune.data import Split, TaskData, check, check_task, frame_of, load_data
 from rungwise.finetune.loop import OnEpoch, finetune
 from rungwise.finetune.model import DESCRIPTION, TaskModel, describe, restore
 from rungwise.finetune.scoring import Scores, evaluate, outputs
@@ -24,6 +24,7 @@ __all__ = [
     "TaskData",
     "TaskModel",
     "check",
+    "check_task",
     "describe",
     "evaluate",
     "finetune",

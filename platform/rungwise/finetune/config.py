@@ -12,7 +12,7 @@ features        as pretrained; a learned mix of its layers is read (Peters et   
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -106,9 +106,16 @@ class FinetuneConfig(Config):
 
     Fine-tuning sees few examples many times: `dropout` holds for the encoder too, whatever
     pretraining had. `head_learning_rate` is for all that is not the encoder, null for the same.
+    `batch_size` counts items: an example, or one window of a long text; with `accumulation` k a
+    batch is read in k parts, for the same step in less memory. `best_epoch` keeps the weights of
+    the epoch that is best on the validation split, and not the last ones.
+
     `pooling` is read by classification, regression and choice, `both_orders` by pairs of texts,
-    `stride` and `max_answer_tokens` by questions. `batch_size` counts items: an example, or one
-    stretch of a long context.
+    `class_weights` by classification, whose loss weighs each class by 1 / its share of the
+    training items, `windows` by classification and regression: a text that is too long is read in
+    windows and not cut. `stride` is the tokens from window to window, there and of the context of
+    questions, which read `max_answer_tokens`. `legal_tags` lets no tag follow another that its
+    scheme (IOB2, IOBES) does not.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {"use": "adaptation"}
@@ -121,15 +128,20 @@ class FinetuneConfig(Config):
     learning_rate: float = Field(default=5e-5, gt=0)
     head_learning_rate: float | None = Field(default=None, gt=0)
     batch_size: int = Field(default=32, ge=1)
+    accumulation: int = Field(default=1, ge=1)
     epochs: int = Field(default=3, ge=1)
+    best_epoch: bool = False
     warmup_fraction: float = Field(default=0.1, ge=0, lt=1)
     weight_decay: float = Field(default=0.01, ge=0)
     dropout: float = Field(default=0.1, ge=0, lt=1)
     bfloat16: bool = False  # of matrix products on a GPU; a CPU keeps float32
     sequence_length: int = Field(default=128, ge=3)  # the marks included
     both_orders: bool = False
+    class_weights: Literal["balanced"] | None = None
+    windows: bool = False
     stride: int = Field(default=64, ge=1)
     max_answer_tokens: int = Field(default=30, ge=1)
+    legal_tags: bool = False
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -137,6 +149,11 @@ class FinetuneConfig(Config):
             raise ValueError(
                 f"loaded_layers is {self.loaded_layers}, but initialisation is random and loads "
                 "nothing; remove loaded_layers, or change initialisation to pretrained"
+            )
+        if self.accumulation > self.batch_size:
+            raise ValueError(
+                f"accumulation is {self.accumulation}, but a batch has {self.batch_size} items to "
+                "share out; lower it, or raise batch_size"
             )
         every = self.unfreeze_every_epochs
         if every is not None and every >= self.epochs:
@@ -153,6 +170,16 @@ class FinetuneConfig(Config):
         if isinstance(adaptation, DiscriminativeAdaptation):
             return adaptation.unfreeze_every_epochs
         return None
+
+    @property
+    def encoding(self) -> dict[str, Any]:
+        """The options of `kinds.encode`."""
+        return {name: getattr(self, name) for name in ("both_orders", "windows", "stride")}
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """The options of `kinds.decode`."""
+        return {name: getattr(self, name) for name in ("max_answer_tokens", "legal_tags")}
 
     @property
     def fixes_encoder(self) -> bool:

@@ -16,9 +16,10 @@ from rungwise.models.encoders import LayeredEncoder, new_tokens_of
 from rungwise.models.family import Family
 from rungwise.models.objectives import Objective
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tasks import kinds
+from rungwise.tasks import kinds, tagging
 from rungwise.tasks.examples import SPLITS, TaskInfo, TaskSummary, read
 from rungwise.tasks.items import Frame, Item
+from rungwise.tasks.transitions import Transitions
 from rungwise.tokenizer import load as load_tokenizer
 from rungwise.tokenizer import special_ids
 from rungwise.training.checkpoint import MODEL, load_tensors
@@ -66,8 +67,8 @@ def load_data(
     splits: dict[str, Split] = {}
     for name in SPLITS:
         examples = read(task, name)
-        options: Any = {"both_orders": config.both_orders, "stride": config.stride}
-        splits[name] = Split(examples, kinds.encode(examples, info, splitter, frame, **options))
+        items = kinds.encode(examples, info, splitter, frame, **config.encoding)
+        splits[name] = Split(examples, items)
     weights = load_tensors(pretrain.folder, MODEL)
     return TaskData(info, splits, model, objective, vocab_size, weights)
 
@@ -114,17 +115,37 @@ def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Obje
                 f"finetune.adaptation.layers names {above[0]}, but the pretrained model has 0, the "
                 f"embeddings, to {encoder.num_layers}; change it, or to all"
             )
-    if config.both_orders and not (info.pair and info.kind in ("classification", "regression")):
-        raise ConfigError(
-            "finetune.both_orders is true, but the texts of the task are not pairs, found a task "
-            f"of {info.kind}; change it to false"
-        )
+    check_task(config, info)
     longest = encoder.max_length
     if longest is not None and config.sequence_length > longest:
         raise ConfigError(
             f"finetune.sequence_length is {config.sequence_length}, but the pretrained model has "
             f"{longest} positions (model.max_position_embeddings); choose {longest} or less"
         )
+
+
+def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
+    """Raise ConfigError, naming the key, for what makes no sense for this task."""
+    of_text = info.kind in ("classification", "regression")
+    tags = info.kind == "tagging" and (not info.labels or tagging.marks_spans(info.labels))
+    for key, fits, meant in (
+        ("both_orders", of_text and info.pair, "pairs of texts"),
+        ("class_weights", info.kind == "classification", "classification"),
+        (
+            "windows",
+            of_text,
+            "classification and regression (questions have windows, and sentences of tags go on)",
+        ),
+        ("legal_tags", tags, "tags that mark spans (O, B-PER, I-PER)"),
+    ):
+        value = getattr(config, key)
+        if value and not fits:
+            raise ConfigError(
+                f"finetune.{key} is {str(value).lower()}, which is for {meant}, found a task of "
+                f"{info.kind}; leave it out"
+            )
+    if config.legal_tags and info.labels:
+        Transitions.of(info.labels)
 
 
 def _outline(model: Family, objective: Objective) -> LayeredEncoder:

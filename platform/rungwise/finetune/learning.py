@@ -1,9 +1,10 @@
-"""Learning rates of the layers in each epoch, and the state that can be kept after one.
+"""Learning rates of the layers, settings in force, and the state that can be kept after an epoch.
 
 A state is safetensors, with the names that a checkpoint of pretraining has: `model/NAME`,
-`optimizer/PARAMETER/KEY`, and `epoch`, how many are done. There is no generator in it: the order
-follows from seed and epoch, dropout from seed and step. The learning rate is not in it either, so
-that whoever goes on with other settings (population based training) gets those.
+`optimizer/PARAMETER/KEY`, and `epoch`, how many are done; the weights of the best epoch are in it
+too where they are kept (kept.py). There is no generator in it: the order follows from seed and
+epoch, dropout from seed and step. The learning rate is not in it either, so that whoever goes on
+with other settings (population based training) gets those.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import torch
 
 from rungwise.core.errors import UserError
 from rungwise.finetune.config import DiscriminativeAdaptation, FinetuneConfig
+from rungwise.finetune.data import TaskData
+from rungwise.finetune.kept import Kept
 from rungwise.finetune.model import TaskModel
 from rungwise.training.state import named_state
 
@@ -61,15 +64,41 @@ def effective(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[str, f
     }
 
 
-def take_state(model: TaskModel, optimizer: torch.optim.Optimizer, epoch: int) -> bytes:
+def in_force(
+    config: FinetuneConfig, data: TaskData, weights_C: torch.Tensor | None, parts: int
+) -> dict[str, float]:
+    """The effect of those of these keys that are not at their default: 0 for none.
+
+    `weights_C` are those of the classes, and `parts` how many the first batch came in.
+    """
+    windows = data.info.kind != "tagging" and any(
+        len(split.items) > len(split.examples) for split in data.splits.values()
+    )
+    found = {
+        "accumulation": parts,
+        "best_epoch": config.epochs > 1,
+        "class_weights": weights_C is not None and bool((weights_C != 1).any()),
+        "windows": windows,
+        "stride": config.stride if windows else 0,
+    }
+    usual = FinetuneConfig()
+    return {k: float(v) for k, v in found.items() if getattr(config, k) != getattr(usual, k)}
+
+
+def take_state(
+    model: TaskModel, optimizer: torch.optim.Optimizer, epoch: int, kept: Kept | None = None
+) -> bytes:
     """All that is needed to go on after `epoch` epochs."""
     tensors = named_state(model, (optimizer,)) | {_EPOCH: torch.tensor(epoch)}
+    tensors |= {} if kept is None else kept.tensors()
     return safetensors.torch.save({name: t.detach().clone() for name, t in tensors.items()})
 
 
 @torch.no_grad()
-def put_state(model: TaskModel, optimizer: torch.optim.Optimizer, state: bytes) -> int:
-    """Go on from `state`: how many epochs are done.
+def put_state(
+    model: TaskModel, optimizer: torch.optim.Optimizer, state: bytes
+) -> tuple[int, Kept | None]:
+    """Go on from `state`: how many epochs are done, and what is kept of them.
 
     Raises UserError for the state of another model.
     """
@@ -90,4 +119,4 @@ def put_state(model: TaskModel, optimizer: torch.optim.Optimizer, state: bytes) 
             name, _, moment = rest.rpartition("/")
             parameter = parameters[name]
             optimizer.state[parameter][moment] = value.to(parameter.device)
-    return int(tensors[_EPOCH])
+    return int(tensors[_EPOCH]), Kept.from_tensors(tensors)

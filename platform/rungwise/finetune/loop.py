@@ -7,6 +7,10 @@
     tagging               cross entropy of the tag, the mean over the words of a batch
     span                  cross entropy of start and of end, their mean
     choice                cross entropy of the option
+
+With class weights the loss of an item counts as many times as its class weighs. It is divided by
+the items and not by their weights, whose mean over the training split is 1: a batch of one class
+would else be weighed like any other.
 """
 
 from __future__ import annotations
@@ -19,16 +23,25 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rungwise.core.errors import UserError
 from rungwise.core.randomness import bits
-from rungwise.finetune.batches import collate
+from rungwise.finetune.batches import ItemBatch, collate
 from rungwise.finetune.config import FinetuneConfig, LoraAdaptation
 from rungwise.finetune.data import TaskData, check
-from rungwise.finetune.learning import effective, learning_rate_shares, put_state, take_state, thaw
+from rungwise.finetune.kept import Kept
+from rungwise.finetune.learning import (
+    effective,
+    in_force,
+    learning_rate_shares,
+    put_state,
+    take_state,
+    thaw,
+)
 from rungwise.finetune.lora import adapt, merge
 from rungwise.finetune.model import TaskModel
-from rungwise.finetune.scoring import calibrate_and_score, logits_of, loss_sums
+from rungwise.finetune.scoring import calibrate_and_score, class_weights, logits_of, loss_sums
 from rungwise.models.device import keep_freed_memory, own_device
 from rungwise.tasks.items import Item
 from rungwise.training.optimizer import (
@@ -62,9 +75,10 @@ def finetune(
 
     After each epoch `on_epoch` gets `loss` and the metrics of the validation split, and under
     `effective/KEY` settings as they were found in force: the learning rates at the end of the
-    warm-up, and the items of the first batch. `start` is a state to go on from, with the same
-    result as without the break. Raises ConfigError for what cannot be asked, UserError for a loss
-    that is not finite.
+    warm-up, the items of the first batch, and those of `in_force`. With `best_epoch` it gets
+    `kept/epoch`, `kept/score` and `kept/loss` of the weights that would be kept now. `start` is a
+    state to go on from, with the same result as without the break. Raises ConfigError for what
+    cannot be asked, UserError for a loss that is not finite.
     """
     check(config, data.info, data.model, data.objective)
     keep_freed_memory()
@@ -80,42 +94,69 @@ def finetune(
     items = data.splits["train"].items
     steps_per_epoch = -(-len(items) // config.batch_size)
     total_steps = steps_per_epoch * config.epochs
-    done = 0 if start is None else put_state(model, optimizer, start)
+    done, kept = (0, None) if start is None else put_state(model, optimizer, start)
+    weights_C = None
+    if config.class_weights:
+        targets = [item.target for item in items]
+        weights_C = class_weights(targets, len(data.info.labels)).to(model.device)
     measured: dict[str, float] = {}
     for epoch in range(done, config.epochs):
         model.train()
         thaw(model, config, epoch)
         for number, chosen in enumerate(batches_of(items, config.batch_size, seed, epoch)):
             step = epoch * steps_per_epoch + number
-            batch = collate([items[index] for index in chosen], data.info.kind).to(model.device)
+            parts = np.array_split(chosen, min(config.accumulation, len(chosen)))
+            batches = [
+                collate([items[index] for index in part], data.info.kind).to(model.device)
+                for part in parts
+            ]
             # Dropout depends on the step and not on what was drawn before.
             torch.manual_seed(int(bits(seed, step, _DROPOUT)) >> 1)
             rate = learning_rate_at(step, total_steps, optimizer_config)
             set_learning_rate(optimizer, rate)
             if rate == config.learning_rate:
                 measured |= effective(model, optimizer)
-            measured.setdefault("batch_size", batch.rows.count)
-            assert batch.targets is not None, "a training split has targets"
-            logits = logits_of(model, batch)
-            total, count = loss_sums(data.info.kind, logits, batch.targets)
-            loss = total / count
-            if not math.isfinite(loss.item()):
+            if "batch_size" not in measured:
+                measured |= {"batch_size": len(chosen)}
+                measured |= in_force(config, data, weights_C, len(parts))
+            loss = add_gradients(model, batches, weights_C)
+            if not math.isfinite(loss):
                 raise UserError(
-                    f"the loss of step {step + 1} of {total_steps} is {loss.item()}; lower "
+                    f"the loss of step {step + 1} of {total_steps} is {loss}; lower "
                     f"finetune.learning_rate, now {config.learning_rate:g}"
                 )
-            loss.backward()
             clip_gradients(model, optimizer_config)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         scores = calibrate_and_score(model, data)
         metrics = {"loss": scores.loss, **scores.metrics}
         metrics |= {f"effective/{key}": value for key, value in measured.items()}
-        on_epoch(epoch + 1, metrics, functools.partial(take_state, model, optimizer, epoch + 1))
-    if done >= config.epochs:
+        if config.best_epoch:
+            score = scores.metrics[data.info.metric]
+            kept = Kept.better(kept, epoch + 1, score, scores.loss, model)
+            metrics |= kept.told()
+        state = functools.partial(take_state, model, optimizer, epoch + 1, kept)
+        on_epoch(epoch + 1, metrics, state)
+    if kept is not None:
+        model.load_state_dict(kept.weights)
+    if kept is not None or done >= config.epochs:
         calibrate_and_score(model, data)
     merge(model.encoder)
     return model.eval()
+
+
+def add_gradients(
+    model: TaskModel, parts: Sequence[ItemBatch], weights_C: Tensor | None = None
+) -> float:
+    """Add the gradient of the mean loss of a batch, which comes in parts, and return that loss."""
+    count = sum(len(part.targets) for part in parts if part.targets is not None)
+    loss = 0.0
+    for part in parts:
+        assert part.targets is not None, "a training split has targets"
+        total, _ = loss_sums(model.info.kind, logits_of(model, part), part.targets, weights_C)
+        (total / count).backward()
+        loss += total.item() / count
+    return loss
 
 
 def batches_of(

@@ -5,7 +5,6 @@ Shapes: B items, T sequence, C classes, W words, O options.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -67,7 +66,7 @@ def _score(model: TaskModel, part: Split, outputs: list[Output], loss: float) ->
         part.examples,
         model.info,
         model.calibration,
-        max_answer_tokens=model.config.max_answer_tokens,
+        **model.config.decoding,
     )
     metrics = kinds.score(predictions, part.examples, model.info)
     shares = kinds.probabilities(outputs, part.items, len(part.examples), model.info)
@@ -130,13 +129,25 @@ def _split(kind: Kind, logits: Tensor, items: Sequence[Item]) -> Iterator[Output
 def logits_of(model: TaskModel, batch: ItemBatch) -> Tensor:
     """The logits of a batch that is on the device of the model, in float32 whatever the products
     are taken in."""
-    narrow = model.config.bfloat16 and model.device.type == "cuda"
-    with torch.autocast("cuda", torch.bfloat16) if narrow else contextlib.nullcontext():
+    if not (model.config.bfloat16 and model.device.type == "cuda"):
+        return model(batch.ids, batch.segments, batch.rows)
+    with torch.autocast("cuda", torch.bfloat16):
         return model(batch.ids, batch.segments, batch.rows).float()
 
 
-def loss_sums(kind: Kind, logits: Tensor, targets: Tensor) -> tuple[Tensor, int]:
-    """The sum of the losses, and of how many: words in tagging, else items."""
+def class_weights(targets: Sequence[int], num_classes: int) -> Tensor:
+    """N / (K · N_c) for each class (C,), of N targets in K classes: scikit-learn's `balanced`
+    (King & Zeng 2001, "Logistic regression in rare events data"). 1 for a class without target."""
+    counts_C = torch.bincount(torch.tensor(targets), minlength=num_classes)
+    weights_C = len(targets) / (counts_C.count_nonzero() * counts_C)
+    return torch.where(counts_C > 0, weights_C, 1.0)
+
+
+def loss_sums(
+    kind: Kind, logits: Tensor, targets: Tensor, weights_C: Tensor | None = None
+) -> tuple[Tensor, int]:
+    """The sum of the losses, times the weight of their class, and of how many: words in tagging,
+    else items."""
     match kind:
         case "regression":
             total = functional.mse_loss(logits[:, 0], targets, reduction="sum")
@@ -147,5 +158,5 @@ def loss_sums(kind: Kind, logits: Tensor, targets: Tensor) -> tuple[Tensor, int]
             )
             total = each_X.sum() / 2
         case _:
-            total = functional.cross_entropy(logits, targets, reduction="sum")
+            total = functional.cross_entropy(logits, targets, weights_C, reduction="sum")
     return total, len(targets)

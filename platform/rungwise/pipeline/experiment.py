@@ -35,7 +35,7 @@ from rungwise.pipeline.recipe import (
 from rungwise.pretraining.config import by_gradient
 from rungwise.pretraining.estimate import Measures, dry_run
 from rungwise.serving.registry import REGISTER
-from rungwise.sweep import SWEEP, SweepStageConfig, check_space, upstream_values
+from rungwise.sweep import SWEEP, SweepStageConfig, check_space, check_values, upstream_values
 from rungwise.tasks.config import ParagraphTaskConfig, TaskConfig
 from rungwise.tasks.examples import TaskInfo
 from rungwise.tasks.stage import TASK
@@ -377,6 +377,8 @@ def _check_finetune(config: FinetuneConfig, adapted: Recipe, entry: TaskEntry) -
     kind = "classification" if paragraphs else data.format.task_kind
     info = TaskInfo(kind, (), pair=True, metric="")
     check(config, info, trained.model, trained.model.objective(trained.pretrain.objective))
+    if adapted.sweep is not None:
+        check_values(SweepStageConfig(finetune=config, sweep=adapted.sweep), info)
 
 
 def _with_budget(config: TaskConfig, budget: int, task: str) -> TaskConfig:

@@ -78,13 +78,22 @@ def selections(task: TaskResult) -> list[dict[str, Any]]:
     return rows
 
 
+def kept(task: TaskResult) -> dict[str, list[int]]:
+    """The epoch of the kept weights of each seed, of variants that keep the best one."""
+    return {
+        name: [row.epoch for row in task.evaluated.rows if row.variant == name]
+        for name, variant in task.evaluated.variants.items()
+        if variant.finetune.best_epoch
+    }
+
+
 def cuts(task: TaskResult) -> list[dict[str, Any]]:
-    """What `sequence_length` cut off, by variant and split; those that lost nothing have no row."""
+    """What did not fit into `sequence_length`, by variant and split; what did has no row."""
     return [
         {"variant": name, "split": split, "share": share, "of": variant.finetune.sequence_length}
         for name, variant in task.evaluated.variants.items()
         for split, share in variant.cut.items()
-        if share.cut_examples
+        if share.cut_examples or share.windowed_examples
     ]
 
 

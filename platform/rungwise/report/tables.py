@@ -81,6 +81,7 @@ def seeds(compared: Compared) -> list[Row]:
             **_where(evaluated),
             "variant": row.variant,
             "seed": row.seed,
+            "epoch": row.epoch,
             **{f"validation_{metric}": value for metric, value in row.validation.items()},
             **{f"test_{metric}": value for metric, value in row.test.items()},
         }

@@ -11,7 +11,8 @@
     choice                       logits (R, 1), the score of a row, which is an option
 
 B is R, but R / 2 where finetune.both_orders gives an item two rows, one behind the other. The
-tokenizer beside it frames texts and pairs as in training.
+tokenizer beside it frames texts and pairs as in training. Windows over a long text, the mean of
+their logits and legal sequences of tags (finetune.windows, finetune.legal_tags) are the caller's.
 
 Shapes: R rows, B items, T sequence, E width of a state, C classes.
 """

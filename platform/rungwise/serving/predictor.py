@@ -67,14 +67,7 @@ class Predictor:
         if not examples:
             return []
         config = self.model.config
-        items = kinds.encode(
-            examples,
-            self.info,
-            self.tokenizer,
-            self.frame,
-            both_orders=config.both_orders,
-            stride=config.stride,
-        )
+        items = kinds.encode(examples, self.info, self.tokenizer, self.frame, **config.encoding)
         self._say_cut(examples, items)
         return kinds.decode(
             outputs(self.model, items),
@@ -82,7 +75,7 @@ class Predictor:
             examples,
             self.info,
             self.model.calibration,
-            max_answer_tokens=config.max_answer_tokens,
+            **config.decoding,
         )
 
     def _say_cut(self, examples: Sequence[Example], items: Sequence[Item]) -> None:

@@ -7,8 +7,15 @@ override function as the command line. One stage sweeps one variant.
 """
 
 from rungwise.sweep.config import SweepConfig, SweepStageConfig
-from rungwise.sweep.draws import upstream_values
+from rungwise.sweep.draws import check_values, upstream_values
 from rungwise.sweep.space import check_space
 from rungwise.sweep.stage import SWEEP
 
-__all__ = ["SWEEP", "SweepConfig", "SweepStageConfig", "check_space", "upstream_values"]
+__all__ = [
+    "SWEEP",
+    "SweepConfig",
+    "SweepStageConfig",
+    "check_space",
+    "check_values",
+    "upstream_values",
+]

@@ -13,7 +13,7 @@ import numpy as np
 
 from rungwise.core.config import canonical_json, validate, with_overrides
 from rungwise.core.errors import ConfigError
-from rungwise.finetune import FinetuneConfig
+from rungwise.finetune import FinetuneConfig, check_task
 from rungwise.sweep.config import (
     EPOCHS,
     FINETUNE,
@@ -23,6 +23,7 @@ from rungwise.sweep.config import (
     SweepStageConfig,
 )
 from rungwise.sweep.space import Grid, holds, value_at
+from rungwise.tasks.examples import TaskInfo
 
 Values = dict[str, Any]  # of one trial, by dotted key
 
@@ -91,6 +92,13 @@ def settings_of(config: SweepStageConfig, values: Values) -> FinetuneConfig:
                 f"sweep.space.{FINETUNE}.{key}: drew {value!r}, which became {resolved}"
             )
     return settings
+
+
+def check_values(config: SweepStageConfig, info: TaskInfo) -> None:
+    """Raise ConfigError, naming the key, for a value that makes no sense for the task."""
+    for key, allowed in config.sweep.space.items():
+        for value in allowed.probes():
+            check_task(settings_of(config, {key: value}), info)
 
 
 def grid_epochs(config: SweepStageConfig, epochs_asked: int) -> int:

@@ -37,11 +37,15 @@ def difference(
         if block != FINETUNE or name not in measured or drawn is None:
             continue  # null stands for what another key says
         value = measured[name]
-        if not isinstance(drawn, int | float) or not math.isclose(drawn, value, rel_tol=_PRECISION):
+        wanted = 1.0 if isinstance(drawn, str) else drawn  # of a word: whether it is in force
+        if not isinstance(wanted, int | float) or not math.isclose(
+            wanted, value, rel_tol=_PRECISION
+        ):
             return UserError(
                 f"{trial}: {key} was drawn as {drawn!r}, but {value:g} was in force, so its score "
                 "is not that of its settings; take the key out of sweep.space, or mend what it "
-                "does not reach (a batch larger than the training split is cut to it)"
+                "does not reach (a batch larger than the training split is cut to it; windows need "
+                "texts longer than a row, class weights classes of unlike size)"
             )
     return None
 

@@ -20,7 +20,7 @@ from rungwise.core.storage import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.sweep import record as records
 from rungwise.sweep.config import SweepStageConfig
-from rungwise.sweep.draws import grid_epochs, upstream_values
+from rungwise.sweep.draws import check_values, grid_epochs, upstream_values
 from rungwise.sweep.effective import check_inputs
 from rungwise.sweep.record import ScoredTrial, SweepSummary
 from rungwise.sweep.trial import DECISIONS, STATES, Job, Train, train
@@ -41,14 +41,16 @@ def run_sweep(
     `inputs` are task, tokenizer and pretrain, the last two once for each of the upstream values
     where the sweep has such (`effective.inputs_of`). Started again in the same `output` after a
     kill, it runs what has not ended. Raises UserError if every trial failed, if a trial asks for
-    more than a node has, or if a value was not in force.
+    more than a node has, or if a value was not in force; ConfigError for a value that makes no
+    sense for the task.
     """
     from rungwise.sweep import tune
 
     tried = upstream_values(config.sweep)
     check_inputs(inputs, tried)
-    metric = TaskSummary.of(inputs["task"]).info.metric
-    job = Job(config, inputs, output, metric, context.report, train)
+    info = TaskSummary.of(inputs["task"]).info
+    check_values(config, info)
+    job = Job(config, inputs, output, info.metric, context.report, train)
     # What a killed attempt left of Tune's own is of no use.
     (output / ".ray-tune").remove()
     with shared_scratch(output, "ray-tune") as scratch:

@@ -108,12 +108,13 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
         epoch: int, metrics: dict[str, float], state: Callable[[], bytes] | None = None
     ) -> None:
         shown, measured = split_metrics(metrics)
-        score = shown[job.metric]
+        # That of the weights that are kept, if those of an earlier epoch are.
+        score = shown.get("kept/score", shown[job.metric])
         if not math.isfinite(score):
             raise UserError(f"{name}: {job.metric} is {score} after epoch {epoch}")
         trial.effective |= measured
         trial.seconds = before + time.monotonic() - began
-        loss = shown.get("loss", math.nan)
+        loss = shown.get("kept/loss", shown.get("loss", math.nan))
         row = {
             "epoch": epoch,
             "score": score,

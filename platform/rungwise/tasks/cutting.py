@@ -1,12 +1,14 @@
 """The share of a split that `sequence_length` cuts off, and the length that would cut little.
 
 Encoding says of each item what it left out (`Item.cut`) and how long its rows would have been
-(`Item.needs`). Nothing is counted twice: of the windows over a context together nothing is cut, and
-a tagged sentence goes on in the next row, so only questions and words can be too long there.
+(`Item.needs`). Nothing is counted twice: of the windows over a text together nothing is cut, and a
+tagged sentence goes on in the next row, so only questions, words, and of a pair the shorter text
+can be too long there.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,13 +23,15 @@ NOTED = 0.05  # of the examples: what is cut beyond that is worth a line
 
 
 class CutShare(Part):
-    """Examples of a split and those that lost something, their words and those not wholly read.
+    """Examples of a split, those that lost something and those read in several items, their words
+    and those not wholly read.
 
     With the row length `length` at most 5 % of the examples would lose anything.
     """
 
     examples: int
     cut_examples: int
+    windowed_examples: int
     words: int
     cut_words: int
     length: int
@@ -35,6 +39,10 @@ class CutShare(Part):
     @property
     def of_examples(self) -> float:
         return self.cut_examples / self.examples
+
+    @property
+    def windowed(self) -> float:
+        return self.windowed_examples / self.examples
 
     @property
     def of_words(self) -> float:
@@ -50,6 +58,7 @@ def cut_share(examples: Sequence[Any], items: Sequence[Item], tokenizer: Tokeniz
     return CutShare(
         examples=len(examples),
         cut_examples=len({item.example for item in items if item.cut}),
+        windowed_examples=sum(n > 1 for n in Counter(item.example for item in items).values()),
         words=sum(len(WORD.findall(whole(example))) for example in examples),
         cut_words=sum(_lost(cuts, tokenizer)),
         length=sorted(needs)[len(needs) - 1 - int(NOTED * len(needs))],
@@ -57,10 +66,17 @@ def cut_share(examples: Sequence[Any], items: Sequence[Item], tokenizer: Tokeniz
 
 
 def note(name: str, sequence_length: int, shares: dict[str, CutShare]) -> str | None:
-    """A line for the user on what the variant `name` does not read, None if that is little."""
+    """A line for the user on what the variant `name` does not read, or reads in windows, None if
+    that is little."""
     cut = {split: share for split, share in shares.items() if share.of_examples > NOTED}
     if not cut:
-        return None
+        long = {split: each.windowed for split, each in shares.items() if each.windowed > NOTED}
+        parts = ", ".join(f"{share:.1%} of the {split} examples" for split, share in long.items())
+        line = (
+            f"{name}: {parts} do not fit into finetune.sequence_length {sequence_length} and are "
+            "read in several rows, so that nothing is cut"
+        )
+        return line if long else None
     parts = ", ".join(
         f"{share.of_examples:.1%} of the {split} examples ({share.of_words:.1%} of the words)"
         for split, share in cut.items()

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 from tokenizers import Tokenizer
@@ -35,18 +34,27 @@ def encode(
     frame: Frame,
     *,
     both_orders: bool = False,
+    windows: bool = False,
     stride: int = 64,
     max_question_tokens: int = 64,
 ) -> list[Item]:
     """Encode `examples` as items, in their order, at least one for each.
 
-    `both_orders` gives pairs a second row with the texts swapped; `stride` is the distance in
-    tokens between windows of a context. Raises DataError, naming the example, for a target that the
-    task does not have.
+    `both_orders` gives pairs a second row with the texts swapped; with `windows` a long text gives
+    several items, as the context of a question always does, and `stride` is the distance in tokens
+    between them. Raises DataError, naming the example, for a target that the task does not have.
     """
     match info.kind:
         case "classification" | "regression":
-            return sentences.encode(examples, info, tokenizer, frame, both_orders)
+            return sentences.encode(
+                examples,
+                info,
+                tokenizer,
+                frame,
+                both_orders=both_orders,
+                windows=windows,
+                stride=stride,
+            )
         case "tagging":
             return tagging.encode(examples, info, tokenizer, frame)
         case "span":
@@ -63,6 +71,7 @@ def decode(
     calibration: Mapping[str, float],
     *,
     max_answer_tokens: int = 30,
+    legal_tags: bool = False,
 ) -> list[dict[str, Any]]:
     """Predict each example from the logits of its items; predictions are plain data.
 
@@ -74,9 +83,9 @@ def decode(
     """
     match info.kind:
         case "classification" | "regression":
-            return sentences.decode(outputs, items, len(examples), info)
+            return sentences.decode(outputs, items, info)
         case "tagging":
-            return tagging.decode(outputs, items, len(examples), info)
+            return tagging.decode(outputs, items, len(examples), info, legal_tags)
         case "span":
             return answers.decode(outputs, items, examples, calibration, max_answer_tokens)
         case "choice":
@@ -90,15 +99,14 @@ def probabilities(
 
     None for each where there are none: numbers, and places in a text.
     """
-    found: list[Any] = [[] if info.kind == "tagging" else None for _ in range(count)]
-    if info.kind not in ("regression", "span"):
-        for output, item in zip(outputs, items, strict=True):
-            shares = softmax(np.asarray(output, np.float64), axis=-1).tolist()
-            if info.kind == "tagging":
-                found[item.example] += shares if item.places else []
-            else:
-                found[item.example] = shares
-    return found
+    match info.kind:
+        case "regression" | "span":
+            return [None] * count
+        case "tagging":
+            each = tagging.joined(outputs, items, count, info)
+        case "classification" | "choice":
+            each = sentences.pooled(outputs, items)
+    return [softmax(logits, axis=-1).tolist() for logits in each]
 
 
 def calibrate(

@@ -1,4 +1,4 @@
-"""Encode texts as token ids, and truncate pairs that do not fit in their row."""
+"""Encode texts as token ids, and read those that do not fit in their row: cut, or in windows."""
 
 from __future__ import annotations
 
@@ -22,6 +22,16 @@ def ids_of(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
 def cuts(*kept: tuple[str, Sequence[int], int, int]) -> tuple[Cut, ...]:
     """Those texts that lost something, of (text, its ids, first token kept, the one after)."""
     return tuple(Cut(text, begin, end) for text, ids, begin, end in kept if end - begin < len(ids))
+
+
+def windows(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """[begin, end) of each window of at most `room` tokens; together they hold all tokens."""
+    step = max(1, min(stride, room // 2))
+    spans = [(0, min(tokens, room))]
+    while spans[-1][1] < tokens:
+        begin = spans[-1][0] + step
+        spans.append((begin, min(tokens, begin + room)))
+    return spans
 
 
 def longest_first(

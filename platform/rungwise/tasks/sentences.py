@@ -1,7 +1,15 @@
-"""Sentences and sentence pairs, with one label or one number for each (SPEC F2, F3, F4)."""
+"""Sentences and sentence pairs, with one label or one number for each (SPEC F2, F3, F4).
+
+A text that is too long loses its end, or is read in windows, each an item with the target of its
+example. The logits of an example are then the mean of those of its windows. The label's
+probabilities are so the normalised geometric mean of the windows', the logarithmic opinion pool
+(Genest & Zidek 1986, "Combining probability distributions", Statistical Science 1); a mean of log
+probabilities gives the same.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,16 +22,27 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks.examples import TaskInfo, Text
 from rungwise.tasks.items import Frame, Item, Row
 from rungwise.tasks.pieces import cuts, ids_of, longest_first
+from rungwise.tasks.pieces import windows as windows_over
+
+_Spans = tuple[tuple[int, int], tuple[int, int]]  # [begin, end) of both texts
 
 
 def encode(
-    examples: Sequence[Text], info: TaskInfo, tokenizer: Tokenizer, frame: Frame, both_orders: bool
+    examples: Sequence[Text],
+    info: TaskInfo,
+    tokenizer: Tokenizer,
+    frame: Frame,
+    *,
+    both_orders: bool,
+    windows: bool,
+    stride: int,
 ) -> list[Item]:
     """Encode each example as an item of one row, or with `both_orders` of (A, B) and (B, A).
 
-    A sentence is cut at its end, a pair longest first; both orders hold the same tokens. Raises
-    DataError for a pair where a sentence is expected, the reverse, and a target of another task;
-    ConfigError for `both_orders` without pairs.
+    A sentence is cut at its end, a pair longest first; both orders hold the same tokens. With
+    `windows` there is an item for each window over the longer text, beside it the shorter one,
+    which is cut to half of the row. Raises DataError for a pair where a sentence is expected, the
+    reverse, and a target of another task; ConfigError for `both_orders` without pairs.
     """
     if both_orders and not info.pair:
         raise ConfigError(
@@ -37,37 +56,50 @@ def encode(
     numbers = {label: number for number, label in enumerate(info.labels)}
     items = []
     for index, (example, first, second) in enumerate(zip(examples, firsts, seconds, strict=True)):
-        room = frame.sequence_length - (3 if info.pair else 2)
-        kept, kept_second = longest_first(first, second, room)
-        texts = (example.text, first, kept), (example.second or "", second, kept_second)
-        items.append(
-            Item(
-                _rows(kept, kept_second, info.pair, frame, both_orders),
-                index,
-                _target(example, info, numbers),
-                needs=len(first) + len(second) + frame.sequence_length - room,
-                cut=cuts(*((text, ids, 0, len(part)) for text, ids, part in texts)),
-            )
-        )
+        marks = 3 if info.pair else 2
+        room = frame.sequence_length - marks
+        lengths = len(first), len(second)
+        if windows:
+            needs, parts = 2 * min(lengths), _windows(*lengths, room, stride)
+        else:
+            needs, kept = sum(lengths), longest_first(first, second, room)
+            parts: list[_Spans] = [((0, len(kept[0])), (0, len(kept[1])))]
+        (_, end), (_, second_end) = parts[-1]
+        cut = cuts((example.text, first, 0, end), (example.second or "", second, 0, second_end))
+        for one, two in parts:
+            rows = _rows(first[slice(*one)], second[slice(*two)], info.pair, frame, both_orders)
+            target = _target(example, info, numbers)
+            items.append(Item(rows, index, target, needs=needs + marks, cut=cut))
+            cut = ()  # said once of the windows of an example
     return items
 
 
+def _windows(first: int, second: int, room: int, stride: int) -> list[_Spans]:
+    """The windows of two texts of so many tokens; the second is the longer if they are equal."""
+    if first + second <= room:
+        return [((0, first), (0, second))]
+    kept = (0, min(first, second, room // 2))
+    over = windows_over(max(first, second), room - kept[1], stride)
+    return [(span, kept) if first > second else (kept, span) for span in over]
+
+
+def pooled(outputs: Sequence[NDArray[Any]], items: Sequence[Item]) -> list[NDArray[np.float64]]:
+    """The outputs of each example: the mean of those of its windows, which are neighbours."""
+    windows = itertools.groupby(zip(items, outputs, strict=True), lambda pair: pair[0].example)
+    return [
+        np.mean([output for _, output in each], axis=0, dtype=np.float64) for _, each in windows
+    ]
+
+
 def decode(
-    outputs: Sequence[NDArray[Any]], items: Sequence[Item], count: int, info: TaskInfo
+    outputs: Sequence[NDArray[Any]], items: Sequence[Item], info: TaskInfo
 ) -> list[dict[str, Any]]:
-    """Predict {"label", "probability"}, or {"score"} in regression, for `count` examples."""
-    predictions: list[dict[str, Any]] = [{} for _ in range(count)]
-    for output, item in zip(outputs, items, strict=True):
-        if info.kind == "regression":
-            predictions[item.example] = {"score": float(np.asarray(output).reshape(()))}
-        else:
-            shares = softmax(np.asarray(output, np.float64))
-            best = int(shares.argmax())
-            predictions[item.example] = {
-                "label": info.labels[best],
-                "probability": float(shares[best]),
-            }
-    return predictions
+    """Predict {"label", "probability"}, or {"score"} in regression, for each example."""
+    logits = pooled(outputs, items)
+    if info.kind == "regression":
+        return [{"score": float(each)} for each in logits]
+    each_C = [softmax(each) for each in logits]
+    return [{"label": info.labels[s.argmax()], "probability": float(s.max())} for s in each_C]
 
 
 def _rows(

@@ -25,7 +25,7 @@ from tokenizers import Encoding, Tokenizer
 
 from rungwise.tasks.examples import Question
 from rungwise.tasks.items import Frame, Item
-from rungwise.tasks.pieces import cuts, ids_of
+from rungwise.tasks.pieces import cuts, ids_of, windows
 
 NO_ANSWER = (0, 0)  # as a target: both at the first token of the row
 
@@ -84,16 +84,6 @@ def encode(
             items.append(Item((row,), index, target, places, needs=needs, cut=cut))
             cut = ()  # said once of the windows of a question
     return items
-
-
-def windows(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """[begin, end) of each window of at most `room` tokens; together they hold all tokens."""
-    step = max(1, min(stride, room // 2))
-    spans = [(0, min(tokens, room))]
-    while spans[-1][1] < tokens:
-        begin = spans[-1][0] + step
-        spans.append((begin, min(tokens, begin + room)))
-    return spans
 
 
 def locate(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Located]:

@@ -19,6 +19,7 @@ from rungwise.core.errors import DataError
 from rungwise.tasks.examples import Tagged, TaskInfo
 from rungwise.tasks.items import Frame, Item
 from rungwise.tasks.pieces import cuts, ids_of
+from rungwise.tasks.transitions import Transitions
 from rungwise.tokenizer import special_ids
 from rungwise.tokens.segmenters import HAN
 
@@ -58,17 +59,27 @@ def encode(
 
 
 def decode(
-    outputs: Sequence[NDArray[Any]], items: Sequence[Item], count: int, info: TaskInfo
+    outputs: Sequence[NDArray[Any]], items: Sequence[Item], count: int, info: TaskInfo, legal: bool
 ) -> list[dict[str, Any]]:
-    """Predict {"tags"} for each of `count` examples: the likeliest tag of each word by itself."""
-    predictions: list[dict[str, Any]] = [{"tags": []} for _ in range(count)]
+    """Predict {"tags"} for each of `count` examples: the likeliest tag of each word by itself, or
+    with `legal` the likeliest sequence that the scheme allows."""
+    allowed = Transitions.of(info.labels) if legal else None
+    return [
+        {"tags": [info.labels[tag] for tag in (allowed.best(each) if allowed else each.argmax(1))]}
+        for each in joined(outputs, items, count, info)
+    ]
+
+
+def joined(
+    outputs: Sequence[NDArray[Any]], items: Sequence[Item], count: int, info: TaskInfo
+) -> list[NDArray[np.float64]]:
+    """The logits of each of `count` sentences, (words, C), of all its rows together."""
+    rows: list[list[NDArray[Any]]] = [[] for _ in range(count)]
     for output, item in zip(outputs, items, strict=True):
-        tags = predictions[item.example]["tags"]
-        assert len(tags) == item.first, "the items of a sentence are in order"
+        assert len(rows[item.example]) == item.first, "the items of a sentence are in order"
         assert len(output) == len(item.places), "a row of logits a word"
-        if item.places:
-            tags += [info.labels[number] for number in np.asarray(output).argmax(axis=1)]
-    return predictions
+        rows[item.example] += list(output)
+    return [np.array(each, np.float64).reshape(len(each), len(info.labels)) for each in rows]
 
 
 def is_span_tag(label: str) -> bool:

@@ -1,0 +1,30 @@
+"""`rungwise ensemble EVALUATE`: score the seeds of an evaluation together, without training."""
+
+from __future__ import annotations
+
+import argparse
+
+from rungwise.commands.arguments import Commands, add_verb
+from rungwise.core.exit_codes import OK
+
+
+def add(commands: Commands) -> None:
+    text = "score the seeds of an evaluation as one answer, without training"
+    parser = add_verb(commands, "ensemble", ensemble, text)
+    parser.add_argument("evaluate", metavar="EVALUATE", help="artifacts/evaluate, or one in it")
+
+
+def ensemble(options: argparse.Namespace) -> int:
+    """Print a line for each variant and way. Raises UserError for another artifact."""
+    from rungwise.core.artifact import find_input
+    from rungwise.core.errors import UserError
+    from rungwise.evaluation.ensemble import combined
+    from rungwise.pipeline.loading import find_built
+
+    made = find_built(options.evaluate, "artifacts")
+    if made.stage != "evaluate":
+        raise UserError(f"{made.folder.uri} holds a {made.stage} artifact, expected evaluate")
+    for variant, how, score, gain in combined(made, find_input(made, "task")):
+        over = f"{gain.difference:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] over one seed"
+        print(f"{variant}, {how}: {score:.4f}, {over}")  # noqa: T201
+    return OK

@@ -1,0 +1,223 @@
+"""Keys of the recipe of fine-tuning: the best epoch, class weights, parts of a batch; and whether
+they do anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load
+from sklearn.metrics import log_loss
+from sklearn.utils.class_weight import compute_class_weight
+
+from rungwise.core.config import validate
+from rungwise.core.errors import ConfigError
+from rungwise.finetune import FinetuneConfig, Scores, Split, TaskData, finetune, loop
+from rungwise.finetune.batches import collate
+from rungwise.finetune.loop import add_gradients, build
+from rungwise.finetune.scoring import class_weights, loss_sums
+from rungwise.sweep.draws import check_values
+from rungwise.sweep.effective import difference, split_metrics
+from rungwise.tasks.examples import Kind
+from tests.toy_sweeps import stage_config
+from tests.toy_tasks import INFO, stand_in, toy_data
+
+TASKS: tuple[Kind, ...] = ("classification", "regression", "tagging", "span", "choice")
+
+
+@pytest.fixture(autouse=True)
+def _stand_in_and_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+    torch.set_num_threads(1)
+
+
+def config_of(**keys: Any) -> FinetuneConfig:
+    usual = {"sequence_length": 16, "batch_size": 8, "epochs": 1, "learning_rate": 0.01}
+    return validate(FinetuneConfig, usual | keys)
+
+
+# The best epoch.
+
+
+@pytest.mark.parametrize("adaptation", ["full", "lora"])
+def test_the_weights_of_the_best_epoch_are_kept_over_breaks(
+    adaptation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # By score, then by loss, then the earlier: the second of the epochs.
+    scripted = [(0.5, 0.1), (0.9, 0.4), (0.9, 0.6), (0.9, 0.4)]
+
+    def run(best: bool, start: bytes | None = None, done: int = 0) -> Any:
+        left = iter([*scripted[done:], (0.9, 0.4)])
+
+        def scores(model: Any, data: Any) -> Scores:
+            score, loss = next(left)
+            return Scores(loss, {"accuracy": score}, [], [])
+
+        told: list[dict[str, float]] = []
+        states: list[bytes] = []
+
+        def on_epoch(epoch: int, metrics: dict[str, float], state: Any = None) -> None:
+            told.append(metrics)
+            states.append(state())
+
+        monkeypatch.setattr(loop, "calibrate_and_score", scores)
+        config = config_of(epochs=4, best_epoch=best, adaptation={"kind": adaptation})
+        model = finetune(config, toy_data("classification"), 3, on_epoch, start)
+        return model.state_dict(), told, states
+
+    last, told, after = run(best=False)
+    assert not any(key.startswith("kept/") for key in told[-1])
+    kept, told, states = run(best=True)
+    assert [metrics["kept/epoch"] for metrics in told] == [1, 2, 2, 2]
+    assert [metrics["kept/score"] for metrics in told] == [0.5, 0.9, 0.9, 0.9]
+    assert [metrics["accuracy"] for metrics in told] == [0.5, 0.9, 0.9, 0.9]
+    head = "head.linear.weight"
+    assert torch.equal(kept[head], load(after[1])[f"model/{head}"])
+    assert torch.equal(last[head], load(after[3])[f"model/{head}"])
+    assert not torch.equal(kept[head], last[head])
+    for done in (1, 2, 3, 4):
+        again, *_ = run(best=True, start=states[done - 1], done=done)
+        assert all(torch.equal(tensor, again[name]) for name, tensor in kept.items()), done
+
+
+# Class weights.
+
+
+def test_class_weights_are_those_of_scikit_learn_and_1_for_a_class_without_examples() -> None:
+    targets = np.random.default_rng(0).choice(4, size=200, p=[0.6, 0.3, 0.02, 0.08])
+    present = np.unique(targets)
+    expected = compute_class_weight("balanced", classes=present, y=targets)
+    found = class_weights(targets.tolist(), 6)
+    np.testing.assert_allclose(found[present].numpy(), expected, rtol=1e-6)
+    assert found[4:].tolist() == [1.0, 1.0]
+    assert class_weights([0, 1, 1, 0], 2).tolist() == [1.0, 1.0]
+
+
+def test_a_weighed_loss_over_all_of_a_split_is_scikit_learns() -> None:
+    rng = np.random.default_rng(1)
+    targets, logits = rng.choice(3, size=50, p=[0.7, 0.2, 0.1]), rng.normal(size=(50, 3))
+    weights = class_weights(targets.tolist(), 3)
+    total, count = loss_sums(
+        "classification", torch.tensor(logits), torch.tensor(targets), weights.double()
+    )
+    shares = torch.tensor(logits).softmax(dim=1).numpy()
+    each = weights.numpy()[targets]
+    assert total.item() / count == pytest.approx(
+        log_loss(targets, shares, sample_weight=each, labels=[0, 1, 2]), rel=1e-6
+    )
+
+
+def test_class_weights_move_what_is_learnt_towards_the_rare_class() -> None:
+    data = toy_data("classification", examples=40)
+    rare = [item for item in data.splits["train"].items if item.target == 1][:2]
+    often = [item for item in data.splits["train"].items if item.target == 0]
+    data = with_train(data, [*often, *rare])
+
+    def said(**keys: Any) -> float:
+        """The mean share of the rare class among what a head alone has learnt."""
+        config = config_of(adaptation={"kind": "frozen"}, epochs=4, learning_rate=0.05, **keys)
+        model = finetune(config, data, 0, lambda *_: None)
+        batch = collate(often, "classification")
+        return float(model(batch.ids, batch.segments, batch.rows).softmax(-1)[:, 1].mean())
+
+    assert said(class_weights="balanced") > said() + 0.05
+
+
+def with_train(data: TaskData, items: list[Any]) -> TaskData:
+    train = Split([item.target for item in items], items)
+    return replace(data, splits={**data.splits, "train": train})
+
+
+# Parts of a batch.
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_the_gradient_of_a_batch_does_not_depend_on_its_parts(kind: Kind) -> None:
+    data = toy_data(kind, examples=7)
+    weights = torch.tensor([0.3, 2.0]).double() if kind == "classification" else None
+    model = build(config_of(dropout=0, pooling="mean"), data).double().train()
+    items = data.splits["train"].items
+
+    def gradient(*sizes: int) -> tuple[float, dict[str, torch.Tensor]]:
+        model.zero_grad()
+        ends = np.cumsum(sizes)
+        parts = [items[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+        loss = add_gradients(model, [collate(part, kind) for part in parts], weights)
+        return loss, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+    loss, whole = gradient(7)
+    for sizes in ((3, 2, 2), (1, 6)):
+        same, parts = gradient(*sizes)
+        assert same == pytest.approx(loss, rel=1e-9)
+        for name, tensor in whole.items():
+            torch.testing.assert_close(parts[name], tensor, rtol=1e-6, atol=1e-9)
+
+
+def test_training_in_parts_is_training_with_a_ragged_last_batch_too() -> None:
+    data = toy_data("classification", examples=18)  # of the last batch two items are left
+    told: list[dict[str, float]] = []
+    one, parts = (
+        finetune(
+            config_of(dropout=0, epochs=2, accumulation=accumulation),
+            data,
+            0,
+            lambda epoch, metrics, state=None: told.append(metrics),
+        ).state_dict()
+        for accumulation in (1, 3)
+    )
+    assert [metrics.get("effective/accumulation") for metrics in told] == [None, None, 3, 3]
+    for name, tensor in one.items():
+        torch.testing.assert_close(parts[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+# In force.
+
+
+@pytest.mark.parametrize(
+    ("keys", "wrong"),
+    [
+        ({"best_epoch": True, "epochs": 2}, None),
+        ({"best_epoch": True}, "finetune.best_epoch was drawn as True, but 0 was in force"),
+        ({"class_weights": "balanced"}, "finetune.class_weights was drawn as 'balanced', but 0"),
+        ({"windows": True}, "finetune.windows was drawn as True, but 0 was in force"),
+        ({"stride": 4}, "finetune.stride was drawn as 4, but 0 was in force"),
+        ({"accumulation": 6}, "finetune.accumulation was drawn as 6, but 4 was in force"),
+    ],
+)
+def test_a_swept_value_that_does_nothing_fails_the_sweep(
+    keys: dict[str, Any], wrong: str | None
+) -> None:
+    data = toy_data("classification")
+    zeros, ones = ([i for i in data.splits["train"].items if i.target == t] for t in (0, 1))
+    told: list[dict[str, float]] = []
+    finetune(
+        config_of(**keys),
+        with_train(data, [*zeros[:2], *ones[:2]]),
+        0,
+        lambda epoch, metrics, state=None: told.append(metrics),
+    )
+    _, measured = split_metrics(told[-1])
+    drawn = {f"finetune.{key}": value for key, value in keys.items() if key != "epochs"}
+    error = difference("trial-000", drawn, measured)
+    assert str(error).startswith(f"trial-000: {wrong}") if wrong else error is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("regression", "class_weights", "balanced"),
+        ("span", "windows", True),
+        ("classification", "legal_tags", True),
+    ],
+)
+def test_a_swept_value_that_makes_no_sense_for_the_task_is_refused(
+    kind: Kind, key: str, value: Any
+) -> None:
+    off = FinetuneConfig.model_fields[key].default
+    space = {f"finetune.{key}": {"kind": "choice", "values": [off, value]}}
+    config = stage_config(space=space, search={"kind": "grid"})
+    with pytest.raises(ConfigError, match=rf"finetune\.{key} is .* a task of {kind}; leave it out"):
+        check_values(config, INFO[kind])
