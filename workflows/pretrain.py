@@ -1,4 +1,4 @@
-"""Raw text to a pretrained model, and a page about it.
+"""Raw text to a pretrained model, registered if the recipe asks for it, and a page about it.
 
 python workflows/pretrain.py workflows/configs/quickstart.yaml pretrain.steps=200
 """
@@ -11,12 +11,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
 from rungwise.commands.run import run_workflow
 from rungwise.core.stage import Stage
-from rungwise.pipeline.recipe import Recipe, pretrain_stages, report_stage
+from rungwise.pipeline.recipe import Recipe, pretrain_stages, register_stage, report_stage
 
 
 def stages(recipe: Recipe) -> list[Stage]:
     before = pretrain_stages(recipe)
-    return [*before.values(), report_stage(recipe, before)]
+    made = [*before.values(), report_stage(recipe, before)]
+    if recipe.registry and recipe.model:
+        made.append(register_stage(recipe.registry, recipe.model.kind, before))
+    return made
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from importlib.metadata import version
 VERBS = {
     "from text to a page": ("init", "tasks", "plan", "dry_run", "run", "open", "ui", "doctor"),
     "what was built": (
-        *("inspect", "predict", "neighbours", "export", "why", "which_models", "verify", "rebuild"),
-        *("ensemble", "promote", "prove_resume", "sync", "gc"),
+        *("inspect", "predict", "serve", "neighbours", "export", "why", "which_models", "verify"),
+        *("rebuild", "ensemble", "promote", "prove_resume", "sync", "gc"),
     ),
     "on a cluster": ("up", "submit", "status", "jobs", "logs", "stop", "resume", "down"),
 }

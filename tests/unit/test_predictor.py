@@ -99,9 +99,9 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
                 expected = whole[name]
                 assert value == (pytest.approx(expected, abs=1e-5) if numeric(value) else expected)
 
-    from rungwise.serving.served_model import FineTuned
+    from rungwise.serving.served_model import Served
 
-    served = FineTuned()
+    served = Served()
     paths = dict(zip(("description", "weights", "tokenizer"), FILES, strict=True))
     artifacts = {name: str(tmp_path / file) for name, file in paths.items()}
     served.load_context(SimpleNamespace(artifacts=artifacts))  # pyright: ignore[reportArgumentType]

@@ -22,7 +22,7 @@ from rungwise.finetune import FinetuneConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving import promotion
 from rungwise.serving.predictor import FILES, Predictor
-from rungwise.serving.registry import RegistryConfig, register_model
+from rungwise.serving.registry import RegisterConfig, register_model
 from rungwise.tasks import examples as tasks
 from rungwise.tasks.examples import ExampleCounts, TaskSummary, Text
 from tests.report_pages import Recorder, corpus_summary
@@ -133,7 +133,7 @@ class Models:
             tracked = TrackingRun(self.uri, run.info.run_id)
         output = Folder.at(self._scratch(f"out-{evaluated.fingerprint}"))
         return register_model(
-            RegistryConfig(name=NAME), inputs, output, Context(tracking=tracked, recipe={})
+            RegisterConfig(name=NAME), inputs, output, Context(tracking=tracked, recipe={})
         )
 
 

@@ -19,6 +19,7 @@ from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.instances import shards
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import MaskedReader
+from rungwise.instances.summary import InstancesSummary
 from rungwise.models.bert import BertConfig, BertForPretraining
 from rungwise.models.language_models import MaskedModel
 from rungwise.pretraining.pretrained import load_model, load_module
@@ -389,7 +390,8 @@ def test_guesses_are_the_models_own_and_sorted(
 ) -> None:
     tokenizer = opened[1]
     blanks = fill_in.choose(*opened, 4, seed=0)
-    model = load_model(inputs["pretrain"], inputs["instances"])
+    special = InstancesSummary.of(inputs["instances"]).special
+    model = load_model(inputs["pretrain"], special)
     assert isinstance(model, MaskedModel)
     together = fill_in.fill(model, tokenizer, blanks)
     for blank, filled in zip(blanks, together, strict=True):

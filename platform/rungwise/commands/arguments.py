@@ -54,6 +54,16 @@ def add_built(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
 
 
+def add_served(parser: argparse.ArgumentParser) -> None:
+    """Take a model that answers."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="models:/NAME@champion, or artifacts/evaluate, or one in it; artifacts/pretrain too",
+    )
+    parser.add_argument("--root", default="artifacts", help="whose registry models:/ names")
+
+
 def built(options: argparse.Namespace) -> Artifact:
     """The artifact that was named. Raises UserError if there is none."""
     from rungwise.pipeline.loading import find_built

@@ -1,8 +1,10 @@
 """`rungwise predict MODEL`: answer text, TSV or JSON Lines, as they are read.
 
-MODEL is a registered model (models:/NAME@alias or models:/NAME/VERSION), the folder of an evaluate
-artifact, on this machine or an object store, or artifacts/evaluate for the newest. Predictions go
-out batch by batch, one JSON object a line, so that a pipe may be endless.
+MODEL is a registered model (models:/NAME@alias or models:/NAME/VERSION), that of a run of MLflow
+(runs:/ID/model), the folder of an evaluate or pretrain artifact, on this machine or an object
+store, artifacts/evaluate for the newest, or a recipe, whose pretraining is meant.
+Predictions go out batch by batch, one JSON object a line, so that a pipe may be endless. What a
+pretrained model answers: serving/pretrained.py.
 """
 
 from __future__ import annotations
@@ -17,36 +19,34 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from rungwise.commands.arguments import Commands, add_verb, at_least_one
+from rungwise.commands.arguments import Commands, add_served, add_verb, at_least_one
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.exit_codes import OK
 
 if TYPE_CHECKING:
-    from rungwise.serving.predictor import Predictor
+    from rungwise.serving.pretrained import Model
     from rungwise.tasks.examples import Example
     from rungwise.tasks.unlabelled import Format
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "predict", predict, "answer with a fine-tuned model, as JSON Lines")
-    parser.add_argument(
-        "model", metavar="MODEL", help="models:/NAME@champion, or artifacts/evaluate, or one in it"
-    )
+    parser = add_verb(commands, "predict", predict, "answer with a model, as JSON Lines")
+    add_served(parser)
     parser.add_argument("--input", default="-", metavar="FILE", help="standard input if left out")
     parser.add_argument("--to", default="-", metavar="FILE", help="standard output if left out")
     parser.add_argument("--format", choices=("text", "tsv", "jsonl"), help="else by the ending")
     parser.add_argument("--batch-size", type=at_least_one, default=64, metavar="N")
-    parser.add_argument("--root", default="artifacts", help="whose registry models:/ names")
 
 
 def predict(options: argparse.Namespace) -> int:
     """Read the input line by line and write the answers ("-" is standard input and output)."""
-    from rungwise.pipeline.loading import find_predictor
+    from rungwise.pipeline.loading import find_served
+    from rungwise.serving.pretrained import load
     from rungwise.tasks.unlabelled import read_lines
 
     source = options.input
     form = options.format or _format_of(source)
-    predictor = find_predictor(options.model, options.root)
+    predictor = load(find_served(options.model, options.root))
     with ExitStack() as stack:
         lines = _opened(source, stack)
         written = stack.enter_context(_whole_or_nothing(options.to))
@@ -57,7 +57,7 @@ def predict(options: argparse.Namespace) -> int:
     return OK
 
 
-def answers(predictor: Predictor, examples: Iterable[Example], batch_size: int) -> Iterator[str]:
+def answers(predictor: Model, examples: Iterable[Example], batch_size: int) -> Iterator[str]:
     """Yield the lines of one batch after the other."""
     rest = iter(examples)
     while batch := list(islice(rest, batch_size)):

@@ -40,15 +40,17 @@ def promote(options: argparse.Namespace) -> int:
         before = promotion.give_back(client, name, alias)
         console.print(f"{alias} is models:/{name}/{before} again", markup=False)
         return OK
-    evaluated = loading.find_built(options.model, options.root)
-    against = promotion.faults(evaluated, loading.served_files(options.model, options.root))
+    made = loading.find_built(options.model, options.root)
+    against = promotion.faults(made, loading.served_files(options.model, options.root))
     holder = promotion.holder(client, name, alias)
     if not against and holder not in (None, number):
         other = loading.find_built(f"models:/{name}/{holder}", options.root)
-        found = promotion.compared(evaluated, other)
-        line = f"{found.difference:+.4f}, 95 % interval {found.low:+.4f} to {found.high:+.4f}"
+        found = promotion.compared(made, other)
+        line = "nothing to compare, for one of them gives texts no probability"
+        if found is not None:
+            line = f"{found.mean:+.4f}, 95 % interval {found.low:+.4f} to {found.high:+.4f}"
         console.print(f"against version {holder}, the holder: {line}", markup=False)
-        if found.high < 0:
+        if found is not None and found.high < 0:
             against.append(f"it is worse than version {holder}, which has the alias: {line}")
     if against:
         raise UserError(

@@ -57,9 +57,15 @@ def codec_of(encoding: str) -> Codec:
     return Codec(name in ("utf-8", "utf-8-sig"), sample.endswith(b"\r\n =") and name != "utf-7")
 
 
-class _Files(Config):
+class _Source(Config):
     # Of the source, which no other has; its kind, and its number if there are several of a kind.
     name: str | None = Field(default=None, min_length=1)
+    licence: str | None = (
+        None  # of the text, in any words, for the cards of models; changes no text
+    )
+
+
+class _Files(_Source):
     # Files, folders and globs, local or s3://; .gz, .bz2, .xz and .zst are unpacked.
     paths: tuple[str, ...] = Field(min_length=1)
 
@@ -138,11 +144,10 @@ class WarcSource(_Encoded):
     lines: Lines = "paragraph"
 
 
-class PydocsSource(Config):
+class PydocsSource(_Source):
     """The documentation that is on every machine that can run rungwise; see pydocs.py."""
 
     kind: Literal["pydocs"] = "pydocs"
-    name: str | None = Field(default=None, min_length=1)  # as of other sources
     packages: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], ...] = Field(
         default=pydocs.DEFAULT_PACKAGES, min_length=1
     )
@@ -209,10 +214,11 @@ def key_of(index: int, name: str) -> str:
 
 
 def identity(config: CorpusConfig) -> dict[str, Any]:
-    """The part of the config that decides the result: all but the paths."""
+    """The part of the config that decides the result: neither paths nor licences."""
     plain = config.model_dump(mode="json")
     for source in plain["sources"]:
         source.pop("paths", None)
+        source.pop("licence")
         if source.get("documents") != "chunk":
             source.pop("chunk_kilobytes", None)  # decides nothing
     if plain["decontaminate"]:

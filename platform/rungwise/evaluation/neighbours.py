@@ -13,6 +13,7 @@ import difflib
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.core.artifact import Artifact
@@ -64,20 +65,27 @@ class Neighbourhood:
 
         Raises DataError, with words that are spelled alike, if it has no vector.
         """
-        ids = self._tokenizer.encode(self._blank + word, add_special_tokens=False).ids
-        vector_D = self._model.vectors(ids).mean(axis=0) if ids else np.zeros(1)
-        length = float(np.linalg.norm(vector_D))
-        if special_ids(self._tokenizer).unk in ids or length == 0.0:
+        vector_D = self.vector(word)
+        cosine_N = self._unit_ND @ (vector_D / np.linalg.norm(vector_D))
+        spelled = self._tokenizer.decode(self._ids(word)).strip()
+        order = np.argsort(-cosine_N, kind="stable")[: count + 1]
+        near = (Neighbour(self.words[place], float(cosine_N[place])) for place in order)
+        return Neighbours(word, tuple(each for each in near if each.word != spelled)[:count])
+
+    def vector(self, word: str) -> NDArray[np.float32]:
+        """The vector (D,) of a word, which is the mean of those of its pieces; raises as `of`."""
+        ids = self._ids(word)
+        vector_D = self._model.vectors(ids).mean(axis=0) if ids else np.zeros(1, np.float32)
+        if special_ids(self._tokenizer).unk in ids or not vector_D.any():
             alike = difflib.get_close_matches(word, self.words, n=5)
             raise DataError(
                 f"expected a word that the vocabulary has and that was met often enough to be "
                 f"learnt, found {word!r}; spelled alike: {', '.join(alike) or 'none'}"
             )
-        cosine_N = self._unit_ND @ (vector_D / length)
-        spelled = self._tokenizer.decode(ids).strip()
-        order = np.argsort(-cosine_N, kind="stable")[: count + 1]
-        near = (Neighbour(self.words[place], float(cosine_N[place])) for place in order)
-        return Neighbours(word, tuple(each for each in near if each.word != spelled)[:count])
+        return vector_D
+
+    def _ids(self, word: str) -> list[int]:
+        return self._tokenizer.encode(self._blank + word, add_special_tokens=False).ids
 
 
 def drawn(

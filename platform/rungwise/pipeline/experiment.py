@@ -30,11 +30,11 @@ from rungwise.pipeline.recipe import (
     need,
     planned_vocab_size,
     pretrain_stages,
+    register_stage,
     training,
 )
 from rungwise.pretraining.config import by_gradient
 from rungwise.pretraining.estimate import Measures, dry_run
-from rungwise.serving.registry import REGISTER
 from rungwise.sweep import SWEEP, SweepStageConfig, check_space, check_values, upstream_values
 from rungwise.tasks.config import ParagraphTaskConfig, TaskConfig
 from rungwise.tasks.examples import TaskInfo
@@ -160,11 +160,11 @@ class Experiment:
         self.evaluated += evaluated
         if self._recipe.registry is not None:
             whole = {"task": labelled[None], "evaluate": evaluated[0]}
-            config = self._recipe.registry.for_task(task)
             assert self._recipe.evaluate
             kept = self._recipe.evaluate.keep or self._tuned[task][0]
+            title = Title("register", task=task)
             inputs = used[kept][0].stages | whole
-            self._add(REGISTER.stage(config, inputs), Title("register", task=task))
+            self._add(register_stage(self._recipe.registry, task, inputs, title), title)
 
     def _tabulate(self) -> None:
         """All evaluations in one table."""

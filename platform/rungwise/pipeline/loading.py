@@ -23,9 +23,11 @@ from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pipeline.workflow import load_recipe, root_folder
 from rungwise.pretraining.pretrained import load_model, tokenizer_of
 from rungwise.serving.predictor import Predictor
+from rungwise.serving.pretrained import load as load_served
 
 _RECIPES = (".yaml", ".yml")
 _REGISTERED = "models:/"
+_RUN = "runs:/"
 _ALIAS = "@"
 
 
@@ -59,7 +61,12 @@ def find(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact | Pre
         artifact = artifacts.at_or_below(Folder.at(model))
         if artifact is not None and artifact.stage == "pretrain":
             return artifact
-    return find_predictor(model, root)
+    found = load_served(find_served(model, root))
+    if not isinstance(found, Predictor):
+        raise UserError(
+            f"{model} is a pretrained model; give its artifact, as in artifacts/pretrain"
+        )
+    return found
 
 
 def find_pretrain(model: str, overrides: Sequence[str] = ()) -> Artifact:
@@ -119,11 +126,12 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
         raise UserError(
             f"{model}: not found in the registry ({error.message}); give --root"
         ) from error
-    fingerprint = version.tags.get("rungwise.evaluate", "")
-    artifact = artifacts.load(artifacts.folder_of(place, "evaluate", "", fingerprint))
+    stage = "evaluate" if "rungwise.evaluate" in version.tags else "pretrain"
+    fingerprint = version.tags.get(f"rungwise.{stage}", "")
+    artifact = artifacts.load(artifacts.folder_of(place, stage, "", fingerprint))
     if artifact is None:
         raise UserError(
-            f"{model} was made by the artifact evaluate {fingerprint}, which is not below "
+            f"{model} was made by the artifact {stage} {fingerprint}, which is not below "
             f"{place.uri}; give --root"
         )
     return artifact
@@ -144,24 +152,27 @@ def registry_of(root: str) -> Any:
     return MlflowClient(tracking_uri=uri)
 
 
-def find_predictor(model: str, root: str) -> Predictor:
-    """Load a fine-tuned model by its folder or by its name in the registry of `root`.
+def find_served(model: str, root: str) -> Folder:
+    """Find the files of a model that answers, in a folder or in the registry of `root`;
+    `serving.pretrained.load` loads it.
 
     Raises UserError if there is none, and says what would do.
     """
-    if model.startswith(_REGISTERED):
-        return Predictor.load(served_files(model, root))
+    if model.startswith((_REGISTERED, _RUN)):
+        return served_files(model, root)
+    if model.endswith(_RECIPES):
+        return find_pretrain(model).folder
     folder = Folder.at(model)
     artifact = artifacts.at_or_below(folder)
     if artifact is not None:
-        folder = artifact.folder
-    elif not folder.exists(DESCRIPTION):
+        return artifact.folder
+    if not folder.exists(DESCRIPTION):
         raise UserError(
-            f"{model}: no fine-tuned model here; expected models:/NAME@ALIAS, the folder of an "
-            "evaluate artifact, such as artifacts/evaluate/NAME-FINGERPRINT, or "
+            f"{model}: no model here; expected models:/NAME@ALIAS, the folder of an evaluate or "
+            "pretrain artifact, such as artifacts/evaluate/NAME-FINGERPRINT, or "
             "artifacts/evaluate for the newest"
         )
-    return Predictor.load(folder)
+    return folder
 
 
 def _built(recipe: Recipe, how: str) -> Artifact:
@@ -181,7 +192,8 @@ def _pretrained(artifact: Artifact) -> Pretrained:
 
 
 def served_files(model: str, root: str) -> Folder:
-    """A copy of the files of a registered model. Raises UserError if there is none."""
+    """A copy of the files of a registered model, or of that of an MLflow run, runs:/ID/model.
+    Raises UserError if there is none."""
     import mlflow.artifacts
     from mlflow.exceptions import MlflowException
 

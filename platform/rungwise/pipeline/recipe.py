@@ -19,6 +19,7 @@ from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.secrecy import without_passwords
 from rungwise.core.stage import Stage
+from rungwise.core.title import Title
 from rungwise.core.tracking import TrackingConfig
 from rungwise.corpus.sources import CorpusConfig
 from rungwise.corpus.stage import CORPUS
@@ -42,7 +43,7 @@ from rungwise.pretraining.stage import PRETRAIN
 from rungwise.report.page import REPORT, ReportConfig
 from rungwise.serving.hugging_face import load_config
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
-from rungwise.serving.registry import RegistryConfig
+from rungwise.serving.registry import REGISTER, RegisterConfig, RegistryConfig
 from rungwise.sweep import SweepConfig
 from rungwise.tasks.config import TaskConfig
 from rungwise.tokenizer import TOKENIZER, TokenizerConfig
@@ -280,6 +281,25 @@ def planned_vocab_size(recipe: Recipe) -> int:
 def report_stage(recipe: Recipe, before: dict[str, Stage]) -> Stage:
     """One page about all stages so far."""
     return REPORT.stage(recipe.report, before)
+
+
+def register_stage(
+    registry: RegistryConfig, of: str, inputs: Mapping[str, Stage], title: Title | None = None
+) -> Stage:
+    """The stage that registers a model `of` a task or a kind of pretraining."""
+    config = RegisterConfig(
+        name=registry.name_of(of), alias=registry.alias, licences=_licences(inputs["pretrain"])
+    )
+    return REGISTER.stage(config, inputs, title)
+
+
+def _licences(stage: Stage) -> dict[str, tuple[str | None, ...]]:
+    """Those of the sources of each corpus that a stage rests on, by fingerprint; the config's, as
+    the record of a corpus holds those of the day that it was built."""
+    found = [_licences(each) for each in stage.inputs.values()]
+    if isinstance(stage.config, CorpusConfig):
+        found.append({stage.fingerprint: tuple(each.licence for each in stage.config.sources)})
+    return {corpus: each for licences in found for corpus, each in licences.items()}
 
 
 def need(recipe: Recipe, does: str, *blocks: str) -> None:

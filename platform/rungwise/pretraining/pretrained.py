@@ -24,21 +24,20 @@ from rungwise.training.checkpoint import MODEL, load_tensors
 from rungwise.training.config import GradientConfig
 
 
-def load_model(pretrain: Artifact, instances: Artifact | None = None) -> object:
+def load_model(pretrain: Artifact, special: SpecialIds | None = None) -> object:
     """The trained model on the CPU; which protocols of capabilities.py it has says what it offers.
 
     It reads rows as long as those it was trained on: positions behind them may never have been
-    learnt. `instances` are those that it was trained on, looked up below the same root if left out.
+    learnt. `special` are the ids of its tokenizer, looked up below the same root if left out.
     """
     config = config_of(pretrain)
     match config.pretrain:
         case GradientConfig():
-            instances = instances or find_input(pretrain, "instances")
-            special = InstancesSummary.of(instances).special
+            special = special or InstancesSummary.of(find_input(pretrain, "instances")).special
             model: Any = config.model.trained(load_module(pretrain), config.objective, special)
             return replace(model, max_length=_longest(pretrain, model.max_length))
         case _:
-            special = TokensSummary.of(find_input(pretrain, "tokens")).special
+            special = special or TokensSummary.of(find_input(pretrain, "tokens")).special
             return load_arrays(config, pretrain, special)
 
 
@@ -55,13 +54,18 @@ class _ArrayFamily(Protocol):
 
 
 def tokenizer_of(pretrain: Artifact) -> Artifact:
-    """The tokenizer of a finished run, by way of its tokens.
+    """The tokenizer of a finished run. Raises DataError as `tokens_of`."""
+    return find_input(tokens_of(pretrain), "tokenizer")
+
+
+def tokens_of(pretrain: Artifact) -> Artifact:
+    """The tokens that a finished run read.
 
     Raises DataError if what it was built from is not below the same root.
     """
     direct = "tokens" in pretrain.record["inputs"]  # what counts tokens reads no instances
     read = pretrain if direct else find_input(pretrain, "instances")
-    return find_input(find_input(read, "tokens"), "tokenizer")
+    return find_input(read, "tokens")
 
 
 def load_module(pretrain: Artifact) -> nn.Module:

@@ -22,6 +22,7 @@ from rungwise.evaluation.neighbours import Neighbours
 from rungwise.evaluation.spelling import token_text
 from rungwise.evaluation.surprise import Passage, Reach
 from rungwise.instances.reader import InstanceReader, MaskedReader
+from rungwise.instances.summary import InstancesSummary
 from rungwise.models.capabilities import BlankLogits, NextTokenLogits, TargetLogits, WordVectors
 from rungwise.pretraining.config import PretrainConfig
 from rungwise.pretraining.pretrained import config_of, load_model
@@ -71,7 +72,7 @@ def gather(
         assert isinstance(model, WordVectors), "what predicts no text has vectors"
         near = words_near.drawn(model, tokenizer, tokens, words, _NEAREST, seed)
         return Examples(neighbours=tuple(near))
-    model = load_model(pretrain, instances)
+    model = load_model(pretrain, InstancesSummary.of(instances).special)
     validated, mask_seed = _validation(config.pretrain)
     shown, passage, reach, continued = None, None, [], []
     if config.objective.masks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from rungwise.corpus.summary import CorpusSummary, sources_of
 from rungwise.evaluation.predictions import sums_of_chosen
 from rungwise.evaluation.statistics import Estimate, bootstrap
 from rungwise.evaluation.summary import EvaluateSummary
+from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks import metrics
 from rungwise.tasks.examples import TaskSummary
 
@@ -27,7 +28,10 @@ _RESAMPLES = 2000
 NAME = "card.md"
 
 
-def card(name: str, inputs: Mapping[str, Artifact]) -> str:
+Licences = Mapping[str, Sequence[str | None]]  # of the sources of each corpus, by fingerprint
+
+
+def task_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> str:
     """The card of the model that an evaluation kept.
 
     Inputs: evaluate, its task, and the pretrain artifact that the model began with. Intervals are
@@ -49,43 +53,61 @@ def card(name: str, inputs: Mapping[str, Artifact]) -> str:
     trivial = {f"{rule}, without a model": value for rule, value in evaluated.trivial().items()}
     examples = task.examples
     labels = f" ({', '.join(info.labels)})" if info.labels else ""
-    again = shlex.quote(inputs["evaluate"].folder.uri)
-    return without_passwords(
-        "\n".join(
-            [
-                f"# {name}",
-                "",
-                f"Says {_ASKED[info.kind]}{labels}, as in the task {evaluated.task}: it learnt "
-                f"from {examples.train:,} examples and was chosen on {examples.validation:,}. "
-                "Nothing was measured on text of another kind.",
-                "",
-                f"| {metric}, {examples.test:,} test examples | score | 95 % interval |",
-                "|---|---|---|",
-                *(f"| {key} | {_value(value)} |" for key, value in scores.items()),
-                *(f"| {key} | {value:.4f} | |" for key, value in trivial.items()),
-                "",
-                "Pretrained on",
-                "",
-                *_data(inputs["pretrain"]),
-                "",
-                "Licence of the text: not stated.",
-                "",
-                f"Built again, and compared byte by byte: `rungwise rebuild {again} --into FOLDER`",
-                "",
-            ]
-        )
-    )
+    lines = [
+        f"Says {_ASKED[info.kind]}{labels}, as in the task {evaluated.task}: it learnt "
+        f"from {examples.train:,} examples and was chosen on {examples.validation:,}. "
+        "Nothing was measured on text of another kind.",
+        "",
+        f"| {metric}, {examples.test:,} test examples | score | 95 % interval |",
+        "|---|---|---|",
+        *(f"| {key} | {_value(value)} |" for key, value in scores.items()),
+        *(f"| {key} | {value:.4f} | |" for key, value in trivial.items()),
+    ]
+    return _card(name, lines, inputs["pretrain"], inputs["evaluate"], licences)
+
+
+def pretrain_card(name: str, pretrain: Artifact, licences: Licences) -> str:
+    """The card of a pretrained model, with the numbers of its last validation."""
+    summary = PretrainSummary.of(pretrain)
+    objective = summary.model.objective(summary.objective)
+    lines = [
+        f"{summary.model.page_name(objective)} ({summary.model.describe()}), "
+        f"{summary.parameters:,} parameters, trained on the objective {summary.objective} over "
+        f"{summary.tokens:,} tokens. Nothing was measured on text of another kind.",
+        "",
+        "| held-out text | |",
+        "|---|---|",
+        *(f"| {key} | {value:,.4g} |" for key, value in summary.final.items()),
+        f"| unigram entropy, nats a token | {summary.unigram_entropy:.4g} |",
+    ]
+    return _card(name, lines, pretrain, pretrain, licences)
+
+
+def _card(
+    name: str, lines: Sequence[str], pretrain: Artifact, made: Artifact, licences: Licences
+) -> str:
+    """What is told of a model, what it read, and how `made` is built again."""
+    again = shlex.quote(made.folder.uri)
+    read = [f"- {line}; licence: {licence}" for line, licence in sources(pretrain, licences)]
+    told = f"Built again, and compared byte by byte: `rungwise rebuild {again} --into FOLDER`"
+    text = [f"# {name}", "", *lines, "", "Pretrained on", "", *read, "", told, ""]
+    return without_passwords("\n".join(text))
+
+
+def sources(pretrain: Artifact, licences: Licences) -> list[tuple[str, str]]:
+    """A line and a licence for each source of each corpus that the weights have seen."""
+    found = []
+    for corpus in (each for each in chain(pretrain) if each.stage == "corpus"):
+        words = f"{CorpusSummary.of(corpus).words.train:,} words"
+        lines = sources_of(corpus)
+        stated = licences.get(corpus.fingerprint) or [None] * len(lines)
+        found += [
+            (f"{line} ({words}, corpus {corpus.fingerprint})", licence or "not stated")
+            for line, licence in zip(lines, stated, strict=True)
+        ]
+    return found
 
 
 def _value(estimate: Estimate) -> str:
     """An estimate and its interval as two cells."""
     return f"{estimate.mean:.4f} | {estimate.low:.4f} to {estimate.high:.4f}"
-
-
-def _data(pretrain: Artifact) -> list[str]:
-    """A line for each source of each corpus that the weights have seen."""
-    lines = []
-    for corpus in (each for each in chain(pretrain) if each.stage == "corpus"):
-        words = f"{CorpusSummary.of(corpus).words.train:,} words"
-        lines += [f"- {line} ({words}, corpus {corpus.fingerprint})" for line in sources_of(corpus)]
-    return lines

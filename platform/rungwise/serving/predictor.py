@@ -23,6 +23,7 @@ from rungwise.models.device import own_device
 from rungwise.tasks import kinds
 from rungwise.tasks.examples import Example
 from rungwise.tasks.items import Item
+from rungwise.tasks.unlabelled import columns
 from rungwise.tokenizer import FILE as TOKENIZER
 from rungwise.tokenizer import load as load_tokenizer
 from rungwise.training.checkpoint import MODEL as WEIGHTS
@@ -34,10 +35,16 @@ FILES = (DESCRIPTION, WEIGHTS, TOKENIZER)
 class Predictor:
     """Answers for examples of the task that the model was fine-tuned on."""
 
-    def __init__(self, description: dict[str, Any], weights: dict[str, Any], tokenizer: Tokenizer):
+    def __init__(
+        self,
+        description: dict[str, Any],
+        weights: dict[str, Any],
+        tokenizer: Tokenizer,
+        quiet: bool = False,
+    ) -> None:
         self.model = restore(description, weights).to(own_device())
         self.info = self.model.info
-        self._said_cut = False
+        self._said_cut = quiet
         self.tokenizer = tokenizer
         self.frame = frame_of(
             self.model.config,
@@ -48,8 +55,11 @@ class Predictor:
         )
 
     @classmethod
-    def load(cls, folder: Folder) -> Predictor:
-        """The model in a folder with the three files. DataError names the one that is missing."""
+    def load(cls, folder: Folder, quiet: bool = False) -> Predictor:
+        """The model in a folder with the three files; `quiet` ones do not say what they cut.
+
+        Raises DataError naming the file that is missing.
+        """
         for name in FILES:
             if not folder.exists(name):
                 raise DataError(
@@ -60,7 +70,14 @@ class Predictor:
             json.loads(folder.read_bytes(DESCRIPTION)),
             load_tensors(folder, WEIGHTS),
             load_tokenizer(folder),
+            quiet,
         )
+
+    @property
+    def example(self) -> dict[str, Any]:
+        """Named values that it answers."""
+        made_up: dict[str, Any] = dict.fromkeys(columns(self.info), "some text")
+        return made_up | ({"options": ["one", "another"]} if self.info.kind == "choice" else {})
 
     def __call__(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
         """One prediction an example, in their order; see tasks/kinds.py for the keys."""

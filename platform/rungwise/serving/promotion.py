@@ -1,77 +1,132 @@
 """Who has an alias: through a gate, and back.
 
 A version gets the alias if what it rests on is as it was written, what is served is the file that
-was evaluated and answers as it did, and it is not worse than the holder on the same test examples:
-the 95 % interval of the difference must reach 0. Who had the alias before is a tag of the version.
+was evaluated or pretrained and answers as it did, and it is not worse than the holder on the same
+test examples, or held-out documents: the 95 % interval of the difference must reach 0. Who had the
+alias before is a tag of the version.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from rungwise.core.artifact import Artifact, chain, find_input
+from rungwise.core.context import SilentReporter
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage import Folder
 from rungwise.evaluation import predictions
-from rungwise.evaluation.statistics import Difference, paired_bootstrap
+from rungwise.evaluation.items import Items, contrast
+from rungwise.evaluation.statistics import Estimate, paired_bootstrap
+from rungwise.evaluation.suites.base import Rung
+from rungwise.evaluation.suites.perplexity import PerplexitySuite
+from rungwise.finetune import DESCRIPTION
+from rungwise.pretraining.pretrained import tokenizer_of, tokens_of
 from rungwise.serving.predictor import FILES, Predictor
+from rungwise.serving.pretrained import load
 from rungwise.tasks import metrics
-from rungwise.tasks.examples import TaskSummary, read
+from rungwise.tasks.examples import TaskSummary, Text, read
+from rungwise.tokenizer import FILE as TOKENIZER
+from rungwise.training.checkpoint import MODEL
 
-_ASKED = 64  # test examples, of the served model
+_ASKED = 64  # test examples, of the served model; held-out documents, of both
 _TOLERANCE = 1e-4  # of a number that it says, in other batches than before
 
 
-def faults(evaluated: Artifact, served: Folder) -> list[str]:
-    """What speaks against a version whose files are in `served`, a line each."""
+def faults(made: Artifact, served: Folder) -> list[str]:
+    """What speaks against a version whose files are in `served`, a line each. `made` is the
+    evaluation or the pretraining that it comes from."""
     found: list[str] = []
-    for artifact in chain(evaluated):
+    for artifact in chain(made):
         try:
             artifact.verify()
         except DataError as error:
             found.append(str(error))
-    for name in FILES:
-        if served.sha256(name) != evaluated.record["files"][name]["sha256"]:
-            found.append(f"the registry's {name} is not that of {evaluated.folder.uri}")
-    return found or _other_answers(evaluated, Predictor.load(served))
+    names = dict.fromkeys(FILES, made)
+    if made.stage == "pretrain":
+        names = {MODEL: made, TOKENIZER: tokenizer_of(made)}
+    for name, artifact in names.items():
+        if served.sha256(name) != artifact.record["files"][name]["sha256"]:
+            found.append(f"the registry's {name} is not that of {artifact.folder.uri}")
+    return found or _other_answers(made, served)
 
 
-def _other_answers(evaluated: Artifact, predictor: Predictor) -> list[str]:
-    examples = read(find_input(evaluated, "task"), "test")[:_ASKED]
-    name = predictions.PREDICTED[predictor.info.kind]
-    rows = predictions.of_chosen(evaluated)
+def _other_answers(made: Artifact, served: Folder) -> list[str]:
+    if made.stage == "pretrain":
+        predictor = load(served)
+        texts, before = json.loads(served.read_bytes(DESCRIPTION))["answered"]
+        examples = [Text(repr(text), text) for text in texts]
+        said = predictor(examples)
+    else:
+        predictor = Predictor.load(served, quiet=True)
+        name = predictions.PREDICTED[predictor.info.kind]
+        examples = read(find_input(made, "task"), "test")[:_ASKED]
+        said = [each[name] for each in predictor(examples)]
+        before = [row["prediction"] for row in predictions.of_chosen(made)]
     return [
-        f"{example.where}: the served model says {said[name]!r}, the artifact {row['prediction']!r}"
-        for example, said, row in zip(examples, predictor(examples), rows, strict=False)
-        if not _same(said[name], row["prediction"])
+        f"{example.where}: the served model says {now!r}, the artifact {once!r}"
+        for example, now, once in zip(examples, said, before, strict=False)
+        if not _same(now, once)
     ][:1]
 
 
 def _same(said: Any, before: Any) -> bool:
-    if isinstance(said, float):
-        return bool(np.isclose(said, before, rtol=_TOLERANCE, atol=_TOLERANCE))
+    if isinstance(said, dict):
+        return all(_same(value, before[name]) for name, value in said.items())
+    if np.asarray(said).dtype.kind == "f":
+        return np.allclose(said, before, rtol=_TOLERANCE, atol=_TOLERANCE)
     return said == before
 
 
-def compared(first: Artifact, second: Artifact) -> Difference:
-    """The first evaluation's model minus the second's in the metric, over the same test examples.
+def compared(first: Artifact, second: Artifact) -> Estimate | None:
+    """How much better the first model is than the second: evaluations in the metric over the same
+    test examples, pretrainings in bits a byte over the same held-out documents; None where a
+    pretraining gives texts no probability.
 
-    Raises DataError if they were not asked the same task.
+    Raises DataError if they were not asked the same.
     """
-    tasks = [find_input(each, "task") for each in (first, second)]
-    if tasks[0].digest != tasks[1].digest:
-        raise DataError(
-            f"the holder answered the task {tasks[1].fingerprint}, this version "
-            f"{tasks[0].fingerprint}: no test example is known to be common; evaluate both on one"
+    both = (first, second)
+    if first.stage == "evaluate":
+        task, _ = _common("task", [find_input(each, "task") for each in both])
+        info = TaskSummary.of(task).info
+        sums = [predictions.sums_of_chosen(each, task) for each in both]
+        found = paired_bootstrap(
+            *sums, value=lambda totals: metrics.value(np.asarray(totals, np.float64), info), seed=0
         )
-    info = TaskSummary.of(tasks[0]).info
-    sums = [predictions.sums_of_chosen(each, tasks[0]) for each in (first, second)]
-    return paired_bootstrap(
-        *sums, value=lambda totals: metrics.value(np.asarray(totals, np.float64), info), seed=0
+        return Estimate(found.difference, found.low, found.high, sums[0].shape[1])
+    _common("corpus", [find_input(tokens_of(each), "corpus") for each in both])
+    bits = [_bits(each) for each in both]
+    if any(each is None for each in bits):
+        return None
+    own, holders = (each for each in bits if each is not None)
+    if own.part != holders.part:
+        raise DataError("of the holder and this version one has pseudo-likelihoods, the other not")
+    return contrast([(1.0, [holders]), (-1.0, [own])])
+
+
+def _common(what: str, asked: list[Artifact]) -> list[Artifact]:
+    if asked[0].digest != asked[1].digest:
+        raise DataError(
+            f"the holder answered the {what} {asked[1].fingerprint}, this version "
+            f"{asked[0].fingerprint}: no example is known to be common; evaluate both on one"
+        )
+    return asked
+
+
+def _bits(pretrain: Artifact) -> Items | None:
+    """Its bits a byte of held-out documents; None if it gives texts no probability."""
+    tokens = tokens_of(pretrain)
+    read_by = [find_input(tokens, name) for name in ("tokenizer", "corpus")]
+    rung, suite = (
+        Rung(pretrain, tokens, *read_by, SilentReporter()),
+        PerplexitySuite(documents=_ASKED),
     )
+    if not suite.serves(rung):
+        return None
+    return next(each for each in suite.measure(rung, "").items if each.metric == "bits_per_byte")
 
 
 def holder(client: Any, name: str, alias: str) -> str | None:

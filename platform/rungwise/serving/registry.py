@@ -1,16 +1,20 @@
-"""Register stage: the fine-tuned model as an MLflow registered model that loads anywhere.
+"""Register stage: a fine-tuned or pretrained model in MLflow's registry, that loads anywhere.
 
 What is registered is data and this package's code (an MLflow "model from code"): safetensors, the
 tokenizer, a JSON file; nothing is unpickled. Its tags name the fingerprint of every artifact it
-comes from. The alias goes to the new version unless one with a higher score on the same task's
-validation split holds it.
+comes from. The alias goes to the new version unless one with a better score on the same task's
+validation split, or of the same objective on the same text, holds it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +28,16 @@ from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
 from rungwise.core.tracking import quieten_mlflow
+from rungwise.corpus.document import read_documents
+from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.finetune import DESCRIPTION
+from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving import promotion
 from rungwise.serving.card import NAME as CARD
-from rungwise.serving.card import card
+from rungwise.serving.card import pretrain_card, sources, task_card
 from rungwise.serving.predictor import Predictor
+from rungwise.serving.pretrained import Model, PretrainedPredictor, describe, load
 from rungwise.tasks.examples import (
     ChoiceExample,
     Example,
@@ -44,6 +52,7 @@ from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.training.checkpoint import MODEL
 
 _EXAMPLES = 2
+_SCORE = "rungwise.validation_score"
 _REQUIREMENTS = (
     *("mlflow", "torch", "tokenizers", "safetensors", "numpy", "pandas", "pydantic", "pyyaml"),
     *("pyarrow", "fsspec", "scikit-learn"),
@@ -53,13 +62,20 @@ _REQUIREMENTS = (
 class RegistryConfig(Config):
     """The name in the registry, and the alias of the version to use."""
 
-    name: str = Field(default="rungwise", pattern=r"^[^/:.%\"']+$")  # and, after it, the task's
+    # And, after it, the task's, or the model.kind of a pretraining: rungwise-sst-2, rungwise-ngram.
+    name: str = Field(default="rungwise", pattern=r"^[^/:.%\"']+$")
     alias: str = "champion"
 
-    def for_task(self, task: str) -> RegistryConfig:
-        """The same with the name that the model of a task has, such as rungwise-sst-2."""
+    def name_of(self, what: str) -> str:
+        """The name of a model of this task or kind."""
         # MLflow refuses some characters that a task's name may have.
-        return self.model_copy(update={"name": f"{self.name}-{task.replace('.', '-')}"})
+        return f"{self.name}-{what.replace('.', '-')}"
+
+
+class RegisterConfig(RegistryConfig):
+    """The whole name, and the licences of the sources of each corpus, by its fingerprint."""
+
+    licences: dict[str, tuple[str | None, ...]] = Field(default_factory=dict)
 
 
 class RegisterSummary(Summary):
@@ -72,8 +88,25 @@ class RegisterSummary(Summary):
     tags: dict[str, str]
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """A model as the registry takes it. `shown` are inputs as a caller gives them, `score` is
+    comparable where the tags `compared_on` are the same, higher being better."""
+
+    predictor: Model
+    files: dict[str, str]
+    examples: Sequence[Example]
+    shown: list[str] | pd.DataFrame
+    card: str
+    about: str
+    score: float | None
+    score_name: str
+    compared_on: dict[str, str]
+    tags: dict[str, str]
+
+
 def register_model(
-    config: RegistryConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+    config: RegisterConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> RegisterSummary:
     """Log and register the model in the run of this stage; write `registered.json`."""
     import mlflow
@@ -82,15 +115,9 @@ def register_model(
     from mlflow.models.model import ModelInfo
 
     assert context.tracking is not None, "the register stage runs in the driver"
-    evaluation, task = inputs["evaluate"], inputs["task"]
-    evaluated = EvaluateSummary.of(evaluation)
-    chosen, metric = evaluated.chosen, evaluated.metric
-    examples = read(task, "validation")[:_EXAMPLES]
-    task_info = TaskSummary.of(task).info
-    shown = _input_example(examples, task_info)
-    predictor = Predictor.load(evaluation.folder)
-    written = card(config.name, inputs)
-    output.write_bytes(CARD, written.encode("utf-8"))
+    of = _of_task if "evaluate" in inputs else _of_pretraining
+    entry = of(config, inputs, output)
+    output.write_bytes(CARD, entry.card.encode("utf-8"))
     quieten_mlflow()
     mlflow.set_tracking_uri(context.tracking.uri)
     info: ModelInfo | None = None
@@ -103,19 +130,16 @@ def register_model(
         info = mlflow.pyfunc.log_model(
             name="model",
             python_model=str(Path(__file__).with_name("served_model.py")),
-            artifacts={
-                "weights": str(evaluation.folder.local(MODEL)),
-                "tokenizer": str(evaluation.folder.local(TOKENIZER_FILE)),
-                "description": str(evaluation.folder.local(DESCRIPTION)),
-                "card": str(output.local(CARD)),
-            },
+            artifacts={**entry.files, "card": str(output.local(CARD))},
             code_paths=[str(Path(__file__).parents[1])],
             # A schema of inputs would refuse what else is understood: lists, `text` for words,
             # option0 and so on; what is not understood is refused with a message of our own.
             signature=ModelSignature(
-                outputs=infer_signature(shown, pd.DataFrame(predictor(examples))).outputs
+                outputs=infer_signature(
+                    entry.shown, pd.DataFrame(entry.predictor(entry.examples))
+                ).outputs
             ),
-            input_example=shown,
+            input_example=entry.shown,
             pip_requirements=[
                 f"{name}=={version(name).partition('+')[0]}" for name in _REQUIREMENTS
             ],
@@ -124,26 +148,24 @@ def register_model(
     assert info is not None, "an error leaves the block above"
     client = MlflowClient(tracking_uri=context.tracking.uri)
     number = str(info.registered_model_version)
-    score = chosen.validation[metric]
+    licences = [licence for _, licence in sources(inputs["pretrain"], config.licences)]
     tags = {
         **{f"rungwise.{name}": made.fingerprint for name, made in sorted(inputs.items())},
-        "rungwise.metric": metric,
-        "rungwise.validation_score": f"{score:.6f}",
-        "rungwise.test_score_of_this_version": f"{chosen.test[metric]:.6f}",
+        **entry.compared_on,
+        **entry.tags,
+        "rungwise.licence": "; ".join(dict.fromkeys(licences)),
     }
+    if entry.score is not None:
+        tags[_SCORE] = f"{entry.score:.6f}"
     for key, value in tags.items():
         client.set_model_version_tag(config.name, number, key, value)
-    of_task = (
-        f"the task {evaluated.task} ({task_info.kind}: {', '.join(task_info.labels) or 'free'})"
-    )
     client.update_registered_model(
         config.name,
-        f"Models fine-tuned for {of_task}. `@{config.alias}` is the version to use: a new one gets "
-        f"it unless the holder's {metric} on the validation split is higher, any other by "
-        "`rungwise promote`.",
+        f"{entry.about} `@{config.alias}` is the version to use: a new one gets it unless the "
+        f"holder's {entry.score_name} is better, any other by `rungwise promote`.",
     )
-    client.update_model_version(config.name, number, written)
-    better = _better_holder(client, config, task.fingerprint, score)
+    client.update_model_version(config.name, number, entry.card)
+    better = _better_holder(client, config, entry)
     if better is None:
         promotion.give(client, config.name, config.alias, number)
         alias = f"alias {config.alias}"
@@ -161,7 +183,74 @@ def register_model(
     return summary
 
 
-REGISTER = StageType("register", 4, register_model, RegisterSummary, place="driver")
+def _of_task(config: RegisterConfig, inputs: Mapping[str, Artifact], output: Folder) -> _Entry:
+    evaluation, task = inputs["evaluate"], inputs["task"]
+    evaluated, info = EvaluateSummary.of(evaluation), TaskSummary.of(task).info
+    chosen, metric = evaluated.chosen, evaluated.metric
+    examples = read(task, "validation")[:_EXAMPLES]
+    asked = f"{info.kind}: {', '.join(info.labels) or 'free'}"
+    return _Entry(
+        predictor=Predictor.load(evaluation.folder, quiet=True),
+        files=_files(evaluation.folder, evaluation.folder, evaluation.folder),
+        examples=examples,
+        shown=_input_example(examples, info),
+        card=task_card(config.name, inputs, config.licences),
+        about=f"Models fine-tuned for the task {evaluated.task} ({asked}).",
+        score=chosen.validation[metric],
+        score_name=f"{metric} on the validation split",
+        compared_on={"rungwise.task": task.fingerprint},
+        tags={
+            "rungwise.metric": metric,
+            "rungwise.test_score_of_this_version": f"{chosen.test[metric]:.6f}",
+        },
+    )
+
+
+def _of_pretraining(
+    config: RegisterConfig, inputs: Mapping[str, Artifact], output: Folder
+) -> _Entry:
+    pretrain = inputs["pretrain"]
+    predictor = load(pretrain.folder)
+    assert isinstance(predictor, PretrainedPredictor), "it is the folder of a pretraining"
+    texts = predictor.words[:_EXAMPLES] or _held_out(inputs["corpus"])
+    examples = [Text(f"input {number}", text) for number, text in enumerate(texts, start=1)]
+    answered = {"answered": [texts, predictor(examples)]}  # `rungwise promote` asks again
+    output.write_bytes(DESCRIPTION, json.dumps(describe(pretrain) | answered).encode("utf-8"))
+    summary = PretrainSummary.of(pretrain)
+    loss = summary.final.get("loss")
+    return _Entry(
+        predictor=predictor,
+        files=_files(pretrain.folder, inputs["tokenizer"].folder, output),
+        examples=examples,
+        shown=texts,
+        card=pretrain_card(config.name, pretrain, config.licences),
+        about=f"Pretrained models of the kind {summary.model.kind}.",
+        score=None if loss is None else -loss,
+        score_name="validation loss, of the same objective on the same text,",
+        compared_on={
+            "rungwise.tokens": inputs["tokens"].fingerprint,
+            "rungwise.objective": summary.objective,
+        },
+        tags={},
+    )
+
+
+def _held_out(corpus: Artifact) -> list[str]:
+    """The first sentences of the held-out text."""
+    files = CorpusSummary.of(corpus).files_of("validation")
+    documents = chain.from_iterable(read_documents(corpus.folder, file) for file in files)
+    return list(islice((text for each in documents for text in each.sentences), _EXAMPLES))
+
+
+def _files(weights: Folder, tokenizer: Folder, description: Folder) -> dict[str, str]:
+    return {
+        "weights": str(weights.local(MODEL)),
+        "tokenizer": str(tokenizer.local(TOKENIZER_FILE)),
+        "description": str(description.local(DESCRIPTION)),
+    }
+
+
+REGISTER = StageType("register", 5, register_model, RegisterSummary, place="driver")
 
 
 def _input_example(examples: list[Example], info: TaskInfo) -> list[str] | pd.DataFrame:
@@ -187,12 +276,11 @@ def _record(example: Example) -> dict[str, Any]:
             }
 
 
-def _better_holder(client: Any, config: RegistryConfig, task: str, score: float) -> Any:
-    """The version that has the alias, if it scored higher on the same task; else None."""
+def _better_holder(client: Any, config: RegisterConfig, entry: _Entry) -> Any:
+    """The version that has the alias, if its score is comparable and better; else None."""
     number = promotion.holder(client, config.name, config.alias)
-    if number is None:
+    if number is None or entry.score is None:
         return None
     holder = client.get_model_version(config.name, number)
-    same_task = holder.tags.get("rungwise.task") == task
-    higher = float(holder.tags.get("rungwise.validation_score", "-1")) > score
-    return holder if same_task and higher else None
+    comparable = entry.compared_on.items() <= holder.tags.items()
+    return holder if comparable and float(holder.tags[_SCORE]) > entry.score else None

@@ -16,17 +16,17 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 from rungwise.core.storage import Folder
-from rungwise.serving.predictor import Predictor
-from rungwise.tasks.unlabelled import example_of, text_column
+from rungwise.serving.pretrained import load
+from rungwise.tasks.unlabelled import examples_in
 
 
-class FineTuned(PythonModel):
-    """A fine-tuned model with its tokenizer and the names of its labels."""
+class Served(PythonModel):
+    """A fine-tuned or pretrained model with its tokenizer."""
 
     def load_context(self, context: PythonModelContext) -> None:
         # MLflow puts the files into one folder and keeps their names.
         folder = Path(context.artifacts["description"]).parent
-        self._predictor = Predictor.load(Folder.at(folder))
+        self._predictor = load(Folder.at(folder))
 
     def predict(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -35,32 +35,27 @@ class FineTuned(PythonModel):
         params: dict[str, Any] | None = None,
     ) -> pd.DataFrame:
         """A row an example. Bare texts are enough where an example is one text."""
-        info = self._predictor.info
-        examples = [
-            example_of(record, info, f"input {number}")
-            for number, record in enumerate(self._records(model_input), start=1)
-        ]
+        examples = examples_in(_plain(model_input), self._predictor.info)
         return pd.DataFrame(self._predictor(examples))
 
-    def _records(self, model_input: Any) -> list[Mapping[str, Any]]:
-        """MLflow hands over a list or a frame, depending on who calls and how."""
-        if isinstance(model_input, pd.DataFrame):
-            rows = model_input.to_dict("records")
-            if any(isinstance(name, int) for name in model_input.columns):
-                rows = [next(iter(row.values())) for row in rows]
-        elif isinstance(model_input, str | Mapping):
-            rows = [model_input]
-        else:
-            rows = list(model_input)
-        return [
-            {
-                str(key): value.tolist() if isinstance(value, np.ndarray) else value
-                for key, value in record.items()
-            }
-            if isinstance(record, Mapping)
-            else {text_column(self._predictor.info): record}
-            for record in rows
-        ]
+
+def _plain(model_input: Any) -> Any:
+    """Texts or records, of what MLflow hands over: a list or a frame, depending on who calls."""
+    if isinstance(model_input, pd.DataFrame):
+        rows = model_input.to_dict("records")
+        if any(isinstance(name, int) for name in model_input.columns):
+            return [next(iter(row.values())) for row in rows]
+    else:
+        rows = [model_input] if isinstance(model_input, str | Mapping) else list(model_input)
+    return [
+        {
+            str(key): value.tolist() if isinstance(value, np.ndarray) else value
+            for key, value in row.items()
+        }
+        if isinstance(row, Mapping)
+        else row
+        for row in rows
+    ]
 
 
-set_model(FineTuned())
+set_model(Served())

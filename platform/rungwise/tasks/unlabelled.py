@@ -16,7 +16,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from rungwise.core.errors import DataError
@@ -51,6 +51,28 @@ def read_lines(
                     yield example_of(_object(line, where), info, where)
         case "tsv":
             yield from _table(lines, info, source)
+
+
+def examples_in(given: Any, info: TaskInfo) -> list[Example]:
+    """Make the examples of a call: a text or named values, or a list of these.
+
+    Raises DataError naming `input 1` and so on if one does not fit.
+    """
+    if isinstance(given, str | Mapping):
+        given = [given]
+    if not isinstance(given, Sequence):
+        raise DataError(
+            "expected a text, an object with named values, or a list of these, found "
+            f"{type(given).__name__}"
+        )
+    return [
+        example_of(
+            each if isinstance(each, Mapping) else {text_column(info): each},
+            info,
+            f"input {number}",
+        )
+        for number, each in enumerate(given, start=1)
+    ]
 
 
 def text_column(info: TaskInfo) -> str:

@@ -1,0 +1,121 @@
+"""A pretrained model as one thing that answers, as predictor.py has it for a fine-tuned one.
+
+model                         answer to a text
+n-gram, or reads from left    log_probability of the text and its end, in nats, and the number
+to right alone                of its tokens
+reads both sides              vector: the mean of the last states of its row, its marks included,
+                              as sentence-transformers has it of an export; a long text is cut
+a table of words              of a word its vector, and the nearest words with their cosines
+
+model.json         what the model is and how it was pretrained
+model.safetensors  its weights
+tokenizer.json     its tokenizer
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from rungwise.core import artifact as artifacts
+from rungwise.core.artifact import Artifact
+from rungwise.core.storage import Folder
+from rungwise.evaluation.neighbours import Neighbourhood
+from rungwise.finetune import DESCRIPTION
+from rungwise.models.capabilities import LanguageModel, WordVectors
+from rungwise.models.encoders import LayeredEncoder
+from rungwise.pretraining.initial import config_of
+from rungwise.pretraining.pretrained import load_encoder, load_model, tokenizer_of
+from rungwise.serving.predictor import Predictor
+from rungwise.tasks.examples import Example, TaskInfo, Text
+from rungwise.tokenizer import load as load_tokenizer
+from rungwise.tokenizer import special_ids
+
+_NEAREST = 10
+_KEPT = ("fingerprint", "label", "config", "summary")  # of the record, for the description
+_PRETRAIN = "pretrain"  # the key that sets this description apart from that of a fine-tuned model
+
+
+class PretrainedPredictor:
+    """Answers for texts; `words` are those of a table, and of other models none."""
+
+    info = TaskInfo("regression", (), pair=False, metric="")  # an example is a text
+
+    def __init__(self, pretrain: Artifact, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        special = special_ids(tokenizer)
+        model, encoder = load_model(pretrain, special), load_encoder(pretrain)
+        self.words: list[str] = []
+        if isinstance(model, LanguageModel) and (encoder is None or encoder.causal):
+            (end,) = special.require("end")
+            self._answer = lambda texts: _log_probabilities(model, self._ids(texts), end)
+        elif encoder is not None and encoder.num_layers:
+            masks = config_of(pretrain).objective.masks
+            marks = special.require("cls", "sep") if masks else special.require("end", "end")
+            self._answer = lambda texts: _vectors(encoder, self._ids(texts), marks)
+        else:
+            assert isinstance(model, WordVectors), "what has no states has a table"
+            near = Neighbourhood(model, tokenizer)
+            self.words = near.words
+            self._answer = lambda texts: [_of_word(near, text) for text in texts]
+
+    @property
+    def example(self) -> dict[str, Any]:
+        """Named values that it answers."""
+        return {"text": self.words[0] if self.words else "some text"}
+
+    def __call__(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        """One answer an example, in their order. Raises DataError for a word that a table lacks."""
+        return self._answer([example.text for example in examples if isinstance(example, Text)])
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return [each.ids for each in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+def _log_probabilities(model: LanguageModel, texts: list[list[int]], end: int) -> Any:
+    rows = model.log_probabilities([[*ids, end] for ids in texts])
+    return [{"log_probability": float(row.sum()), "tokens": len(row)} for row in rows]
+
+
+@torch.no_grad()
+def _vectors(encoder: LayeredEncoder, texts: list[list[int]], marks: tuple[int, ...]) -> Any:
+    """One by one, so that what else is asked changes no bit."""
+    room = None if encoder.max_length is None else encoder.max_length - len(marks)
+    rows = (torch.tensor([[marks[0], *ids[:room], marks[1]]]) for ids in texts)
+    return [{"vector": encoder(ids_1T)[0].float().mean(dim=0).tolist()} for ids_1T in rows]
+
+
+def _of_word(near: Neighbourhood, word: str) -> dict[str, Any]:
+    found = near.of(word, _NEAREST).nearest
+    return {
+        "vector": near.vector(word).tolist(),
+        "nearest": [each.word for each in found],
+        "cosines": [each.cosine for each in found],
+    }
+
+
+def describe(pretrain: Artifact) -> dict[str, Any]:
+    """All of the model but its tensors, as JSON holds it; `load` reads it."""
+    return {_PRETRAIN: {name: pretrain.record[name] for name in _KEPT}}
+
+
+Model = Predictor | PretrainedPredictor
+
+
+def load(folder: Folder) -> Model:
+    """The model in the folder of an artifact, or in one with the files of a registered model.
+
+    Raises DataError naming the file that is missing.
+    """
+    artifact = artifacts.load(folder)
+    if artifact is not None and artifact.stage == _PRETRAIN:
+        return PretrainedPredictor(artifact, load_tokenizer(tokenizer_of(artifact).folder))
+    described = json.loads(folder.read_bytes(DESCRIPTION)) if folder.exists(DESCRIPTION) else {}
+    if record := described.get(_PRETRAIN):
+        copy = Artifact(_PRETRAIN, record["fingerprint"], folder, record)
+        return PretrainedPredictor(copy, load_tokenizer(folder))
+    return Predictor.load(folder)

@@ -1,0 +1,64 @@
+"""The service on Ray Serve: one replica, whose examples meet in batches whichever request they are
+of."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+
+from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder
+from rungwise.serving.pretrained import load
+from rungwise.serving.service import Answer, Service
+from rungwise.tasks.examples import Example
+
+_BATCH_EXAMPLES = 64
+_WAIT_SECONDS = 0.005  # of the first example of a batch, for others
+_REQUESTS = 1024  # at once; more wait in the proxy
+
+
+def imported() -> Any:
+    """Ray Serve. Raises UserError where the extra is not installed."""
+    try:
+        from ray import serve
+    except ImportError as error:
+        raise UserError(f"{error.name} is not installed: pip install 'rungwise[serve]'") from error
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    return serve
+
+
+@contextlib.contextmanager
+def serving(model: Folder, host: str, port: int) -> Iterator[None]:
+    """Serve the model of a folder, in the Ray that runs, for the duration of the block."""
+    serve = imported()
+
+    @serve.deployment(max_ongoing_requests=_REQUESTS)
+    class Model:
+        def __init__(self, uri: str) -> None:
+            self._service = Service(load(Folder.at(uri)))
+
+        @serve.batch(max_batch_size=_BATCH_EXAMPLES, batch_wait_timeout_s=_WAIT_SECONDS)
+        async def _ask(self, examples: list[Example]) -> list[Answer]:
+            # In a thread, so that requests come in while the model computes.
+            return await asyncio.to_thread(self._service.answers, examples)
+
+        async def __call__(self, request: Any) -> Any:
+            from starlette.responses import Response
+
+            body = await request.body()
+            reply = await self._service.handle(self._ask, request.method, request.url.path, body)
+            return Response(reply.body, reply.status, media_type=reply.media_type)
+
+    serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
+    cpus = ray.cluster_resources()["CPU"]  # all, which PyTorch uses as threads
+    application = Model.options(ray_actor_options={"num_cpus": cpus}).bind(model.uri)
+    try:
+        serve.run(application, name="rungwise")
+        yield
+    finally:
+        serve.shutdown()

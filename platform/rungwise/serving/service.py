@@ -1,0 +1,106 @@
+"""A model behind HTTP: requests in, replies out, whatever server carries them.
+
+POST /predict   a text, an object with named values, or a list of these, as JSON
+                200: the prediction, or a list of them; 400: {"error": what `predict` says}
+GET  /health    200 once the model is loaded
+GET  /metrics   what Prometheus reads
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+from rungwise.core.errors import DataError
+from rungwise.serving.pretrained import Model
+from rungwise.tasks.examples import Example
+from rungwise.tasks.unlabelled import examples_in
+
+Answer = dict[str, Any] | DataError
+_METHODS = {"/predict": "POST", "/health": "GET", "/metrics": "GET"}
+
+
+class Reply(NamedTuple):
+    """The status, the body, and the type of the body."""
+
+    status: int
+    body: bytes
+    media_type: str = "application/json"
+
+
+class Service:
+    """Asks a model, and counts what it was asked."""
+
+    def __init__(self, predictor: Model) -> None:
+        self._predictor = predictor
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "rungwise_serve_requests", "Requests to /predict", ["status"], registry=self._registry
+        )
+        self._seconds = Histogram(
+            "rungwise_serve_seconds", "Time of a request to /predict", registry=self._registry
+        )
+        self._batches = Histogram(
+            "rungwise_serve_batch_examples",
+            "Examples in a batch of the model",
+            buckets=[1, 2, 4, 8, 16, 32, 64],
+            registry=self._registry,
+        )
+
+    def answers(self, examples: Sequence[Example]) -> list[Answer]:
+        """One answer an example; for one that the model refuses its error, as that of others, whose
+        requests share the batch, is none of its."""
+        self._batches.observe(len(examples))
+        try:
+            return list(self._predictor(examples))
+        except DataError as error:
+            if len(examples) == 1:
+                return [error]
+        return [answer for example in examples for answer in self.answers([example])]
+
+    async def handle(
+        self, ask: Callable[[Example], Awaitable[Answer]], method: str, path: str, body: bytes
+    ) -> Reply:
+        """The reply to a request; `ask` brings an example to `answers`, with those of others."""
+        if path not in _METHODS:
+            return _error(404, f"there is no {path}; expected {', '.join(_METHODS)}")
+        if method != _METHODS[path]:
+            return _error(405, f"expected {_METHODS[path]} {path}, found {method}")
+        if path == "/health":
+            return Reply(200, b'{"status": "ok"}\n')
+        if path == "/metrics":
+            return Reply(200, generate_latest(self._registry), "text/plain; version=0.0.4")
+        status = 500  # of an error that is not the caller's, which the server reports
+        try:
+            with self._seconds.time():
+                reply = await self._predicted(ask, body)
+            status = reply.status
+        finally:
+            self._requests.labels(str(status)).inc()
+        return reply
+
+    async def _predicted(self, ask: Callable[[Example], Awaitable[Answer]], body: bytes) -> Reply:
+        try:
+            given = json.loads(body)
+            examples = examples_in(given, self._predictor.info)
+        except ValueError as error:
+            return _error(400, f'expected JSON, such as {{"text": "..."}}; {error}')
+        except DataError as error:
+            return _error(400, str(error))
+        answers = await asyncio.gather(*map(ask, examples))
+        for answer in answers:
+            if isinstance(answer, DataError):
+                return _error(400, str(answer))
+        return _reply(200, answers if isinstance(given, list) else answers[0])
+
+
+def _error(status: int, message: str) -> Reply:
+    return _reply(status, {"error": message})
+
+
+def _reply(status: int, value: Any) -> Reply:
+    return Reply(status, (json.dumps(value, ensure_ascii=False) + "\n").encode())

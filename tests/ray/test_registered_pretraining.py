@@ -1,0 +1,125 @@
+"""Pretrained models in the registry: registered by a run, asked in another process, promoted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+import yaml
+from mlflow import MlflowClient
+from mlflow.models import get_model_info
+
+from rungwise.__main__ import main
+from rungwise.serving import promotion
+from tests.conftest import small_recipe, write_corpus, write_recipe
+
+WORDS = {"kind": "word", "vocab_size": 200, "min_frequency": 1}
+# A kind, keys of a worse model, and what is answered.
+RUNGS: dict[str, tuple[dict[str, Any], list[str], set[str]]] = {
+    "bert": ({}, ["pretrain.steps=1"], {"vector"}),
+    "ngram": (
+        {
+            "tokenizer": WORDS,
+            "model": {"kind": "ngram", "order": 3, "fallback_discounts": [0.5, 1.0, 1.5]},
+            "pretrain": {"kind": "counts"},
+        },
+        ["model.order=1"],
+        {"log_probability", "tokens"},
+    ),
+    "word2vec": (
+        {
+            "tokenizer": WORDS,
+            "model": {"kind": "word2vec", "size": 20},
+            "pretrain": {"kind": "asynchronous", "epochs": 3},
+        },
+        ["pretrain.epochs=1"],
+        {"vector", "nearest", "cosines"},
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    yield
+    mlflow.set_tracking_uri(None)  # it keeps its URI in the process and in the environment
+    os.environ.pop("MLFLOW_TRACKING_URI", None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RUNGS)
+def test_from_a_recipe_to_the_alias(
+    kind: str, tmp_path: Path, ray_session: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks, worse, keys = RUNGS[kind]
+    root, name = tmp_path / "root", f"small-{kind}"
+    recipe = small_recipe(root, write_corpus(tmp_path / "text", 40), registry={"name": "small"})
+    config = write_recipe(tmp_path / "recipe.yaml", recipe | blocks)
+    assert main(["run", "pretrain", str(config)]) == 0
+    assert f"rungwise predict models:/{name}/1" in capsys.readouterr().out
+    uri = f"sqlite:///{root}/mlflow.db"
+    client = MlflowClient(uri)
+    assert client.get_model_version(name, "1").tags["rungwise.licence"] == "not stated"
+
+    # A licence changes no text, so nothing is built again but the registered version.
+    recipe["corpus"]["sources"][0]["licence"] = "CC BY 4.0"
+    config.write_text(yaml.safe_dump(recipe | blocks))
+    assert main(["run", "pretrain", str(config)]) == 0
+    assert "1 of " in capsys.readouterr().out
+    version = client.get_model_version_by_alias(name, "champion")
+    assert (version.version, version.tags["rungwise.licence"]) == ("2", "CC BY 4.0")
+    assert "licence: CC BY 4.0" in str(version.description)
+
+    mlflow.set_tracking_uri(uri)
+    info = get_model_info(f"models:/{name}/2")
+    assert {each.name for each in info.signature.outputs} == keys
+    files = Path(mlflow.artifacts.download_artifacts(f"models:/{name}/2"))
+    assert not [path for path in files.rglob("*") if path.suffix in (".pkl", ".pickle", ".pt")]
+    example = json.loads((files / "input_example.json").read_text())["inputs"]
+    assert len(example) == 2
+    code = (
+        "import mlflow, sys; mlflow.set_tracking_uri(sys.argv[1]);"
+        "model = mlflow.pyfunc.load_model(sys.argv[2]);"
+        "print(model.predict(sys.argv[3:]).to_json(orient='records', double_precision=15));"
+        "assert 'ray' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, uri, f"models:/{name}@champion", *example],
+        cwd=tmp_path,
+        env={each: value for each, value in os.environ.items() if each != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    by_mlflow = json.loads(done.stdout.strip().splitlines()[-1])
+    asked = tmp_path / "asked.txt"
+    asked.write_text("".join(f"{text}\n" for text in example))
+    for model in (f"models:/{name}/2", f"runs:/{version.run_id}/model", str(config)):
+        assert main(["predict", model, "--root", str(root), "--input", str(asked)]) == 0
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        for own, line in zip(by_mlflow, lines, strict=True):
+            assert own.keys() == keys
+            for key in keys:
+                same = line[key] if key == "nearest" else pytest.approx(line[key], rel=1e-6)
+                assert own[key] == same
+
+    assert main(["run", "pretrain", str(config), *worse]) == 0
+    assert promotion.holder(client, name, "champion") == "2", "its validation loss is lower"
+    capsys.readouterr()
+    promote = ["promote", f"models:/{name}/3", "--root", str(root), "--to"]
+    assert main([*promote, "trial"]) == 0, "nobody holds it"
+    assert main(["promote", f"models:/{name}/1", "--root", str(root), "--to", "trial"]) == 0
+    out = capsys.readouterr().out
+    if kind == "word2vec":
+        assert "nothing to compare" in out
+        return
+    assert main([*promote, "trial"]) == 2
+    assert "it is worse than version 1" in capsys.readouterr().err
+    assert main(["promote", f"models:/{name}", "--back", "--root", str(root), "--to", "trial"]) == 0

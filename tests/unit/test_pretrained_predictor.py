@@ -1,0 +1,129 @@
+"""Answers of a pretrained model: as transformers has them of the export, and from three files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.numpy import save
+
+from rungwise.commands.export import write
+from rungwise.core import artifact as artifacts
+from rungwise.core.artifact import Artifact
+from rungwise.core.errors import DataError
+from rungwise.core.storage import Folder
+from rungwise.models.word_vectors import WordVectorModel
+from rungwise.pretraining.summary import PretrainSummary
+from rungwise.serving.pretrained import PretrainedPredictor, describe, load
+from rungwise.tasks.examples import Text
+from rungwise.tokenizer import WordConfig, train
+from tests.conftest import made_up_sentences
+from tests.report_pages import LENGTH, Recorder, built, tokenizer_summary
+
+TEXTS = [Text(str(n), text) for n, text in enumerate([*made_up_sentences(5, 3), "", "two words"])]
+
+
+def answered(pretrain: Artifact, tokenizer: Artifact, copy: Path) -> list[dict[str, Any]]:
+    """The answers to all texts, which a copy of the files without the artifact gives too."""
+    predictor = load(pretrain.folder)
+    assert isinstance(predictor, PretrainedPredictor)
+    copy.mkdir()
+    (copy / "model.json").write_text(json.dumps(describe(pretrain)))
+    for source, name in ((pretrain, "model.safetensors"), (tokenizer, "tokenizer.json")):
+        (copy / name).write_bytes(source.folder.read_bytes(name))
+    said = predictor(TEXTS)
+    assert load(Folder.at(copy))(TEXTS) == said
+    [alone] = predictor(TEXTS[2:3])
+    assert alone.keys() == said[2].keys()
+    for key, value in alone.items():
+        assert value == pytest.approx(said[2][key], rel=1e-5)
+    return said
+
+
+@pytest.mark.parametrize("objective", ["mlm", "left_to_right", "causal"])
+def test_states_and_probabilities_are_those_of_the_export(objective: str, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    made = built(objective, tmp_path / "root")
+    said = answered(made["pretrain"], made["tokenizer"], tmp_path / "copy")
+    write(made["pretrain"], Folder.at(tmp_path / "out"))
+    is_encoder = objective == "mlm"
+    auto = transformers.AutoModel if is_encoder else transformers.AutoModelForCausalLM
+    theirs = auto.from_pretrained(tmp_path / "out").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    for text, own in zip(TEXTS, said, strict=True):
+        ids = tokenizer.encode(text.text, add_special_tokens=False)
+        with torch.no_grad():
+            if is_encoder:
+                row = [tokenizer.cls_token_id, *ids[: LENGTH - 2], tokenizer.sep_token_id]
+                states_TD = theirs(torch.tensor([row])).last_hidden_state[0]
+                np.testing.assert_allclose(own["vector"], states_TD.mean(dim=0), atol=1e-5)
+                continue
+            end = tokenizer.convert_tokens_to_ids("[SEP]")
+            end = tokenizer.eos_token_id if end in (None, tokenizer.unk_token_id) else end
+            if len(ids) + 1 > LENGTH:
+                continue  # read in windows
+            log_TV = theirs(torch.tensor([[end, *ids]])).logits[0].log_softmax(dim=-1)
+        targets = [*ids, end]
+        assert own["tokens"] == len(targets)
+        expected = sum(float(log_TV[place, token]) for place, token in enumerate(targets))
+        assert own["log_probability"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_model_of_packed_blocks_that_reads_both_sides_has_vectors(tmp_path: Path) -> None:
+    made = built("bidirectional", tmp_path / "root")
+    said = answered(made["pretrain"], made["tokenizer"], tmp_path / "copy")
+    assert len({tuple(each["vector"]) for each in said}) == len(TEXTS)
+
+
+def test_a_table_gives_words_their_neighbours(tmp_path: Path) -> None:
+    recorder = Recorder(Folder.at(tmp_path / "root"))
+    tokenizer = train(WordConfig(vocab_size=80, min_frequency=1), made_up_sentences(1, 200))
+    recorder.add("tokenizer", {}, tokenizer_summary(tokenizer, "word")).folder.write_bytes(
+        "tokenizer.json", tokenizer.to_str().encode()
+    )
+    table_VD = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 6))
+    model = WordVectorModel(table_VD.astype(np.float32), table_VD.astype(np.float32))
+    stage = {"model": {"kind": "word2vec", "size": 6}, "pretrain": {"kind": "asynchronous"}}
+    known: dict[str, Any] = {
+        "fitting": "asynchronous",
+        "model": stage["model"],
+        "objective": "skip_gram",
+        "parameters": 1,
+        "vocab_size": len(table_VD),
+        "tokens": 1,
+        "epochs": 1.0,
+        "unigram_entropy": 4.0,
+        "final": {"loss": 1.0},
+        "seconds": 1.0,
+        "headline": "pretrain",
+    }
+    pretrain = recorder.add("pretrain", stage, PretrainSummary.model_validate(known))
+    pretrain.folder.write_bytes("model.safetensors", save(model.to_tensors()))
+    for one in recorder.made.values():
+        artifacts.finish(one.folder, one.record, {})
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / "model.json").write_text(json.dumps(describe(pretrain)))
+    (copy / "model.safetensors").write_bytes(pretrain.folder.read_bytes("model.safetensors"))
+    (copy / "tokenizer.json").write_text(tokenizer.to_str())
+    predictor = load(Folder.at(copy))
+    assert isinstance(predictor, PretrainedPredictor)
+    [own] = predictor([Text("1", "worker")])
+    vector_D = table_VD[tokenizer.token_to_id("worker")]
+    np.testing.assert_allclose(own["vector"], vector_D, rtol=1e-6)
+    cosines = {
+        word: float(row @ vector_D / np.linalg.norm(row) / np.linalg.norm(vector_D))
+        for word in predictor.words
+        for row in [table_VD[tokenizer.token_to_id(word)]]
+        if word != "worker"
+    }
+    nearest = sorted(cosines, key=lambda word: -cosines[word])[:10]
+    assert own["nearest"] == nearest
+    np.testing.assert_allclose(own["cosines"], [cosines[word] for word in nearest], rtol=1e-5)
+    with pytest.raises(DataError, match="found 'wroker'; spelled alike: worker"):
+        predictor([Text("1", "worker"), Text("2", "wroker")])

@@ -1,0 +1,112 @@
+"""Requests to a served model, without a server: answered as by predict and MLflow, and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rungwise.commands.predict import answers
+from rungwise.core.errors import DataError
+from rungwise.serving.service import Answer, Reply, Service
+from rungwise.tasks.examples import Example, Kind
+from rungwise.tasks.unlabelled import read_lines
+from tests.unit.test_predictor import INFO, RECORDS, make_model, numeric
+
+
+def asked(service: Service, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    """The status and the reply to a request whose examples come together as one batch."""
+
+    async def ask(example: Example) -> Answer:
+        await asyncio.sleep(0)
+        waiting.append(example)
+        while len(waiting) < len(body):
+            await asyncio.sleep(0)
+        return service.answers(waiting)[waiting.index(example)]
+
+    waiting: list[Example] = []
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    body = body if isinstance(body, list) else [body]
+    reply: Reply = asyncio.run(service.handle(ask, method, path, content))
+    is_json = reply.media_type == "application/json"
+    return reply.status, json.loads(reply.body) if is_json else reply.body.decode()
+
+
+@pytest.mark.parametrize("kind", list(INFO))
+def test_a_request_gets_what_predict_writes_and_is_refused_in_its_words(
+    kind: Kind, tmp_path: Path
+) -> None:
+    predictor = make_model(tmp_path, kind, "mlm_nsp")
+    service, records = Service(predictor), RECORDS[kind]
+    status, told = asked(service, "POST", "/predict", records)
+    assert status == 200
+    lines = [json.dumps(record) for record in records]
+    written = answers(predictor, read_lines(lines, "jsonl", INFO[kind], "input"), 64)
+    for own, line in zip(told, "".join(written).splitlines(), strict=True):
+        expected = json.loads(line)
+        del expected["where"]
+        assert own.keys() == expected.keys()
+        for name, value in expected.items():
+            assert own[name] == (pytest.approx(value, abs=1e-5) if numeric(value) else value)
+    assert asked(service, "POST", "/predict", predictor.example)[0] == 200
+    assert asked(service, "POST", "/predict", []) == (200, [])
+
+    from rungwise.serving.served_model import Served
+
+    served = Served()
+    served.load_context(SimpleNamespace(artifacts={"description": str(tmp_path / "model.json")}))  # pyright: ignore[reportArgumentType]
+    for bad in ([*records, {"what": "w5"}], [*records, dict.fromkeys(records[0])], [1.5]):
+        with pytest.raises(DataError) as refused:
+            served.predict(SimpleNamespace(), bad)  # pyright: ignore[reportArgumentType]
+        assert asked(service, "POST", "/predict", bad) == (400, {"error": str(refused.value)})
+    if kind != "span":
+        with pytest.raises(DataError) as by_line:
+            list(read_lines(['{"what": "w5"}'], "jsonl", INFO[kind], "input"))
+        error = asked(service, "POST", "/predict", {"what": "w5"})[1]["error"]
+        assert error.partition(": ")[2] == str(by_line.value).partition(": ")[2]
+
+
+class _Picky:
+    """Refuses one text."""
+
+    info = INFO["classification"]
+
+    def __call__(self, examples: Sequence[Any]) -> list[dict[str, Any]]:
+        if any(example.text == "bad" for example in examples):
+            raise DataError("input: bad is refused")
+        return [{"label": example.text} for example in examples]
+
+
+def test_what_is_no_request_is_told_so_and_one_that_is_refused_costs_no_other_its_answer() -> None:
+    service = Service(_Picky())  # pyright: ignore[reportArgumentType]
+    assert asked(service, "GET", "/health") == (200, {"status": "ok"})
+    assert asked(service, "GET", "/predict")[0] == 405
+    assert asked(service, "POST", "/what")[0] == 404
+    for body in (b"", b"{", b"\xff", b"5", b"null"):
+        status, told = asked(service, "POST", "/predict", body)
+        assert status == 400
+        assert told["error"].startswith("expected ")
+    assert asked(service, "POST", "/predict", "one") == (200, {"label": "one"})
+    assert asked(service, "POST", "/predict", ["one", "bad"])[0] == 400
+    examples: Any = [SimpleNamespace(text=text) for text in ("one", "bad", "two")]
+    first, refused, last = service.answers(examples)
+    assert (first, last) == ({"label": "one"}, {"label": "two"})
+    assert isinstance(refused, DataError)
+    status, text = asked(service, "GET", "/metrics")
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert status == 200
+    assert samples["rungwise_serve_requests_total", "200"] == 1
+    assert samples["rungwise_serve_requests_total", "400"] == 6
+    assert samples["rungwise_serve_seconds_count",] == 7
+    # One, then two and each by itself, where the second refusal follows; then three likewise.
+    assert samples["rungwise_serve_batch_examples_count",] >= 5
