@@ -9,8 +9,7 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    text = "score the seeds of an evaluation as one answer, without training"
-    parser = add_verb(commands, "ensemble", ensemble, text)
+    parser = add_verb(commands, "ensemble", ensemble, "score seeds as one answer, without training")
     parser.add_argument("evaluate", metavar="EVALUATE", help="artifacts/evaluate, or one in it")
 
 

@@ -33,13 +33,15 @@ def combined(evaluated: Artifact, task: Artifact) -> Iterator[tuple[str, str, fl
     """For each variant, all seeds together and for two labels with a threshold: variant, how, the
     judged metric, and that minus what one of the seeds has on average."""
     info, examples = TaskSummary.of(task).info, read(task, "test")
-    key = predictions.PREDICTED[info.kind]
     rows: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for row in predictions.read(evaluated.folder):
         rows.setdefault(row["variant"], {}).setdefault(row["seed"], []).append(row)
 
     def sums(said: Sequence[Any]) -> Sums:
-        return metrics.sums([{key: each} for each in said], examples, info)
+        return metrics.sums([{predictions.PREDICTED[info.kind]: x} for x in said], examples, info)
+
+    def value(totals: NDArray[np.floating]) -> Sums:
+        return metrics.value(totals.astype(float), info)
 
     for variant, of_seeds in rows.items():
         alone = np.stack([sums([row["prediction"] for row in of]) for of in of_seeds.values()])
@@ -50,9 +52,8 @@ def combined(evaluated: Artifact, task: Artifact) -> Iterator[tuple[str, str, fl
             either = np.stack([sums([label] * len(examples)) for label in info.labels])
             ways["with a threshold"] = _cross_fitted(share_N.mean(axis=1), either, info)
         for how, own in ways.items():
-            same = np.broadcast_to(own, alone.shape)
-            gain = paired_bootstrap(same, alone, lambda t: metrics.value(t, info), seed=0)
-            yield variant, how, float(metrics.value(own.sum(axis=0), info)), gain
+            gain = paired_bootstrap(np.broadcast_to(own, alone.shape), alone, value, seed=0)
+            yield variant, how, float(value(own.sum(axis=0))), gain
 
 
 def together(rows: Sequence[dict[str, Any]], info: TaskInfo) -> Any:

@@ -87,7 +87,8 @@ def pooled(outputs: Sequence[NDArray[Any]], items: Sequence[Item]) -> list[NDArr
     """The outputs of each example: the mean of those of its windows, which are neighbours."""
     windows = itertools.groupby(zip(items, outputs, strict=True), lambda pair: pair[0].example)
     return [
-        np.mean([output for _, output in each], axis=0, dtype=np.float64) for _, each in windows
+        np.asarray(np.mean([output for _, output in each], axis=0, dtype=np.float64))
+        for _, each in windows
     ]
 
 
