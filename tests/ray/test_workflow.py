@@ -402,7 +402,7 @@ def test_predict_answers_lines_and_refuses_what_does_not_fit(
     assert not refused.exists()
     for arguments, message in (
         ([model, "--input", "what.xyz"], "what.xyz: cannot tell the format"),
-        ([str(tmp_path), "--format", "text"], "no fine-tuned model here"),
+        ([str(tmp_path), "--format", "text"], "no model here"),
         ([model, "--input", str(asked), "--to", str(told)], "there is such a file already"),
     ):
         assert main(["predict", *arguments]) == 2

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain, islice
@@ -37,7 +37,7 @@ from rungwise.serving import promotion
 from rungwise.serving.card import NAME as CARD
 from rungwise.serving.card import pretrain_card, sources, task_card
 from rungwise.serving.predictor import Predictor
-from rungwise.serving.pretrained import Model, PretrainedPredictor, describe, load
+from rungwise.serving.pretrained import PretrainedPredictor, describe, load
 from rungwise.tasks.examples import (
     ChoiceExample,
     Example,
@@ -90,18 +90,17 @@ class RegisterSummary(Summary):
 
 @dataclass(frozen=True)
 class _Entry:
-    """A model as the registry takes it. `shown` are inputs as a caller gives them, `score` is
-    comparable where the tags `compared_on` are the same, higher being better."""
+    """A model as the registry takes it. `shown` are inputs as a caller gives them, `said` answers
+    to them. Of two with the same tags `compared_on` the one with the higher `score` is better."""
 
-    predictor: Model
     files: dict[str, str]
-    examples: Sequence[Example]
     shown: list[str] | pd.DataFrame
+    said: list[dict[str, Any]]
     card: str
     about: str
-    score: float | None
+    score: float
     score_name: str
-    compared_on: dict[str, str]
+    compared_on: tuple[str, ...]
     tags: dict[str, str]
 
 
@@ -135,9 +134,7 @@ def register_model(
             # A schema of inputs would refuse what else is understood: lists, `text` for words,
             # option0 and so on; what is not understood is refused with a message of our own.
             signature=ModelSignature(
-                outputs=infer_signature(
-                    entry.shown, pd.DataFrame(entry.predictor(entry.examples))
-                ).outputs
+                outputs=infer_signature(entry.shown, pd.DataFrame(entry.said)).outputs
             ),
             input_example=entry.shown,
             pip_requirements=[
@@ -151,12 +148,10 @@ def register_model(
     licences = [licence for _, licence in sources(inputs["pretrain"], config.licences)]
     tags = {
         **{f"rungwise.{name}": made.fingerprint for name, made in sorted(inputs.items())},
-        **entry.compared_on,
         **entry.tags,
+        _SCORE: f"{entry.score:.6f}",
         "rungwise.licence": "; ".join(dict.fromkeys(licences)),
     }
-    if entry.score is not None:
-        tags[_SCORE] = f"{entry.score:.6f}"
     for key, value in tags.items():
         client.set_model_version_tag(config.name, number, key, value)
     client.update_registered_model(
@@ -165,7 +160,7 @@ def register_model(
         f"holder's {entry.score_name} is better, any other by `rungwise promote`.",
     )
     client.update_model_version(config.name, number, entry.card)
-    better = _better_holder(client, config, entry)
+    better = _better_holder(client, config, entry, tags)
     if better is None:
         promotion.give(client, config.name, config.alias, number)
         alias = f"alias {config.alias}"
@@ -190,15 +185,14 @@ def _of_task(config: RegisterConfig, inputs: Mapping[str, Artifact], output: Fol
     examples = read(task, "validation")[:_EXAMPLES]
     asked = f"{info.kind}: {', '.join(info.labels) or 'free'}"
     return _Entry(
-        predictor=Predictor.load(evaluation.folder, quiet=True),
         files=_files(evaluation.folder, evaluation.folder, evaluation.folder),
-        examples=examples,
         shown=_input_example(examples, info),
+        said=Predictor.load(evaluation.folder, quiet=True)(examples),
         card=task_card(config.name, inputs, config.licences),
         about=f"Models fine-tuned for the task {evaluated.task} ({asked}).",
         score=chosen.validation[metric],
         score_name=f"{metric} on the validation split",
-        compared_on={"rungwise.task": task.fingerprint},
+        compared_on=("rungwise.task",),
         tags={
             "rungwise.metric": metric,
             "rungwise.test_score_of_this_version": f"{chosen.test[metric]:.6f}",
@@ -213,25 +207,20 @@ def _of_pretraining(
     predictor = load(pretrain.folder)
     assert isinstance(predictor, PretrainedPredictor), "it is the folder of a pretraining"
     texts = predictor.words[:_EXAMPLES] or _held_out(inputs["corpus"])
-    examples = [Text(f"input {number}", text) for number, text in enumerate(texts, start=1)]
-    answered = {"answered": [texts, predictor(examples)]}  # `rungwise promote` asks again
+    said = predictor([Text(text, text) for text in texts])
+    answered = {"answered": [texts, said]}  # `rungwise promote` asks again
     output.write_bytes(DESCRIPTION, json.dumps(describe(pretrain) | answered).encode("utf-8"))
     summary = PretrainSummary.of(pretrain)
-    loss = summary.final.get("loss")
     return _Entry(
-        predictor=predictor,
         files=_files(pretrain.folder, inputs["tokenizer"].folder, output),
-        examples=examples,
         shown=texts,
+        said=said,
         card=pretrain_card(config.name, pretrain, config.licences),
         about=f"Pretrained models of the kind {summary.model.kind}.",
-        score=None if loss is None else -loss,
+        score=-summary.final["loss"],
         score_name="validation loss, of the same objective on the same text,",
-        compared_on={
-            "rungwise.tokens": inputs["tokens"].fingerprint,
-            "rungwise.objective": summary.objective,
-        },
-        tags={},
+        compared_on=("rungwise.tokens", "rungwise.objective"),
+        tags={"rungwise.objective": summary.objective},
     )
 
 
@@ -276,11 +265,13 @@ def _record(example: Example) -> dict[str, Any]:
             }
 
 
-def _better_holder(client: Any, config: RegisterConfig, entry: _Entry) -> Any:
+def _better_holder(
+    client: Any, config: RegisterConfig, entry: _Entry, tags: Mapping[str, str]
+) -> Any:
     """The version that has the alias, if its score is comparable and better; else None."""
     number = promotion.holder(client, config.name, config.alias)
-    if number is None or entry.score is None:
+    if number is None:
         return None
     holder = client.get_model_version(config.name, number)
-    comparable = entry.compared_on.items() <= holder.tags.items()
+    comparable = all(holder.tags.get(name) == tags[name] for name in entry.compared_on)
     return holder if comparable and float(holder.tags[_SCORE]) > entry.score else None
