@@ -16,7 +16,9 @@ VERBS = {
         *("inspect", "predict", "serve", "neighbours", "export", "why", "which_models", "verify"),
         *("rebuild", "ensemble", "promote", "prove_resume", "sync", "gc"),
     ),
-    "on a cluster": ("up", "submit", "status", "jobs", "logs", "stop", "resume", "down"),
+    "on a cluster": (
+        *("up", "submit", "status", "jobs", "logs", "stop", "resume", "down", "cluster"),
+    ),
 }
 
 

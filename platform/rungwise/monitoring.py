@@ -63,55 +63,53 @@ METRICS = (
     Metric("stage_running", "1 while the stage runs, then 0"),
     Metric("stage_started_timestamp_seconds", "When the stage began"),
     Metric("stage_progress_ratio", "The part of the stage that is done, in its own units"),
-    Metric("stage_seconds", "How long the stage took, once it is done", r"stage/seconds"),
+    Metric("stage_seconds", "How long the stage took, once it is done", r"system/stage_seconds"),
     Metric("tokens_total", "Real tokens read in training, over all attempts", r"train/tokens"),
     Metric("steps_total", "Optimizer steps, over all attempts"),
     Metric(
         "tokens_per_second",
         "Real tokens a second since the last logged step, all workers together",
-        r"throughput/tokens_per_second",
+        r"system/tokens_per_second",
         passing=True,
     ),
     Metric(
         "mfu_ratio",
         "Model FLOPs utilisation: operations done over those of plain matrix products",
-        r"throughput/mfu",
+        r"system/mfu",
         passing=True,
     ),
     Metric(
         "step_seconds",
         "Mean time of a step, without validation",
-        r"throughput/step_seconds",
+        r"system/step_seconds",
         passing=True,
     ),
     Metric(
         "data_wait_ratio",
         "Share of the time that the leading worker waited for data",
-        r"throughput/data_wait_share",
+        r"system/data_wait_share",
         passing=True,
     ),
     Metric(
         "checkpoint_stall_ratio",
         "Share of the time that training stood still for checkpoints",
-        r"throughput/checkpoint_stall_share",
+        r"system/checkpoint_stall_share",
         passing=True,
     ),
     Metric(
         "straggler_ratio",
         "How much longer the slowest worker computed and waited for data than the median one, as "
         "a share of the step; 0 for one worker",
-        r"throughput/straggler_share",
+        r"system/straggler_share",
         passing=True,
     ),
-    Metric(
-        "slowest_rank", "The rank of that slowest worker", r"throughput/slowest_rank", passing=True
-    ),
-    Metric("workers", "Workers of the present attempt", r"throughput/workers", passing=True),
-    Metric("attempts_total", "Attempts so far; each restart is one", r"throughput/attempts"),
+    Metric("slowest_rank", "The rank of that slowest worker", r"system/slowest_rank", passing=True),
+    Metric("workers", "Workers of the present attempt", r"system/workers", passing=True),
+    Metric("attempts_total", "Attempts so far; each restart is one", r"system/attempts"),
     Metric(
         "loss_nats",
         "Loss by part; split `final` is that of a finished stage",
-        r"(summary/)?(?P<split>train|validation|final)[/.]((?P<part>\w+)_)?loss",
+        r"(?P<split>train|validation|final)[/.]((?P<part>\w+)_)?loss",
     ),
     Metric(
         "accuracy_ratio",
@@ -123,11 +121,16 @@ METRICS = (
     Metric("learning_rate", "Of the last logged step", r"train/learning_rate", passing=True),
     Metric("skipped_steps_total", "Steps whose gradient was not finite", r"train/skipped_steps"),
     Metric("loss_spikes_total", "Steps whose loss stood out", r"train/spikes"),
-    Metric("checkpoint_save_seconds", "Of the last one", r"checkpoint/save_seconds", passing=True),
+    Metric(
+        "checkpoint_save_seconds",
+        "Of the last one",
+        r"system/checkpoint_save_seconds",
+        passing=True,
+    ),
     Metric(
         "checkpoint_bytes",
         "The leading worker's part of the last one",
-        r"checkpoint/megabytes",
+        r"system/checkpoint_megabytes",
         scale=1e6,
         passing=True,
     ),
@@ -147,12 +150,12 @@ METRICS = (
     Metric(
         "unused_tokens_ratio",
         "Share of the text's tokens that stand in no instance",
-        r"(contract/|summary/statistics\.)unused_share",
+        r"(contract/|statistics\.)unused_share",
     ),
     Metric(
         "contract_ratio",
         "Figures of the contract of instances: of the last shard, then of all",
-        r"(contract/|summary/statistics\.)(?P<figure>\w+_share|fill)",
+        r"(contract/|statistics\.)(?P<figure>\w+_share|fill)",
     ),
     Metric("trials", "Trials of a sweep, seeds of an evaluation, by state", more_labels=("state",)),
     Metric("objective", "Score of the last trial or seed", more_labels=("metric",)),
@@ -261,8 +264,8 @@ class Monitor:
 
     @_harmless
     def finished(self, stage: str, seconds: float, summary: Mapping[str, float]) -> None:
-        """Take the numbers of a finished stage's summary, as `{"summary/final.loss": ...}`."""
-        self._take(stage, {"stage/seconds": seconds, **summary})
+        """Take the numbers of a finished stage's summary, as `{"final.loss": ...}`."""
+        self._take(stage, {"system/stage_seconds": seconds, **summary})
 
     @_harmless
     def beat(self, states: Mapping[str, str], events_waiting: int, last: bool = False) -> None:
@@ -290,10 +293,10 @@ class Monitor:
         for reported, value in values.items():
             for metric, labels in translated(reported):
                 self._set(metric.name, value * metric.scale, stage=stage, **dict(labels))
-        if step_seconds := values.get("throughput/step_seconds"):
+        if step_seconds := values.get("system/step_seconds"):
             interval = step_seconds * self.compute.checkpoint_every_steps
             self._set("checkpoint_interval_seconds", interval, stage=stage)
-        if (valid := values.get("checkpoint/valid")) is not None:
+        if (valid := values.get("system/checkpoint_valid")) is not None:
             results = {"valid": valid, "failed": 1.0 - valid}
             for result, more in results.items():
                 key = ("checkpoints_total", self.run, stage, result)

@@ -83,9 +83,8 @@ def made_package(folder: Path) -> Path:
     wheel = _stand_in_wheel(folder)
     made = folder / "package.tar.gz"
     command = [str(REPOSITORY / "infra/package.sh"), str(made), "--no-deps", ".", str(wheel)]
-    done = subprocess.run(
-        command, env=os.environ | {"PYTHON": sys.executable}, capture_output=True, text=True
-    )
+    settings = {"PYTHON": sys.executable, "RDS_CA": (folder / "server.crt").as_uri()}
+    done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True)
     if re.search("No matching distribution found for (hatchling|pip)", done.stderr):
         pytest.skip("the package cannot be made: no index has hatchling and pip")
     assert done.returncode == 0, done.stderr
@@ -155,6 +154,7 @@ class Cluster:
     def open(self) -> None:
         self.network.open()
         self._start_services()
+        self._make_certificate()
         package = made_package(self.folder)
         sha256 = hashlib.sha256(package.read_bytes()).hexdigest()
         key = f"packages/{sha256}.tar.gz"
@@ -250,28 +250,33 @@ class Cluster:
         asked = self.machines["head"].run(*python, environment=self.user_environment())
         return None if asked.returncode else json.loads(asked.stdout.splitlines()[-1])
 
+    def _make_certificate(self) -> None:
+        """The database's, its own authority, which the package holds in place of those of RDS."""
+        make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+        make += ["-keyout", "server.key", "-out", "server.crt", "-subj", "/CN=database"]
+        make += ["-addext", f"subjectAltName=IP:{SERVICES}"]
+        subprocess.run(make, cwd=self.folder, check=True, capture_output=True)
+        shutil.chown(self.folder / "server.key", "postgres")
+
     def start_database(self) -> str:
         """PostgreSQL with TLS and a password, as RDS has them; the ARN of its secret."""
         place = self.folder / "database"
         place.mkdir()
         shutil.chown(place, "postgres")
-        tls = ["-keyout", "server.key", "-out", "server.crt", "-subj", "/CN=database"]
-        make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *tls]
         initdb = [str(_POSTGRES[-1] / "initdb"), "--username=mlflow", "--auth=scram-sha-256"]
         (self.folder / "password").write_text(PASSWORD + "\n")
         shutil.chown(self.folder / "password", "postgres")
         as_postgres = ["runuser", "--user", "postgres", "--"]
         initdb += ["--pgdata", str(place / "data"), "--pwfile", str(self.folder / "password")]
-        for command in ([*as_postgres, *initdb], [*as_postgres, *make]):
-            subprocess.run(command, cwd=place, check=True, capture_output=True)
+        subprocess.run([*as_postgres, *initdb], cwd=place, check=True, capture_output=True)
         rules = f"hostssl all all {NETWORK}.0/24 scram-sha-256\n"
         (place / "data/pg_hba.conf").write_text(rules)
         server = [str(_POSTGRES[-1] / "postgres"), "-D", str(place / "data"), "-c", "ssl=on"]
         for setting in (
             f"listen_addresses={SERVICES}",
             f"unix_socket_directories={place}",
-            f"ssl_key_file={place}/server.key",
-            f"ssl_cert_file={place}/server.crt",
+            f"ssl_key_file={self.folder}/server.key",
+            f"ssl_cert_file={self.folder}/server.crt",
         ):
             server += ["-c", setting]
         user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]

@@ -75,7 +75,8 @@ module "guardrails" {
   monthly_budget_usd = 500
   alert_emails       = ["ops@example.org"]
   head_instance_id   = "i-0123456789abcdef0"
-  autoscaling_groups = { workers = { name = "research-workers", minimum = 1, maximum = 4 } }
+  autoscaling_groups = { workers = { name = "research-workers", minimum = 0, maximum = 4 } }
+  budget_stops_head  = %(everything)s
   off_hours = %(everything)s ? {
     stop     = "0 20 * * 1-5"
     start    = "0 7 * * 1-5"

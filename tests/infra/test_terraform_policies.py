@@ -180,6 +180,7 @@ def test_modules_are_formatted_and_use_the_one_provider(module: str) -> None:
     assert sources - {"../bootstrap"} == {"hashicorp/aws"}
     assert '">= 6.25, < 7.0"' in text
     assert "key_name" not in text  # a key pair would be a second way in
+    assert "arn:aws:" not in text  # data.aws_partition has the partition
 
 
 @pytest.mark.slow

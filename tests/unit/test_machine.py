@@ -22,6 +22,7 @@ import pytest
 import yaml
 from botocore.exceptions import ClientError
 from moto import mock_aws
+from sqlalchemy import make_url
 
 from rungwise.cluster import ray_start
 from rungwise.cluster.aws import notice, prometheus, ray_node, scratch, token, tracking_server
@@ -221,8 +222,9 @@ def test_the_server_finds_the_password_in_a_file_alone(
     assert PASSWORD not in " ".join(command)
     assert PASSWORD not in "".join(variables.values())
     assert Path(variables["PGPASSFILE"]).read_text() == "db.internal:5433:runs:mlflow:a\\:b\\\\c\n"
-    uri = "postgresql+psycopg2://mlflow@db.internal:5433/runs?sslmode=require"
-    assert command[command.index("--backend-store-uri") + 1] == uri
+    uri = make_url(command[command.index("--backend-store-uri") + 1])
+    assert uri.render_as_string().startswith("postgresql+psycopg2://mlflow@db.internal:5433/runs?")
+    assert uri.query == {"sslmode": "verify-full", "sslrootcert": f"{sys.prefix}/rds-ca.pem"}
     assert command[command.index("--allowed-hosts") + 1].split(",") == machine.allowed_hosts
     destination = command[command.index("--artifacts-destination") + 1]
     assert destination == "s3://demo-bucket/rungwise/mlflow"

@@ -47,9 +47,11 @@ def metrics(step: int, run: str | None = None, **values: float) -> dict[str, Any
 def test_what_a_training_reports_is_set_in_base_units(gauges: Gauges) -> None:
     monitor = Monitor("bert", ComputeConfig(checkpoint_every_steps=50))
     monitor.handle("pretrain", metrics(100, train__loss=5.0, train__mlm_loss=4.0, train__tokens=9))
-    monitor.handle("pretrain", metrics(100, throughput__mfu=0.4, throughput__step_seconds=2.0))
-    monitor.handle("pretrain", metrics(100, checkpoint__valid=1.0, checkpoint__megabytes=2.5))
-    monitor.handle("pretrain", metrics(150, checkpoint__valid=0.0))
+    monitor.handle("pretrain", metrics(100, system__mfu=0.4, system__step_seconds=2.0))
+    monitor.handle(
+        "pretrain", metrics(100, system__checkpoint_valid=1.0, system__checkpoint_megabytes=2.5)
+    )
+    monitor.handle("pretrain", metrics(150, system__checkpoint_valid=0.0))
     assert gauges("loss_nats", stage="pretrain", split="train", part="total") == 5.0
     assert gauges("loss_nats", stage="pretrain", split="train", part="mlm") == 4.0
     assert gauges("steps_total", stage="pretrain") == 100
@@ -120,7 +122,7 @@ def test_values_are_set_again_as_ray_exports_no_others_and_those_of_the_moment_e
     gauges: Gauges,
 ) -> None:
     monitor = Monitor("bert", ComputeConfig())
-    monitor.handle("pretrain", metrics(1, train__tokens=100, throughput__mfu=0.4))
+    monitor.handle("pretrain", metrics(1, train__tokens=100, system__mfu=0.4))
     for state, expected in (
         ("running", {"tokens_total", "mfu_ratio"}),
         ("done", {"tokens_total"}),
@@ -161,7 +163,7 @@ def test_a_failure_of_ray_is_logged_once_and_reaches_nobody(
     with caplog.at_level(logging.WARNING):
         monitor.handle("pretrain", metrics(1, train__loss=1.0))
         monitor.beat({"pretrain": "running"}, 0)
-        monitor.finished("pretrain", 1.0, {"summary/final.loss": 1.0})
+        monitor.finished("pretrain", 1.0, {"final.loss": 1.0})
         monitor.handle("pretrain", {"kind": "broken"})
     assert [record.message for record in caplog.records] == [
         "metrics for Prometheus are not complete: no agent"
@@ -171,14 +173,14 @@ def test_a_failure_of_ray_is_logged_once_and_reaches_nobody(
 @pytest.mark.parametrize(
     ("reported", "expected"),
     [
-        ("summary/final.nsp_loss", {("loss_nats", "final", "nsp")}),
+        ("final.nsp_loss", {("loss_nats", "final", "nsp")}),
         ("validation/loss", {("loss_nats", "validation", "total")}),
         (
-            "summary/statistics.unused_share",
+            "statistics.unused_share",
             {("unused_tokens_ratio",), ("contract_ratio", "unused_share")},
         ),
         ("validation/perplexity", set()),
-        ("summary/files.0.tokens", set()),
+        ("files.0.tokens", set()),
     ],
 )
 def test_a_reported_name_is_taken_apart(reported: str, expected: set[tuple[str, ...]]) -> None:

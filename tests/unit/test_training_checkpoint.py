@@ -96,7 +96,7 @@ def test_a_save_that_fails_is_named_and_the_run_ends_as_an_undisturbed_one(
     assert [note for note in notes.notes if "step 10 is not written" in note]
     assert [row["valid"] for row in progress.saves] == [1.0, 0.0, 1.0, 1.0]
     assert checkpoints(tmp_path / "b" / "checkpoints").steps() == [15, 20]
-    assert notes.points["checkpoint/valid"] == [1.0, 0.0, 1.0, 1.0]
+    assert notes.points["system/checkpoint_valid"] == [1.0, 0.0, 1.0, 1.0]
 
 
 def test_three_failed_saves_in_a_row_end_the_run(

@@ -319,9 +319,9 @@ def test_speed_is_reported_and_mfu_is_a_share(instances: Artifact, tmp_path: Pat
     notes = Notes()
     progress = run(config(), instances, tmp_path, report=notes, price_per_hour=3.0)
     for name in ("tokens_per_second", "mfu", "data_wait_share", "checkpoint_stall_share", "cost"):
-        assert len(notes.points[f"throughput/{name}"]) == 20
-    assert all(0 < value < 1 for value in notes.points["throughput/mfu"])
-    assert len(notes.points["checkpoint/save_seconds"]) == len(progress.saves) == 4
+        assert len(notes.points[f"system/{name}"]) == 20
+    assert all(0 < value < 1 for value in notes.points["system/mfu"])
+    assert len(notes.points["system/checkpoint_save_seconds"]) == len(progress.saves) == 4
 
 
 def test_a_causal_model_is_judged_by_bits_per_byte(tmp_path: Path) -> None:

@@ -54,14 +54,14 @@ class Figure:
 FIGURES = (
     Figure("done", "stage_progress_ratio", "", _percent),
     Figure("tokens", "tokens_total", "train/tokens", _count),
-    Figure("tokens/s", "tokens_per_second", "throughput/tokens_per_second", _count),
-    Figure("MFU", "mfu_ratio", "throughput/mfu", _percent),
+    Figure("tokens/s", "tokens_per_second", "system/tokens_per_second", _count),
+    Figure("MFU", "mfu_ratio", "system/mfu", _percent),
     Figure("loss", 'loss_nats{split="train",part="total"}', "train/loss", _number),
     Figure("validation", 'loss_nats{split="validation",part="total"}', "validation/loss", _number),
-    Figure("data wait", "data_wait_ratio", "throughput/data_wait_share", _percent),
+    Figure("data wait", "data_wait_ratio", "system/data_wait_share", _percent),
     Figure("skipped", "skipped_steps_total", "train/skipped_steps", _count),
     Figure("best score", "best_objective", "", _number),
-    Figure("time", "stage_seconds", "stage/seconds", _clock),
+    Figure("time", "stage_seconds", "system/stage_seconds", _clock),
 )
 
 

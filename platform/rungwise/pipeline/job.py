@@ -163,16 +163,18 @@ class Job:
         }
         artifact = artifacts.finish(self._folder, record, summary.sha256)
         # Measured numbers are metrics; counts, sizes and names are constants of the run.
-        flat = {f"summary/{name}": value for name, value in flatten(plain).items()}
+        flat = flatten(plain)
         numbers = {
             name: float(value) for name, value in flat.items() if type(value) in (int, float)
         }
         self._build.monitor.finished(stage.shown, seconds, numbers)
         for name in ("headline", *flatten(stage.config)):
-            flat.pop(f"summary/{name}", None)
+            flat.pop(name, None)
         measured = {name: value for name, value in flat.items() if isinstance(value, float)}
-        constants = {name: each for name, each in flat.items() if type(each) in (int, bool, str)}
-        tracker.metrics(self._key, {"stage/seconds": seconds, **measured}, step=0)
+        constants = {
+            f"summary/{name}": each for name, each in flat.items() if type(each) in (int, bool, str)
+        }
+        tracker.metrics(self._key, {"system/stage_seconds": seconds, **measured}, step=0)
         tracker.params(self._key, constants)
         tracker.tags(self._key, {NOTE_TAG: summary.headline})
         tracker.artifact(self._key, str(artifact.folder.local(artifacts.RECORD)))

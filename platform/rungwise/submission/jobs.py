@@ -199,6 +199,7 @@ def _after(client: Client, job_id: str, console: Console, wait: bool) -> int:
     option = client.server.option
     if not wait:
         _say(console, f"follow it with: rungwise logs --follow {job_id}{option}")
+        _say(console, f"end it with:    rungwise stop {job_id}{option}")
         return OK
     _say(console, "Ctrl-C leaves it running\n")
     return _follow(client, job_id, console)

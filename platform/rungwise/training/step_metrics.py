@@ -202,8 +202,8 @@ def log_step(
     timing = clock.timing(progress) | straggler | {"attempts": len(progress.attempts)}
     progress.history.append(row)
     progress.timings.append(timing)
-    _report_row(report, "train", row)
-    _report_row(report, "throughput", timing)
+    _report_row(report, "train/", row)
+    _report_row(report, "system/", timing)
     report.progress(
         progress.step,
         total_steps,
@@ -228,7 +228,7 @@ def report_saves(
         )
         if not group.leads:
             continue
-        _report_row(report, "checkpoint", progress.saves[-1])
+        _report_row(report, "system/checkpoint_", progress.saves[-1])
         if saved.error:
             report.note(
                 f"the checkpoint of step {saved.step} is not written, the one before it stays: "
@@ -248,11 +248,11 @@ def record_validation(
     row = {"step": progress.step, "tokens": progress.tokens, **values}
     progress.validation.append(row)
     if group.leads:
-        _report_row(report, "validation", row)
+        _report_row(report, "validation/", row)
 
 
 def _report_row(report: Reporter, prefix: str, row: dict[str, float]) -> None:
-    values = {f"{prefix}/{name}": value for name, value in row.items() if name != "step"}
+    values = {f"{prefix}{name}": value for name, value in row.items() if name != "step"}
     report.metrics(values, int(row["step"]))
 
 
@@ -260,10 +260,10 @@ def report_again(progress: Progress, report: Reporter) -> None:
     """Tell all that a checkpoint remembers: workers outlive a killed driver by some steps, and what
     they reported then reached nobody. Points that arrived before are dropped (tracking.py)."""
     for prefix, rows in (
-        ("train", progress.history),
-        ("throughput", progress.timings),
-        ("validation", progress.validation),
-        ("checkpoint", progress.saves),
+        ("train/", progress.history),
+        ("system/", progress.timings),
+        ("validation/", progress.validation),
+        ("system/checkpoint_", progress.saves),
     ):
         for row in rows:
             _report_row(report, prefix, row)

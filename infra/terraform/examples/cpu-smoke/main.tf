@@ -94,6 +94,7 @@ module "guardrails" {
   name               = var.name
   region             = var.region
   monthly_budget_usd = var.monthly_budget_usd
+  budget_stops_head  = var.budget_stops_head
   alert_emails       = var.alert_emails
   autoscaling_groups = module.ray_cluster.autoscaling_groups
   head_instance_id   = module.ray_cluster.head_instance_id

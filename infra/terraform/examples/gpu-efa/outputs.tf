@@ -23,7 +23,17 @@ output "autoscaling_groups" {
   value       = module.ray_cluster.autoscaling_groups
 }
 
+output "machines" {
+  description = "Machines by kind, how many there may be, and what one costs an hour."
+  value       = module.ray_cluster.machines
+}
+
 output "connect" {
   description = "Commands to paste: terraform output -raw does not take maps, so terraform output -json connect | jq -r .ray"
   value       = module.ray_cluster.connect
+}
+
+output "protected" {
+  description = "Whether AWS refuses to delete the database, and a bucket that holds artifacts."
+  value       = !var.disposable
 }

@@ -69,6 +69,12 @@ variable "monthly_budget_usd" {
   type        = number
 }
 
+variable "budget_stops_head" {
+  description = "Whether the head is stopped when that is spent; its workers leave half an hour later."
+  type        = bool
+  default     = false
+}
+
 variable "alert_emails" {
   description = "Who gets those mails."
   type        = list(string)

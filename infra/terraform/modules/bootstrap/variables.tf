@@ -13,7 +13,7 @@ variable "machine" {
   validation {
     condition = try(length(setsubtract(keys(var.machine), [
       "role", "cluster", "region", "head_address", "group", "resources", "labels", "spot",
-      "token_secret", "scaling", "price_per_hour", "tracking_uri", "artifact_uri", "database",
+      "headless_minutes", "token_secret", "scaling", "price_per_hour", "tracking_uri", "artifact_uri", "database",
       "allowed_hosts", "environment",
     ])) == 0, false)
     error_message = "machine has a field that rungwise.cluster.description.Machine does not know."
@@ -25,7 +25,7 @@ variable "machine" {
   }
 
   validation {
-    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.machine.region))
+    condition     = can(regex("^[a-z]{2,4}(-[a-z]+)+-[0-9]$", var.machine.region))
     error_message = "machine.region must be a region of AWS such as eu-central-1."
   }
 

@@ -38,7 +38,7 @@ resource "aws_kms_key" "alerts" {
       {
         Sid       = "Alarms"
         Effect    = "Allow"
-        Principal = { Service = "cloudwatch.amazonaws.com" }
+        Principal = { Service = concat(["cloudwatch.amazonaws.com"], var.budget_stops_head ? ["budgets.amazonaws.com"] : []) }
         Action    = ["kms:Decrypt", "kms:GenerateDataKey"]
         Resource  = "*"
         Condition = { StringEquals = { "aws:SourceAccount" = local.account_id } }

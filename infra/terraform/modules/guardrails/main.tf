@@ -1,5 +1,5 @@
-# What bounds the bill: a budget that warns early, hours in which nothing may run, and an alarm for
-# a head that waits for nobody.
+# What bounds the bill: a budget that warns early and may stop the head, hours in which nothing may
+# run, and an alarm for a head that waits for nobody.
 data "aws_caller_identity" "current" {}
 data "aws_partition" "current" {}
 
@@ -8,6 +8,7 @@ locals {
   partition  = data.aws_partition.current.partition
 
   idle_alarm = "${var.name}-head-idle"
+  spent      = "${var.name}-budget-spent"
 }
 
 resource "aws_budgets_budget" "this" {
@@ -37,7 +38,7 @@ resource "aws_budgets_budget" "this" {
     for_each = {
       half     = { type = "ACTUAL", percent = 50 }
       most     = { type = "ACTUAL", percent = 80 }
-      all      = { type = "ACTUAL", percent = 100 }
+      all      = { type = "ACTUAL", percent = 100, topics = aws_sns_topic.budget[*].arn }
       forecast = { type = "FORECASTED", percent = 100 }
     }
 
@@ -47,6 +48,7 @@ resource "aws_budgets_budget" "this" {
       threshold                  = notification.value.percent
       threshold_type             = "PERCENTAGE"
       subscriber_email_addresses = var.alert_emails
+      subscriber_sns_topic_arns  = try(notification.value.topics, [])
     }
   }
 

@@ -1,32 +1,38 @@
-# Stopping an idle head, if asked. An alarm can stop a machine by itself only if it watches a single
-# metric of that machine, which this one does not. So its change of state starts AWS's own runbook
-# that stops a machine, with a role that can stop the head and nothing else.
+# Stopping a head that is idle, or whose budget is spent, if asked. An alarm can stop a machine by
+# itself only if it watches a single metric of that machine, which these do not. So their change of
+# state starts AWS's own runbook that stops a machine, with a role that can stop the head and nothing
+# else.
 locals {
-  stop     = try(var.idle.stop_head, false) ? 1 : 0
+  stop_head = "${var.name}-stop-head"
+  stopping = concat(
+    try(var.idle.stop_head, false) ? aws_cloudwatch_metric_alarm.idle[*].arn : [],
+    aws_cloudwatch_metric_alarm.budget[*].arn,
+  )
+  stop     = try(var.idle.stop_head, false) || var.budget_stops_head ? 1 : 0
   runbook  = "AWS-StopEC2Instance"
   head_arn = "arn:${local.partition}:ec2:${var.region}:${local.account_id}:instance/${var.head_instance_id}"
 }
 
-resource "aws_cloudwatch_event_rule" "idle" {
+resource "aws_cloudwatch_event_rule" "stop_head" {
   count = local.stop
 
-  name        = local.idle_alarm
-  description = "The head of ${var.name} became idle"
+  name        = local.stop_head
+  description = "The head of ${var.name} became idle or the budget is spent"
 
   event_pattern = jsonencode({
     source      = ["aws.cloudwatch"]
     detail-type = ["CloudWatch Alarm State Change"]
-    resources   = [aws_cloudwatch_metric_alarm.idle[0].arn]
+    resources   = local.stopping
     detail      = { state = { value = ["ALARM"] } }
   })
 
-  tags = merge(var.tags, { Name = local.idle_alarm })
+  tags = merge(var.tags, { Name = local.stop_head })
 }
 
 resource "aws_cloudwatch_event_target" "stop_head" {
   count = local.stop
 
-  rule      = aws_cloudwatch_event_rule.idle[0].name
+  rule      = aws_cloudwatch_event_rule.stop_head[0].name
   target_id = "stop-head"
   arn       = "arn:${local.partition}:ssm:${var.region}::automation-definition/${local.runbook}:$DEFAULT"
   role_arn  = aws_iam_role.stop_head[0].arn
@@ -41,8 +47,8 @@ resource "aws_cloudwatch_event_target" "stop_head" {
 resource "aws_iam_role" "stop_head" {
   count = local.stop
 
-  name        = "${var.name}-stop-head"
-  description = "Stops the head of ${var.name} when it is idle"
+  name        = local.stop_head
+  description = "Stops the head of ${var.name} when it is idle or the budget is spent"
 
   assume_role_policy = jsonencode({
     Version = "2012-10-17"
@@ -54,7 +60,7 @@ resource "aws_iam_role" "stop_head" {
     }]
   })
 
-  tags = merge(var.tags, { Name = "${var.name}-stop-head" })
+  tags = merge(var.tags, { Name = local.stop_head })
 }
 
 resource "aws_iam_role_policy" "stop_head" {

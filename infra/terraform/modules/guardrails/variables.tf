@@ -19,18 +19,34 @@ variable "region" {
   type        = string
 
   validation {
-    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
+    condition     = can(regex("^[a-z]{2,4}(-[a-z]+)+-[0-9]$", var.region))
     error_message = "region: the code of an AWS region, such as us-east-1."
   }
 }
 
 variable "monthly_budget_usd" {
-  description = "US dollars a month at which alert_emails hear of it, and before. A budget warns; it stops nothing."
+  description = "US dollars a month at which alert_emails hear of it, and before."
   type        = number
 
   validation {
     condition     = var.monthly_budget_usd > 0
     error_message = "monthly_budget_usd: US dollars, more than 0."
+  }
+}
+
+variable "budget_stops_head" {
+  description = <<-EOT
+    Whether the head is stopped when the budget is spent. Its workers leave when it has not answered
+    for ray_cluster.headless_minutes. It keeps its disk and is started again by hand. AWS counts
+    costs with hours of delay.
+  EOT
+  type        = bool
+  default     = false
+
+  validation {
+    # A group starts its minimum again, whoever leaves.
+    condition     = !var.budget_stops_head || alltrue([for group in values(var.autoscaling_groups) : group.minimum == 0])
+    error_message = "budget_stops_head: every group has the minimum 0, or its machines would start again without a head."
   }
 }
 

@@ -43,7 +43,7 @@ resource "aws_vpc_endpoint" "interface" {
 
   vpc_id              = aws_vpc.this.id
   vpc_endpoint_type   = "Interface"
-  service_name        = "com.amazonaws.${var.region}.${each.key}"
+  service_name        = "${contains(local.named_in_china, each.key) ? "cn." : ""}com.amazonaws.${var.region}.${each.key}"
   private_dns_enabled = true
   security_group_ids  = [aws_security_group.endpoints.id]
   subnet_ids = [

@@ -43,7 +43,7 @@ resource "aws_kms_key" "flow_logs" {
       {
         Sid       = "FlowLogs"
         Effect    = "Allow"
-        Principal = { Service = "logs.${var.region}.amazonaws.com" }
+        Principal = { Service = "logs.${var.region}.amazonaws.com${local.china ? ".cn" : ""}" }
         Action = [
           "kms:Decrypt",
           "kms:DescribeKey",

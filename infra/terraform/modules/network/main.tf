@@ -6,6 +6,9 @@ data "aws_partition" "current" {}
 locals {
   account_id = data.aws_caller_identity.current.account_id
   partition  = data.aws_partition.current.partition
+  # China's names of some endpoints, and of the principal of logs, are its own.
+  china          = local.partition == "aws-cn"
+  named_in_china = local.china ? ["autoscaling", "ec2", "monitoring"] : []
 
   # Sixteenths of the VPC. Numbered by place, so that a zone appended moves no other subnet; the last
   # sixteenth is never a zone's and holds the public subnet.

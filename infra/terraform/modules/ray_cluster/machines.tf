@@ -53,13 +53,14 @@ locals {
 
   worker_machines = {
     for name, group in var.worker_groups : name => merge(local.common, {
-      role           = "worker"
-      group          = name
-      resources      = local.worker_resources[name]
-      labels         = group.labels
-      spot           = group.spot
-      price_per_hour = group.price_per_hour
-      scaling        = null
+      role             = "worker"
+      group            = name
+      resources        = local.worker_resources[name]
+      labels           = group.labels
+      spot             = group.spot
+      headless_minutes = var.headless_minutes
+      price_per_hour   = group.price_per_hour
+      scaling          = null
     })
   }
 }

@@ -39,6 +39,16 @@ output "autoscaling_groups" {
   }
 }
 
+output "machines" {
+  description = "Machines by kind: the least and the most of them, and the price of one in US dollars an hour, null if it was not given."
+  value = merge(
+    { head = { minimum = 1, maximum = 1, price_per_hour = var.head.price_per_hour } },
+    { for name, group in var.worker_groups : name => {
+      minimum = group.minimum, maximum = group.maximum, price_per_hour = group.price_per_hour
+    } },
+  )
+}
+
 output "token_secret_arn" {
   description = "Secret that holds the token. Its value is never in the state."
   value       = aws_secretsmanager_secret.token.arn

@@ -10,6 +10,13 @@ locals {
   # through an endpoint of this VPC.
   from_this_vpc = { StringEquals = { "aws:SourceVpc" = var.vpc_id } }
 
+  # How KMS names the services that use the key for a role, by the domain of either kind.
+  via = {
+    for service in ["s3", "secretsmanager"] : service => [
+      for domain in distinct(["amazonaws.com", data.aws_partition.current.dns_suffix]) : "${service}.${var.region}.${domain}"
+    ]
+  }
+
   assume_by_ec2 = jsonencode({
     Version = "2012-10-17"
     Statement = [{
@@ -52,15 +59,11 @@ locals {
     },
     {
       # The key only as S3 and Secrets Manager use it for this role.
-      Sid      = "Key"
-      Effect   = "Allow"
-      Action   = ["kms:Decrypt", "kms:GenerateDataKey"]
-      Resource = [var.kms_key_arn]
-      Condition = {
-        StringEquals = {
-          "kms:ViaService" = ["s3.${var.region}.amazonaws.com", "secretsmanager.${var.region}.amazonaws.com"]
-        }
-      }
+      Sid       = "Key"
+      Effect    = "Allow"
+      Action    = ["kms:Decrypt", "kms:GenerateDataKey"]
+      Resource  = [var.kms_key_arn]
+      Condition = { StringEquals = { "kms:ViaService" = flatten(values(local.via)) } }
     },
     {
       # An instance of an autoscaling group has no ARN before it exists.
@@ -106,7 +109,7 @@ locals {
       Effect    = "Allow"
       Action    = ["kms:Decrypt"]
       Resource  = distinct([for data in values(var.data_buckets) : data.kms_key_arn if data.kms_key_arn != null])
-      Condition = { StringEquals = { "kms:ViaService" = "s3.${var.region}.amazonaws.com" } }
+      Condition = { StringEquals = { "kms:ViaService" = local.via.s3 } }
     },
   ] : statement if length(statement.Resource) > 0]
 

@@ -13,7 +13,7 @@ variable "region" {
   type        = string
 
   validation {
-    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
+    condition     = can(regex("^[a-z]{2,4}(-[a-z]+)+-[0-9]$", var.region))
     error_message = "region: the code of an AWS region, such as us-east-1."
   }
 }
@@ -189,6 +189,17 @@ variable "idle_timeout_minutes" {
   validation {
     condition     = var.idle_timeout_minutes >= 1 && var.idle_timeout_minutes <= 1440
     error_message = "idle_timeout_minutes: from 1 to 1440; less than a minute ends machines between two steps of a job."
+  }
+}
+
+variable "headless_minutes" {
+  description = "How long a worker waits for a head that does not answer before it leaves its group and ends."
+  type        = number
+  default     = 30
+
+  validation {
+    condition     = var.headless_minutes >= 10 && var.headless_minutes <= 1440
+    error_message = "headless_minutes: from 10 to 1440; a head that is replaced needs some minutes to answer."
   }
 }
 

@@ -19,7 +19,7 @@ variable "region" {
   type        = string
 
   validation {
-    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
+    condition     = can(regex("^[a-z]{2,4}(-[a-z]+)+-[0-9]$", var.region))
     error_message = "region: the code of an AWS region, such as us-east-1."
   }
 }

@@ -85,9 +85,10 @@ resource "aws_iam_role_policy" "this" {
         Resource = var.kms_key_arn
         Condition = {
           StringEquals = {
-            "kms:ViaService" = [
-              "s3.${var.region}.amazonaws.com", "secretsmanager.${var.region}.amazonaws.com",
-            ]
+            "kms:ViaService" = flatten([
+              for domain in distinct(["amazonaws.com", data.aws_partition.current.dns_suffix]) :
+              ["s3.${var.region}.${domain}", "secretsmanager.${var.region}.${domain}"]
+            ])
           }
         }
       },

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from rungwise.cluster.aws.secret_store import read_secret, write_private
 from rungwise.cluster.description import Database, Machine
@@ -20,6 +20,7 @@ from rungwise.core.errors import UserError
 PORT = 5000
 RUNTIME_FOLDER = Path("/run/rungwise-mlflow")  # RuntimeDirectory= of the unit
 _PASSWORD_FILE = "pgpass"
+_AUTHORITIES = Path(sys.prefix) / "rds-ca.pem"  # of RDS, from the package (infra/package.sh)
 _WORKERS = 2
 
 
@@ -58,7 +59,8 @@ def command(machine: Machine, user: str) -> list[str]:
     database = machine.database
     place = f"{quote(user, safe='')}@{database.host}:{database.port}/{database.name}"
     arguments = [sys.executable, "-m", "mlflow", "server"]
-    arguments += ["--backend-store-uri", f"postgresql+psycopg2://{place}?sslmode=require"]
+    tls = urlencode({"sslmode": "verify-full", "sslrootcert": _AUTHORITIES}, safe="/")
+    arguments += ["--backend-store-uri", f"postgresql+psycopg2://{place}?{tls}"]
     arguments += ["--artifacts-destination", f"{machine.artifact_uri.rstrip('/')}/mlflow"]
     arguments += ["--host", "0.0.0.0", "--port", str(PORT), "--workers", str(_WORKERS)]
     if machine.allowed_hosts:

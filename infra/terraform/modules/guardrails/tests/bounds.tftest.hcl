@@ -131,7 +131,7 @@ run "an_idle_head_is_told_of_and_left_alone" {
 
   assert {
     condition = (
-      length(aws_cloudwatch_event_rule.idle) == 0 && length(aws_cloudwatch_event_target.stop_head) == 0
+      length(aws_cloudwatch_event_rule.stop_head) == 0 && length(aws_sns_topic.budget) == 0 && length(aws_cloudwatch_event_target.stop_head) == 0
       && length(aws_iam_role.stop_head) == 0 && length(aws_iam_role_policy.stop_head) == 0
     )
     error_message = "Nothing may stop the head unless asked."
@@ -203,7 +203,7 @@ run "an_idle_head_is_stopped_if_asked" {
   }
 
   assert {
-    condition = jsondecode(aws_cloudwatch_event_rule.idle[0].event_pattern) == {
+    condition = jsondecode(aws_cloudwatch_event_rule.stop_head[0].event_pattern) == {
       source      = ["aws.cloudwatch"]
       detail-type = ["CloudWatch Alarm State Change"]
       resources   = [aws_cloudwatch_metric_alarm.idle[0].arn]
@@ -233,6 +233,57 @@ run "an_idle_head_is_stopped_if_asked" {
   }
 }
 
+run "a_spent_budget_stops_the_head_if_asked" {
+  variables {
+    budget_stops_head  = true
+    autoscaling_groups = { cpu = { name = "research-cpu", minimum = 0, maximum = 4 } }
+  }
+
+  assert {
+    condition = {
+      for each in aws_budgets_budget.this.notification : "${each.notification_type} ${each.threshold}" => each.subscriber_sns_topic_arns
+      if length(each.subscriber_sns_topic_arns) > 0
+    } == { "ACTUAL 100" = toset([aws_sns_topic.budget[0].arn]) }
+    error_message = "The topic hears of the whole budget alone, once it is spent."
+  }
+
+  assert {
+    condition = (
+      jsondecode(aws_sns_topic_policy.budget[0].policy).Statement[0].Principal == { Service = "budgets.amazonaws.com" }
+      && jsondecode(aws_sns_topic_policy.budget[0].policy).Statement[0].Condition.ArnLike["aws:SourceArn"] == "arn:aws:budgets::123456789012:*"
+      && aws_sns_topic.budget[0].kms_master_key_id == aws_kms_key.alerts.arn
+    )
+    error_message = "Budgets of this account alone may write to it, with the key."
+  }
+
+  assert {
+    condition     = contains(flatten([for statement in jsondecode(aws_kms_key.alerts.policy).Statement : try(statement.Principal.Service, [])]), "budgets.amazonaws.com")
+    error_message = "Budgets may use the key."
+  }
+
+  assert {
+    condition = (
+      aws_cloudwatch_metric_alarm.budget[0].namespace == "AWS/SNS"
+      && aws_cloudwatch_metric_alarm.budget[0].metric_name == "NumberOfMessagesPublished"
+      && aws_cloudwatch_metric_alarm.budget[0].dimensions == tomap({ TopicName = "research-budget-spent" })
+      && aws_cloudwatch_metric_alarm.budget[0].statistic == "Sum" && aws_cloudwatch_metric_alarm.budget[0].threshold == 0
+      && aws_cloudwatch_metric_alarm.budget[0].comparison_operator == "GreaterThanThreshold"
+      && aws_cloudwatch_metric_alarm.budget[0].datapoints_to_alarm == 1
+    )
+    error_message = "One message is an alarm."
+  }
+
+  assert {
+    condition     = jsondecode(aws_cloudwatch_event_rule.stop_head[0].event_pattern).resources == [aws_cloudwatch_metric_alarm.budget[0].arn]
+    error_message = "That alarm stops the head, and an idle head still only tells."
+  }
+
+  assert {
+    condition     = jsondecode(aws_cloudwatch_event_target.stop_head[0].input).InstanceId == ["i-0123456789abcdef0"]
+    error_message = "The runbook stops the head."
+  }
+}
+
 run "alerts_are_encrypted_by_a_key_that_alarms_may_use" {
   assert {
     condition     = aws_sns_topic.alerts.kms_master_key_id == aws_kms_key.alerts.arn && aws_kms_key.alerts.enable_key_rotation
@@ -242,7 +293,7 @@ run "alerts_are_encrypted_by_a_key_that_alarms_may_use" {
   assert {
     condition = [
       for statement in jsondecode(aws_kms_key.alerts.policy).Statement : toset(statement.Action)
-      if try(statement.Principal.Service, "") == "cloudwatch.amazonaws.com"
+      if contains(try(statement.Principal.Service, []), "cloudwatch.amazonaws.com")
     ] == [toset(["kms:Decrypt", "kms:GenerateDataKey"])]
     error_message = "CloudWatch may encrypt what it sends."
   }

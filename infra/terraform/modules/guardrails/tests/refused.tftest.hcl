@@ -100,6 +100,17 @@ run "no_budget_is_refused" {
   expect_failures = [var.monthly_budget_usd]
 }
 
+run "a_budget_that_stops_the_head_of_machines_that_start_again_is_refused" {
+  command = plan
+
+  variables {
+    budget_stops_head  = true
+    autoscaling_groups = { workers = { name = "research-workers", minimum = 1, maximum = 4 } }
+  }
+
+  expect_failures = [var.budget_stops_head]
+}
+
 run "a_tag_without_a_key_is_refused" {
   command = plan
 

@@ -236,3 +236,43 @@ run "nat_adds_one_way_out_and_none_in" {
     error_message = "The output says that there is a way out."
   }
 }
+
+run "china_has_names_of_its_own" {
+  variables {
+    region             = "cn-north-1"
+    availability_zones = ["cn-north-1a", "cn-north-1b"]
+  }
+
+  override_data {
+    target = data.aws_partition.current
+    values = { partition = "aws-cn" }
+  }
+
+  assert {
+    condition = { for service, endpoint in aws_vpc_endpoint.interface : service => endpoint.service_name } == {
+      autoscaling    = "cn.com.amazonaws.cn-north-1.autoscaling"
+      secretsmanager = "com.amazonaws.cn-north-1.secretsmanager"
+      ssm            = "com.amazonaws.cn-north-1.ssm"
+      ssmmessages    = "com.amazonaws.cn-north-1.ssmmessages"
+    }
+    error_message = "Endpoints have the names that AWS lists there."
+  }
+
+  assert {
+    condition = (
+      jsondecode(aws_vpc_endpoint.s3.policy).Statement[0].Resource == "arn:aws-cn:s3:::*"
+      && jsondecode(aws_kms_key.flow_logs.policy).Statement[0].Principal.AWS == "arn:aws-cn:iam::123456789012:root"
+      && jsondecode(aws_kms_key.flow_logs.policy).Statement[1].Principal.Service == "logs.cn-north-1.amazonaws.com.cn"
+    )
+    error_message = "ARNs are of the partition, and logs have its principal."
+  }
+}
+
+run "a_region_may_begin_with_four_letters" {
+  command = plan
+
+  variables {
+    region             = "eusc-de-east-1"
+    availability_zones = ["eusc-de-east-1a", "eusc-de-east-1b"]
+  }
+}

@@ -144,6 +144,19 @@ run "the_token_leaves_nothing_behind" {
   }
 }
 
+run "workers_are_told_how_long_to_wait_for_a_head" {
+  variables {
+    headless_minutes = 45
+  }
+  assert {
+    condition = (
+      strcontains(base64decode(aws_launch_template.worker["cpu"].user_data), "\"headless_minutes\":45")
+      && !strcontains(aws_instance.head.user_data, "headless_minutes")
+    )
+    error_message = "Workers alone wait for a head, as long as they are told."
+  }
+}
+
 run "the_commands_name_the_machines" {
   assert {
     condition     = output.job_address == "http://127.0.0.1:8265"

@@ -148,6 +148,22 @@ run "an_idle_timeout_of_days" {
   expect_failures = [var.idle_timeout_minutes]
 }
 
+run "workers_that_leave_before_a_new_head_can_answer" {
+  command = plan
+  variables {
+    headless_minutes = 5
+  }
+  expect_failures = [var.headless_minutes]
+}
+
+run "workers_that_wait_for_days" {
+  command = plan
+  variables {
+    headless_minutes = 5000
+  }
+  expect_failures = [var.headless_minutes]
+}
+
 run "a_recovery_window_of_three_days" {
   command = plan
   variables {

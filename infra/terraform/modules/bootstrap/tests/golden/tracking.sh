@@ -30,11 +30,13 @@ python=python3
 target=/opt/rungwise
 metadata=${AWS_EC2_METADATA_SERVICE_ENDPOINT:-http://169.254.169.254}
 metadata=${metadata%/}
-if [[ -n ${AWS_ENDPOINT_URL:-} ]]; then
-  url=${AWS_ENDPOINT_URL%/}/$place
-else
-  url=https://s3.$region.amazonaws.com/$place
-fi
+case $region in # the partition's own domain
+  cn-*) domain=amazonaws.com.cn ;;
+  eusc-*) domain=amazonaws.eu ;;
+  *) domain=amazonaws.com ;;
+esac
+endpoint=${AWS_ENDPOINT_URL:-https://s3.$region.$domain}
+url=${endpoint%/}/$place
 
 fail() {
   echo "rungwise-install: $*" >&2
@@ -98,6 +100,7 @@ rm -rf "$target"
 pip=("$work"/wheels/pip-*.whl)
 "$target/bin/python" "${pip[0]}/pip" install --quiet --no-index --no-deps --no-cache-dir \
   --disable-pip-version-check --root-user-action ignore "$work"/wheels/*.whl
+install --mode=644 "$work/rds-ca.pem" "$target/rds-ca.pem"
 "$target/bin/python" -c 'import rungwise'
 echo "$sha256" >"$target/package.sha256"
 echo "rungwise-install: package $sha256 was installed into $target"

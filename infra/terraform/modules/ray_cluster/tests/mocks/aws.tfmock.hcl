@@ -29,5 +29,5 @@ mock_data "aws_caller_identity" {
 }
 
 mock_data "aws_partition" {
-  defaults = { partition = "aws" }
+  defaults = { partition = "aws", dns_suffix = "amazonaws.com" }
 }

@@ -1,0 +1,222 @@
+"""`rungwise cluster create|status|delete`: a cluster on AWS and back, by Terraform.
+
+The folder is an example of infra/terraform, or one like it. What was asked for stays in its
+terraform.tfvars.json, so that a later `create` changes what it names and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from rungwise.commands.arguments import Commands, add_verb
+from rungwise.core.errors import UserError
+from rungwise.core.exit_codes import OK
+
+_FOLDER = Path("infra/terraform/examples/cpu-smoke")
+_PACKAGE = Path("dist/rungwise.tar.gz")
+_PYTHON = "python3.12"  # of the image
+_IMAGE = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
+_PLAN = "rungwise.plan"
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, "cluster", cluster, "make, show or remove a cluster on AWS")
+    parser.add_argument("action", choices=("create", "status", "delete"))
+    parser.add_argument(
+        "overrides", metavar="VARIABLE=VALUE", nargs="*", help="of variables.tf, in JSON or as text"
+    )
+    parser.add_argument("--folder", type=Path, default=_FOLDER, help=f"else {_FOLDER}")
+    parser.add_argument("--region", help="else that of your AWS profile")
+    parser.add_argument("--name", help="of the cluster")
+    parser.add_argument("--email", action="append", help="who hears of the budget; may be repeated")
+    parser.add_argument("--budget", type=float, metavar="USD", help="a month")
+    parser.add_argument("--yes", action="store_true", help="do not ask after the plan")
+
+
+def cluster(options: argparse.Namespace) -> int:
+    """Do what is asked in the folder. Raises UserError if something that it takes is missing."""
+    if not (options.folder / "variables.tf").exists():
+        raise UserError(
+            f"{options.folder} has no variables.tf; name a folder of Terraform with --folder, or "
+            "run this in the root of the repository"
+        )
+    if shutil.which("terraform") is None:
+        raise UserError(
+            "terraform is not on PATH; install 1.9 or newer: "
+            "https://developer.hashicorp.com/terraform/install"
+        )
+    actions = {"create": _create, "status": _status, "delete": _delete}
+    return actions[options.action](options, Console(highlight=False, soft_wrap=True))
+
+
+def _create(options: argparse.Namespace, console: Console) -> int:
+    file = options.folder / "terraform.tfvars.json"
+    before = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    asked = _asked(options)
+    if "alert_emails" not in before | asked:
+        raise UserError("nobody would hear of the budget; give --email ADDRESS")
+    found = _session().get_config_variable("region") or "us-east-1"
+    region = asked.get("region") or before.get("region") or found
+    console.print(f"account {_account(region)}, region {region}")
+    if before.get("region") != region:
+        before |= _of_region(region)
+    values = before | asked | {"region": region}
+    path = Path(values.setdefault("package_path", str(_PACKAGE.absolute())))
+    if not path.exists():
+        _make_package(path, console)
+    console.print(f"package {path}; remove it to have it made anew", markup=False)
+    with path.open("rb") as stream:
+        values["package_sha256"] = hashlib.file_digest(stream, "sha256").hexdigest()
+    file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    if _apply(options, console, "make or change this, at its cost"):
+        console.print("\nthe head takes some minutes to install the package; then")
+        _show_commands(_outputs(options.folder), console)
+    return OK
+
+
+def _status(options: argparse.Namespace, console: Console) -> int:
+    outputs = _outputs(options.folder)
+    least = most = 0.0
+    for name, machine in outputs["machines"].items():
+        few, many, price = machine["minimum"], machine["maximum"], machine["price_per_hour"]
+        told = "price_per_hour is not set" if price is None else f"{price:.3f} USD an hour each"
+        console.print(f"{name:<12} {few if few == many else f'{few} to {many}'}, {told}")
+        least, most = least + few * (price or 0), most + many * (price or 0)
+    console.print(
+        f"by these prices {least:.3f} to {most:.3f} USD an hour; the MLflow host, its database, "
+        "endpoints and disks come on top (infra/terraform/README.md)"
+    )
+    console.print(f"artifacts    {outputs['artifact_uri']}")
+    _show_commands(outputs, console)
+    return OK
+
+
+def _delete(options: argparse.Namespace, console: Console) -> int:
+    outputs = _outputs(options.folder)
+    if outputs.get("protected"):
+        raise UserError(
+            "the database and the bucket are protected; `rungwise cluster create disposable=true "
+            f"--folder {options.folder}` takes that away"
+        )
+    console.print(f"account {_account(None)}; what lies below {outputs['artifact_uri']} goes too")
+    _apply(options, console, "delete all this", "-destroy")
+    return OK
+
+
+def _apply(options: argparse.Namespace, console: Console, deed: str, *more: str) -> bool:
+    """Show a plan and carry it out if the user agrees; whether it was carried out."""
+    folder = options.folder
+    _terraform(folder, "init", "-input=false")
+    _terraform(folder, "plan", "-input=false", f"-out={_PLAN}", *more)
+    if not options.yes:
+        if not sys.stdin.isatty():
+            raise UserError("there is nobody to ask; read the plan and give --yes")
+        if console.input(f"\n{deed}? \\[y/N] ").strip().lower() not in ("y", "yes"):
+            console.print("nothing was changed")
+            return False
+    _terraform(folder, "apply", "-input=false", _PLAN)
+    return True
+
+
+def _terraform(folder: Path, *arguments: str, said: bool = False) -> str:
+    """Run Terraform in the folder, in sight of the user or for what it prints on its output."""
+    command = ["terraform", f"-chdir={folder}", *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE if said else None, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"`terraform {arguments[0]}` failed in {folder}; it says why above")
+    return done.stdout
+
+
+def _outputs(folder: Path) -> dict[str, Any]:
+    outputs = json.loads(_terraform(folder, "output", "-json", said=True))
+    if not outputs:
+        raise UserError(f"there is no cluster in {folder}; `rungwise cluster create` makes one")
+    return {name: output["value"] for name, output in outputs.items()}
+
+
+def _show_commands(outputs: dict[str, Any], console: Console) -> None:
+    connect = outputs["connect"]
+    for what, name in (
+        ("fetch its token, once", "token"),
+        ("forward its port, and leave this open", "ray"),
+        ("run a workflow, in another terminal", "submit"),
+    ):
+        console.print(f"\n{what}:\n\n  {connect[name]}", markup=False)
+
+
+def _asked(options: argparse.Namespace) -> dict[str, Any]:
+    """The variables that the command line names."""
+    flags = {
+        "region": options.region,
+        "name": options.name,
+        "alert_emails": options.email,
+        "monthly_budget_usd": options.budget,
+    }
+    asked = {name: value for name, value in flags.items() if value is not None}
+    for override in options.overrides:
+        name, equals, text = override.partition("=")
+        if not equals:
+            raise UserError(f"{override}: expected VARIABLE=VALUE")
+        try:
+            asked[name] = json.loads(text)
+        except ValueError:
+            asked[name] = text
+    return asked
+
+
+def _session() -> Any:
+    import botocore.session
+
+    return botocore.session.get_session()
+
+
+def _call(service: str, region: str | None, operation: str, **arguments: Any) -> Any:
+    """What AWS answers. Raises UserError without credentials, or if it refuses."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    session = _session()
+    if session.get_credentials() is None:
+        raise UserError("no AWS credentials; set AWS_PROFILE, or use `aws configure`")
+    try:
+        client = session.create_client(service, region_name=region)
+        return getattr(client, operation)(**arguments)
+    except (BotoCoreError, ClientError) as error:
+        raise UserError(f"AWS does not answer {service} {operation}: {error}") from error
+
+
+def _account(region: str | None) -> str:
+    return _call("sts", region or "us-east-1", "get_caller_identity")["Account"]
+
+
+def _of_region(region: str) -> dict[str, Any]:
+    """The newest image of Ubuntu, by its id, and the first two zones."""
+    image = _call("ssm", region, "get_parameter", Name=_IMAGE)["Parameter"]["Value"]
+    only = [{"Name": "zone-type", "Values": ["availability-zone"]}]
+    zones = _call("ec2", region, "describe_availability_zones", Filters=only)["AvailabilityZones"]
+    names = sorted(zone["ZoneName"] for zone in zones)
+    return {"ami_id": image, "availability_zones": names[:2]}
+
+
+def _make_package(path: Path, console: Console) -> None:
+    """Make what machines install, by infra/package.sh with the image's Python."""
+    python = os.environ.get("PYTHON", _PYTHON)
+    if shutil.which(python) is None:
+        raise UserError(
+            f"the package is made with the image's Python, and {python} is not on PATH; make it on "
+            "Ubuntu 24.04 with infra/package.sh and give package_path=FILE"
+        )
+    console.print(f"making {path}; this takes minutes")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    command = ["infra/package.sh", str(path)]
+    if subprocess.run(command, env=os.environ | {"PYTHON": python}, check=False).returncode:
+        raise UserError("infra/package.sh failed; it says why above")
