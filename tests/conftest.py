@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import yaml
 
@@ -25,6 +26,9 @@ from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import file_digest
 
 set_environment()
+# An example's time is that of the machine.
+hypothesis.settings.register_profile("rungwise", deadline=None)
+hypothesis.settings.load_profile("rungwise")
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     # Two processes that compile at once have been seen to read each other's files half written.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/inductor-{worker}")

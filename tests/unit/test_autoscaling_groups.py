@@ -578,9 +578,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=20))
 def test_whatever_happens_no_maximum_is_passed_and_only_live_machines_stay(
     steps: list[tuple[Any, ...]], client: Any, tmp_path: Path

@@ -261,7 +261,7 @@ def test_a_padded_vocabulary_changes_no_prediction():
 # Padding and direction: B9.
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=4),
     extra=st.integers(0, 5),

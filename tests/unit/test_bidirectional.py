@@ -41,7 +41,7 @@ def changed_at(batch, place):
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 10_000))
 def test_a_token_is_predicted_from_all_of_its_row_but_itself(norm, seed):
     torch.manual_seed(seed)
@@ -62,7 +62,7 @@ def test_a_token_is_predicted_from_all_of_its_row_but_itself(norm, seed):
                     assert moved_BT[row, t] == 0, "it saw padding"
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10_000), norm=st.sampled_from(["pre", "post"]))
 def test_packed_documents_are_as_if_each_were_alone(seed, norm):
     torch.manual_seed(seed)

@@ -52,7 +52,7 @@ def test_two_documents_worked_by_hand() -> None:
 
 
 @given(DOCUMENTS, st.integers(2, 40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_every_token_is_predicted_once_from_its_own_document(lengths: list[int], size: int) -> None:
     batch = batch_of(lengths, size)
     real = batch.weights > 0
@@ -81,7 +81,7 @@ def test_every_token_is_predicted_once_from_its_own_document(lengths: list[int],
 
 
 @given(DOCUMENTS, st.integers(2, 40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_the_contract_holds(lengths: list[int], size: int) -> None:
     config = CausalConfig(sequence_length=size)
     built = causal.build(text_of(lengths), config, SPECIAL, np.random.default_rng(0))

@@ -6,7 +6,7 @@ import gzip
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rungwise.core.config import validate
@@ -41,7 +41,6 @@ def test_the_book_is_left(around: tuple[str, str]) -> None:
     assert gutenberg_text(around[0] + BOOK + around[1]).strip() == BOOK.strip()
 
 
-@settings(deadline=None)
 @given(st.text(st.sampled_from("aE *\n.")))
 def test_any_book_is_left(book: str) -> None:
     for header, footer in (TODAY, SMALL_PRINT):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rungwise.core.config import validate
@@ -124,7 +124,6 @@ def test_what_is_left_of_a_document_may_be_too_short(tmp_path: Path) -> None:
 WORDS = st.lists(st.sampled_from("ab"), min_size=1, max_size=6).map(" ".join)
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(WORDS, min_size=1), min_size=1, max_size=6), WORDS, st.integers(2, 4))
 def test_as_found_in_strings(documents: list[list[str]], test: str, ngram: int) -> None:
     words = test.split()

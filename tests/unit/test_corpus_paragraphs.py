@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rungwise.corpus import paragraphs
@@ -104,7 +104,6 @@ def test_spans_stay_with_their_sentences() -> None:
 DOCUMENT = st.lists(st.sampled_from(["One. Two.", "Three here.", "Four.", "E."]), min_size=1)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.lists(DOCUMENT, min_size=1, max_size=4), min_size=1, max_size=3),
     st.integers(1, 12),

@@ -132,7 +132,7 @@ def test_encoders_give_the_ids_of_the_library_with_published_vocabularies(
     check_on_nasty_texts(imported(real_data, name))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     texts=st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=20),
     name=st.sampled_from(list(TRAINED)),

@@ -224,7 +224,7 @@ def test_no_position_sees_the_future(kind, norm):
     ("kind", "changes"),
     [("causal", {}), ("left_to_right", {}), ("left_to_right", {"positions": "sinusoid"})],
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10_000), norm=st.sampled_from(["pre", "post"]))
 def test_packed_documents_are_as_if_each_were_alone(kind, changes, seed, norm):
     torch.manual_seed(seed)

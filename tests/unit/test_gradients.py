@@ -74,7 +74,7 @@ def test_the_gradient_is_that_of_finite_differences(kind, changes):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(cuts=st.sets(st.integers(1, 7), max_size=7), seed=st.integers(0, 1000))
 def test_any_split_gives_the_same_loss_and_gradient(kind, cuts, seed):
     """Cut into micro-batches anywhere, with another number of losses in each."""

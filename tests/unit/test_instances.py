@@ -132,7 +132,7 @@ Make = Callable[..., Built]
 
 @pytest.mark.parametrize("make", [make_pairs, make_blocks, make_ordered])
 @given(DOCUMENTS, st.integers(8, 64), st.floats(0, 1), st.integers(0, 99), st.integers(1, 12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_token_of_what_is_planned_stands_in_one_row_and_in_order(
     make: Make,
     lengths: list[list[int]],
@@ -190,7 +190,7 @@ def test_every_token_of_what_is_planned_stands_in_one_row_and_in_order(
 
 
 @given(DOCUMENTS, st.integers(8, 64), st.integers(0, 99), st.integers(1, 12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_packed_rows_hold_the_text_in_order_and_end_before_the_piece_that_would_not_fit(
     lengths: list[list[int]], sequence_length: int, seed: int, planned: int
 ) -> None:
@@ -449,7 +449,7 @@ def test_a_damaged_shard_file_is_refused(tmp_path: Path) -> None:
 
 
 @given(DOCUMENTS, st.integers(8, 40), st.integers(0, 99), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rows_are_read_as_they_were_written(
     lengths: list[list[int]], width: int, seed: int, units: bool
 ) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
@@ -71,7 +71,6 @@ def test_discounts_are_those_of_equation_26() -> None:
     np.testing.assert_allclose(model.discounts, expected, rtol=1e-15)
 
 
-@settings(deadline=None)
 @given(
     CORPORA,
     st.integers(1, 5),
@@ -88,7 +87,6 @@ def test_probabilities_sum_to_one(
         assert np.exp(last).sum() == pytest.approx(1, abs=1e-12)
 
 
-@settings(deadline=None)
 @given(CORPORA, st.integers(1, 5), st.integers(1, 7), st.randoms(use_true_random=False))
 def test_any_partition_merges_to_the_whole(
     sentences: list[list[int]], order: int, parts: int, random: np.random.Generator

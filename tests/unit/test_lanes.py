@@ -20,7 +20,7 @@ def line_of(rows: list[int], seed: int, epoch: int) -> list[int]:
 
 
 @given(ROWS, st.integers(1, 9), st.integers(0, 3), st.integers(1, 5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_lanes_are_contiguous_text_and_every_block_is_read_once_an_epoch(
     rows: list[int], lanes: int, seed: int, world: int
 ) -> None:
@@ -59,7 +59,7 @@ def test_lanes_are_contiguous_text_and_every_block_is_read_once_an_epoch(
 
 
 @given(ROWS, st.integers(1, 9), st.integers(1, 5), st.integers(0, 30), st.integers(1, 12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_upcoming_shards_are_those_read_in_order_of_first_use(
     rows: list[int], lanes: int, world: int, step: int, ahead: int
 ) -> None:
@@ -74,7 +74,7 @@ def test_upcoming_shards_are_those_read_in_order_of_first_use(
 
 
 @given(ROWS, st.integers(1, 12), st.integers(0, 100), st.integers(1, 5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_held_out_lanes_begin_evenly_and_are_the_same_for_any_number_of_workers(
     rows: list[int], lanes: int, most: int, world: int
 ) -> None:

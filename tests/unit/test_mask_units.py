@@ -255,7 +255,7 @@ def spans_of(draw: st.DrawFn, text: str) -> list[int]:
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(data=st.data(), texts=TEXTS, segmented=st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_ids_are_the_tokenizers_and_units_are_what_a_walk_over_tokens_finds(
     name: str, data: st.DataObject, texts: list[str], segmented: bool
 ) -> None:
@@ -290,7 +290,7 @@ def test_ids_are_the_tokenizers_and_units_are_what_a_walk_over_tokens_finds(
 
 
 @given(TEXTS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_words_of_a_list_cover_each_han_character_once(texts: list[str]) -> None:
     words = word_list_words(Entries(["中国", "中国人民", "使用", "t恤", "ab"]))
     for text in texts:

@@ -278,7 +278,7 @@ CONFIGS = st.builds(
 
 
 @given(SMALL, CONFIGS, st.integers(0, 5))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_only_predicted_places_change_and_targets_say_what_was_there(
     rows: tuple[np.ndarray, np.ndarray, np.ndarray], config: MaskingConfig, epoch: int
 ) -> None:
@@ -302,7 +302,7 @@ def test_only_predicted_places_change_and_targets_say_what_was_there(
 
 
 @given(SMALL, CONFIGS, st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_row_is_masked_the_same_in_any_batch(
     rows: tuple[np.ndarray, np.ndarray, np.ndarray], config: MaskingConfig, data: st.DataObject
 ) -> None:
@@ -334,7 +334,7 @@ def wanted_of(key: np.ndarray, candidates: int, config: MaskingConfig) -> int:
 
 
 @given(SMALL, CONFIGS.filter(lambda config: config.unit in ("whole_word", "phrase")))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_whole_units_are_those_that_a_walk_unit_by_unit_takes(
     rows: tuple[np.ndarray, np.ndarray, np.ndarray], config: MaskingConfig
 ) -> None:
@@ -357,7 +357,7 @@ def test_whole_units_are_those_that_a_walk_unit_by_unit_takes(
     st.sampled_from([1, 3, 10]),
     st.sampled_from([0.2, 0.6]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_spans_are_those_that_a_walk_word_by_word_takes(
     rows: tuple[np.ndarray, np.ndarray, np.ndarray],
     config: MaskingConfig,

@@ -45,7 +45,7 @@ def mixtures(draw: st.DrawFn) -> tuple[MixedOrder, list[str], list[int], dict[st
 
 
 @given(mixtures())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_an_epoch_reads_the_quotas_and_no_row_twice_before_all_once(
     mixture: tuple[MixedOrder, list[str], list[int], dict[str, int]],
 ) -> None:
@@ -69,7 +69,7 @@ def test_an_epoch_reads_the_quotas_and_no_row_twice_before_all_once(
 
 
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=40), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_source_is_near_its_share_at_every_position(
     quotas: list[int], data: st.DataObject
 ) -> None:
@@ -97,7 +97,7 @@ def test_every_source_is_near_its_share_at_every_position(
 
 
 @given(mixtures(), st.integers(0, 10**6), st.integers(1, 50))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_position_is_found_without_those_before_it(
     mixture: tuple[MixedOrder, list[str], list[int], dict[str, int]], first: int, count: int
 ) -> None:
@@ -110,7 +110,7 @@ def test_any_position_is_found_without_those_before_it(
 
 
 @given(mixtures(), st.integers(1, 60), st.integers(1, 7), st.integers(0, 40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_workers_share_a_step_and_know_its_shards(
     mixture: tuple[MixedOrder, list[str], list[int], dict[str, int]],
     size: int,
@@ -160,7 +160,7 @@ def order_of_kind(kind: str, rows: Sequence[int], order: OrderConfig) -> Order:
 @given(
     st.lists(st.integers(0, 40), min_size=1, max_size=9).filter(any), CONFIGS, st.integers(0, 400)
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_rows_read_are_counted_as_if_each_position_were_looked_at(
     kind: str, rows: list[int], order: OrderConfig, position: int
 ) -> None:
@@ -195,7 +195,7 @@ def test_quotas_by_hand(asked: dict[str, Any], quotas: dict[str, int]) -> None:
     st.data(),
     st.sampled_from(["weights", "epochs"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_quota_is_the_exact_number_rounded_up_or_down(
     counts: dict[str, int], data: st.DataObject, key: str
 ) -> None:

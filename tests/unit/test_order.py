@@ -62,7 +62,7 @@ def whole_epoch(rows: list[int], seed: int, epoch: int, config: OrderConfig) -> 
 
 
 @given(ROWS, CONFIGS, st.integers(0, 5), st.integers(0, 3))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_place_is_where_the_definition_says(
     rows: list[int], config: OrderConfig, seed: int, epoch: int
 ) -> None:
@@ -79,7 +79,7 @@ def test_every_place_is_where_the_definition_says(
 
 
 @given(ROWS, CONFIGS, st.integers(0, 3))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_epoch_reads_every_row_of_every_shard_once(
     rows: list[int], config: OrderConfig, seed: int
 ) -> None:
@@ -95,7 +95,7 @@ def test_every_epoch_reads_every_row_of_every_shard_once(
 
 
 @given(st.integers(1, 3000), st.integers(0, 5), st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_network_permutes_any_count(count: int, epoch: int, seed: int) -> None:
     places = np.arange(count)
     found = order.permute(places, np.full(count, epoch), count, seed)
@@ -103,7 +103,7 @@ def test_the_network_permutes_any_count(count: int, epoch: int, seed: int) -> No
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=5), st.integers(0, 9), st.integers(0, 50))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_one_window_is_the_published_order_bit_for_bit(
     rows: list[int], seed: int, first: int
 ) -> None:
@@ -128,7 +128,7 @@ def test_numbers_of_the_published_order() -> None:
     st.integers(1, 20),
     st.integers(0, 60),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_workers_share_a_step_without_gap_or_overlap(
     rows: list[int], config: OrderConfig, size: int, world: int, step: int
 ) -> None:
@@ -187,7 +187,7 @@ def test_a_worker_touches_a_bounded_number_of_shards(world: int, ahead: int) -> 
 @given(
     ROWS, CONFIGS, st.integers(1, 150), st.integers(1, 7), st.integers(0, 40), st.integers(1, 12)
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_upcoming_shards_hold_what_is_read_in_order_of_windows(
     rows: list[int], config: OrderConfig, size: int, world: int, step: int, ahead: int
 ) -> None:

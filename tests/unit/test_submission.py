@@ -48,7 +48,7 @@ _IGNORE_FILES = st.dictionaries(
     links=st.dictionaries(st.sampled_from(["link", "data/link"]), _PATHS, max_size=2),
     gitignore=st.booleans(),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_what_is_listed_is_what_ray_packs_to_the_byte(
     files: dict[str, int],
     folders: list[str],
@@ -491,7 +491,7 @@ def test_only_stages_that_do_not_need_each_other_are_counted_side_by_side() -> N
 
 
 @given(cuts=st.lists(st.integers(0, 200), max_size=4), length=st.integers(0, 200))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_log_is_written_once_however_often_the_line_breaks(cuts: list[int], length: int) -> None:
     text = "".join(f"{number}ä\n" for number in range(100))[:length]
     with job_server() as served, pytest.MonkeyPatch.context() as patch:

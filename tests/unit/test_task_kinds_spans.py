@@ -62,7 +62,7 @@ def asked(context: str, *answers: Answer, question: str = "a b c") -> Question:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_an_answer_between_tokens_comes_back_exactly(
     kind: str, tokenizers: dict[str, Tokenizer], data: st.DataObject
@@ -94,7 +94,7 @@ def test_an_answer_between_tokens_comes_back_exactly(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(context=st.text(st.sampled_from(ODD), max_size=60))
 def test_tokens_stand_in_order_and_hold_what_can_be_seen(
     kind: str, tokenizers: dict[str, Tokenizer], context: str
