@@ -128,6 +128,26 @@ def test_a_sign_agrees_disagrees_or_is_left_open(tmp_path: Path) -> None:
     assert "50.0 (majority)" in text
 
 
+def test_a_variant_that_a_task_does_not_try_has_an_empty_cell(tmp_path: Path) -> None:
+    scores = {"bert": [0.5, 0.5], "mlm": [0.6, 0.6], "gpt": [0.9, 0.9]}
+    inputs = {
+        "evaluate/all": evaluated("all", scores),
+        "evaluate/some": evaluated("some", {name: scores[name] for name in ("bert", "gpt")}),
+    }
+    config = TableConfig(published=None, columns={"all": None, "some": None})
+    summary = table.build_table(config, inputs, Folder.at(tmp_path), Context())
+    steps = {(step.task, step.variant): step.minus for step in summary.differences}
+    assert steps == {("all", "mlm"): "bert", ("all", "gpt"): "mlm", ("some", "gpt"): "bert"}
+    cells = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in (tmp_path / "table.md").read_text().splitlines()
+        if line.startswith(("| mlm", "| gpt"))
+    ]
+    assert [row[0] for row in cells] == ["mlm", "gpt", "mlm", "gpt"]
+    assert [row[2] for row in cells if row[0] == "mlm"] == ["", ""]
+    assert all(row[1] for row in cells)
+
+
 def test_a_column_that_the_table_lacks_is_refused_with_the_ones_it_has(tmp_path: Path) -> None:
     config = TableConfig(
         published=PublishedConfig(table="T7", rows={"bert": "base"}), columns={"x": "CoLA"}

@@ -163,6 +163,28 @@ def test_csv_files_hold_every_task_budget_system_seed_and_pair(
 # What is worked out.
 
 
+def test_a_task_may_try_fewer_systems_than_another(
+    before: dict[str, Artifact], tmp_path: Path
+) -> None:
+    made = Experiment(before)
+    made.variants(("base", "rnn", "gpt"))
+    scores = {
+        name: [0.5 + 0.1 * n, 0.52 + 0.1 * n] for n, name in enumerate(("base", "rnn", "gpt"))
+    }
+    fewer = {name: scores[name] for name in ("base", "gpt")}
+    made.task("few", MadeTask("classification", {None: fewer, 40: fewer}), swept=False)
+    made.task("all", MadeTask("classification", {None: scores, 40: scores}), swept=False)
+    made.table()
+    page, _ = written_page(made.made, tmp_path, fill_in_examples=0)
+    assert "rnn" in page.words
+    rows = csv_rows(tmp_path / "table_differences.csv")
+    assert [(row["task"], row["variant"], row["minus"]) for row in rows] == [
+        ("few", "gpt", "base"),
+        ("all", "rnn", "base"),
+        ("all", "gpt", "rnn"),
+    ]
+
+
 def test_no_name_of_a_system_means_anything(before: dict[str, Artifact]) -> None:
     scores = ([0.7, 0.72, 0.71], [0.6, 0.61, 0.6])
     named = [

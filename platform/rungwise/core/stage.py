@@ -26,6 +26,7 @@ from rungwise.core.summary import Summary
 from rungwise.core.title import Title
 
 # The reason to build that a stage has which resumes a stopped attempt.
+_CHANGES_TOLD = 5
 GOES_ON = "goes on where it was stopped"
 
 StageConfigT = TypeVar("StageConfigT", bound=Config)
@@ -151,7 +152,8 @@ def _reason(stage: Stage, root: Folder, folder: Folder, earlier: Sequence[Planne
     rebuilt = [row.stage.shown for row in earlier if row.artifact is None]
     own = [change for change in changes if not change.startswith("inputs.")]
     if own:
-        return "; ".join(own)
+        rest = len(own) - _CHANGES_TOLD
+        return "; ".join(own[:_CHANGES_TOLD]) + (f"; and {rest} more" if rest > 0 else "")
     changed = [name for name, source in stage.inputs.items() if source.shown in rebuilt]
     if changed:
         return f"its input {', '.join(changed)} is rebuilt"

@@ -207,8 +207,9 @@ def markdown(scores: Sequence[Score], steps: Sequence[Step], config: TableConfig
     """The table as people write it: variants down, tasks across, and under it the differences."""
     cells = {(row.variant, row.task): row for row in scores}
     shown = {(step.variant, step.task): step for step in steps}
-    first, *others = dict.fromkeys(row.variant for row in scores)
-    tasks = {row.task: row for row in scores if row.variant == first}
+    variants = dict.fromkeys(row.variant for row in scores)
+    later = dict.fromkeys(step.variant for step in steps)
+    tasks = {row.task: row for row in scores}
     trivial = [
         f"{100 * row.baseline_score:.1f} ({row.baseline})" if row.baseline_score is not None else ""
         for row in tasks.values()
@@ -219,8 +220,8 @@ def markdown(scores: Sequence[Score], steps: Sequence[Step], config: TableConfig
         _line("variant", *(f"{t} ({row.metric.replace('_', ' ')})" for t, row in tasks.items())),
         _line(*["---"] * (len(tasks) + 1)),
         *(
-            _line(name, *(_interval(cells[name, task]) for task in tasks))
-            for name in (first, *others)
+            _line(name, *(_interval(cells.get((name, task))) for task in tasks))
+            for name in variants
         ),
         _line("best trivial baseline", *trivial),
     ]
@@ -232,7 +233,10 @@ def markdown(scores: Sequence[Score], steps: Sequence[Step], config: TableConfig
             "",
             _line("variant", *tasks),
             _line(*["---"] * (len(tasks) + 1)),
-            *(_line(name, *(_difference(shown[name, task]) for task in tasks)) for name in others),
+            *(
+                _line(name, *(_difference(shown.get((name, task))) for task in tasks))
+                for name in later
+            ),
         ]
         some = [f"{step.variant} on {step.task}" for step in steps if step.p_holm < 0.05]
         lines += [
@@ -245,11 +249,15 @@ def markdown(scores: Sequence[Score], steps: Sequence[Step], config: TableConfig
     return "\n".join(lines) + "\n"
 
 
-def _interval(row: Score) -> str:
+def _interval(row: Score | None) -> str:
+    if row is None:
+        return ""
     return f"{100 * row.mean:.1f} [{100 * row.low:.1f}, {100 * row.high:.1f}]"
 
 
-def _difference(step: Step) -> str:
+def _difference(step: Step | None) -> str:
+    if step is None:
+        return ""
     ours = f"{100 * step.mean:+.1f} [{100 * step.low:+.1f}, {100 * step.high:+.1f}]"
     if step.published_points is None:
         return ours

@@ -80,7 +80,8 @@ def gather(inputs: Mapping[str, Artifact]) -> Compared | None:
         data = input_of(artifact, "task", inputs)
         assert data is not None, f"the task {whole.task} is not among the stages"
         tasks.append(TaskResult(whole.task, TaskSummary.of(data), whole, tuple(same)))
-    variants = tuple(tasks[0].evaluated.variants)
+    # A task may try some of them alone.
+    variants = tuple(dict.fromkeys(name for task in tasks for name in task.evaluated.variants))
     looks = {name: series(place) for place, name in enumerate(variants)}
     return Compared(variants, tuple(tasks), looks)
 

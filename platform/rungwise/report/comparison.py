@@ -109,7 +109,8 @@ def costs(compared: Compared) -> list[dict[str, Any]]:
     """
     rows = []
     for name in compared.variants:
-        by_task = {task.name: _cost(task, name) for task in compared.tasks}
+        tried = [task for task in compared.tasks if name in task.evaluated.variants]
+        by_task = {task.name: _cost(task, name) for task in tried}
         first = next(iter(by_task.values()))
         if all(cost == first for cost in by_task.values()):
             by_task = {"": first}
@@ -121,7 +122,8 @@ def costs(compared: Compared) -> list[dict[str, Any]]:
 
 
 def _cost(task: TaskResult, variant: str) -> PretrainingCost | None:
-    return task.evaluated.variants[variant].pretraining
+    tried = task.evaluated.variants.get(variant)
+    return tried and tried.pretraining
 
 
 def _share(cost: PretrainingCost | None, compared: Compared, task: str) -> float | None:

@@ -193,13 +193,15 @@ def _largest(rungs: Sequence[Rung], suite: str) -> str:
 
 
 def _of_tasks(compared: Compared | None) -> Column | None:
-    """The judged score as a mean over tasks, seed by seed."""
+    """The judged score as a mean over tasks, seed by seed, of what was tried on all of them."""
     if compared is None:
         return None
     cells = {}
     bounds = zip(*(range_of(task.metric) for task in compared.tasks), strict=True)
     low, high = (sum(each) / len(each) for each in bounds)
     for name in compared.variants:
+        if any(name not in task.evaluated.variants for task in compared.tasks):
+            continue
         of_tasks = [task.evaluated.scores_of(name) for task in compared.tasks]
         means = [sum(of_seed) / len(of_seed) for of_seed in zip(*of_tasks, strict=True)]
         cells[name] = Cell(estimate(means, (low, high)))
