@@ -119,11 +119,9 @@ def _common(what: str, asked: list[Artifact]) -> list[Artifact]:
 def _bits(pretrain: Artifact) -> Items | None:
     """Its bits a byte of held-out documents; None if it gives texts no probability."""
     tokens = tokens_of(pretrain)
-    read_by = [find_input(tokens, name) for name in ("tokenizer", "corpus")]
-    rung, suite = (
-        Rung(pretrain, tokens, *read_by, SilentReporter()),
-        PerplexitySuite(documents=_ASKED),
-    )
+    tokenizer, corpus = (find_input(tokens, name) for name in ("tokenizer", "corpus"))
+    rung = Rung(pretrain, tokens, tokenizer, corpus, SilentReporter())
+    suite = PerplexitySuite(documents=_ASKED)
     if not suite.serves(rung):
         return None
     return next(each for each in suite.measure(rung, "").items if each.metric == "bits_per_byte")
