@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import pwd
 import shlex
@@ -36,11 +35,11 @@ def until(holds: Callable[[], bool], what: str, seconds: float = 100) -> None:
 
 
 @contextlib.contextmanager
-def process(command: list[str], **options: object) -> Iterator[subprocess.Popen]:
+def process(command: list[str], user: str | None = None) -> Iterator[subprocess.Popen]:
     """A process with a group of its own, ended as a whole."""
     quiet = subprocess.DEVNULL
-    started = subprocess.Popen(  # pyright: ignore[reportCallIssue]
-        command, stdout=quiet, stderr=quiet, start_new_session=True, **options
+    started = subprocess.Popen(
+        command, stdout=quiet, stderr=quiet, start_new_session=True, user=user, cwd="/"
     )
     try:
         yield started
@@ -57,15 +56,15 @@ def postgresql(unused_port: int) -> Iterator[str]:
     initdb = shutil.which("initdb", path=os.pathsep.join(places))
     if initdb is None:
         pytest.skip("no initdb: install PostgreSQL (Debian: apt-get install postgresql)")
-    is_root = os.geteuid() == 0  # whom initdb refuses
-    user = "nobody" if is_root else getpass.getuser()
     folder = Path(tempfile.mkdtemp(prefix="rungwise-"))
-    own = {"user": user} if is_root else {}
-    os.chown(folder, pwd.getpwnam(user).pw_uid, -1)
+    user = None
+    if os.geteuid() == 0:  # whom initdb refuses
+        user = "nobody"
+        os.chown(folder, pwd.getpwnam(user).pw_uid, -1)
     options = ["--auth=trust", "--username=rungwise", "--no-sync", "--encoding=UTF8"]
     data = str(folder / "data")
     subprocess.run(
-        [initdb, "-D", data, *options], check=True, capture_output=True, cwd=folder, **own
+        [initdb, "-D", data, *options], check=True, capture_output=True, cwd="/", user=user
     )
     server = [str(Path(initdb).resolve().with_name("postgres")), "-D", data, "-F"]
     server += ["-h", "127.0.0.1", "-p", str(unused_port), "-k", str(folder)]
@@ -77,7 +76,7 @@ def postgresql(unused_port: int) -> Iterator[str]:
             return True
         return False
 
-    with process(server, cwd=folder, **own):
+    with process(server, user):
         until(answers, "PostgreSQL does not answer")
         yield uri
     shutil.rmtree(folder)

@@ -14,6 +14,7 @@ import mlflow
 import pytest
 import yaml
 from mlflow import MlflowClient
+from mlflow.artifacts import download_artifacts
 from mlflow.models import get_model_info
 
 from rungwise.__main__ import main
@@ -49,7 +50,8 @@ RUNGS: dict[str, tuple[dict[str, Any], list[str], set[str]]] = {
 def _own_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     yield
-    mlflow.set_tracking_uri(None)  # it keeps its URI in the process and in the environment
+    # It keeps its URI in the process and in the environment.
+    mlflow.set_tracking_uri(None)  # pyright: ignore[reportArgumentType]
     os.environ.pop("MLFLOW_TRACKING_URI", None)
 
 
@@ -80,7 +82,7 @@ def test_from_a_recipe_to_the_alias(
     mlflow.set_tracking_uri(uri)
     info = get_model_info(f"models:/{name}/2")
     assert {each.name for each in info.signature.outputs} == keys
-    files = Path(mlflow.artifacts.download_artifacts(f"models:/{name}/2"))
+    files = Path(download_artifacts(f"models:/{name}/2"))
     assert not [path for path in files.rglob("*") if path.suffix in (".pkl", ".pickle", ".pt")]
     example = json.loads((files / "input_example.json").read_text())
     assert len(example) == 2

@@ -15,6 +15,9 @@ ENVIRONMENT = {
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",
     # How often Train asks whether a node will be preempted; 5 s are much of a short notice.
     "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
+    # How long Serve gives its HTTP proxy to start before it kills it; on a busy machine the imports
+    # alone take longer than its default of 5 s.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
