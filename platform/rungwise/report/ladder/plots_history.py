@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
 from rungwise.report import style
 from rungwise.report.formats import metric_axis
 from rungwise.report.ladder.rungs import Cell, Column, Rung
 
 _COLUMNS = 3
+_DECADE = 10
 _APART = 0.45  # years between rungs of one year
 _POINTS = ("accuracy", "correlation")  # are shown times 100
 
@@ -41,11 +42,7 @@ def by_size(
     if not shown:
         return None
 
-    def dressed(axes: Axes) -> None:
-        axes.set_xscale("log")
-        axes.tick_params(axis="x", which="minor", labelsize=8, labelcolor=style.MUTED)
-
-    return _panels(rungs, shown, sizes, axis, dressed)
+    return _panels(rungs, shown, sizes, axis, _by_factors)
 
 
 def while_learning(rungs: Sequence[Rung]) -> bytes | None:
@@ -73,10 +70,21 @@ def while_learning(rungs: Sequence[Rung]) -> bytes | None:
                 markersize=5,
                 label=rung.name,
             )
-        axes.set_xscale("log")
         style.dress(axes, f"at equal {unit}", unit, metric_axis("bits_per_byte", ""))
+        _by_factors(axes)
     style.legend_below(drawn, grid, last=[rung.name for rung in rungs])
     return style.png(drawn)
+
+
+def _by_factors(axes: Axes) -> None:
+    """Sizes on a logarithmic axis, if they differ by enough to have ticks there."""
+    low, high = axes.get_xlim()
+    if 0 < low and high / low < _DECADE:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+        axes.xaxis.set_major_formatter(EngFormatter())
+    else:  # the margin of a wide range begins below 0
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _panels(
