@@ -79,7 +79,7 @@ def while_learning(rungs: Sequence[Rung]) -> bytes | None:
 def _by_factors(axes: Axes) -> None:
     """Sizes on a logarithmic axis, if they differ by enough to have ticks there."""
     low, high = axes.get_xlim()
-    if 0 < low and high / low < _DECADE:
+    if low > 0 and high / low < _DECADE:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
         axes.xaxis.set_major_formatter(EngFormatter())
     else:  # the margin of a wide range begins below 0
