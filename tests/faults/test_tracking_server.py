@@ -27,7 +27,7 @@ from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 STAGES = ("corpus", "tokenizer", "tokens", "instances", "pretrain", "report")
 
 
-def until(holds: Callable[[], bool], what: str, seconds: float = 100) -> None:
+def until(holds: Callable[[], bool], what: str, seconds: float = 200) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, what

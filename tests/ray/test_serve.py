@@ -116,7 +116,7 @@ def test_predict_mlflow_and_serve_give_the_same_answers_and_ctrl_c_leaves_no_pro
         assert f'rungwise_serve_requests_total{{status="200"}} {requests}.0' in metrics
         assert 'rungwise_serve_requests_total{status="400"} 1.0' in metrics
         [line] = [
-            e for e in metrics.splitlines() if e.startswith("rungwise_serve_batch_examples_c")
+            e for e in metrics.splitlines() if e.startswith("rungwise_serve_batch_examples_count")
         ]
         assert float(line.split()[-1]) < 2 * len(TEXTS) + 1, "examples met in batches"
     finally:

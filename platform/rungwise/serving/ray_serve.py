@@ -17,6 +17,7 @@ from rungwise.serving.pretrained import load
 from rungwise.serving.service import Answer, Service
 from rungwise.tasks.examples import Example
 
+_NAME = "rungwise"
 _BATCH_EXAMPLES = 64
 _WAIT_SECONDS = 0.005  # of the first example of a batch, for others
 _REQUESTS = 1024  # at once; more wait in the proxy
@@ -58,7 +59,7 @@ def serving(model: Folder, host: str, port: int) -> Iterator[None]:
     cpus = ray.cluster_resources()["CPU"]  # all, which PyTorch uses as threads
     application = Model.options(ray_actor_options={"num_cpus": cpus}).bind(model.uri)
     try:
-        serve.run(application, name="rungwise")
+        serve.run(application, name=_NAME)
         yield
     finally:
-        serve.shutdown()
+        serve.delete(_NAME)  # requests are answered first; Serve itself ends with Ray
