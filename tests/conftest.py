@@ -25,6 +25,8 @@ from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import file_digest
 
+# Ray's workers are not to wait for the other tests, as its default has it.
+os.environ.setdefault("RAY_worker_niceness", "0")
 set_environment()
 # An example's time is that of the machine.
 hypothesis.settings.register_profile("rungwise", deadline=None)
