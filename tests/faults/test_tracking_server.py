@@ -34,6 +34,11 @@ def until(holds: Callable[[], bool], what: str, seconds: float = 200) -> None:
         time.sleep(0.1)
 
 
+def without_driver(uri: str) -> str:
+    """An address of SQLAlchemy, which names the driver, as the driver reads it."""
+    return uri.replace("+psycopg2", "")
+
+
 @contextlib.contextmanager
 def process(command: list[str], user: str | None = None) -> Iterator[subprocess.Popen]:
     """A process with a group of its own, ended as a whole."""
@@ -68,11 +73,11 @@ def postgresql(unused_port: int) -> Iterator[str]:
     )
     server = [str(Path(initdb).resolve().with_name("postgres")), "-D", data, "-F"]
     server += ["-h", "127.0.0.1", "-p", str(unused_port), "-k", str(folder)]
-    uri = f"postgresql://rungwise@127.0.0.1:{unused_port}/postgres"
+    uri = f"postgresql+psycopg2://rungwise@127.0.0.1:{unused_port}/postgres"
 
     def answers() -> bool:
         with contextlib.suppress(psycopg2.OperationalError):
-            psycopg2.connect(uri).close()
+            psycopg2.connect(without_driver(uri)).close()
             return True
         return False
 
@@ -113,7 +118,7 @@ def test_a_server_that_dies_in_a_run_is_told_the_rest_once_by_the_printed_comman
             until(answers, "MLflow does not answer")
             until(lambda: any(root.glob("corpus/*/artifact.json")), "no corpus was built")
             until(lambda: bool(runs(address)), "MLflow was told nothing before it died")
-        out, _ = run.communicate(timeout=200)
+        out, _ = run.communicate(timeout=400)
     assert run.returncode == 0, out
     [line] = [line for line in out.splitlines() if line.startswith("send them")]
     assert "events that did not reach" in out
@@ -142,7 +147,7 @@ def test_a_server_that_dies_in_a_run_is_told_the_rest_once_by_the_printed_comman
         points = client.get_metric_history(pretrain.info.run_id, "train/loss")
         assert sorted(point.step for point in points) == list(range(5, 41, 5))
         assert "artifact.json" in {f.path for f in client.list_artifacts(pretrain.info.run_id)}
-    with psycopg2.connect(postgresql) as connection, connection.cursor() as cursor:
+    with psycopg2.connect(without_driver(postgresql)) as connection, connection.cursor() as cursor:
         cursor.execute("select count(*) from runs")
         assert cursor.fetchone() == (1 + len(STAGES),)
     stored = s3fs.S3FileSystem(skip_instance_cache=True).find(f"{bucket}/mlflow")
