@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# Pages that the system had to clear while blocks of 64 MB were taken and freed; small ones land in some.
+# Pages that the system cleared while blocks of 64 MB came and went; small ones land in some.
 SCRIPT = """
 import resource, torch
 from rungwise.models.device import keep_freed_memory
