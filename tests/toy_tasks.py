@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from rungwise.finetune import Split, TaskData
+from rungwise.core.config import validate
+from rungwise.finetune import FinetuneConfig, Split, TaskData
 from rungwise.tasks import kinds
 from rungwise.tasks.examples import Kind, TaskInfo
 from rungwise.tasks.items import Frame, Item
@@ -26,6 +27,12 @@ INFO: dict[Kind, TaskInfo] = {
     "span": TaskInfo("span", (), False, "accuracy"),
     "choice": TaskInfo("choice", (), False, "accuracy"),
 }
+
+
+def config_of(**keys: Any) -> FinetuneConfig:
+    """A config for rows of these tasks, as a recipe would give it."""
+    usual = {"sequence_length": 16, "batch_size": 8, "epochs": 1, "learning_rate": 0.01}
+    return validate(FinetuneConfig, usual | keys)
 
 
 def toy_data(

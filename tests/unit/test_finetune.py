@@ -18,7 +18,6 @@ from tokenizers import Tokenizer, models
 from torch.nn import functional
 
 from rungwise.core.artifact import Artifact
-from rungwise.core.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.storage import Folder
 from rungwise.finetune import (
@@ -55,7 +54,7 @@ from rungwise.training.optimizer import (
 from tests.small_models import KINDS as OBJECTIVES
 from tests.small_models import objective_of, small_config, small_model
 from tests.summaries import pretrained_of, task_of
-from tests.toy_tasks import FRAME, INFO, stand_in, toy_data
+from tests.toy_tasks import FRAME, INFO, config_of, stand_in, toy_data
 
 TASKS: tuple[Kind, ...] = ("classification", "regression", "tagging", "span", "choice")
 CAUSAL: tuple[str, ...] = ("causal", "left_to_right", "llama")
@@ -65,12 +64,6 @@ CAUSAL: tuple[str, ...] = ("causal", "left_to_right", "llama")
 def _stand_in_and_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
     torch.set_num_threads(1)
-
-
-def config_of(**keys: Any) -> FinetuneConfig:
-    """A config for rows of toy_tasks.py, as a recipe would give it."""
-    usual = {"sequence_length": 16, "batch_size": 8, "epochs": 1, "learning_rate": 0.01}
-    return validate(FinetuneConfig, usual | keys)
 
 
 def nothing(*_: Any) -> None:

@@ -13,7 +13,6 @@ from safetensors.torch import load
 from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_class_weight
 
-from rungwise.core.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig, Scores, Split, TaskData, finetune, loop
 from rungwise.finetune.batches import collate
@@ -23,7 +22,7 @@ from rungwise.sweep.draws import check_values
 from rungwise.sweep.effective import difference, split_metrics
 from rungwise.tasks.examples import Kind
 from tests.toy_sweeps import stage_config
-from tests.toy_tasks import INFO, stand_in, toy_data
+from tests.toy_tasks import INFO, config_of, stand_in, toy_data
 
 TASKS: tuple[Kind, ...] = ("classification", "regression", "tagging", "span", "choice")
 
@@ -32,11 +31,6 @@ TASKS: tuple[Kind, ...] = ("classification", "regression", "tagging", "span", "c
 def _stand_in_and_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
     torch.set_num_threads(1)
-
-
-def config_of(**keys: Any) -> FinetuneConfig:
-    usual = {"sequence_length": 16, "batch_size": 8, "epochs": 1, "learning_rate": 0.01}
-    return validate(FinetuneConfig, usual | keys)
 
 
 # The best epoch.

@@ -181,7 +181,7 @@ def _session() -> Any:
 
 
 def _call(service: str, region: str | None, operation: str, **arguments: Any) -> Any:
-    """What AWS answers. Raises UserError without credentials, or if it refuses."""
+    """Ask AWS, and return its answer. Raises UserError without credentials, or if it refuses."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     session = _session()

@@ -26,7 +26,7 @@ def keep_freed_memory() -> None:
     """Let this process keep the memory that tensors on a CPU free, for the next ones.
 
     glibc gives large blocks back at once, and every step then waits for the system to clear new
-    pages: for a small model a fifth of its time. Nothing happens where the C library is another.
+    pages. Nothing happens where the C library is another.
     """
     if sys.platform != "linux":
         return

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
 
 
 class DecoderFamily(TransformerFamily):
-    """What reads from left to right alone and predicts the next token from its last states."""
+    """A Transformer that reads from left to right and predicts the next token."""
 
     objectives: ClassVar = (CAUSAL,)
 

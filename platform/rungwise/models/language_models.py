@@ -288,7 +288,7 @@ class MaskedModel(_Trained):
 
 
 def _word_ends(starts: Sequence[bool]) -> list[int]:
-    """Of each token where its word ends: the index of the next token that begins one."""
+    """Where the word of each token ends: the index of the next token that begins one."""
     ends, end = [], len(starts)
     for place in reversed(range(len(starts))):
         ends.append(end)

@@ -69,7 +69,7 @@ class Word2vecConfig(VectorFamily):
         return "word2vec model"
 
     def plan(self, counts_V: Counts) -> Plan:
-        """What a pass over the text needs of the counts of words, 0 for those left out."""
+        """Tables for a pass over the text, of the counts of words, 0 for those left out."""
         return Plan(
             keep(counts_V, self.subsample),
             *alias_table(np.where(counts_V > 0, counts_V.astype(np.float64) ** self.power, 0.0)),

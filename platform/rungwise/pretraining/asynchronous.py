@@ -111,7 +111,7 @@ def pretrain_asynchronously(
 
 
 class _Share(NamedTuple):
-    """What a task reads: stretch `number` of `of` of a split, and how."""
+    """The part that a task reads: stretch `number` of `of` of a split, and how."""
 
     split: str
     number: int

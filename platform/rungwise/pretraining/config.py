@@ -34,7 +34,7 @@ class CountsConfig(Fitting):
 
 
 class _Passes(Fitting):
-    """What fitting by passes has, over text or over cells.
+    """Keys of fitting by passes, over text or over cells.
 
     With one thread a run is repeatable to the bit on processors of one kind. More threads write to
     one model without locks: faster, and never twice the same.
