@@ -150,8 +150,8 @@ def test_books_and_labels_from_ctrl_c_to_answers(shell: Shell) -> None:
     assert shell.attempts("my-books")[-1] >= 20
     [line] = [line for line in said.splitlines() if line.startswith("result")]
     assert "reviews" in line or "pretrained" in line
-    (shell.folder / "FILE").write_text("a moving and funny film\na dull mess\n")
-    answers = shell.type(advised(said, "predict")).splitlines()
+    (shell.folder / "new.txt").write_text("a moving and funny film\na dull mess\n")
+    answers = shell.type(advised(said, "predict").replace("FILE", "new.txt")).splitlines()
     assert {json.loads(each)["label"] for each in answers[-2:]} <= {"negative", "positive"}
     assert "cached" in shell.type(command.replace(" run ", " plan ", 1))
     model = advised(said, "predict").split()[2]
