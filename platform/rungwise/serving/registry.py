@@ -160,7 +160,7 @@ def register_model(
         f"holder's {entry.score_name} is better, any other by `rungwise promote`.",
     )
     client.update_model_version(config.name, number, entry.card)
-    better = _better_holder(client, config, entry, tags)
+    better = _better_holder(client, config, entry.compared_on, tags)
     if better is None:
         promotion.give(client, config.name, config.alias, number)
         alias = f"alias {config.alias}"
@@ -266,12 +266,13 @@ def _record(example: Example) -> dict[str, Any]:
 
 
 def _better_holder(
-    client: Any, config: RegisterConfig, entry: _Entry, tags: Mapping[str, str]
+    client: Any, config: RegisterConfig, compared_on: tuple[str, ...], tags: Mapping[str, str]
 ) -> Any:
-    """The version that has the alias, if its score is comparable and better; else None."""
+    """The version that has the alias, if its score is comparable and better; else None. Both
+    scores are as the tags round them, so that the same model built again is not worse."""
     number = promotion.holder(client, config.name, config.alias)
     if number is None:
         return None
     holder = client.get_model_version(config.name, number)
-    comparable = all(holder.tags.get(name) == tags[name] for name in entry.compared_on)
-    return holder if comparable and float(holder.tags[_SCORE]) > entry.score else None
+    comparable = all(holder.tags.get(name) == tags[name] for name in compared_on)
+    return holder if comparable and float(holder.tags[_SCORE]) > float(tags[_SCORE]) else None
