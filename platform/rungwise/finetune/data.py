@@ -17,7 +17,7 @@ from rungwise.models.family import Family
 from rungwise.models.objectives import Objective
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks import kinds, tagging
-from rungwise.tasks.examples import SPLITS, TaskInfo, TaskSummary, read
+from rungwise.tasks.examples import OF_TEXT, SPLITS, TaskInfo, TaskSummary, read
 from rungwise.tasks.items import Frame, Item
 from rungwise.tasks.transitions import Transitions
 from rungwise.tokenizer import load as load_tokenizer
@@ -96,7 +96,7 @@ def frame_of(
 def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Objective) -> None:
     """Raise ConfigError, naming the key, for what this model or this task cannot be asked."""
     encoder = _outline(model, objective)
-    pools = info.kind in ("classification", "regression", "choice")
+    pools = info.kind in (*OF_TEXT, "choice")
     if pools and config.pooling == "cls" and encoder.causal and config.top.kind == "linear":
         raise ConfigError(
             f"finetune.pooling is cls, but a {model.kind} pretrained on {objective.name} reads "
@@ -126,7 +126,7 @@ def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Obje
 
 def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
     """Raise ConfigError, naming the key, for what makes no sense for this task."""
-    of_text = info.kind in ("classification", "regression")
+    of_text = info.kind in OF_TEXT
     tags = info.kind == "tagging" and (not info.labels or tagging.marks_spans(info.labels))
     for key, fits, meant in (
         ("both_orders", of_text and info.pair, "pairs of texts"),
@@ -134,7 +134,7 @@ def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
         (
             "windows",
             of_text,
-            "classification and regression (questions have windows, and sentences of tags go on)",
+            f"{' and '.join(OF_TEXT)} (questions have windows, and sentences of tags go on)",
         ),
         ("legal_tags", tags, "tags that mark spans (O, B-PER, I-PER)"),
     ):
