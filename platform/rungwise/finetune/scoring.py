@@ -55,7 +55,13 @@ def calibrate_and_score(model: TaskModel, data: TaskData) -> Scores:
     """Calibrate the model on the validation split, and score it there."""
     part = data.splits["validation"]
     outputs, loss = _answers(model, part.items)
-    model.calibration = kinds.calibrate(outputs, part.items, part.examples, data.info)
+    model.calibration = kinds.calibrate(
+        outputs,
+        part.items,
+        part.examples,
+        data.info,
+        max_answer_tokens=model.config.max_answer_tokens,
+    )
     return _score(model, part, outputs, loss)
 
 
