@@ -62,7 +62,7 @@ def toy_item(kind: Kind, number: int, rng: np.random.Generator) -> Item:
         case "multilabel":
             has = (answer, int(rng.integers(0, 2)))
             marks = [mark if own else mark + 2 for mark, own in zip((5, 6), has, strict=True)]
-            return Item((FRAME.one([*words, *marks]),), number, has)
+            return Item((FRAME.one([*words, *marks, *marks]),), number, has)
         case "regression":
             pair = FRAME.two(words, [5 + answer]), FRAME.two([5 + answer], words)
             return Item(pair, number, float(answer))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +20,13 @@ from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks import kinds, tagging
 from rungwise.tasks.examples import OF_TEXT, SPLITS, TaskInfo, TaskSummary, read
 from rungwise.tasks.items import Frame, Item
+from rungwise.tasks.noise import noisy, split_of
 from rungwise.tasks.transitions import Transitions
 from rungwise.tokenizer import load as load_tokenizer
 from rungwise.tokenizer import special_ids
 from rungwise.training.checkpoint import MODEL, load_tensors
+
+_NOISE_SEED = 0  # the same errors for every model
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,14 @@ class TaskData:
 
 
 def load_data(
-    task: Artifact, tokenizer: Artifact, pretrain: Artifact, config: FinetuneConfig
+    task: Artifact,
+    tokenizer: Artifact,
+    pretrain: Artifact,
+    config: FinetuneConfig,
+    noise: Sequence[float] = (),
 ) -> TaskData:
-    """The task framed for the model, and the weights of the model.
+    """The task framed for the model, and the weights of the model. The test split is there again
+    with typing errors at each rate of `noise`, as `noise.split_of(rate)`.
 
     Raises ConfigError where they and the config do not go together, DataError for a tokenizer of
     another size than the model's vocabulary.
@@ -64,11 +73,12 @@ def load_data(
             f"found {size}; give the tokenizer that the model was trained with"
         )
     frame = frame_of(config, model, objective, vocab_size, splitter)
-    splits: dict[str, Split] = {}
-    for name in SPLITS:
-        examples = read(task, name)
-        items = kinds.encode(examples, info, splitter, frame, **config.encoding)
-        splits[name] = Split(examples, items)
+    read_ = {name: read(task, name) for name in SPLITS}
+    read_ |= {split_of(rate): noisy(read_["test"], rate, _NOISE_SEED) for rate in noise}
+    splits = {
+        name: Split(examples, kinds.encode(examples, info, splitter, frame, **config.encoding))
+        for name, examples in read_.items()
+    }
     weights = load_tensors(pretrain.folder, MODEL)
     return TaskData(info, splits, model, objective, vocab_size, weights)
 
