@@ -22,6 +22,7 @@ from tests.small_models import VOCAB_SIZE, objective_of, small_config, small_mod
 FRAME = Frame(2, 3, 3, 16)
 INFO: dict[Kind, TaskInfo] = {
     "classification": TaskInfo("classification", ("left", "right"), False, "accuracy"),
+    "multilabel": TaskInfo("multilabel", ("left", "right"), False, "accuracy"),
     "regression": TaskInfo("regression", (), True, "accuracy"),
     "tagging": TaskInfo("tagging", ("O", "X"), False, "accuracy"),
     "span": TaskInfo("span", (), False, "accuracy"),
@@ -58,6 +59,10 @@ def toy_item(kind: Kind, number: int, rng: np.random.Generator) -> Item:
     match kind:
         case "classification":
             return Item((FRAME.one([*words, 5 + answer]),), number, answer)
+        case "multilabel":
+            has = (answer, int(rng.integers(0, 2)))
+            marks = [mark if own else mark + 2 for mark, own in zip((5, 6), has, strict=True)]
+            return Item((FRAME.one([*words, *marks, *marks]),), number, has)
         case "regression":
             pair = FRAME.two(words, [5 + answer]), FRAME.two([5 + answer], words)
             return Item(pair, number, float(answer))
@@ -83,12 +88,16 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     def encode(examples: Any, info: TaskInfo, tokenizer: Any, frame: Frame, **_: Any) -> list[Item]:
         return [Item((frame.one([10]),), number, 0) for number in range(len(examples))]
 
-    def calibrate(outputs: Any, items: Any, examples: Any, info: TaskInfo) -> dict[str, float]:
+    def calibrate(
+        outputs: Any, items: Any, examples: Any, info: TaskInfo, **_: Any
+    ) -> dict[str, float]:
         return {"outputs": float(len(outputs))}
 
     def decode(
         outputs: Any, items: Any, examples: Any, info: TaskInfo, calibration: Any, **_: Any
     ) -> list[dict[str, Any]]:
+        if info.kind == "multilabel":
+            return [{"answer": output > 0} for output in outputs]
         places = {"regression": None, "tagging": 1}.get(info.kind, 0)
         return [
             {"answer": output if places is None else output.argmax(axis=places)}

@@ -80,7 +80,7 @@ def by_onnx(predictor: Predictor, graph: Any, items: list[Item]) -> list[Any]:
         elif kind == "choice":
             found.append(results[0][own, 0])
         else:
-            found.append(results[0][number] if kind == "classification" else results[0][number, 0])
+            found.append(results[0][number, 0] if kind == "regression" else results[0][number])
     return found
 
 

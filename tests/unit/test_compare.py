@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import accuracy_score, f1_score, log_loss
+from sklearn.preprocessing import MultiLabelBinarizer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rungwise.core.artifact import Artifact
@@ -19,8 +21,11 @@ from rungwise.core.config import validate
 from rungwise.core.context import Context
 from rungwise.core.storage import Folder
 from rungwise.evaluation.compare import CompareConfig, compare_variants
+from rungwise.evaluation.statistics import estimate
+from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.examples import ExampleCounts, TaskInfo, TaskSummary, Text, read, write
+from rungwise.tasks.noise import noisy
 from rungwise.training.checkpoint import save_tensors
 from tests.small_models import small_config, small_model
 from tests.summaries import pretrained_of, standing
@@ -43,11 +48,58 @@ class LocalRay:
         return [called() for called in ready]
 
 
+ONE = {
+    "sequence_length": 16,
+    "epochs": 1,
+    "learning_rate": 0.01,
+    "initialisation": "random",
+}
+Setting = dict[str, Any]
+
+
+def compared(
+    folder: Path,
+    known: TaskSummary,
+    target: Callable[[int], Any],
+    variants: Setting,
+    evaluate: Setting,
+) -> tuple[EvaluateSummary, Artifact, Path]:
+    """The summary of an evaluation in `folder`/out, its task, and what was told. A text is six
+    words of ten letters; `target` says of the n-th one of a split what it is."""
+    task = standing("task", folder / "task", known)
+    letters, rng = np.random.default_rng(1), np.random.default_rng(0)
+    words = ["".join(letters.choice([*"abcdefghijk"], 10)) for _ in range(46)]
+    for split, count in known.examples.model_dump().items():
+        texts = [" ".join(words[n] for n in rng.integers(5, 40, size=6)) for _ in range(count)]
+        examples = [Text(f"{split}:{n}", t, None, target(n)) for n, t in enumerate(texts)]
+        write(examples, task.folder, split)
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words]
+    splitter = Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, "[UNK]"))
+    splitter.add_special_tokens(names[:4])
+    splitter.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    (folder / "tokenizer").mkdir()
+    splitter.save(str(folder / "tokenizer" / "tokenizer.json"))
+    tokenizer = Artifact("tokenizer", "f" * 12, Folder.at(folder / "tokenizer"), {})
+    pretrain = pretrained_of(
+        *(folder / "pretrain", small_config("mlm_nsp"), {}), objective="mlm_nsp", vocab_size=50
+    )
+    save_tensors(pretrain.folder, "model.safetensors", dict(small_model("mlm_nsp").state_dict()))
+    block = {"task": "t", "budget": None, "variants": variants, "evaluate": evaluate}
+    inputs = {"task": task} | {
+        f"{stage}/{name}": made
+        for name in variants
+        for stage, made in (("tokenizer", tokenizer), ("pretrain", pretrain))
+    }
+    context = Context(report=Events(folder / "events"))
+    config = validate(CompareConfig, block)
+    summary = compare_variants(config, inputs, Folder.at(folder / "out"), context)
+    return summary, task, folder / "events"
+
+
 def test_what_is_reported_is_what_the_predictions_give(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", LocalRay())
-    rng = np.random.default_rng(0)
     labels = ("a", "b", "c")
     known = TaskSummary(
         info=TaskInfo("classification", labels, False, "accuracy"),
@@ -57,37 +109,12 @@ def test_what_is_reported_is_what_the_predictions_give(
         irregular={},
         headline="task",
     )
-    task = standing("task", tmp_path / "task", known)
-    for split, count in (("train", 40), ("validation", 20), ("test", 30)):
-        texts = [" ".join(f"w{n}" for n in rng.integers(5, 40, size=6)) for _ in range(count)]
-        examples = [Text(f"{split}:{n}", t, None, labels[n % 3]) for n, t in enumerate(texts)]
-        write(examples, task.folder, split)
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{n}" for n in range(46))]
-    splitter = Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, "[UNK]"))
-    splitter.add_special_tokens(names[:4])
-    splitter.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
-    (tmp_path / "tokenizer").mkdir()
-    splitter.save(str(tmp_path / "tokenizer" / "tokenizer.json"))
-    words = Artifact("tokenizer", "f" * 12, Folder.at(tmp_path / "tokenizer"), {})
-    pretrain = pretrained_of(
-        *(tmp_path / "pretrain", small_config("mlm_nsp"), {}), objective="mlm_nsp", vocab_size=50
-    )
-    save_tensors(pretrain.folder, "model.safetensors", dict(small_model("mlm_nsp").state_dict()))
-    one = {"sequence_length": 16, "epochs": 1, "learning_rate": 0.01, "initialisation": "random"}
-    settings = {"num_seeds": 2, "bootstrap_resamples": 100, "keep": "second"}
     windows = {"sequence_length": 6, "windows": True, "stride": 2, "class_weights": "balanced"}
     second = {"learning_rate": 0.01, "epochs": 3, "best_epoch": True, "batch_size": 8, **windows}
-    variants = {"first": one, "second": one | second}
-    block = {"task": "t", "budget": None, "variants": variants, "evaluate": settings}
-    inputs = {"task": task} | {
-        f"{stage}/{name}": made
-        for name in variants
-        for stage, made in (("tokenizer", words), ("pretrain", pretrain))
-    }
-    output = Folder.at(tmp_path / "out")
-    events = tmp_path / "events"
-    context = Context(report=Events(events))
-    summary = compare_variants(validate(CompareConfig, block), inputs, output, context)
+    settings = {"num_seeds": 2, "bootstrap_resamples": 100, "keep": "second"}
+    summary, task, events = compared(
+        tmp_path, known, lambda n: labels[n % 3], {"first": ONE, "second": ONE | second}, settings
+    )
     table = pd.read_parquet(tmp_path / "out" / "predictions.parquet")
     assert len(table) == 2 * 2 * 30
     for row in summary.rows:
@@ -130,8 +157,71 @@ def test_what_is_reported_is_what_the_predictions_give(
     assert "read in several rows, so that nothing is cut" in note
     # What is kept says again what the table has.
     own = table[(table.variant == "second") & (table.seed == summary.chosen.seed)]
-    said = Predictor.load(output)(read(task, "test"))
+    said = Predictor.load(Folder.at(tmp_path / "out"))(read(task, "test"))
     assert [each["label"] for each in said] == list(own.prediction)
     np.testing.assert_allclose(
         [each["probability"] for each in said], [max(s) for s in own.probabilities], atol=1e-5
     )
+
+
+def test_several_labels_and_noisy_copies_are_what_scikit_learn_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", LocalRay())
+    labels = ("a", "b", "c")
+    known = TaskSummary(
+        info=TaskInfo("multilabel", labels, False, "micro_f1"),
+        examples=ExampleCounts(train=40, validation=20, test=30),
+        baselines={},
+        overlap={},
+        irregular={},
+        headline="task",
+    )
+    sets = ((), ("a",), ("a", "c"), ("b",))
+    settings = {"num_seeds": 2, "bootstrap_resamples": 100, "noise": [0.1, 1]}
+    summary, task, events = compared(
+        tmp_path, known, lambda n: sets[n % 4], {"first": ONE | {"epochs": 3}}, settings
+    )
+    table = pd.read_parquet(tmp_path / "out" / "predictions.parquet")
+    binarizer = MultiLabelBinarizer(classes=labels)
+    for row in summary.rows:
+        own = table[table.seed == row.seed]
+        gold, said = (
+            np.asarray(binarizer.fit_transform(own[name])) for name in ("gold", "prediction")
+        )
+        for average in ("micro", "macro"):
+            expected = f1_score(gold, said, average=average, zero_division=0)  # pyright: ignore[reportArgumentType]
+            assert row.test[f"{average}_f1"] == pytest.approx(expected, abs=1e-9)
+        assert row.test["exact_match"] == pytest.approx(accuracy_score(gold, said), abs=1e-9)
+        shares = np.stack(own.probabilities.to_list())
+        assert row.test["loss"] == pytest.approx(
+            np.mean([log_loss(gold[:, n], shares[:, n], labels=[0, 1]) for n in range(3)]), rel=1e-5
+        )
+    # The model that is kept scores the noisy copies as the record says.
+    predictor = Predictor.load(Folder.at(tmp_path / "out"))
+    threshold = predictor.model.calibration["label_threshold"]
+    chosen = table[table.seed == summary.chosen.seed]
+    for share, said in zip(chosen.probabilities, chosen.prediction, strict=True):
+        assert list(said) == [n for n, each in zip(labels, share, strict=True) if each > threshold]
+    [kept] = [row for row in summary.rows if row.seed == summary.chosen.seed]
+    assert list(kept.noise) == ["0.1", "1"]
+    for rate, found in kept.noise.items():
+        copies = noisy(read(task, "test"), float(rate), 0)
+        gold, said = (
+            np.asarray(binarizer.fit_transform(sets_))
+            for sets_ in (
+                [each.target for each in copies],
+                [each["labels"] for each in predictor(copies)],
+            )
+        )
+        expected = f1_score(gold, said, average="micro", zero_division=0)  # pyright: ignore[reportArgumentType]
+        assert found["micro_f1"] == pytest.approx(expected, abs=1e-9)
+        scores = [row.noise[rate]["micro_f1"] for row in summary.rows]
+        assert summary.variants["first"].noise[rate] == estimate(scores, (0, 1))
+    assert set(summary.variants["first"].cut) == {"train", "validation", "test"}
+    told = list(marks(events))
+    [note] = [event["message"] for event in told if event["kind"] == "note"]
+    for each in summary.variants["first"].noise.values():
+        assert f"{each.mean:.1%} [{each.low:.1%}, {each.high:.1%}]" in note
+    named = {name for event in told if event["kind"] == "metrics" for name in event["values"]}
+    assert {"test/micro_f1", "test_noise_0.1/micro_f1", "test_noise_1/exact_match"} <= named

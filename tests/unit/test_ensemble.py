@@ -70,6 +70,8 @@ def test_each_kind_has_its_answer_of_all_seeds() -> None:
     assert together([{"probabilities": []}] * 2, tags) == []
     choice = TaskInfo("choice", (), False, "accuracy")
     assert together([{"probabilities": [0.5, 0.2, 0.3]}, {"probabilities": [0, 0, 1]}], choice) == 2
+    several = TaskInfo("multilabel", ("a", "b"), False, "micro_f1")
+    assert together([{"prediction": said} for said in (["a", "b"], ["b"], [])], several) == ["b"]
     span = TaskInfo("span", (), False, "f1")
     assert together([{"prediction": text} for text in ("b", "a", "a", "b")], span) == "b"
     number = TaskInfo("regression", (), False, "pearson")

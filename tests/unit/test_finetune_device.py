@@ -20,9 +20,9 @@ from rungwise.finetune import FinetuneConfig, TaskModel, evaluate, finetune
 from rungwise.finetune import loop as finetune_loop
 from rungwise.tasks.examples import Kind
 from rungwise.training.optimizer import build_optimizer
-from tests.toy_tasks import stand_in, toy_data
+from tests.toy_tasks import INFO, stand_in, toy_data
 
-TASKS: tuple[Kind, ...] = ("classification", "regression", "tagging", "span", "choice")
+TASKS: tuple[Kind, ...] = tuple(INFO)
 DEVICE = torch.device("meta")
 
 

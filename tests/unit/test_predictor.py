@@ -21,12 +21,13 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage import Folder
 from rungwise.finetune import FinetuneConfig, TaskModel, describe
 from rungwise.serving.predictor import DESCRIPTION, FILES, Predictor
-from rungwise.tasks.examples import Kind, TaskInfo
+from rungwise.tasks.examples import OF_TEXT, Kind, TaskInfo
 from rungwise.tasks.unlabelled import example_of
 from tests.small_models import VOCAB_SIZE, small_config
 
 INFO: dict[Kind, TaskInfo] = {
     "classification": TaskInfo("classification", ("left", "right"), False, "accuracy"),
+    "multilabel": TaskInfo("multilabel", ("right", "left", "up"), False, "micro_f1"),
     "regression": TaskInfo("regression", (), True, "pearson"),
     "tagging": TaskInfo("tagging", ("O", "B-X", "I-X"), False, "f1"),
     "span": TaskInfo("span", (), False, "f1"),
@@ -34,6 +35,7 @@ INFO: dict[Kind, TaskInfo] = {
 }
 RECORDS: dict[Kind, list[dict[str, Any]]] = {
     "classification": [{"text": "w5 w6 w7"}, {"text": ""}, {"text": "w9 " * 40}],
+    "multilabel": [{"text": "w5 w6 w7"}, {"text": ""}, {"text": "w9 " * 40}],
     "regression": [{"text": "w5 w6", "second": "w7"}, {"text": "w5", "second": "w5"}],
     "tagging": [{"words": ["w5", "w6", "w7"]}, {"words": ["w8"] * 40}],
     "span": [{"question": "w5", "context": "w6  w7, w8 w9 " * 9}],
@@ -44,6 +46,7 @@ RECORDS: dict[Kind, list[dict[str, Any]]] = {
 }
 COLUMNS: dict[Kind, set[str]] = {
     "classification": {"label", "probability"},
+    "multilabel": {"labels", "probabilities"},
     "regression": {"score"},
     "tagging": {"tags"},
     "span": {"text", "start", "end", "no_answer_score"},
@@ -73,7 +76,7 @@ def make_model(folder: Path, kind: Kind, objective: str, **keys: Any) -> Predict
 def test_every_kind_is_answered_alone_in_batches_and_as_served(
     tmp_path: Path, kind: Kind, objective: str
 ) -> None:
-    of_text = kind in ("classification", "regression")
+    of_text = kind in OF_TEXT
     predictor = make_model(tmp_path, kind, objective, windows=of_text, legal_tags=kind == "tagging")
     records = RECORDS[kind]
     examples = [example_of(record, INFO[kind], str(n)) for n, record in enumerate(records)]
@@ -89,6 +92,9 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
             assert span == prediction["text"]
         if kind == "choice":
             assert sum(prediction["probabilities"]) == pytest.approx(1)
+        if kind == "multilabel":
+            named = zip(INFO[kind].labels, prediction["probabilities"], strict=True)
+            assert prediction["labels"] == sorted(name for name, share in named if share > 0.5)
     for size in (1, 2):
         lines = "".join(answers(predictor, iter(examples), size)).splitlines()
         for number, (line, whole) in enumerate(zip(lines, together, strict=True)):
@@ -126,10 +132,10 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
         ]
         frame = served.predict(SimpleNamespace(), pd.DataFrame(rows))  # pyright: ignore[reportArgumentType]
         assert list(frame["option"]) == [prediction["option"] for prediction in together]
-    if kind == "classification":
-        texts = [record["text"] for record in records]
+    if kind in ("classification", "multilabel"):
+        texts, name = [record["text"] for record in records], min(COLUMNS[kind])
         frame = served.predict(SimpleNamespace(), texts)  # pyright: ignore[reportArgumentType]
-        assert list(frame["label"]) == [prediction["label"] for prediction in together]
+        assert list(frame[name]) == [prediction[name] for prediction in together]
 
 
 def test_the_label_of_a_long_text_is_that_of_all_its_windows_together(tmp_path: Path) -> None:
@@ -164,7 +170,9 @@ def test_a_text_that_is_cut_is_said_once(
 
 
 def numeric(value: Any) -> bool:
-    return isinstance(value, float) or (isinstance(value, list) and isinstance(value[0], float))
+    return isinstance(value, float) or (
+        isinstance(value, list) and bool(value) and isinstance(value[0], float)
+    )
 
 
 def test_a_folder_without_one_of_the_files_is_refused_by_its_name(tmp_path: Path) -> None:

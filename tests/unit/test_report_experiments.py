@@ -13,6 +13,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from rungwise.core.artifact import Artifact
 from rungwise.evaluation import predictions
+from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.evaluation.table import TableSummary
 from rungwise.report import (
@@ -253,8 +254,12 @@ def test_where_the_first_variant_errs_is_what_the_predictions_say(
             for share in shares
         ]
         rows += predictions.rows(variant, seed, texts, said)
-    (evaluate,) = of_stage(made, "evaluate").values()
+    ((title, evaluate),) = of_stage(made, "evaluate").items()
     predictions.write(rows, evaluate.folder)
+    summary, noise = EvaluateSummary.of(evaluate), {"0.1": Estimate(0.512, 0.401, 0.603, 2)}
+    variants = {k: v.model_copy(update={"noise": noise}) for k, v in summary.variants.items()}
+    noisy = summary.model_copy(update={"variants": variants})
+    made[title] = noisy.replacing_that_of(evaluate)
     page, _ = written_page(made, tmp_path, fill_in_examples=0)
     table = pd.read_parquet(evaluate.folder.path(predictions.FILE))
     own = table[table.variant == "pretrained"]
@@ -279,6 +284,10 @@ def test_where_the_first_variant_errs_is_what_the_predictions_say(
     assert f"expected calibration error is {100 * error:.1f} points" in page.words
     assert (tmp_path / "reliability-libraries.png").exists()
     assert "<b>1</b>" in page.words  # escaped, and so text
+    assert "51.2% [40.1, 60.3]" in page.words
+    assert [(r["rate"], r["mean"]) for r in csv_rows(tmp_path / "noise.csv")] == [
+        ("0.1", "0.512")
+    ] * 2
 
 
 def test_costs_are_shares_of_the_first_and_one_row_where_tasks_agree(

@@ -20,6 +20,23 @@ def test_the_majority_is_that_of_the_training_split() -> None:
     assert scores["chance"] == {"accuracy": 1 / 2}
 
 
+def test_of_several_labels_the_best_that_needs_no_text_is_found() -> None:
+    info = TaskInfo("multilabel", ("a", "b", "c"), False, "micro_f1")
+    train = [Text("a", "a", target=t) for t in ((), ("a", "b"), ("a", "b"), ("a",), (), ("c",), ())]
+    test = [Text("a", "a", target=t) for t in ((), ("a",), ("a", "b"))]
+    # Of seven texts three have a, two b: F1 of a is 6/13, of a and b 10/20, of all 12/27.
+    assert baselines(info, train, test) == {
+        "no_label": {"micro_f1": 0, "macro_f1": 0, "exact_match": pytest.approx(1 / 3)},
+        "majority": {"micro_f1": 0, "macro_f1": 0, "exact_match": pytest.approx(1 / 3)},
+        "most_frequent": pytest.approx(
+            {"micro_f1": 6 / 9, "macro_f1": (4 / 5 + 2 / 4) / 3, "exact_match": 1 / 3}
+        ),
+        "every_label": pytest.approx(
+            {"micro_f1": 6 / 12, "macro_f1": (4 / 5 + 2 / 4) / 3, "exact_match": 0}
+        ),
+    }
+
+
 def test_the_mean_score_correlates_with_nothing() -> None:
     info = TaskInfo("regression", (), True, "pearson")
     train = [Text("a", "a", "b", score) for score in (1.0, 3.0)]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import accuracy_score, f1_score
+from sklearn.preprocessing import MultiLabelBinarizer
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks import kinds, metrics
 from rungwise.tasks.examples import Answer, ChoiceExample, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.items import Item
 
 TAGS = ("O", "B-X", "I-X", "B-Y", "I-Y")
 Case = tuple[list[dict[str, Any]], list[Any]]
@@ -22,6 +26,19 @@ def classification(rng: np.random.Generator, count: int, labels: tuple[str, ...]
     return (
         [{"label": str(predicted), "probability": 1.0} for predicted, _ in drawn],
         [Text("a", "a", target=str(wanted)) for _, wanted in drawn],
+    )
+
+
+def multilabel(rng: np.random.Generator, count: int, labels: tuple[str, ...]) -> Case:
+    """Some texts have no label, and some labels are on no text."""
+    said, gold = rng.random((2, count, len(labels))) < rng.random((2, 1, len(labels)))
+
+    def names(row: Any) -> list[str]:
+        return sorted(label for label, has in zip(labels, row, strict=True) if has)
+
+    return (
+        [{"labels": names(row)} for row in said],
+        [Text("a", "a", target=tuple(names(row))) for row in gold],
     )
 
 
@@ -67,6 +84,7 @@ TWO, FOUR = ("no", "yes"), ("a", "b", "c", "d")
 CASES = [
     *[("classification", TWO, name) for name in ("accuracy", "macro_f1", "f1", "matthews")],
     *[("classification", FOUR, name) for name in ("accuracy", "macro_f1", "matthews")],
+    *[("multilabel", FOUR, name) for name in ("micro_f1", "macro_f1", "exact_match")],
     ("regression", (), "pearson"),
     *[("tagging", TAGS, name) for name in ("accuracy", "precision", "recall", "f1")],
     *[("span", (), n) for n in ("f1", "exact_match", "answerable_f1", "unanswerable_accuracy")],
@@ -75,8 +93,9 @@ CASES = [
 
 
 def drawn(rng: np.random.Generator, info: TaskInfo, count: int) -> Case:
-    if info.kind == "classification":
-        return classification(rng, count, info.labels)
+    if info.kind in ("classification", "multilabel"):
+        of_kind = classification if info.kind == "classification" else multilabel
+        return of_kind(rng, count, info.labels)
     made = {"regression": regression, "tagging": tagging, "span": spans, "choice": choices}
     return made[info.kind](rng, count)
 
@@ -102,6 +121,51 @@ def test_the_value_of_the_sums_is_the_librarys_metric(
             )
             if metric in scored:  # the two of SQuAD 2.0 are told only where there are both
                 assert value == pytest.approx(scored[metric], abs=1e-9)
+
+
+def test_several_labels_are_scored_as_scikit_learn_binarises_them() -> None:
+    rng = np.random.default_rng(5)
+    binarizer = MultiLabelBinarizer(classes=FOUR)
+    for count in (1, 7, 60):
+        predictions, examples = multilabel(rng, count, FOUR)
+        gold, said = (
+            np.asarray(binarizer.fit_transform(names))
+            for names in ([e.target for e in examples], [p["labels"] for p in predictions])
+        )
+        expected = {
+            "micro_f1": f1_score(gold, said, average="micro", zero_division=0),  # pyright: ignore[reportArgumentType]
+            "macro_f1": f1_score(gold, said, average="macro", zero_division=0),  # pyright: ignore[reportArgumentType]
+            "exact_match": accuracy_score(gold, said),
+        }
+        for metric in expected:
+            info = TaskInfo("multilabel", FOUR, False, metric)
+            assert kinds.score(predictions, examples, info) == pytest.approx(expected, abs=1e-9)
+            rows = metrics.sums(predictions, examples, info)
+            value = metrics.value(rows.sum(axis=0), info)
+            assert value == pytest.approx(expected[metric], abs=1e-9)
+
+
+@pytest.mark.parametrize("metric", ["micro_f1", "macro_f1", "exact_match"])
+def test_the_threshold_of_labels_is_the_best_on_validation(metric: str) -> None:
+    rng = np.random.default_rng(6)
+    info = TaskInfo("multilabel", FOUR, False, metric)
+    gold_NC = rng.random((80, 4)) < [0.5, 0.2, 0.1, 0.05]
+    logits_NC = rng.normal(size=(80, 4)) + 2 * gold_NC - 2
+    names = [tuple(n for n, has in zip(FOUR, row, strict=True) if has) for row in gold_NC]
+    examples = [Text("a", "a", target=each) for each in names]
+    items = [Item((), n) for n in range(80)]
+    found = kinds.calibrate(list(logits_NC), items, examples, info)
+    score = {
+        "micro_f1": partial(f1_score, average="micro"),
+        "macro_f1": partial(f1_score, average="macro"),
+        "exact_match": accuracy_score,
+    }[metric]
+    tried = [score(gold_NC, 1 / (1 + np.exp(-logits_NC)) > t / 100) for t in range(1, 100)]
+    said = kinds.decode(list(logits_NC), items, examples, info, found)
+    assert kinds.score(said, examples, info)[metric] == pytest.approx(max(tried), abs=1e-9)
+    assert max(tried) > tried[49], "half is too high"
+    equal = 1 + np.flatnonzero(np.array(tried) == max(tried))
+    assert found["label_threshold"] == min(equal, key=lambda t: abs(t - 50)) / 100
 
 
 def test_totals_of_any_shape_have_values_of_that_shape() -> None:

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from rungwise.finetune import Split, scoring
+from rungwise.finetune.loop import build
 from rungwise.tasks import kinds, squad_rules
 from rungwise.tasks.examples import Answer, Question
 from rungwise.tasks.items import Frame, Item, Row
@@ -28,6 +30,7 @@ from rungwise.tokenizer import (
 )
 from tests.conftest import made_up_sentences
 from tests.task_cases import SPAN, perfect_logits
+from tests.toy_tasks import FRAME, config_of, toy_data
 
 # Letters, composed and combined accents, han characters, a ligature, blanks of many kinds, emoji
 # joined to one, characters of four bytes, marks that are not seen, and wide forms.
@@ -221,7 +224,7 @@ def test_the_best_span_over_all_windows_is_the_one_a_search_finds() -> None:
         assert prediction["no_answer_score"] == pytest.approx(difference)
 
 
-def test_no_answer_is_given_above_the_threshold_only() -> None:
+def test_no_answer_is_validationabove_the_threshold_only() -> None:
     items = [window(0, [(0, 1), (1, 2)]), window(0, [(1, 2)])]
     outputs = [np.array([[3, 4], [9, 9], [1, 0], [0, 1], [9, 9.0]]), np.full((4, 2), 4.0)]
     outputs[1][2] = 0
@@ -294,3 +297,34 @@ def test_chinese_answers_score_by_longest_common_stretch_of_characters() -> None
     assert of("", "光荣") == (0, 0)
     assert of("") == (1, 1)
     assert not squad_rules.is_chinese("Kublai Khan (忽必烈) was a grandson")
+
+
+def test_the_threshold_is_the_best_for_answers_as_long_as_the_config_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of one token here: a longer span that scores higher is no answer that could be given."""
+    rng = np.random.default_rng(4)
+    config, data = config_of(max_answer_tokens=1), toy_data("span")
+    examples, items, outputs = [], [], []
+    for number in range(60):
+        answers = (Answer("ab", 0),) if number % 2 else ()
+        examples.append(Question(str(number), str(number), "?", "ab cd ef", answers))
+        row = FRAME.two([7], [8, 9, 10])
+        items.append(Item((row,), number, places=((0, 2), (3, 5), (6, 8))))
+        logits = rng.normal(size=(len(row.ids), 2)) * 3
+        logits[row.second] += 3 * (number % 2)
+        outputs.append(logits)
+    model = build(config, data)
+    monkeypatch.setattr(scoring, "_answers", lambda *_: (outputs, 0.0))
+    validation = replace(data, splits={"validation": Split(examples, items)})
+    found = scoring.calibrate_and_score(model, validation).metrics["f1"]
+    leads = [
+        each["no_answer_score"]
+        for each in kinds.decode(outputs, items, examples, SPAN, {}, max_answer_tokens=1)
+    ]
+    best = 0.0
+    for threshold in (min(leads) - 1, *leads):
+        calibration = {"null_threshold": threshold}
+        said = kinds.decode(outputs, items, examples, SPAN, calibration, max_answer_tokens=1)
+        best = max(best, kinds.score(said, examples, SPAN)["f1"])
+    assert found == pytest.approx(best, abs=1e-9)

@@ -308,6 +308,32 @@ LAYOUTS: dict[str, tuple[str, str | bytes, tuple[Any, ...]]] = {
         ),
         text("Fine.", "good"),
     ),
+    "GoEmotions": (
+        "train.tsv",
+        rows("Fine.|2,5|a", "So.|2|b", "No.|5|c", "Go.|2,5|d", "He.|2|e", "Oh.|2|f"),
+        text("Fine.", ("2", "5")),
+    ),
+    "Toxic comments (Jigsaw)": (
+        "train.csv",
+        "id,comment_text,toxic,severe_toxic,obscene,threat,insult,identity_hate\n"
+        '1,"One, then.",0,0,1,1,0,0\n2,Two.,0,0,0,0,0,0\n3,Three.,1,0,1,0,0,0\n',
+        text("One, then.", ("obscene", "threat")),
+    ),
+    "Topics of a document, JSON Lines": (
+        "train.jsonl",
+        lines({"text": "Fine.", "topics": ["b", "a", "b"]}, {"text": "So.", "topics": []}),
+        text("Fine.", ("a", "b")),
+    ),
+    "Label Studio, several choices": (
+        "export.json",
+        json.dumps(
+            [
+                {"data": {"text": t}, "annotations": [{"result": [{"value": {"choices": chosen}}]}]}
+                for t, chosen in (("Fine.", ["b", "a"]), ("So.", ["a"]))
+            ]
+        ),
+        text("Fine.", ("a", "b")),
+    ),
     "CoNLL-2000": ("train.txt", "He PRP B-NP\nruns VBZ B-VP\n\n", tagged("He runs", "B-NP B-VP")),
     "CoNLL-2002": (
         "esp.train",
@@ -647,6 +673,17 @@ DAMAGED: dict[str, tuple[dict[str, Any], str, str]] = {
             }
         ),
         "want_of_an_answer",
+    ),
+    "a column of a label without 0 or 1": (
+        BLOCKS["Toxic comments (Jigsaw)"],
+        "comment_text,toxic,severe_toxic,obscene,threat,insult,identity_hate\n"
+        "One.,-1,-1,-1,-1,-1,-1\nTwo.,0,0,0,0,0,0\n",
+        "their_label",
+    ),
+    "no list of labels": (
+        BLOCKS["Topics of a document, JSON Lines"],
+        lines({"text": "a", "topics": None}, {"text": "a", "topics": []}),
+        "their_label",
     ),
     "an answer that is no option": (
         BLOCKS["WinoGrande"],

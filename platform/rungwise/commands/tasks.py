@@ -63,7 +63,8 @@ def told(path: str, guess: Guess) -> str:
 def _example(fields: dict[str, Any]) -> list[str]:
     def shown(value: Any) -> str:
         if isinstance(value, tuple | list):
-            value = " | ".join(each["text"] if isinstance(each, dict) else each for each in value)
+            each = [each["text"] if isinstance(each, dict) else each for each in value]
+            value = " | ".join(each) or "none"
         text = " ".join(str(value).split())
         return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}..."
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -49,7 +49,8 @@ from rungwise.pretraining.summary import PretrainSummary
 from rungwise.sweep.record import SweepSummary
 from rungwise.tasks import cutting, metrics
 from rungwise.tasks.cutting import CutShare
-from rungwise.tasks.examples import TaskInfo, TaskSummary, read
+from rungwise.tasks.examples import SPLITS, TaskInfo, TaskSummary, read
+from rungwise.tasks.noise import split_of
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.tokenizer import load as load_tokenizer
 from rungwise.training.checkpoint import MODEL, load_tensors, save_tensors
@@ -66,6 +67,9 @@ class EvaluateConfig(Config):
     num_seeds: int = Field(default=5, ge=2)
     first_seed: int = Field(default=1000, ge=0)
     label_budgets: list[int] | None = None
+    # Shares of the words, of four letters or more, with a typing error each in a copy of the test
+    # split, which is scored as well.
+    noise: list[Annotated[float, Field(gt=0, le=1)]] | None = None
     bootstrap_resamples: int = Field(default=10_000, ge=100)
     published: PublishedConfig | None = None
     # The variant whose model is kept and registered, of its seeds the best on validation; the first
@@ -80,6 +84,8 @@ class EvaluateConfig(Config):
     @model_validator(mode="after")
     def _budgets(self) -> EvaluateConfig:
         budgets = self.label_budgets or []
+        if len({*(self.noise or [])}) < len(self.noise or []):
+            raise ValueError(f"noise must be different shares, found {self.noise}")
         if any(budget < 1 for budget in budgets) or len(set(budgets)) < len(budgets):
             raise ValueError(f"label_budgets must be different numbers from 1, found {budgets}")
         return self
@@ -120,6 +126,13 @@ def compare_variants(
             selection=_selection(inputs, name),
             pretraining=_pretraining(source_of(inputs, "pretrain", name), chosen[name]),
             cut=of_variant[0].cut,
+            noise={
+                rate: estimate(
+                    [row.noise[rate][info.metric] for row in of_variant],
+                    metrics.range_of(info.metric),
+                )
+                for rate in of_variant[0].noise
+            },
         )
         for name, of_variant in rows_of.items()
     }
@@ -130,6 +143,9 @@ def compare_variants(
     )
     differences = _differences(rows_of, read(inputs["task"], "test"), info, settings, scratch)
     _keep(rows, best, inputs, output)
+    for name, result in variants.items():
+        if result.noise:
+            context.report.note(_noise_note(name, result, info.metric))
     trivial = max(
         (scores[info.metric] for scores in task.baselines.values() if info.metric in scores),
         default=None,
@@ -152,7 +168,7 @@ def compare_variants(
     )
 
 
-EVALUATE = StageType("evaluate", 6, compare_variants, EvaluateSummary, resumes=True)
+EVALUATE = StageType("evaluate", 7, compare_variants, EvaluateSummary, resumes=True)
 
 
 class _ScoredSeed(SeedRow):
@@ -224,6 +240,7 @@ def _rows(
             done,
             context.report,
             seed == seeds[0],
+            config.evaluate.noise or [],
         )
         pending[task] = done
     metric = TaskSummary.of(inputs["task"]).info.metric
@@ -256,18 +273,19 @@ def _score(
     done: str,
     report: Reporter,
     counts_cut: bool,
+    noise: list[float],
 ) -> _ScoredSeed:
     """Fine-tune with one seed in a Ray task; the row, and beside it predictions and weights."""
     name = f"{variant}-seed-{seed}"
     report.nested(name, {"variant": variant, "seed": seed, **config.model_dump(mode="json")})
     began = time.monotonic()
-    data = load_data(inputs["task"], inputs["tokenizer"], inputs["pretrain"], config)
+    data = load_data(inputs["task"], inputs["tokenizer"], inputs["pretrain"], config, noise)
     cut = {}
     if counts_cut:
         splitter = load_tokenizer(inputs["tokenizer"].folder)
         cut = {
-            name: cutting.cut_share(split.examples, split.items, splitter)
-            for name, split in data.splits.items()
+            name: cutting.cut_share(data.splits[name].examples, data.splits[name].items, splitter)
+            for name in SPLITS
         }
     curve: list[float] = []
     kept: list[int] = []  # the epoch whose weights would be kept after each
@@ -280,7 +298,10 @@ def _score(
 
     model = finetune(config, data, seed, on_epoch)
     scores = {split: evaluate(model, data, split) for split in ("validation", "test")}
+    of_noise = {rate: evaluate(model, data, split_of(rate)).metrics for rate in noise}
     of_test = {f"test/{k}": v for k, v in scores["test"].metrics.items()}
+    for rate, found in of_noise.items():
+        of_test |= {f"test_{split_of(rate)}/{k}": v for k, v in found.items()}
     report.metrics(of_test | {"kept_epoch": kept[-1]}, kept[-1], run=name)
     save_tensors(scratch, f"{done}.safetensors", model.state_dict())
     shares = scores["test"].probabilities
@@ -297,6 +318,7 @@ def _score(
         **{split: {**each.metrics, "loss": each.loss} for split, each in scores.items()},
         mix=None if model.mix is None else model.mix.shares(),
         model=describe(model),
+        noise={f"{rate:g}": found for rate, found in of_noise.items()},
         files=done,
         cut=cut,
         seconds=round(time.monotonic() - began, 1),
@@ -399,6 +421,18 @@ def _headline(variants: dict[str, VariantResult], metric: str, num_seeds: int) -
         f"{name} {result.estimates[metric].mean:.1%}" for name, result in variants.items()
     )
     return f"test {metric.replace('_', ' ')}: {scores} ({num_seeds} seeds)"
+
+
+def _noise_note(name: str, result: VariantResult, metric: str) -> str:
+    clean = result.estimates[metric].mean
+    noisy = ", ".join(
+        f"in {100 * float(rate):g}% {each.mean:.1%} [{each.low:.1%}, {each.high:.1%}]"
+        for rate, each in result.noise.items()
+    )
+    return (
+        f"{name}: test {metric.replace('_', ' ')} {clean:.1%}; with a typing error in so many of "
+        f"its longer words: {noisy}"
+    )
 
 
 def _predictions(scratch: Folder, done: str) -> list[dict[str, Any]]:

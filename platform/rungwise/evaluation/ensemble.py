@@ -2,6 +2,7 @@
 
     classification, choice, tagging    the mean of the seeds' probabilities; of tags for each word
     regression                         the mean of their numbers
+    multilabel                         the labels that more than half of the seeds say
     span                               what most seeds say, of equally many the first seed's
 
 Seeds of one pretraining are less than the seven systems of other pretrainings and seeds that Devlin
@@ -61,6 +62,9 @@ def together(rows: Sequence[dict[str, Any]], info: TaskInfo) -> Any:
     match info.kind:
         case "regression":
             return float(np.mean([row["prediction"] for row in rows]))
+        case "multilabel":
+            said = Counter(label for row in rows for label in row["prediction"])
+            return sorted(label for label, times in said.items() if 2 * times > len(rows))
         case "span":
             return Counter(row["prediction"] for row in rows).most_common(1)[0][0]
         case "tagging":

@@ -94,7 +94,7 @@ def errors(rows: Sequence[Row], variant: str, info: TaskInfo) -> Errors:
     wrong.sort(key=lambda each: -(each.confidence or 0))
     return Errors(
         variant,
-        _classes(own, pairs, info) if named else (),
+        _classes(own, pairs, info) if info.labels else (),
         tuple((*pair, count) for pair, count in pairs.most_common()) if named else (),
         bins,
         sum(b.count * abs(b.confidence - b.right) for b in bins) / total if total else None,
@@ -124,6 +124,7 @@ def disagreements(
 
 _SCORE_OF = {
     "classification": "share that is right",
+    "multilabel": "share with all labels right",
     "choice": "share that is right",
     "tagging": "share of words that are right",
     "span": "mean F1",
@@ -148,13 +149,21 @@ def score(row: Row, info: TaskInfo) -> float:
 
 
 def _decisions(row: Row, info: TaskInfo) -> list[tuple[str, str, float | None]]:
-    """(gold, said, confidence) of each decision of a row: one, or one a word."""
+    """(gold, said, confidence) of each decision of a row: one, or one a word, or of several labels
+    for each whether the text has it."""
     match info.kind:
         case "tagging":
             shares = row["probabilities"]
             return [
                 (gold, said, share[info.labels.index(said)])
                 for gold, said, share in zip(row["gold"], row["prediction"], shares, strict=True)
+            ]
+        case "multilabel":
+            shares = zip(info.labels, row["probabilities"], strict=True)
+            return [
+                (str(label in row["gold"]), str(said), share if said else 1 - share)
+                for label, share in shares
+                for said in [label in row["prediction"]]
             ]
         case "classification" | "choice":
             return [(str(row["gold"]), str(row["prediction"]), max(row["probabilities"]))]
@@ -166,11 +175,15 @@ def _classes(
     rows: Sequence[Row], pairs: Counter[tuple[str, str]], info: TaskInfo
 ) -> tuple[ClassScores, ...]:
     right, gold, said = Counter[str](), Counter[str](), Counter[str]()
-    if info.kind == "tagging" and marks_spans(info.labels):
+    spans = info.kind == "tagging" and marks_spans(info.labels)
+    if spans or info.kind == "multilabel":
         for row in rows:
-            wanted, found = ({*get_entities(row[name])} for name in ("gold", "prediction"))
-            for counts, spans in ((right, wanted & found), (gold, wanted), (said, found)):
-                counts.update(kind for kind, *_ in spans)
+            wanted, found = (
+                {*(get_entities(row[name]) if spans else zip(row[name]))}
+                for name in ("gold", "prediction")
+            )
+            for counts, several in ((right, wanted & found), (gold, wanted), (said, found)):
+                counts.update(name for name, *_ in several)
         names = sorted(gold | said)
     else:
         for (wanted, found), count in pairs.items():
@@ -256,6 +269,8 @@ def _written(row: Row, value: Any, info: TaskInfo) -> str:
         case "tagging":
             pairs = zip(row["words"], value, strict=True)
             return " ".join(f"{word}/{tag}" for word, tag in pairs if tag != "O") or "nothing"
+        case "multilabel":
+            return ", ".join(value) or "no label"
         case "span":
             said = [value] if isinstance(value, str) else value
             return " | ".join(dict.fromkeys(said)) or "no answer"

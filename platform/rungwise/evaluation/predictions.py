@@ -3,7 +3,7 @@
     variant, seed    which model
     where            the example's file and line
     text, second / words / id, question, context / context, question, options     its input
-    gold             the label, number, tags, list of answers, or index of the option
+    gold             the label, labels, number, tags, list of answers, or index of the option
     prediction       the same, of an answer its text ("" for none)
     probabilities    of all labels in the order of the task's, of all options; of tags a list a word
 
@@ -33,6 +33,7 @@ _TARGETS = ("target", "tags", "answers")
 # The key of what is predicted, in a prediction of each kind of task.
 PREDICTED: Mapping[Kind, str] = {
     "classification": "label",
+    "multilabel": "labels",
     "regression": "score",
     "tagging": "tags",
     "span": "text",

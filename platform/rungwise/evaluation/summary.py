@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from rungwise.core.summary import Part, Summary
 from rungwise.evaluation.statistics import Difference, Estimate
 from rungwise.finetune import FinetuneConfig
@@ -12,7 +14,8 @@ from rungwise.tasks.examples import ExampleCounts, Kind
 class SeedRow(Part):
     """One fine-tuning: a variant with a seed. `curve` is the judged metric on validation, epoch by
     epoch; `epoch` the one whose weights were kept and scored, the last unless the best was asked
-    for; `mix` the weight of every layer where a head learnt one."""
+    for; `mix` the weight of every layer where a head learnt one; `noise` what `test` is with typing
+    errors, by their rate."""
 
     variant: str
     seed: int
@@ -22,6 +25,7 @@ class SeedRow(Part):
     test: dict[str, float]
     mix: tuple[float, ...] | None
     seconds: float
+    noise: dict[str, dict[str, float]] = Field(default_factory=dict)
 
 
 class Selection(Part):
@@ -46,13 +50,15 @@ class PretrainingCost(Part):
 
 class VariantResult(Part):
     """A variant on a task: test metrics over seeds, its settings and where they are from, and by
-    split what its `sequence_length` cut off."""
+    split what its `sequence_length` cut off; `noise` is the judged metric with typing errors, by
+    their rate."""
 
     estimates: dict[str, Estimate]
     finetune: FinetuneConfig
     selection: Selection | None
     pretraining: PretrainingCost | None  # None from random weights
     cut: dict[str, CutShare]
+    noise: dict[str, Estimate] = Field(default_factory=dict)
 
 
 class PairedDifference(Part):

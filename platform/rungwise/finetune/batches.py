@@ -24,7 +24,8 @@ class ItemBatch:
     ids: Tensor  # (R, T) int64
     segments: Tensor  # (R, T) int64
     rows: Rows
-    targets: Tensor | None  # (B,), of tagging (W,), of spans (B, 2); None: not all are known
+    # (B,), of several labels (B, C), of tagging (W,), of spans (B, 2); None: not all are known
+    targets: Tensor | None
 
     def to(self, device: torch.device) -> Self:
         """The same on `device`."""
@@ -69,7 +70,8 @@ def _targets(items: Sequence[Item], kind: Kind) -> Tensor | None:
     targets: list[Any] = [item.target for item in items]
     if kind == "tagging":
         targets = [tag for tags in targets for tag in tags]
-    return torch.tensor(targets, dtype=torch.float32 if kind == "regression" else torch.int64)
+    numbers = kind in ("multilabel", "regression")
+    return torch.tensor(targets, dtype=torch.float32 if numbers else torch.int64)
 
 
 def _integers(values: Iterable[int]) -> Tensor:

@@ -110,9 +110,9 @@ class FinetuneConfig(Config):
     batch is read in k parts, for the same step in less memory. `best_epoch` keeps the weights of
     the epoch that is best on the validation split, and not the last ones.
 
-    `pooling` is read by classification, regression and choice, `both_orders` by pairs of texts,
+    `pooling` is read by tasks of texts and choice, `both_orders` by pairs of texts,
     `class_weights` by classification, whose loss weighs each class by 1 / its share of the
-    training items, `windows` by classification and regression: a text that is too long is read in
+    training items, `windows` by tasks of texts: a text that is too long is read in
     windows and not cut. `stride` is the tokens from window to window, there and of the context of
     questions, which read `max_answer_tokens`. `legal_tags` lets no tag follow another that its
     scheme (IOB2, IOBES) does not.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +18,15 @@ from rungwise.models.family import Family
 from rungwise.models.objectives import Objective
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks import kinds, tagging
-from rungwise.tasks.examples import SPLITS, TaskInfo, TaskSummary, read
+from rungwise.tasks.examples import OF_TEXT, SPLITS, TaskInfo, TaskSummary, read
 from rungwise.tasks.items import Frame, Item
+from rungwise.tasks.noise import noisy, split_of
 from rungwise.tasks.transitions import Transitions
 from rungwise.tokenizer import load as load_tokenizer
 from rungwise.tokenizer import special_ids
 from rungwise.training.checkpoint import MODEL, load_tensors
+
+_NOISE_SEED = 0  # the same errors for every model
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,14 @@ class TaskData:
 
 
 def load_data(
-    task: Artifact, tokenizer: Artifact, pretrain: Artifact, config: FinetuneConfig
+    task: Artifact,
+    tokenizer: Artifact,
+    pretrain: Artifact,
+    config: FinetuneConfig,
+    noise: Sequence[float] = (),
 ) -> TaskData:
-    """The task framed for the model, and the weights of the model.
+    """The task framed for the model, and the weights of the model. The test split is there again
+    with typing errors at each rate of `noise`, as `noise.split_of(rate)`.
 
     Raises ConfigError where they and the config do not go together, DataError for a tokenizer of
     another size than the model's vocabulary.
@@ -64,11 +73,12 @@ def load_data(
             f"found {size}; give the tokenizer that the model was trained with"
         )
     frame = frame_of(config, model, objective, vocab_size, splitter)
-    splits: dict[str, Split] = {}
-    for name in SPLITS:
-        examples = read(task, name)
-        items = kinds.encode(examples, info, splitter, frame, **config.encoding)
-        splits[name] = Split(examples, items)
+    read_ = {name: read(task, name) for name in SPLITS}
+    read_ |= {split_of(rate): noisy(read_["test"], rate, _NOISE_SEED) for rate in noise}
+    splits = {
+        name: Split(examples, kinds.encode(examples, info, splitter, frame, **config.encoding))
+        for name, examples in read_.items()
+    }
     weights = load_tensors(pretrain.folder, MODEL)
     return TaskData(info, splits, model, objective, vocab_size, weights)
 
@@ -96,7 +106,7 @@ def frame_of(
 def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Objective) -> None:
     """Raise ConfigError, naming the key, for what this model or this task cannot be asked."""
     encoder = _outline(model, objective)
-    pools = info.kind in ("classification", "regression", "choice")
+    pools = info.kind in (*OF_TEXT, "choice")
     if pools and config.pooling == "cls" and encoder.causal and config.top.kind == "linear":
         raise ConfigError(
             f"finetune.pooling is cls, but a {model.kind} pretrained on {objective.name} reads "
@@ -126,7 +136,7 @@ def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Obje
 
 def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
     """Raise ConfigError, naming the key, for what makes no sense for this task."""
-    of_text = info.kind in ("classification", "regression")
+    of_text = info.kind in OF_TEXT
     tags = info.kind == "tagging" and (not info.labels or tagging.marks_spans(info.labels))
     for key, fits, meant in (
         ("both_orders", of_text and info.pair, "pairs of texts"),
@@ -134,7 +144,7 @@ def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
         (
             "windows",
             of_text,
-            "classification and regression (questions have windows, and sentences of tags go on)",
+            f"{' and '.join(OF_TEXT)} (questions have windows, and sentences of tags go on)",
         ),
         ("legal_tags", tags, "tags that mark spans (O, B-PER, I-PER)"),
     ):

@@ -3,7 +3,7 @@
     ids ──> encoder ──> states (R, T, E) ──> top ──> head ──> logits
 
     head      of                            logits
-    sequence  classification, regression    (B, C), C = 1 for a number
+    sequence  labels, regression            (B, C), C = 1 for a number
     token     tagging                       (W, C), one for each word of the batch
     span      questions                     (B, T, 2), start and end of the answer
     choice    multiple choice               (B, O), O the most options; -inf where an item has fewer

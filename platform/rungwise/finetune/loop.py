@@ -3,6 +3,7 @@
 
     item                  loss
     classification        cross entropy of the label
+    multilabel            cross entropy of whether it has each label, the mean over the labels
     regression            squared error
     tagging               cross entropy of the tag, the mean over the words of a batch
     span                  cross entropy of start and of end, their mean

@@ -99,8 +99,8 @@ class TaskModel(HeadedEncoder):
 
 def _head(config: FinetuneConfig, info: TaskInfo, width: int, pooler: bool) -> Head:
     match info.kind:
-        case "classification" | "regression":
-            outputs = len(info.labels) if info.kind == "classification" else 1
+        case "classification" | "multilabel" | "regression":
+            outputs = 1 if info.kind == "regression" else len(info.labels)
             return SequenceHead(width, outputs, config.pooling, config.dropout, pooler)
         case "tagging":
             return TokenHead(width, len(info.labels), config.dropout)

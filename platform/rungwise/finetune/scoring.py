@@ -39,8 +39,8 @@ class Scores:
 
 
 def outputs(model: TaskModel, items: Sequence[Item]) -> list[Output]:
-    """The logits of each item, in their order: classification (C,), regression (), tagging
-    (words of the item, C), span (T, 2) over its row, choice (options of the item,)."""
+    """The logits of each item, in their order: classification and multilabel (C,), regression (),
+    tagging (words of the item, C), span (T, 2) over its row, choice (options of the item,)."""
     return _answers(model, items)[0]
 
 
@@ -55,7 +55,13 @@ def calibrate_and_score(model: TaskModel, data: TaskData) -> Scores:
     """Calibrate the model on the validation split, and score it there."""
     part = data.splits["validation"]
     outputs, loss = _answers(model, part.items)
-    model.calibration = kinds.calibrate(outputs, part.items, part.examples, data.info)
+    model.calibration = kinds.calibrate(
+        outputs,
+        part.items,
+        part.examples,
+        data.info,
+        max_answer_tokens=model.config.max_answer_tokens,
+    )
     return _score(model, part, outputs, loss)
 
 
@@ -112,7 +118,7 @@ def _by_length(items: Sequence[Item]) -> Iterator[list[int]]:
 def _split(kind: Kind, logits: Tensor, items: Sequence[Item]) -> Iterator[Output]:
     """The part that each item has of the logits of its batch, without padding."""
     match kind:
-        case "classification":
+        case "classification" | "multilabel":
             parts = list(logits)
         case "regression":
             parts = list(logits[:, 0])
@@ -149,6 +155,9 @@ def loss_sums(
     """The sum of the losses, times the weight of their class, and of how many: words in tagging,
     else items."""
     match kind:
+        case "multilabel":
+            each_BC = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+            total = each_BC.mean(dim=1).sum()
         case "regression":
             total = functional.mse_loss(logits[:, 0], targets, reduction="sum")
         case "span":

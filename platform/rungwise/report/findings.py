@@ -154,6 +154,8 @@ def what_is_asked(task: TaskInfo) -> str:
     match task.kind:
         case "classification":
             return f"one of {labels} labels for {of}"
+        case "multilabel":
+            return f"which of {labels} labels {of} has"
         case "regression":
             return f"a number for {of}"
         case "tagging":

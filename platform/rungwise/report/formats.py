@@ -18,6 +18,7 @@ _MINUS = "\N{MINUS SIGN}"
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _METRICS = {
     "macro_f1": "macro-F1",
+    "micro_f1": "micro-F1",
     "f1": "F1",
     "matthews": "Matthews correlation",
     "correlation": "Spearman correlation",

@@ -241,6 +241,7 @@ def _tables(content: Content) -> dict[str, Sequence[Mapping[str, Any]]]:
     shown = {
         "trials": tables.trials(content.sweeps),
         "mix": tables.mixes(compared) if compared else [],
+        "noise": tables.noise(compared) if compared else [],
         "fill_in": tables.fill_in(examples.filled),
         "passage": [vars(seen) for seen in examples.passage.tokens] if examples.passage else [],
         "context": [vars(row) for row in examples.reach],

@@ -39,6 +39,16 @@ def stages(inputs: Mapping[str, Artifact]) -> list[Row]:
     ]
 
 
+def noise(compared: Compared) -> list[Row]:
+    """The judged metric of each variant with typing errors, by their rate."""
+    return [
+        {"task": task.name, "variant": name, "metric": task.metric, "rate": rate, **vars(each)}
+        for task in compared.tasks
+        for name, variant in task.evaluated.variants.items()
+        for rate, each in variant.noise.items()
+    ]
+
+
 def seconds(inputs: Mapping[str, Artifact], most: int) -> dict[str, float]:
     """Seconds of every stage by title; where there are more than `most`, of every kind of stage
     with how many there are."""

@@ -4,7 +4,7 @@
     row, where what comes out means nothing
 
     a pretrained model           last_hidden_state (R, T, E)
-    classification, regression   logits (B, C), C = 1 for a number
+    labels, regression           logits (B, C), C = 1 for a number
     tagging                      logits (R, T, C) of each token, the word's being that of its first,
                                  or of its last where the model reads from left to right alone
     span                         start_logits, end_logits (R, T)

@@ -76,7 +76,7 @@ def _other_answers(made: Artifact, served: Folder) -> list[str]:
 def _same(said: Any, before: Any) -> bool:
     if isinstance(said, dict):
         return all(_same(value, before[name]) for name, value in said.items())
-    if np.asarray(said).dtype.kind == "f":
+    if np.size(said) and np.asarray(said).dtype.kind == "f":
         return np.allclose(said, before, rtol=_TOLERANCE, atol=_TOLERANCE)
     return said == before
 

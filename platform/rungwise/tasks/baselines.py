@@ -1,7 +1,12 @@
 """Baselines: the scores of simple rules that read little or none of the input.
 
-    majority       the commonest label, tag or place of the right option in the training split
+    majority       the commonest label, set of labels, tag or place of the right option in the
+                   training split
     chance         the expected score of a random guess
+    no_label       no text has one
+    most_frequent  the commonest labels of the training split, as many as have the best micro F1
+                   there
+    every_label    every text has all of them
     mean           the mean of the training scores
     word_majority  each word's commonest tag in the training split, the commonest of all for others
     no_answer      no question has one
@@ -23,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from rungwise.tasks.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.metrics import indicators
 from rungwise.tasks.pieces import WORD
 from rungwise.tasks.scores import score
 
@@ -56,10 +62,26 @@ def _classification(
     return {"majority": [{"label": label}] * len(test)}
 
 
+def _multilabel(
+    info: TaskInfo, train: Sequence[Text], test: Sequence[Text]
+) -> dict[str, Predictions]:
+    gold_NC = indicators([example.target for example in train], info)
+    order_C = np.argsort(-gold_NC.sum(axis=0), kind="stable")
+    right_C = gold_NC.sum(axis=0)[order_C].cumsum()  # if the first 1, 2, ... are said of each
+    f1_C = 2 * right_C / (len(train) * np.arange(1, len(right_C) + 1) + gold_NC.sum())
+    rules = {
+        "no_label": (),
+        "majority": _commonest(example.target for example in train),
+        "most_frequent": [info.labels[place] for place in order_C[: f1_C.argmax() + 1]],
+        "every_label": info.labels,
+    }
+    return {name: [{"labels": said}] * len(test) for name, said in rules.items()}
+
+
 def _regression(
     info: TaskInfo, train: Sequence[Text], test: Sequence[Text]
 ) -> dict[str, Predictions]:
-    mean = float(np.mean([float(example.target or 0.0) for example in train]))
+    mean = float(np.mean([example.number for example in train]))
     return {"mean": [{"score": mean}] * len(test)}
 
 
@@ -123,6 +145,7 @@ def _commonest(values: Iterable[Any] | Counter[str]) -> Any:
 
 _RULES: Mapping[Kind, Callable[[TaskInfo, Any, Any], dict[str, Predictions]]] = {
     "classification": _classification,
+    "multilabel": _multilabel,
     "regression": _regression,
     "tagging": _tagging,
     "span": _span,

@@ -22,6 +22,8 @@ from rungwise.tasks.formats.table import TableFormat
 # The metrics that can select a model, by kind, the default first; higher is better for all.
 METRICS: Mapping[Kind, tuple[str, ...]] = {
     "classification": ("accuracy", "macro_f1", "f1", "matthews"),
+    # Each decision on a label counts once in micro F1, so that rare labels do not decide it.
+    "multilabel": ("micro_f1", "macro_f1", "exact_match"),
     "regression": ("pearson", "spearman"),
     "tagging": ("f1", "precision", "recall", "accuracy"),
     "span": ("f1", "exact_match"),
@@ -95,10 +97,9 @@ class FilesTaskConfig(Config):
         if self.draw not in (None, "natural") and self.format.task_kind != "classification":
             raise ValueError(
                 f"draw: {self.draw} goes by the label of an example, and those of "
-                f"{self.format.task_kind} have none; leave draw out, or set it to natural"
+                f"{self.format.task_kind} have no one label; leave draw out, or set it to natural"
             )
-        columns = self.format.columns if isinstance(self.format, TableFormat) else None
-        if columns is not None and columns.label is None and columns.score is None:
+        if isinstance(self.format, TableFormat) and not self.format.columns.targets:
             raise ValueError("format.columns: a task needs a column for the label or for the score")
         return self
 

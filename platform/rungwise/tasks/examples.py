@@ -1,7 +1,8 @@
-"""The examples of downstream tasks: five kinds, one dataclass each, and the files they are kept in.
+"""The examples of downstream tasks: six kinds, four dataclasses, and the files they are kept in.
 
     kind             example    what is asked
     classification   Text       one label for a sentence or for a pair (SPEC F2, F3)
+    multilabel       Text       any number of labels for a sentence or for a pair
     regression       Text       one number for a pair (F4)
     tagging          Tagged     one tag for each word (F6)
     span             Question   where in the context the answer stands, or that it has none (F7)
@@ -25,18 +26,25 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
 from rungwise.core.summary import PerSplit, Summary
 
-Kind = Literal["classification", "regression", "tagging", "span", "choice"]
+Kind = Literal["classification", "multilabel", "regression", "tagging", "span", "choice"]
 SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
 class Text:
-    """A sentence, or a pair of them. The target is a label's name, or a number in regression."""
+    """A sentence, or a pair of them. The target is a label's name, a number in regression, and of
+    several labels all of their names in alphabetical order, () for none."""
 
     where: str
     text: str
     second: str | None = None
-    target: str | float | None = None
+    target: str | float | tuple[str, ...] | None = None
+
+    @property
+    def number(self) -> float:
+        """The target in regression."""
+        assert not isinstance(self.target, tuple)
+        return float(self.target or 0.0)
 
 
 @dataclass(frozen=True)
@@ -82,11 +90,13 @@ Example = Text | Tagged | Question | ChoiceExample
 
 _OF_KIND: Mapping[Kind, type[Example]] = {
     "classification": Text,
+    "multilabel": Text,
     "regression": Text,
     "tagging": Tagged,
     "span": Question,
     "choice": ChoiceExample,
 }
+OF_TEXT = tuple(kind for kind, example_type in _OF_KIND.items() if example_type is Text)
 
 
 @dataclass(frozen=True)

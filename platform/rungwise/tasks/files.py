@@ -125,7 +125,7 @@ def _labels(
 
     The whole training split decides, before a budget is drawn from it.
     """
-    if config.format.task_kind not in ("classification", "tagging"):
+    if config.format.task_kind not in ("classification", "multilabel", "tagging"):
         return ()
     seen = {label for example in splits["train"] for label in _of(example)}
     if len(seen) < 2:
@@ -160,11 +160,11 @@ def _labels(
 
 
 def _of(example: Example) -> tuple[str, ...]:
-    """The labels of an example of classification or tagging, each once."""
+    """The labels of an example of a kind that has labels, each once."""
     if isinstance(example, Tagged):
         return tuple(dict.fromkeys(example.tags or ()))
     assert isinstance(example, Text)
-    return (str(example.target),)
+    return example.target if isinstance(example.target, tuple) else (str(example.target),)
 
 
 def _sorted(labels: set[str]) -> list[str]:

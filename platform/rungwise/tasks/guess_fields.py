@@ -12,6 +12,7 @@ ROWS = 400  # of a sample that are looked at
 LABELS = (
     *("label_desc", "gold_label", "entailment_label", "label", "labels", "accept", "category"),
     *("class", "intent", "sentiment", "is_duplicate", "quality", "polarity", "target", "topic"),
+    *("genres", "topics", "categories", "emotions"),
 )
 SCORES = ("score", "similarity", "relatedness_score")
 PAIRS = (
@@ -48,9 +49,10 @@ def by_fields(fields: Mapping[str, list[Any]], layout: dict[str, Any]) -> Iterat
     if label is None and score is None:
         label = named(("answer",))
     # A number that seldom recurs is a score.
-    target = {"label": label} if label else {"score": score}
-    if score and (not label or len({*map(str, fields[label])}) > len(fields[label]) / 2):
-        target = {"score": score}
+    target: dict[str, Any] = {"score": score}
+    if label and not (score and len({*map(str, fields[label])}) > len(fields[label]) / 2):
+        target, keys = labelled(label, fields[label])
+        layout = layout | keys
     pair = next((p for p in PAIRS if all(name in lower for name in p)), None)
     if pair and (label or score):
         columns = {"text": lower[pair[0]], "second": lower[pair[1]], **target}
@@ -64,9 +66,29 @@ def by_fields(fields: Mapping[str, list[Any]], layout: dict[str, Any]) -> Iterat
     )
     if text and text != label and (label or score):
         yield {"kind": "table", **layout, "columns": {"text": text, **target}}
+    if text and (marks := marked(fields)):
+        yield {"kind": "table", **layout, "columns": {"text": text, "labels": marks}}
     few = fewest(fields, but=text)
     if text and few:
         yield {"kind": "table", **layout, "columns": {"text": text, "label": few}}
+
+
+def labelled(name: Any, values: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The column of the labels, one or several an example, and the key that it needs."""
+    if any(isinstance(each, list) and len(each) != 1 for each in values):
+        return {"labels": name}, {}
+    for separator in ",;|":
+        # Of several together there are more different ones than labels.
+        parts = {part.strip() for each in values for part in str(each).split(separator)}
+        if len(parts) < len({*map(str, values)}):
+            return {"labels": name}, {} if separator == "," else {"label_separator": separator}
+    return {"label": name}, {}
+
+
+def marked(columns: Mapping[Any, Sequence[Any]]) -> list[Any]:
+    """The columns of 0 and 1 if there are three or more: a label each."""
+    found = [name for name, each in columns.items() if {*map(str, each)} <= {"0", "1"}]
+    return found if len(found) > 2 else []
 
 
 def _choices(

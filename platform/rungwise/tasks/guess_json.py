@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rungwise.tasks.guess_fields import ROWS, as_list, by_fields
+from rungwise.tasks.guess_fields import ROWS, as_list, by_fields, labelled
 
 
 def of_json(text: str) -> Iterator[dict[str, Any]]:
@@ -62,8 +62,9 @@ def _of_records(
         case {"context": _, "question": _, "answers": {"answer_start": _}}:
             yield {"kind": "squad", **layout}
         case {"annotations": [{"result": [{"value": {"choices": _}}, *_]}, *_]}:
-            label = "annotations.0.result.0.value.choices.0"
-            yield {"kind": "table", **layout, "columns": {"text": "data.text", "label": label}}
+            label = "annotations.0.result.0.value.choices"
+            columns, _ = labelled(label, [*_chosen(records)])
+            yield {"kind": "table", **layout, "columns": {"text": "data.text", **columns}}
         case {"annotations": [{"result": [{"value": {"start": _}}, *_]}, *_]}:
             marks = {"text": "data.text", "marks": "annotations.0.result.*.value"}
             columns = marks | {"start": "start", "end": "end", "label": "labels"}
@@ -90,6 +91,14 @@ def _of_records(
         labels = {"labels": {number: f"tag{number}" for number in numbers}} if numbers else {}
         yield {"kind": "tokens", **layout, "columns": {"words": words, "tags": tags}, **labels}
     yield from by_fields(_fields(records), layout)
+
+
+def _chosen(records: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
+    """The choices of Label Studio."""
+    for record in records:
+        match record:
+            case {"annotations": [{"result": [{"value": {"choices": [*chosen]}}, *_]}, *_]}:
+                yield chosen
 
 
 def _included(text: str, marks: Mapping[str, Any]) -> bool:

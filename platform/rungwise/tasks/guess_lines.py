@@ -20,8 +20,11 @@ from rungwise.tasks.guess_fields import (
     ROWS,
     SCORES,
     TEXTS,
+    as_list,
     by_fields,
     fewest,
+    labelled,
+    marked,
     mean_length,
 )
 
@@ -76,11 +79,15 @@ def _with_names(
     """A table whose header has names of its own: none is a label of the column that it heads."""
     for form in _without_names(rows, layout) if rows else ():
         columns = form["columns"]
-        target = columns.get("label", columns.get("score"))
-        if target is None or header[target] in {row[target] for row in rows}:
+        target = columns.get("label", columns.get("labels", columns.get("score")))
+        targets = as_list(target) or [target]
+        if target is None or any(header[n] in {row[n] for row in rows} for n in targets):
             continue
-        if not any(" " in header[place] for place in columns.values()):
-            names = {name: header[place] for name, place in columns.items()}
+        names = {
+            key: [header[n] for n in place] if isinstance(place, list) else header[place]
+            for key, place in columns.items()
+        }
+        if not any(" " in each for name in names.values() for each in as_list(name) or [name]):
             yield {k: v for k, v in form.items() if k != "header"} | {"columns": names}
 
 
@@ -93,7 +100,6 @@ def _without_names(
     text = max(lengths, key=lambda place: lengths[place])
     label = fewest(columns, but=text)
     plain = {"kind": "table", **layout, "header": False}
-    target = "score" if label is not None and any(map(DECIMAL, columns[label])) else "label"
     last = max(columns)
     for written, extra in (("ABCDE", {"answer": "letter"}), ("0123", {}), ("1234", {"first": 1})):
         count = len({*columns[last]})
@@ -102,8 +108,14 @@ def _without_names(
             asked = {"question": options[0] - 1, "options": options, "answer": last}
             if min(lengths[place] for place in options) > 3:
                 yield {**plain, "kind": "choice", "columns": asked, **extra}
+    if marks := marked(columns):
+        yield plain | {"columns": {"text": text, "labels": marks}}
     if label is None:
         return
+    about, keys = {"score": label}, {}
+    if not any(map(DECIMAL, columns[label])):
+        about, keys = labelled(label, columns[label])
+    plain |= keys
     # A second text is about as long as the first, and as seldom twice the same.
     second = [
         place
@@ -115,8 +127,8 @@ def _without_names(
     ]
     if second:
         a, b = sorted([text, max(second, key=lambda place: lengths[place])])
-        yield plain | {"columns": {"text": a, "second": b, target: label}}
-    yield plain | {"columns": {"text": text, target: label}}
+        yield plain | {"columns": {"text": a, "second": b, **about}}
+    yield plain | {"columns": {"text": text, **about}}
 
 
 def _conll(lines: Sequence[str]) -> Iterator[dict[str, Any]]:

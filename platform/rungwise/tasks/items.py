@@ -43,6 +43,7 @@ class Item:
     head is trained on, None if it is unknown:
 
         classification  the index of the label
+        multilabel      1 for each of the task's labels that it has, 0 for the others
         regression      the number
         tagging         the index of the tag of each word in the item
         span            (start, end), positions in the row, both included; (0, 0) for no answer

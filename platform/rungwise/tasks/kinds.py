@@ -1,9 +1,10 @@
-"""One interface to the five kinds of tasks: examples to items, logits to predictions to scores.
+"""One interface to the six kinds of tasks: examples to items, logits to predictions to scores.
 
 `encode` makes the model's inputs, `decode` turns its outputs into predictions, and `score` (of
 scores.py) measures them. `outputs` are logits, one float array for each item:
 
     classification  (C,)         of C labels
+    multilabel      (C,)
     regression      ()
     tagging         (words, C)   of the words of the item
     span            (T, 2)       start and end logits of every token of the row
@@ -16,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
-from scipy.special import softmax
+from scipy.special import expit, softmax
 from tokenizers import Tokenizer
 
-from rungwise.tasks import answers, choices, sentences, spans, tagging
+from rungwise.tasks import answers, choices, multilabel, sentences, spans, tagging
 from rungwise.tasks.examples import TaskInfo
 from rungwise.tasks.items import Frame, Item
 from rungwise.tasks.scores import score
@@ -45,7 +46,7 @@ def encode(
     between them. Raises DataError, naming the example, for a target that the task does not have.
     """
     match info.kind:
-        case "classification" | "regression":
+        case "classification" | "multilabel" | "regression":
             return sentences.encode(
                 examples,
                 info,
@@ -76,6 +77,7 @@ def decode(
     """Predict each example from the logits of its items; predictions are plain data.
 
     classification  {"label", "probability"}
+    multilabel      {"labels", "probabilities"}
     regression      {"score"}
     tagging         {"tags"}
     span            {"text", "start", "end", "no_answer_score"}
@@ -84,6 +86,8 @@ def decode(
     match info.kind:
         case "classification" | "regression":
             return sentences.decode(outputs, items, info)
+        case "multilabel":
+            return multilabel.decode(outputs, items, info, calibration)
         case "tagging":
             return tagging.decode(outputs, items, len(examples), info, legal_tags)
         case "span":
@@ -102,6 +106,8 @@ def probabilities(
     match info.kind:
         case "regression" | "span":
             return [None] * count
+        case "multilabel":
+            return [expit(logits).tolist() for logits in sentences.pooled(outputs, items)]
         case "tagging":
             each = tagging.joined(outputs, items, count, info)
         case "classification" | "choice":
@@ -119,8 +125,13 @@ def calibrate(
 ) -> dict[str, float]:
     """Calibrate `decode` on the validation split.
 
-    Returns {"null_threshold": logits} for spans if some question has no answer, else {}.
+    Returns {"null_threshold": logits} for spans if some question has no answer,
+    {"label_threshold": probability} for several labels, else {}.
     """
-    if info.kind != "span":
-        return {}
-    return answers.calibrate(outputs, items, examples, info, max_answer_tokens)
+    match info.kind:
+        case "multilabel":
+            return multilabel.calibrate(outputs, items, examples, info)
+        case "span":
+            return answers.calibrate(outputs, items, examples, info, max_answer_tokens)
+        case _:
+            return {}

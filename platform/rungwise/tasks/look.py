@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -62,10 +62,11 @@ def look(path: str) -> Guess:
 
 def label_counts(examples: Sequence[Example]) -> Counter[str]:
     """How often each label stands in them, a tag for each word."""
+    targets = [getattr(each, "tags", None) or getattr(each, "target", None) for each in examples]
     return Counter(
         label
-        for each in map(asdict, examples)
-        for label in each.get("tags") or [each.get("target")]
+        for target in targets
+        for label in (target if isinstance(target, tuple) else [target])
         if isinstance(label, str)
     )
 

@@ -3,7 +3,8 @@
 A resample of the examples is then a sum of rows, and thousands of them one matrix product. N
 examples, k sums each; C labels. All metrics are shares or correlations; 0/0 is 0, as in the
 libraries that scores.py calls, and both agree on the whole set. Macro F1 is the mean over the
-classes that occur in the targets or the predictions being scored, as in scikit-learn.
+classes that occur in the targets or the predictions being scored, as in scikit-learn; of several
+labels over all labels of the task, as there.
 
 Spearman's correlation is Pearson's of ranks, and these are found once, on the whole set: on a
 resample it is that of these ranks, not of the ranks within the resample.
@@ -12,7 +13,7 @@ resample it is that of these ranks, not of the ranks within the resample.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,23 @@ def sums(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> N
     return of_examples(predictions, examples, info)
 
 
+def indicators(labels: Iterable[Any], info: TaskInfo) -> NDArray[np.bool_]:
+    """Which of the task's labels each example has: (N, C). `labels` are a collection of names for
+    each example."""
+    return np.array([[name in each for name in info.labels] for each in labels], bool)
+
+
+def label_sums(
+    said_NC: NDArray[np.bool_], gold_NC: NDArray[np.bool_], info: TaskInfo
+) -> NDArray[np.bool_]:
+    """The sums of each example for several labels: (N, 3C) as for classes, and for exact match
+    whether all labels are right, and 1."""
+    if info.metric == "exact_match":
+        right_N = (said_NC == gold_NC).all(axis=1)
+        return np.stack([right_N, np.ones_like(right_N)], axis=1)
+    return np.concatenate([said_NC & gold_NC, said_NC, gold_NC], axis=1)
+
+
 def value(totals: Numbers, info: TaskInfo) -> Numbers:
     """The metric `info.metric` (...) of each of the summed rows (..., k)."""
     _, of_totals = _OF_KIND[info.kind]
@@ -61,7 +79,7 @@ def check(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> 
         if targets is None:
             raise DataError(f"{example.where}: there is no target, so nothing can be measured")
         labels: tuple[Any, ...] = ()
-        if info.kind in ("classification", "tagging"):
+        if info.labels:
             labels = (targets,) if info.kind == "classification" else targets
         if wrong := [label for label in labels if label not in known]:
             raise DataError(
@@ -123,10 +141,25 @@ def _classification_value(totals: Numbers, info: TaskInfo) -> Numbers:
     return _ratio(f1.sum(-1), (predicted + wanted > 0).sum(-1))
 
 
+def _multilabel_sums(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) -> Numbers:
+    said = indicators([prediction["labels"] for prediction in predictions], info)
+    gold = indicators([example.target for example in examples], info)
+    return label_sums(said, gold, info).astype(np.float64)
+
+
+def _multilabel_value(totals: Numbers, info: TaskInfo) -> Numbers:
+    if info.metric == "exact_match":
+        return _mean_value(totals, info)
+    right, predicted, wanted = np.split(totals, 3, axis=-1)
+    if info.metric == "micro_f1":
+        return _ratio(2 * right.sum(-1), (predicted + wanted).sum(-1))
+    return _ratio(2 * right, predicted + wanted).mean(-1)
+
+
 def _regression_sums(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) -> Numbers:
     """(N, 6): 1, x, y and their products, where x is predicted and y the target."""
     x = np.array([float(prediction["score"]) for prediction in predictions])
-    y = np.array([float(example.target or 0.0) for example in examples])
+    y = np.array([example.number for example in examples])
     if info.metric == "spearman":
         from scipy.stats import rankdata
 
@@ -206,6 +239,7 @@ _OF_KIND: Mapping[
     tuple[Callable[[Predictions, Any, TaskInfo], Numbers], Callable[[Numbers, TaskInfo], Numbers]],
 ] = {
     "classification": (_classification_sums, _classification_value),
+    "multilabel": (_multilabel_sums, _multilabel_value),
     "regression": (_regression_sums, _regression_value),
     "tagging": (_tagging_sums, _tagging_value),
     "span": (_span_sums, _mean_value),

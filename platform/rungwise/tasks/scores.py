@@ -1,8 +1,8 @@
 """All metrics of a task's predictions, computed by the usual libraries.
 
-Classification uses scikit-learn, regression SciPy, and tagged spans seqeval in its default mode,
-which counts as conlleval does: an I- that follows nothing of its type begins a span. Answers use
-squad_rules.py. Every number is a share or a correlation, never a percentage.
+Labels are scored by scikit-learn, numbers by SciPy, and tagged spans by seqeval in its default
+mode, which counts as conlleval does: an I- that follows nothing of its type begins a span. Answers
+use squad_rules.py. Every number is a share or a correlation, never a percentage.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from rungwise.tasks import squad_rules
 from rungwise.tasks.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
-from rungwise.tasks.metrics import Predictions, check
+from rungwise.tasks.metrics import Predictions, check, indicators
 from rungwise.tasks.tagging import marks_spans
 
 Metrics = dict[str, float]
@@ -51,11 +51,24 @@ def _classification(predictions: Predictions, examples: Sequence[Text], info: Ta
     return metrics
 
 
+def _multilabel(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) -> Metrics:
+    from sklearn.metrics import accuracy_score, f1_score
+
+    wanted = indicators([example.target for example in examples], info)
+    predicted = indicators([prediction["labels"] for prediction in predictions], info)
+    f1 = {
+        f"{average}_f1": float(f1_score(wanted, predicted, average=average, zero_division=_NOTHING))
+        for average in ("micro", "macro")
+    }
+    # Of several labels the library's accuracy is the share of examples with all of them right.
+    return f1 | {"exact_match": float(accuracy_score(wanted, predicted))}
+
+
 def _regression(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) -> Metrics:
     from scipy.stats import pearsonr, spearmanr
 
     predicted = np.array([float(prediction["score"]) for prediction in predictions])
-    wanted = np.array([float(example.target or 0.0) for example in examples])
+    wanted = np.array([example.number for example in examples])
     metrics = {"mean_squared_error": float(np.mean((predicted - wanted) ** 2))}
     # A constant correlates with nothing: 0.0 instead of the library's NaN, so that a model that
     # has learned nothing has a score that can be compared.
@@ -106,6 +119,7 @@ def _choice(predictions: Predictions, examples: Sequence[ChoiceExample], info: T
 
 _SCORES: Mapping[Kind, Callable[[Predictions, Any, TaskInfo], Metrics]] = {
     "classification": _classification,
+    "multilabel": _multilabel,
     "regression": _regression,
     "tagging": _tagging,
     "span": _span,

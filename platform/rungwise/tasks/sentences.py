@@ -1,4 +1,4 @@
-"""Sentences and sentence pairs, with one label or one number for each (SPEC F2, F3, F4).
+"""Sentences and sentence pairs, with labels or one number for each (SPEC F2, F3, F4).
 
 A text that is too long loses its end, or is read in windows, each an item with the target of its
 example. The logits of an example are then the mean of those of its windows. The label's
@@ -119,16 +119,22 @@ def _check_pair(example: Text, info: TaskInfo) -> None:
         raise DataError(f"{example.where}: expected one text, found a pair; leave the second out")
 
 
-def _target(example: Text, info: TaskInfo, numbers: dict[str, int]) -> int | float | None:
+def _target(
+    example: Text, info: TaskInfo, numbers: dict[str, int]
+) -> int | float | tuple[int, ...] | None:
     target = example.target
     if target is None:
         return None
     if info.kind == "regression":
-        if isinstance(target, str):
+        if isinstance(target, str | tuple):
             raise DataError(f"{example.where}: expected a number as target, found {target!r}")
         return float(target)
-    if not isinstance(target, str) or target not in numbers:
-        raise DataError(
-            f"{example.where}: label {target!r} is none of the task's ({', '.join(info.labels)})"
-        )
-    return numbers[target]
+    names = target if info.kind == "multilabel" and isinstance(target, tuple) else (target,)
+    for name in names:
+        if name not in numbers:
+            raise DataError(
+                f"{example.where}: label {name!r} is none of the task's ({', '.join(info.labels)})"
+            )
+    if info.kind == "multilabel":
+        return tuple(int(label in names) for label in info.labels)
+    return numbers[str(target)]

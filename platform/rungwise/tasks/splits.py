@@ -68,16 +68,20 @@ def overlap(train: Sequence[Example], other: Sequence[Example]) -> int:
 
 def whole(example: Example) -> str:
     """The whole input of an example as one text."""
+    return _BETWEEN.join(parts(example))
+
+
+def parts(example: Example) -> list[str]:
+    """The texts of the input of an example, "" for one that is optional and not there."""
     match example:
         case Text():
-            parts = [example.text, example.second or ""]
+            return [example.text, example.second or ""]
         case Tagged():
-            parts = list(example.words)
+            return list(example.words)
         case Question():
-            parts = [example.question, example.context]
+            return [example.question, example.context]
         case ChoiceExample():
-            parts = [example.context, example.question or "", *example.options]
-    return _BETWEEN.join(parts)
+            return [example.context, example.question or "", *example.options]
 
 
 def _first(example: Example) -> str:

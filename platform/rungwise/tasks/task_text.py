@@ -3,10 +3,10 @@
 See Gururangan et al. 2020 (arXiv:2004.10964, section 4). Only the training split is read. An
 example becomes a document of whole sentences:
 
-    classification, regression   the text; its second text follows
-    tagging                      the words, joined by blanks
-    span                         a context once, after all questions about it
-    choice                       a context once, and each question about it with all its options
+    classification, multilabel, regression   the text; its second text follows
+    tagging     the words, joined by blanks
+    span        a context once, after all questions about it
+    choice      a context once, and each question about it with all its options
 
 Options keep the order of the data, right and wrong ones alike: leaving the wrong ones out, or
 putting the right one first, would tell the answer. Labels are never read as text: class names,

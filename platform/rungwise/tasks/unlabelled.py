@@ -1,7 +1,7 @@
 """Read inputs for prediction: lines of text, TSV or JSON Lines, as examples without a target.
 
     kind                       text lines   columns of TSV, keys of JSON Lines
-    classification, one text   the text     text
+    labels, one text           the text     text
     pairs, regression          -            text, second
     tagging                    words        words (JSON: a list), or text, cut at blanks
     span                       -            question, context, and maybe id
@@ -20,7 +20,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from rungwise.core.errors import DataError
-from rungwise.tasks.examples import ChoiceExample, Example, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.examples import (
+    OF_TEXT,
+    ChoiceExample,
+    Example,
+    Question,
+    Tagged,
+    TaskInfo,
+    Text,
+)
 
 Format = Literal["text", "tsv", "jsonl"]
 SUFFIXES: Mapping[str, Format] = {
@@ -77,7 +85,7 @@ def examples_in(given: Any, info: TaskInfo) -> list[Example]:
 
 def text_column(info: TaskInfo) -> str:
     """The column that a bare line of text fills; DataError if an example has more than one."""
-    if info.kind == "tagging" or (info.kind in ("classification", "regression") and not info.pair):
+    if info.kind == "tagging" or (info.kind in OF_TEXT and not info.pair):
         return "text"
     raise DataError(
         f"a bare line of text is not enough for this model: it needs {', '.join(columns(info))}; "
@@ -88,7 +96,7 @@ def text_column(info: TaskInfo) -> str:
 def columns(info: TaskInfo) -> tuple[str, ...]:
     """The columns that an example must have."""
     match info.kind:
-        case "classification" | "regression":
+        case "classification" | "multilabel" | "regression":
             return ("text", "second") if info.pair else ("text",)
         case "tagging":
             return ("words",)
@@ -112,7 +120,7 @@ def example_of(record: Mapping[str, Any], info: TaskInfo, where: str) -> Example
         return value
 
     match info.kind:
-        case "classification" | "regression":
+        case "classification" | "multilabel" | "regression":
             return Text(where, get("text"), get("second") if info.pair else None)
         case "tagging":
             given = record.get("words")

@@ -18,6 +18,7 @@ from torch.nn import functional
 from rungwise.core.config import canonical_json
 from rungwise.core.errors import ConfigError
 from rungwise.finetune.heads import ChoiceHead, HeadedEncoder, SequenceHead, SpanHead, TokenHead
+from rungwise.finetune.model import TaskModel
 from rungwise.models.bert import (
     Bert,
     BertConfig,
@@ -243,8 +244,9 @@ def _classes(model: HeadedEncoder, labels: Sequence[str]) -> dict[str, Any]:
     data["id2label"] = {str(index): name for index, name in enumerate(names)}
     data["label2id"] = {name: index for index, name in enumerate(names)}
     if isinstance(model.head, SequenceHead):
-        kind = "single_label_classification" if count > 1 else "regression"
-        data["problem_type"] = kind
+        several = isinstance(model, TaskModel) and model.info.kind == "multilabel"
+        one = "single_label_classification" if count > 1 else "regression"
+        data["problem_type"] = "multi_label_classification" if several else one
     return data
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -27,15 +27,22 @@ class ColumnsConfig(Config):
     text: TextColumn = "text"
     second: TextColumn | None = None  # of pairs
     label: Column | None = None  # in classification
+    # Any number of labels: a list, text with `label_separator`, or columns of 0 and 1.
+    labels: TextColumn | None = None
     score: Column | None = None  # in regression
 
     @model_validator(mode="after")
     def _one_target(self) -> ColumnsConfig:
-        if self.label is not None and self.score is not None:
-            raise ValueError("label and score are both set; a table has one target")
+        if len(self.targets) > 1:
+            raise ValueError(f"{' and '.join(self.targets)} are both set; a table has one target")
         if any(isinstance(value, int) and value < 0 for _, value in self):
             raise ValueError("an index of a column is 0 or more")
         return self
+
+    @property
+    def targets(self) -> list[str]:
+        """The keys that are set of those that name a target."""
+        return [key for key in ("label", "labels", "score") if getattr(self, key) is not None]
 
 
 class TableFormat(RecordsFormat):
@@ -44,6 +51,7 @@ class TableFormat(RecordsFormat):
     kind: Literal["table"] = "table"
     columns: ColumnsConfig
     labels: Labels | None = None  # {what the file says: name}, or a list of names
+    label_separator: str = Field(default=",", min_length=1)  # of several labels in one text
     label_until: str | None = Field(default=None, min_length=1)  # where a label ends: `coarse:fine`
     skip_labels: tuple[str, ...] = ()  # rows with these are left out, such as SNLI's "-"
     score_range: tuple[float, float] | None = None
@@ -54,10 +62,15 @@ class TableFormat(RecordsFormat):
 
     @property
     def task_kind(self) -> Kind:
+        if self.columns.labels is not None:
+            return "multilabel"
         return "classification" if self.columns.score is None else "regression"
 
     @property
     def stated_labels(self) -> tuple[str, ...]:
+        several = self.columns.labels
+        if self.labels is None and isinstance(several, tuple):
+            return tuple(map(str, several))
         return names_of(self.labels)
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
@@ -65,21 +78,46 @@ class TableFormat(RecordsFormat):
         for line, row in self.records(file, split, counts):
             where = f"{file.uri}:{line}"
             with self.sound(counts):
-                target = None
-                if "columns.label" in row:
-                    value = _label_text(row["columns.label"], where)
-                    if self.label_until is not None:
-                        value = value.partition(self.label_until)[0]
-                    if value in self.skip_labels:
-                        counts["rows_dropped_for_their_label"] += 1
-                        continue
-                    target = name_of(value, self.labels, where, "data.format.labels")
+                values = self._values_of_labels(row, where)
+                if self.label_until is not None:
+                    values = [value.partition(self.label_until)[0] for value in values]
+                if not {*self.skip_labels}.isdisjoint(values):
+                    counts["rows_dropped_for_their_label"] += 1
+                    continue
+                names = [name_of(each, self.labels, where, "data.format.labels") for each in values]
+                target = names[0] if names else None
+                if "columns.labels" in row:
+                    target = tuple(sorted({*names}))
                 elif "columns.score" in row:
                     target = _score(row["columns.score"], self.score_range, where)
                 text, second = words(row["columns.text"], where, "the text"), None
                 if "columns.second" in row:
                     second = words(row["columns.second"], where, "the second text")
                 yield Text(f"{file.name}:{line}", text, second, target)
+
+    def _values_of_labels(self, row: Mapping[str, Any], where: str) -> list[str]:
+        """The labels of a row as the file says them."""
+        if "columns.label" in row:
+            return [_label_text(row["columns.label"], where)]
+        value = row.get("columns.labels", [])
+        if isinstance(self.columns.labels, tuple):
+            marked = zip(self.columns.labels, value, strict=True)
+            return [str(column) for column, mark in marked if _is_marked(mark, where)]
+        if isinstance(value, str):
+            return [each.strip() for each in value.split(self.label_separator) if each.strip()]
+        several = value if isinstance(value, list) else [value]
+        return [_label_text(each, where) for each in several]
+
+
+def _is_marked(value: Any, where: str) -> bool:
+    mark = str(value).strip().lower()
+    if mark not in ("0", "1", "0.0", "1.0", "false", "true"):
+        raise Damage(
+            f"{where}: expected 0 or 1 in each column of a label, found {shown(value)}; mend the "
+            "line, or change data.format.columns.labels",
+            "their_label",
+        )
+    return mark in ("1", "1.0", "true")
 
 
 def _label_text(value: Any, where: str) -> str:
