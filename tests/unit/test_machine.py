@@ -25,7 +25,15 @@ from moto import mock_aws
 from sqlalchemy import make_url
 
 from rungwise.cluster import ray_start
-from rungwise.cluster.aws import journal, notice, prometheus, ray_node, scratch, token, tracking_server
+from rungwise.cluster.aws import (
+    journal,
+    notice,
+    prometheus,
+    ray_node,
+    scratch,
+    token,
+    tracking_server,
+)
 from rungwise.cluster.aws.__main__ import VERBS, main
 from rungwise.cluster.aws.instance import ENDPOINT_VARIABLE, InstanceMetadata
 from rungwise.cluster.aws.leave import leave_without_head
