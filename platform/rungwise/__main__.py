@@ -11,7 +11,17 @@ from importlib.metadata import version
 
 # The files of commands/, as the help groups them.
 VERBS = {
-    "from text to a page": ("init", "tasks", "plan", "dry_run", "run", "open", "ui", "doctor"),
+    "from text to a page": (
+        "init",
+        "tasks",
+        "plan",
+        "dry_run",
+        "run",
+        "open",
+        "ui",
+        "doctor",
+        "completion",
+    ),
     "what was built": (
         *("inspect", "predict", "serve", "neighbours", "export", "why", "which_models", "verify"),
         *("rebuild", "ensemble", "promote", "prove_resume", "sync", "gc"),

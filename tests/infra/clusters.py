@@ -20,7 +20,7 @@ _VARIABLES: dict[str, dict[str, Any]] = {
         "capacity_reservation_id": "cr-0123456789abcdef0",
         "capacity_block": True,
         "gpu_ami_id": "ami-0fedcba9876543210",
-        "gpu_price_per_hour": 12.5,
+        "prices_per_hour": {"h100": 12.5},
         "monthly_budget_usd": 1000,
     },
 }

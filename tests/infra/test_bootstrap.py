@@ -281,6 +281,24 @@ def test_a_rotated_password_is_written_anew(cluster: Cluster) -> None:
     assert passfile.read_text() == before
 
 
+def test_journals_lie_in_the_bucket_of_every_machine(cluster: Cluster) -> None:
+    """Those of Ray and MLflow in the first minute; of a machine that ends, also its last words."""
+
+    def copied(machine: str) -> str:
+        prefix = f"rungwise/journals/{machine}/"
+        found = cluster.aws("s3", "list_objects_v2", Bucket=BUCKET, Prefix=prefix)
+        keys = [entry["Key"] for entry in found.get("Contents", [])]
+        bodies = [cluster.aws("s3", "get_object", Bucket=BUCKET, Key=key)["Body"] for key in keys]
+        return "".join(cluster.network.call(body.read).decode() for body in bodies)
+
+    for machine, word in (("head-i-head", "rungwise-install"), ("tracking-i-tracking", "mlflow")):
+        wait_until(machine, lambda machine=machine, word=word: word in copied(machine), 120)
+    tracking = cluster.machines["tracking"]
+    tracking.run("systemd-run", "--unit=rungwise-last", "echo", "last words").check_returncode()
+    tracking.run("systemctl", "restart", "rungwise-journal").check_returncode()
+    assert copied("tracking-i-tracking").count("last words") == 1
+
+
 def test_running_the_user_data_again_changes_nothing(cluster: Cluster) -> None:
     head = cluster.machines["head"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,8 +129,14 @@ def test_status_adds_up_the_prices_that_are_known(
     assert rungwise("status", folder) == 0
     out = capfd.readouterr().out
     assert "by these prices 0.250 to 2.250 USD an hour" in out
-    assert "gpu          0 to 2, price_per_hour is not set" in out
+    assert "gpu          0 to 2, price not known" in out
     assert verbs(calls) == ["output -json"]
+    # What it advises is what `create` understands.
+    _, advised = out.split("rungwise cluster ", 1)
+    words = shlex.split(advised.splitlines()[0])
+    assert rungwise(words[0], Path(words.pop()), *words[1:-1], "--yes", *ASKED) == 0
+    written = json.loads((folder / "terraform.tfvars.json").read_text())
+    assert written["prices_per_hour"] == {"head": 0.25, "cpu": 0.5, "gpu": 0}
 
 
 def test_what_is_missing_is_one_line(
@@ -173,7 +180,13 @@ def test_a_cluster_comes_and_goes_by_the_real_terraform(
     assert "rungwise submit WORKFLOW CONFIG --address" in capfd.readouterr().out
     assert terraform.run(folder, "state", "list").stdout.count("\n") > 50
     assert rungwise("status", folder) == 0
-    assert "cpu          0 to 2" in capfd.readouterr().out
+    out = capfd.readouterr().out
+    # Listed prices are those of us-east-1, and this is another region.
+    assert "cpu          0 to 2, price not known" in out
+    prices = 'prices_per_hour={"head": 0.1, "cpu": 0.25}'
+    assert rungwise("create", folder, "--yes", prices) == 0
+    assert rungwise("status", folder) == 0
+    assert "by these prices 0.100 to 0.600 USD an hour" in capfd.readouterr().out
     assert rungwise("delete", folder, "--yes") == 0
     assert terraform.run(folder, "state", "list").stdout == ""
     shutil.rmtree(folder / ".terraform")

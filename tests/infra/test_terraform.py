@@ -176,7 +176,7 @@ def test_every_machine_is_told_what_the_package_can_read(applied: Applied) -> No
     for name, worker in workers.items():
         group = head.scaling.groups[name]
         assert (group.resources, group.labels) == (worker.resources, worker.labels)
-        assert group.price_per_hour == worker.price_per_hour
+        assert group.price_per_hour == worker.price_per_hour is not None
         assert worker.head_address == f"head.{head.cluster}.internal"
         assert worker.token_secret == head.token_secret
         assert worker.artifact_uri == head.artifact_uri

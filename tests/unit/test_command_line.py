@@ -43,7 +43,13 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["pretrain", "{recipe}", "corpus.sources.0.paths=[/no/such]"],
             "no file matches '/no/such'",
         ),
-        (["pretrain", "gone.yaml"], "cannot read the config gone.yaml"),
+        (["pretrain", "gone.yaml"], "there is no recipe gone.yaml"),
+        (["pretrain", "quikstart"], "quikstart.yaml; did you mean quickstart?"),
+        (["pretrain", "{recipe}", "pretrain.steps=x"], "should be a valid integer, found 'x'"),
+        (
+            ["pretrain", "{recipe}", "corpus.sources.0.kind=pdf"],
+            "warc, pydocs; found 'pdf'",
+        ),
         (["pretend", "{recipe}"], "there is no workflow workflows/pretend.py; found: finetune, "),
         (
             ["finetune", "{recipe}", "tasks.a.data.kind=paragraph_label", "evaluate=null"],
@@ -198,3 +204,29 @@ def test_open_says_where_the_page_is_or_how_to_get_one(
     assert main(["open", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{folder}/report.html\n"
     assert asked == [f"file://{folder}/report.html"]
+
+
+def test_a_shell_completes_verbs_workflows_and_options(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion"]) == 0
+    script = capfd.readouterr().out
+
+    def completed(*words: str) -> set[str]:
+        typed = " ".join(["rungwise", *words])
+        code = f"{script}COMP_WORDS=({typed}); COMP_CWORD={len(words)}; _rungwise; "
+        code += 'printf "%s\\n" "${COMPREPLY[@]}"'
+        said = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+        return set(said.stdout.split())
+
+    assert completed("pr") == {"predict", "promote", "prove-resume"}
+    assert completed("run", "fi") == {"finetune"}
+    assert completed("predict", "--inp") == {"--input"}
+    assert completed("predict", "reviews") == set()  # the shell then completes files
+
+
+@pytest.mark.parametrize("verb", ["run", "plan"])
+def test_a_recipe_without_its_workflow_is_told_so(
+    verb: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([verb, "books.yaml"])
+    assert "put a workflow before it, such as: pretrain books.yaml" in capfd.readouterr().err

@@ -232,3 +232,19 @@ def test_a_table_is_not_read_as_prose_and_one_without_labels_is_told(
     assert advice in capsys.readouterr().err
     assert main(["init", "0.txt", *advice.split()]) == 2
     assert "no format reads this" in capsys.readouterr().err
+
+
+def test_names_and_places_of_other_scripts_stay_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "Mes Li\u0301vres (\u7ea2\u697c\u68a6)"
+    folder.mkdir()
+    books(folder, 2, 40)
+    assert main(["init", str(folder)]) == 0
+    text = (tmp_path / "Mes-Livres.yaml").read_text()
+    assert "\u7ea2\u697c\u68a6" in text
+    assert load_recipe("Mes-Livres.yaml").corpus.sources[0].kind == "text"
+    capfd.readouterr()
+    assert main(["init", str(folder), "not/there"]) == 2
+    assert "no file matches not/there" in capfd.readouterr().err

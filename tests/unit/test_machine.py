@@ -25,13 +25,22 @@ from moto import mock_aws
 from sqlalchemy import make_url
 
 from rungwise.cluster import ray_start
-from rungwise.cluster.aws import notice, prometheus, ray_node, scratch, token, tracking_server
+from rungwise.cluster.aws import (
+    journal,
+    notice,
+    prometheus,
+    ray_node,
+    scratch,
+    token,
+    tracking_server,
+)
 from rungwise.cluster.aws.__main__ import VERBS, main
 from rungwise.cluster.aws.instance import ENDPOINT_VARIABLE, InstanceMetadata
 from rungwise.cluster.aws.leave import leave_without_head
 from rungwise.cluster.aws.secret_store import read_secret, write_private
 from rungwise.cluster.description import Database, Machine
 from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder
 from tests.conftest import REPOSITORY
 from tests.infra.services import metadata_server
 
@@ -479,3 +488,34 @@ def test_a_worker_leaves_when_its_head_is_gone_for_long_and_not_before(
     assert not thread.is_alive()
     assert groups.left == [{"InstanceId": "i-0123", "ShouldDecrementDesiredCapacity": True}]
     assert ("may start another one" in caplog.text) == refuses
+
+
+_JOURNALCTL = r"""#!/bin/bash
+after=0
+for word; do case $word in --after-cursor=*) after=${word#*=s=} ;; esac; done
+tail --lines=+$((after + 1)) "$LINES_THERE"
+last=$(wc --lines <"$LINES_THERE")
+((last == after)) || echo "-- cursor: s=$last"
+"""
+
+
+def test_a_journal_is_copied_once_and_what_could_not_be_copied_later(
+    said: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (said / "instance-id").write_text("i-0123")
+    program, lines = tmp_path / "bin" / "journalctl", tmp_path / "lines"
+    program.parent.mkdir()
+    program.write_text(_JOURNALCTL)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("LINES_THERE", str(lines))
+    folder, cursor = Folder.at(tmp_path / "bucket"), tmp_path / "cursor"
+    lines.write_text("one\ntwo\n")
+    (tmp_path / "bucket").write_text("in the way")
+    journal.copy(folder, cursor)
+    (tmp_path / "bucket").unlink()
+    for more in ("three\n", "", "four\n", ""):
+        with lines.open("a") as file:
+            file.write(more)
+        journal.copy(folder, cursor)
+    assert [folder.read_bytes(name) for name in folder.names()] == [b"one\ntwo\nthree\n", b"four\n"]

@@ -41,6 +41,12 @@ def test_tables_are_read_by_name_and_quotes_are_literal() -> None:
     assert example == Text("p.tsv:2", "A", 'B "quoted"')
 
 
+def test_cells_of_a_csv_may_be_quoted() -> None:
+    lines = ["id,text\n", '1,"good, and ""long"""\n']
+    (example,) = read_lines(lines, "csv", info("classification"), "p.csv")
+    assert example == Text("p.csv:2", 'good, and "long"', None)
+
+
 def test_questions_and_choices_come_from_objects_and_columns() -> None:
     line = '{"id": 7, "question": "Who?", "context": "It was me."}'
     (question,) = read_lines([line], "jsonl", info("span"), "q")

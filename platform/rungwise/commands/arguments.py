@@ -27,8 +27,19 @@ def add_verb(
 
 def add_workflow(parser: argparse.ArgumentParser) -> None:
     """Take a workflow, a recipe and its overrides."""
-    parser.add_argument("workflow", metavar="WORKFLOW", help="workflows/finetune.py, or finetune")
-    add_recipe(parser, help="workflows/configs/quickstart.yaml")
+    parser.add_argument(
+        "workflow", metavar="WORKFLOW", type=_workflow, help="workflows/finetune.py, or finetune"
+    )
+    add_recipe(parser, help="workflows/configs/quickstart.yaml, or quickstart")
+
+
+def _workflow(name: str) -> str:
+    """Refuse a recipe where a workflow is expected: the first word is easily left out."""
+    if name.endswith((".yaml", ".yml")):
+        raise argparse.ArgumentTypeError(
+            f"{name} is a recipe; put a workflow before it, such as: pretrain {name}"
+        )
+    return name
 
 
 def add_recipe(parser: argparse.ArgumentParser, **more: Any) -> None:
@@ -39,7 +50,13 @@ def add_recipe(parser: argparse.ArgumentParser, **more: Any) -> None:
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
     """Take keys of the recipe with other values."""
-    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="root=/data/artifacts")
+    parser.add_argument(
+        "overrides",
+        metavar="KEY=VALUE",
+        nargs="*",
+        default=[],
+        help="keys of the recipe with other values, such as root=/data/artifacts",
+    )
 
 
 def add_built(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -87,15 +88,24 @@ def _create(options: argparse.Namespace, console: Console) -> int:
 def _status(options: argparse.Namespace, console: Console) -> int:
     outputs = _outputs(options.folder)
     least = most = 0.0
+    prices = {name: each["price_per_hour"] for name, each in outputs["machines"].items()}
     for name, machine in outputs["machines"].items():
         few, many, price = machine["minimum"], machine["maximum"], machine["price_per_hour"]
-        told = "price_per_hour is not set" if price is None else f"{price:.3f} USD an hour each"
+        told = "price not known" if price is None else f"{price:.3f} USD an hour each"
         console.print(f"{name:<12} {few if few == many else f'{few} to {many}'}, {told}")
         least, most = least + few * (price or 0), most + many * (price or 0)
     console.print(
         f"by these prices {least:.3f} to {most:.3f} USD an hour; the MLflow host, its database, "
         "endpoints and disks come on top (infra/terraform/README.md)"
     )
+    if None in prices.values():
+        filled = json.dumps({name: price or 0 for name, price in prices.items()})
+        told = shlex.join([f"prices_per_hour={filled}", "--folder", str(options.folder)])
+        console.print(
+            "for the others put what you pay in place of 0, when no job runs, for the head is "
+            f"replaced: rungwise cluster create {told}",
+            markup=False,
+        )
     console.print(f"artifacts    {outputs['artifact_uri']}")
     _show_commands(outputs, console)
     return OK

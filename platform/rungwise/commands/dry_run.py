@@ -95,7 +95,7 @@ def _show(estimated: dict[str, Any], built: bool, console: Console) -> None:
         else "not known before instances are built",
         "operations": f"{estimated['total_flops']:.3g}, "
         f"{estimated['flops_per_token'] / 1e6:.1f} MFLOP a token",
-        "memory": f"about {estimated['memory_bytes_a_device'] / 1e9:.1f} GB a device, by rule",
+        "memory": f"about {estimated['memory_bytes_a_device'] / 1e9:.2g} GB a device, by rule",
         "speed": "not known: give --tokens-per-second, or --measure it here"
         if estimated["tokens_per_second"] is None
         else f"{estimated['tokens_per_second']:,.0f} tokens/s, {estimated['tokens_per_second_is']}",

@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import shlex
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ def init(options: argparse.Namespace) -> int:
     """Write NAME.yaml into this folder. Raises UserError where it exists, or nothing is text."""
     from rich.console import Console
 
+    from rungwise.core.storage import find_files
     from rungwise.corpus.look import look
     from rungwise.tasks.look import label_counts
     from rungwise.tasks.look import look as look_at_labels
@@ -54,6 +56,8 @@ def init(options: argparse.Namespace) -> int:
         )
     labels = look_at_labels(options.labels) if options.labels else None
     seen, others = look(options.paths)
+    if gone := [path for path in options.paths if not find_files(path)]:
+        raise UserError(f"no file matches {', '.join(gone)}; expected a file, folder or glob")
     seen = [each for each in seen if each.characters]
     if not seen:
         there = f"; there is: {', '.join(others)}" if others else ""
@@ -92,8 +96,9 @@ def init(options: argparse.Namespace) -> int:
 
 
 def _name(path: str) -> str:
-    """A name that recipes and MLflow take, after that of a file or folder."""
-    stem = Path(path.rstrip("/")).name.partition(".")[0]
+    """A name that recipes and MLflow take, after that of a file or folder; accents fall away."""
+    stem = unicodedata.normalize("NFKD", Path(path.rstrip("/")).name.partition(".")[0])
+    stem = "".join(letter for letter in stem if not unicodedata.combining(letter))
     return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._") or "mine"
 
 
@@ -204,5 +209,5 @@ def flow(value: Any) -> str:
     return (
         text
         if not like_a_number and re.fullmatch(r"[\w./:][\w./ :@+-]*", text) and ": " not in text
-        else json.dumps(text)
+        else json.dumps(text, ensure_ascii=False)
     )

@@ -1,4 +1,4 @@
-"""`rungwise predict MODEL`: answer text, TSV or JSON Lines, as they are read.
+"""`rungwise predict MODEL`: answer text, tables or JSON Lines, as they are read.
 
 MODEL is a registered model (models:/NAME@alias or models:/NAME/VERSION), that of a run of MLflow
 (runs:/ID/model), the folder of an evaluate or pretrain artifact, on this machine or an object
@@ -34,7 +34,9 @@ def add(commands: Commands) -> None:
     add_served(parser)
     parser.add_argument("--input", default="-", metavar="FILE", help="standard input if left out")
     parser.add_argument("--to", default="-", metavar="FILE", help="standard output if left out")
-    parser.add_argument("--format", choices=("text", "tsv", "jsonl"), help="else by the ending")
+    parser.add_argument(
+        "--format", choices=("text", "tsv", "csv", "jsonl"), help="else by the ending"
+    )
     parser.add_argument("--batch-size", type=at_least_one, default=64, metavar="N")
 
 
@@ -75,7 +77,8 @@ def _format_of(source: str) -> Format:
     if source != "-" and suffix in SUFFIXES:
         return SUFFIXES[suffix]
     raise UserError(
-        f"{source}: cannot tell the format; give --format text, tsv or jsonl"
+        f"{'standard input' if source == '-' else source}: cannot tell the format; give --format "
+        "text, tsv, csv or jsonl"
         + ("" if source == "-" else f" (known endings: {', '.join(SUFFIXES)})")
     )
 

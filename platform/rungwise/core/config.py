@@ -14,6 +14,7 @@ import difflib
 import hashlib
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from rungwise.core.errors import ConfigError
+
+# What pydantic says twice: "Input should be a valid integer, unable to parse string as an integer".
+_PARSED = re.compile(", unable to (parse|interpret) .*$")
 
 
 class Config(BaseModel):
@@ -218,7 +222,14 @@ def _tried(model: type[ConfigT], data: dict[str, Any]) -> ConfigT | list[_Proble
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        return [_problem(model, item) for item in error.errors()]
+        problems = [_problem(model, item) for item in error.errors()]
+        # A list of which an item is wrong is too short as well, by pydantic's count.
+        return [
+            problem
+            for problem, item in zip(problems, error.errors(), strict=True)
+            if item["type"] != "too_short"
+            or not any(other.key.startswith(f"{problem.key}.") for other in problems)
+        ]
     except ConfigError as error:
         return [_Problem("", str(error))]
 
@@ -304,7 +315,7 @@ def _problem(model: type[Config], item: Any) -> _Problem:
         given = [f"found {tag!r}", _nearest(str(tag), kinds)] if tag else ["this key is missing"]
         expected = f"expected one of {', '.join(kinds)}; " + "; ".join(filter(None, given))
         return _Problem(f"{key}.kind", expected)
-    message = item["msg"].removeprefix("Value error, ")
+    message = _PARSED.sub("", item["msg"].removeprefix("Value error, "))
     given = "" if item["type"] == "value_error" else f", found {_shorten(item.get('input'))}"
     return _Problem(key, f"{message[0].lower() + message[1:]}{given}")
 

@@ -121,7 +121,9 @@ class Job:
                 nested = f"{self._key}/{event['run']}"
                 if event["status"] == "RUNNING":
                     params = flatten(event["params"])
-                    build.tracker.open(nested, event["run"], self._key, {}, params)
+                    # `trial-000` of every sweep would look alike in a list of runs.
+                    shown = f"{name.partition('/')[2] or name}/{event['run']}"
+                    build.tracker.open(nested, shown, self._key, {}, params)
                 else:
                     build.tracker.close(nested, event["status"])
             case "note":

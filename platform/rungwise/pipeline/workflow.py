@@ -5,6 +5,7 @@ A workflow is a function `stages(recipe) -> list[Stage]`, or a Python file with 
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import os
 from collections.abc import Callable, Sequence
@@ -41,8 +42,19 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def recipe_file(name: str | Path) -> Path:
-    """The file of a recipe, which a name without a suffix stands for."""
-    return _place("workflows/configs", name, ".yaml")
+    """The file of a recipe, which a name without a suffix stands for.
+
+    Raises ConfigError naming the nearest recipes if there is none.
+    """
+    file = _place("workflows/configs", name, ".yaml")
+    if file.exists():
+        return file
+    places = (file.parent, Path(), *(place / "workflows/configs" for place in _PLACES))
+    there = dict.fromkeys(each for place in places for each in place.glob("*.yaml"))
+    stems = {each.stem: str(each if each.parent == Path() else each.stem) for each in there}
+    near = difflib.get_close_matches(file.stem, stems, n=2, cutoff=0.6)
+    meant = f"; did you mean {' or '.join(stems[stem] for stem in near)}?" if near else ""
+    raise ConfigError(f"there is no recipe {file}{meant}")
 
 
 def stages_of(workflow: Workflow, recipe: Recipe) -> list[Stage]:

@@ -1,6 +1,6 @@
-"""Read inputs for prediction: lines of text, TSV or JSON Lines, as examples without a target.
+"""Read inputs for prediction: lines of text, tables or JSON Lines, as examples without a target.
 
-    kind                       text lines   columns of TSV, keys of JSON Lines
+    kind                       text lines   columns of TSV or CSV, keys of JSON Lines
     labels, one text           the text     text
     pairs, regression          -            text, second
     tagging                    words        words (JSON: a list), or text, cut at blanks
@@ -30,10 +30,11 @@ from rungwise.tasks.examples import (
     Text,
 )
 
-Format = Literal["text", "tsv", "jsonl"]
+Format = Literal["text", "tsv", "csv", "jsonl"]
 SUFFIXES: Mapping[str, Format] = {
     ".txt": "text",
     ".tsv": "tsv",
+    ".csv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
 }
@@ -58,7 +59,10 @@ def read_lines(
                 if line.strip():
                     yield example_of(_object(line, where), info, where)
         case "tsv":
-            yield from _table(lines, info, source)
+            reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+            yield from _table(reader, info, source)
+        case "csv":
+            yield from _table(csv.reader(lines), info, source)
 
 
 def examples_in(given: Any, info: TaskInfo) -> list[Example]:
@@ -89,7 +93,7 @@ def text_column(info: TaskInfo) -> str:
         return "text"
     raise DataError(
         f"a bare line of text is not enough for this model: it needs {', '.join(columns(info))}; "
-        "give TSV with a header, or JSON Lines, with these"
+        "give a table with a header, or JSON Lines, with these"
     )
 
 
@@ -169,8 +173,7 @@ def _object(line: str, where: str) -> dict[str, Any]:
     return record
 
 
-def _table(lines: Iterable[str], info: TaskInfo, source: str) -> Iterator[Example]:
-    reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+def _table(reader: Any, info: TaskInfo, source: str) -> Iterator[Example]:
     header: list[str] | None = None
     for row in reader:
         where = f"{source}:{reader.line_num}"

@@ -2,6 +2,13 @@
 # asks and go ten minutes after, MLflow. Destroy deletes its artifacts with it.
 locals {
   tags = { Project = "rungwise", Cluster = var.name }
+
+  # Linux on demand in us-east-1 late in 2025, of a group its first type; spot machines cost less.
+  listed = { head = 0.1008, cpu = 0.1785 }
+  prices = merge(
+    { for name, price in local.listed : name => price if var.region == "us-east-1" },
+    { for name, price in var.prices_per_hour : name => price if price != null },
+  )
 }
 
 module "network" {
@@ -72,7 +79,12 @@ module "ray_cluster" {
   tracking_security_group_id = module.tracking.security_group_id
   tracking_instance_id       = module.tracking.instance_id
 
-  head = { instance_type = "m7i.large", ami_id = var.ami_id, volume_gib = 50 }
+  head = {
+    instance_type  = "m7i.large"
+    ami_id         = var.ami_id
+    volume_gib     = 50
+    price_per_hour = lookup(local.prices, "head", null)
+  }
 
   worker_groups = {
     cpu = {
@@ -82,6 +94,7 @@ module "ray_cluster" {
       cpus           = 4
       spot           = true
       volume_gib     = 50
+      price_per_hour = lookup(local.prices, "cpu", null)
     }
   }
 

@@ -48,6 +48,12 @@ variable "alert_emails" {
   type        = list(string)
 }
 
+variable "prices_per_hour" {
+  description = "US dollars for an hour of one machine, for estimates. Left out: AWS's list in us-east-1, unknown elsewhere."
+  type        = object({ head = optional(number), cpu = optional(number) })
+  default     = {}
+}
+
 variable "data_buckets" {
   description = "Buckets of this account and region with texts to train on; {} if they lie in the bucket of artifacts."
   type        = map(object({ kms_key_arn = optional(string) }))

@@ -2,6 +2,13 @@
 # beside them, so that no GPU waits for text.
 locals {
   tags = { Project = "rungwise", Cluster = var.name }
+
+  # Linux on demand in us-east-1 late in 2025, of a group its first type; spot machines cost less.
+  listed = { head = 0.4032, data = 1.428 }
+  prices = merge(
+    { for name, price in local.listed : name => price if var.region == "us-east-1" },
+    { for name, price in var.prices_per_hour : name => price if price != null },
+  )
 }
 
 module "network" {
@@ -74,6 +81,7 @@ module "ray_cluster" {
     instance_type     = "m7i.2xlarge"
     ami_id            = var.ami_id
     availability_zone = var.gpu_zone
+    price_per_hour    = lookup(local.prices, "head", null)
   }
 
   worker_groups = {
@@ -90,7 +98,7 @@ module "ray_cluster" {
       capacity_block          = var.capacity_block
       availability_zone       = var.gpu_zone
       volume_gib              = 500
-      price_per_hour          = var.gpu_price_per_hour
+      price_per_hour          = lookup(local.prices, "h100", null)
     }
     data = {
       instance_types = ["c7i.8xlarge", "c6i.8xlarge", "m7i.8xlarge", "m6i.8xlarge"]
@@ -99,6 +107,7 @@ module "ray_cluster" {
       cpus           = 32
       spot           = true
       volume_gib     = 200
+      price_per_hour = lookup(local.prices, "data", null)
     }
   }
 

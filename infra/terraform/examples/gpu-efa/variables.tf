@@ -38,10 +38,10 @@ variable "gpu_machines" {
   default     = 2
 }
 
-variable "gpu_price_per_hour" {
-  description = "US dollars for an hour of one such machine, for estimates; null if unknown."
-  type        = number
-  default     = null
+variable "prices_per_hour" {
+  description = "US dollars for an hour of one machine, for estimates. Left out: AWS's list in us-east-1, unknown elsewhere. h100 has what the reservation costs, and no default."
+  type        = object({ head = optional(number), h100 = optional(number), data = optional(number) })
+  default     = {}
 }
 
 variable "ami_id" {

@@ -5,10 +5,10 @@ locals {
   spot        = try(var.machine.spot, false)
 
   unit_names = {
-    head   = ["scratch", "token", "ray", "prometheus", "grafana"]
-    worker = concat(["scratch", "token", "ray", "leave"], local.spot ? ["notice"] : [])
+    head   = ["scratch", "token", "ray", "journal", "prometheus", "grafana"]
+    worker = concat(["scratch", "token", "ray", "journal", "leave"], local.spot ? ["notice"] : [])
     # Only its secret's rotation needs a timer.
-    tracking = ["mlflow", "password"]
+    tracking = ["mlflow", "journal", "password"]
   }[var.machine.role]
 
   services = {

@@ -5,6 +5,7 @@ data "aws_partition" "current" {}
 locals {
   account_id = data.aws_caller_identity.current.account_id
   partition  = data.aws_partition.current.partition
+  folder     = "rungwise" # artifacts, MLflow's files and journals
 }
 
 resource "aws_s3_bucket" "this" {
@@ -84,6 +85,19 @@ resource "aws_s3_bucket_lifecycle_configuration" "this" {
     # A killed checkpoint upload is invisible and paid for until somebody ends it.
     abort_incomplete_multipart_upload {
       days_after_initiation = 7
+    }
+  }
+
+  rule {
+    id     = "journals"
+    status = "Enabled"
+
+    filter {
+      prefix = "${local.folder}/journals/"
+    }
+
+    expiration {
+      days = var.noncurrent_days
     }
   }
 

@@ -10,7 +10,7 @@ output "bucket_arn" {
 
 output "artifact_uri" {
   description = "Where artifacts and MLflow's files lie in the bucket."
-  value       = "s3://${aws_s3_bucket.this.id}/rungwise"
+  value       = "s3://${aws_s3_bucket.this.id}/${local.folder}"
 
   # Nobody writes before the rules stand.
   depends_on = [aws_s3_bucket_policy.this, aws_s3_bucket_server_side_encryption_configuration.this]

@@ -48,7 +48,7 @@ variable "force_destroy" {
 }
 
 variable "noncurrent_days" {
-  description = "Days for which a replaced or deleted object can be brought back."
+  description = "Days for which a replaced or deleted object can be brought back, and for which journals are kept."
   type        = number
   default     = 30
 

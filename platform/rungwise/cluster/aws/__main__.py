@@ -5,6 +5,7 @@
     ray          become the Ray node of this machine
     notice       drain the node when AWS announces that it takes the machine back
     leave        end when the head has been gone for long, and take the machine out of its group
+    journal      copy what the units write to the bucket, until the machine ends
     mlflow       become the MLflow server
     password     write the password of MLflow's database again, as RDS rotates it
     prometheus   become the Prometheus of the cluster
@@ -30,7 +31,7 @@ _LOGGER = logging.getLogger("rungwise.cluster.aws")
 # process that a verb becomes, and Ray's jobs, inherit these.
 _PATIENCE = {"AWS_METADATA_SERVICE_TIMEOUT": "5", "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "5"}
 VERBS = (
-    *("token", "scratch", "ray", "notice", "leave"),
+    *("token", "scratch", "ray", "notice", "leave", "journal"),
     *("mlflow", "password", "prometheus", "grafana"),
 )
 
@@ -72,6 +73,10 @@ def _run(verb: str, machine: Machine) -> None:
         from rungwise.cluster.aws.leave import leave_without_head
 
         leave_without_head(machine)
+    elif verb == "journal":
+        from rungwise.cluster.aws.journal import keep_journal
+
+        keep_journal(machine)
     elif verb == "mlflow":
         from rungwise.cluster.aws.tracking_server import become_server
 

@@ -68,9 +68,11 @@ run "deletions_and_broken_uploads_end" {
       for rule in aws_s3_bucket_lifecycle_configuration.this.rule : rule.id => concat(
         [for each in rule.noncurrent_version_expiration : each.noncurrent_days],
         [for each in rule.abort_incomplete_multipart_upload : each.days_after_initiation],
+        [for each in rule.expiration : each.days if coalesce(each.days, 0) > 0],
+        [for each in rule.filter : each.prefix if try(length(each.prefix), 0) > 0],
       )
-    } == { old-versions = [30], broken-uploads = [7] }
-    error_message = "Old versions go after noncurrent_days, broken uploads after a week."
+    } == { old-versions = [30], broken-uploads = [7], journals = [30, "rungwise/journals/"] }
+    error_message = "Old versions go after noncurrent_days, broken uploads after a week, journals after noncurrent_days."
   }
 
   assert {

@@ -136,6 +136,40 @@ ReadWritePaths=/opt
 WantedBy=multi-user.target
 RUNGWISE
 
+write 0644 /etc/systemd/system/rungwise-journal.service <<'RUNGWISE'
+[Unit]
+Description=Copy the journal of this machine to the bucket
+Wants=network-online.target
+Requires=rungwise-install.service
+After=network-online.target rungwise-install.service
+# Stopped after them, so that their last words are copied too.
+Before=rungwise-ray.service rungwise-mlflow.service
+StartLimitIntervalSec=0
+
+[Service]
+User=rungwise
+SupplementaryGroups=systemd-journal
+StateDirectory=rungwise
+Environment=HOME=/var/lib/rungwise
+ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws journal
+Restart=on-failure
+RestartSec=30
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+ProtectControlGroups=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+PrivateDevices=yes
+
+[Install]
+WantedBy=multi-user.target
+RUNGWISE
+
 write 0644 /etc/systemd/system/rungwise-mlflow.service <<'RUNGWISE'
 [Unit]
 Description=The MLflow server
@@ -210,6 +244,6 @@ WantedBy=timers.target
 RUNGWISE
 
 systemctl daemon-reload
-echo "rungwise: starting rungwise-install.service rungwise-mlflow.service rungwise-password.timer; see journalctl -u 'rungwise-*'"
-systemctl enable --now rungwise-install.service rungwise-mlflow.service rungwise-password.timer
+echo "rungwise: starting rungwise-install.service rungwise-journal.service rungwise-mlflow.service rungwise-password.timer; see journalctl -u 'rungwise-*'"
+systemctl enable --now rungwise-install.service rungwise-journal.service rungwise-mlflow.service rungwise-password.timer
 echo "rungwise: the units of this machine were started"

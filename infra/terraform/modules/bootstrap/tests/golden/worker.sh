@@ -136,6 +136,40 @@ ReadWritePaths=/opt
 WantedBy=multi-user.target
 RUNGWISE
 
+write 0644 /etc/systemd/system/rungwise-journal.service <<'RUNGWISE'
+[Unit]
+Description=Copy the journal of this machine to the bucket
+Wants=network-online.target
+Requires=rungwise-install.service
+After=network-online.target rungwise-install.service
+# Stopped after them, so that their last words are copied too.
+Before=rungwise-ray.service rungwise-mlflow.service
+StartLimitIntervalSec=0
+
+[Service]
+User=rungwise
+SupplementaryGroups=systemd-journal
+StateDirectory=rungwise
+Environment=HOME=/var/lib/rungwise
+ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws journal
+Restart=on-failure
+RestartSec=30
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+ProtectControlGroups=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+PrivateDevices=yes
+
+[Install]
+WantedBy=multi-user.target
+RUNGWISE
+
 write 0644 /etc/systemd/system/rungwise-leave.service <<'RUNGWISE'
 [Unit]
 Description=End this worker when the head has been gone for long
@@ -295,6 +329,6 @@ WantedBy=multi-user.target
 RUNGWISE
 
 systemctl daemon-reload
-echo "rungwise: starting rungwise-install.service rungwise-leave.service rungwise-notice.service rungwise-ray.service rungwise-scratch.service rungwise-token.service; see journalctl -u 'rungwise-*'"
-systemctl enable --now rungwise-install.service rungwise-leave.service rungwise-notice.service rungwise-ray.service rungwise-scratch.service rungwise-token.service
+echo "rungwise: starting rungwise-install.service rungwise-journal.service rungwise-leave.service rungwise-notice.service rungwise-ray.service rungwise-scratch.service rungwise-token.service; see journalctl -u 'rungwise-*'"
+systemctl enable --now rungwise-install.service rungwise-journal.service rungwise-leave.service rungwise-notice.service rungwise-ray.service rungwise-scratch.service rungwise-token.service
 echo "rungwise: the units of this machine were started"

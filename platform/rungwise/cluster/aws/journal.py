@@ -1,0 +1,53 @@
+"""Copy what the units of this machine write to the bucket, so that it outlives the machine.
+
+An object a minute, below `journals` of the artifacts, and one when the machine ends. journalctl
+says with a cursor how far it has read; what could not be written is read again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rungwise.cluster.aws.instance import InstanceMetadata
+from rungwise.cluster.description import Machine
+from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder
+
+_LOGGER = logging.getLogger(__name__)
+_READ = ("journalctl", "--unit=rungwise-*", "--output=short-iso", "--quiet", "--show-cursor")
+_CURSOR = "-- cursor: "
+
+
+def keep_journal(machine: Machine, every_seconds: float = 60.0) -> None:
+    """Copy until SIGTERM. The file STATE_DIRECTORY/journal-cursor says up to where."""
+    assert machine.artifact_uri is not None
+    kind = machine.group if machine.role == "worker" else machine.role
+    name = f"{kind}-{InstanceMetadata().get('instance-id')}"
+    folder = Folder.at(machine.artifact_uri) / "journals" / name
+    cursor = Path(os.environ["STATE_DIRECTORY"]) / "journal-cursor"
+    ending = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ending.set())
+    while not ending.wait(every_seconds):
+        copy(folder, cursor)
+    copy(folder, cursor)
+
+
+def copy(folder: Folder, cursor: Path) -> None:
+    """Copy what was written since the cursor, if anything was, as an object named by the time."""
+    after = [f"--after-cursor={cursor.read_text()}"] if cursor.exists() else []
+    said = subprocess.run([*_READ, *after], capture_output=True, text=True, check=False).stdout
+    text, found, place = said.rpartition(_CURSOR)
+    if not found:
+        return
+    try:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%S.%f")
+        folder.write_bytes(f"{now}.log", text.encode())
+        cursor.write_text(place.strip())
+    except (OSError, UserError) as error:
+        _LOGGER.info(f"the journal could not be copied and is tried again: {error}")

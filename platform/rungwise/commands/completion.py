@@ -1,0 +1,44 @@
+"""`rungwise completion`: print what makes bash and zsh complete commands, options and files."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+
+from rungwise.commands.arguments import Commands, add_verb
+from rungwise.core.exit_codes import OK
+
+_SCRIPT = """\
+[ -z "$ZSH_VERSION" ] || {{ autoload -U +X compinit bashcompinit && compinit && bashcompinit; }}
+_rungwise() {{
+  local words
+  case "$COMP_CWORD:${{COMP_WORDS[1]}}" in
+    1:*) words={verbs} ;;
+{options}
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+}}
+complete -o default -F _rungwise rungwise
+"""
+
+
+def add(commands: Commands) -> None:
+    def completion(options: argparse.Namespace) -> int:
+        """Print it, of the verbs as they are."""
+        known = {name: [*verb._option_string_actions] for name, verb in verbs.items()}
+        sys.stdout.write(script(known))
+        return OK
+
+    verbs = commands.choices
+    add_verb(commands, "completion", completion, 'complete by Tab: eval "$(rungwise completion)"')
+
+
+def script(verbs: dict[str, list[str]]) -> str:
+    """The shell's code. The word behind `run`, `plan` and `submit` is a workflow."""
+    workflows = "finetune instances ladder pretrain"
+    lines = [f"    2:run|2:plan|2:submit) words={shlex.quote(workflows)} ;;"]
+    lines += [
+        f"    *:{name}) words={shlex.quote(' '.join(each))} ;;" for name, each in verbs.items()
+    ]
+    return _SCRIPT.format(verbs=shlex.quote(" ".join(verbs)), options="\n".join(lines))
