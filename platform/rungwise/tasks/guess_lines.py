@@ -25,6 +25,8 @@ from rungwise.tasks.guess_fields import (
     mean_length,
 )
 
+_WORDS_OF_A_NAME = 4  # at most, of one that heads a column
+
 
 def of_lines(text: str) -> Iterator[dict[str, Any]]:
     """Blocks that may read it, the likeliest first."""
@@ -79,7 +81,7 @@ def _with_names(
         target = columns.get("label", columns.get("score"))
         if target is None or header[target] in {row[target] for row in rows}:
             continue
-        if not any(" " in header[place] for place in columns.values()):
+        if all(header[place].count(" ") < _WORDS_OF_A_NAME for place in columns.values()):
             names = {name: header[place] for name, place in columns.items()}
             yield {k: v for k, v in form.items() if k != "header"} | {"columns": names}
 
