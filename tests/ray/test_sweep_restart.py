@@ -94,7 +94,7 @@ def nested_runs(folder: Path) -> list[Any]:
     experiment = client.get_experiment_by_name("toy")
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id], max_results=500)
-    return [run for run in runs if "/trial-" in run.info.run_name]
+    return [run for run in runs if "/trial-" in str(run.info.run_name)]
 
 
 @pytest.mark.parametrize("search", ["random", "optuna"])

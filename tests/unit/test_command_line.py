@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rungwise.__main__ import main
 from rungwise.core import artifact
 from rungwise.core.storage import Folder
-from rungwise.pipeline.workflow import root_folder
+from rungwise.pipeline.workflow import load_recipe, root_folder
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 
@@ -119,6 +122,27 @@ def test_ui_without_a_store_or_on_a_taken_port_is_refused(
 ) -> None:
     assert main(["ui", str(recipe)]) == 2
     assert "there is no MLflow store" in capfd.readouterr().err
+
+
+def test_ui_names_the_page_of_the_runs(
+    recipe: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    unused_port: int,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    root = recipe.parent / "root"
+    root.mkdir()
+    with contextlib.closing(sqlite3.connect(root / "mlflow.db")) as store:
+        store.execute("CREATE TABLE experiments (experiment_id INTEGER, name TEXT)")
+        store.execute(
+            "INSERT INTO experiments VALUES (7, ?)", (load_recipe(recipe).tracking.experiment,)
+        )
+        store.commit()
+    started: list[Any] = []
+    monkeypatch.setattr("rungwise.commands.ui.os.execve", lambda *given: started.append(given))
+    main(["ui", str(recipe), f"--port={unused_port}"])
+    assert started[0][2]["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
+    assert f"127.0.0.1:{unused_port}/#/experiments/7/runs?" in capfd.readouterr().out
 
 
 def test_a_relative_root_of_a_job_outlives_its_temporary_folder(

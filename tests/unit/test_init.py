@@ -248,3 +248,14 @@ def test_names_and_places_of_other_scripts_stay_readable(
     capfd.readouterr()
     assert main(["init", str(folder), "not/there"]) == 2
     assert "no file matches not/there" in capfd.readouterr().err
+
+
+def test_text_that_nothing_can_be_learnt_from_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("It was a dark night.\n")
+    (tmp_path / "text" / "table.csv").write_text("text,label\n" + "a line of it,b\n" * 500)
+    assert main(["init", "text"]) == 2
+    assert "about 21 characters of text below text; expected 500 or more" in capfd.readouterr().err

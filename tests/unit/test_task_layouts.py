@@ -775,3 +775,11 @@ def test_what_nothing_reads_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\x00\x01\n")
     with pytest.raises(DataError, match="no format reads this"):
         look(str(tmp_path / "a.txt"))
+
+
+def test_a_header_may_have_names_of_several_words(tmp_path: Path) -> None:
+    rows = "".join(f'"it is {word}, and so on",{word}\n' for word in ("good", "bad") * 10)
+    (tmp_path / "reviews.csv").write_text("Text of the review,Opinion\n" + rows)
+    form = look(str(tmp_path / "reviews.csv")).form
+    assert form["columns"] == {"text": "Text of the review", "label": "Opinion"}
+    assert "header" not in form

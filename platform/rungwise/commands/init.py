@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _VOCABULARIES = ((1e5, 1000), (1e6, 2000), (4e6, 4000), (4e7, 8000), (4e8, 16000), (1e99, 30522))
 _FEWEST_STEPS, _MOST_STEPS = 300, 3000
 _EPOCHS = 20
+_FEWEST_CHARACTERS = 500
 _TABLES = (".csv", ".tsv")
 _BATCHES, _LENGTH = (32, 16, 8, 4), 64
 
@@ -62,6 +63,11 @@ def init(options: argparse.Namespace) -> int:
     if not seen:
         there = f"; there is: {', '.join(others)}" if others else ""
         raise UserError(f"no text below {', '.join(options.paths)}{there}")
+    if (characters := sum(each.characters for each in seen)) < _FEWEST_CHARACTERS:
+        raise UserError(
+            f"about {characters:,} characters of text below {', '.join(options.paths)}; expected "
+            f"{_FEWEST_CHARACTERS:,} or more to learn from"
+        )
     name = options.name or _name(options.paths[0])
     path = Path(f"{name}.yaml")
     if path.exists():

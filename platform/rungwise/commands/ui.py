@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import socket
+import sqlite3
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -27,9 +29,14 @@ def ui(options: argparse.Namespace) -> NoReturn:
     Raises UserError if there is no such store, or the port is taken.
     """
     from rungwise.core.secrecy import without_password
-    from rungwise.core.tracking import artifact_location
-    from rungwise.pipeline.workflow import places
+    from rungwise.core.tracking import TrackingConfig, artifact_location
+    from rungwise.pipeline.workflow import load_recipe, places
 
+    tracking = (
+        load_recipe(options.config, options.overrides).tracking
+        if options.config
+        else TrackingConfig()
+    )
     _, uri = places(options.config, options.overrides)
     if not uri.startswith("sqlite:///"):
         raise UserError(
@@ -42,9 +49,23 @@ def ui(options: argparse.Namespace) -> NoReturn:
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise UserError(f"port {port} is taken; choose another with --port")
-    Console().print(f"MLflow on http://127.0.0.1:{port}  (Ctrl-C ends it)", highlight=False)
+    place = f"http://127.0.0.1:{port}{_runs(database, tracking.experiment)}"
+    Console(soft_wrap=True).print(f"MLflow on {place}  (Ctrl-C ends it)", highlight=False)
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
     command += ["--artifacts-destination", str(artifact_location(uri))]
     command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     # The server takes this process's place, so that whatever ends the command ends the server.
-    os.execve(sys.executable, command, {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"})
+    # Its background jobs are for language models behind an API, and take eight processes.
+    os.execve(
+        sys.executable, command, {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    )
+
+
+def _runs(database: Path, experiment: str) -> str:
+    """The page of an experiment's runs; the UI's first page is about other things than training."""
+    with contextlib.closing(
+        sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
+    ) as store:
+        query = "SELECT experiment_id FROM experiments WHERE name = ?"
+        found = store.execute(query, (experiment,)).fetchone()
+    return f"/#/experiments/{found[0]}/runs?workflowType=machine_learning" if found else ""

@@ -34,6 +34,7 @@ _SUFFIXES = {
     ".wet": "warc",
     ".warc": "warc",
 }
+_TABLES = (".csv", ".tsv")  # their lines are no prose
 _CODE = {
     *(".py", ".js", ".ts", ".java", ".c", ".h", ".cc", ".cpp", ".hpp", ".cs", ".go", ".rs", ".rb"),
     *(".php", ".sh", ".sql", ".scala", ".kt", ".swift", ".r", ".jl", ".lua", ".pl", ".hs"),
@@ -88,7 +89,7 @@ def look(paths: Sequence[str]) -> tuple[list[Seen], list[str]]:
             given[file.uri] = path
             name = PurePosixPath(file.name.removesuffix(streams.packing_of(file.name)))
             kind = _SUFFIXES.get(name.suffix.lower()) or _sniffed(file)
-            if file.size_bytes and kind:
+            if file.size_bytes and kind and name.suffix.lower() not in _TABLES:
                 by_kind[kind][file.uri] = file
             else:
                 passed_over[name.suffix or "without a suffix" if file.size_bytes else "empty"] += 1

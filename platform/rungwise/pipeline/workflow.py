@@ -51,7 +51,8 @@ def recipe_file(name: str | Path) -> Path:
         return file
     places = (file.parent, Path(), *(place / "workflows/configs" for place in _PLACES))
     there = dict.fromkeys(each for place in places for each in place.glob("*.yaml"))
-    stems = {each.stem: str(each if each.parent == Path() else each.stem) for each in there}
+    short = ("workflows", "configs")
+    stems = {each.stem: each.stem if each.parts[-3:-1] == short else str(each) for each in there}
     near = difflib.get_close_matches(file.stem, stems, n=2, cutoff=0.6)
     meant = f"; did you mean {' or '.join(stems[stem] for stem in near)}?" if near else ""
     raise ConfigError(f"there is no recipe {file}{meant}")

@@ -28,6 +28,8 @@ from rungwise.tasks.guess_fields import (
     mean_length,
 )
 
+_WORDS_OF_A_NAME = 4  # at most, of one that heads a column
+
 
 def of_lines(text: str) -> Iterator[dict[str, Any]]:
     """Blocks that may read it, the likeliest first."""
@@ -87,7 +89,8 @@ def _with_names(
             key: [header[n] for n in place] if isinstance(place, list) else header[place]
             for key, place in columns.items()
         }
-        if not any(" " in each for name in names.values() for each in as_list(name) or [name]):
+        words = (each for name in names.values() for each in as_list(name) or [name])
+        if all(each.count(" ") < _WORDS_OF_A_NAME for each in words):
             yield {k: v for k, v in form.items() if k != "header"} | {"columns": names}
 
 
