@@ -379,7 +379,7 @@ def quickstart(before: dict[str, Artifact], gap: float = 0.1) -> dict[str, Artif
 
 
 def whole(before: dict[str, Artifact]) -> dict[str, Artifact]:
-    """Four variants, five tasks of as many kinds, three budgets and all examples, published rows."""
+    """Four variants, five tasks of as many kinds, three budgets, all examples, published rows."""
     variants = ("base", "no_nsp", "ltr_no_nsp", "ltr_no_nsp_bilstm")
     made = Experiment(before)
     made.variants(variants)

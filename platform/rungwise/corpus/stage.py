@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import ray
 import ray.data
-from ray.data.context import ShuffleStrategy
 
 from rungwise.cluster.session import quiet_ray_data
+from rungwise.cluster.shuffle import by_part
 from rungwise.cluster.tasks import over, packed
 from rungwise.core.context import Context
 from rungwise.core.errors import DataError
@@ -42,10 +42,6 @@ from rungwise.corpus.summary import CorpusSummary, summary_of
 # The summary of a stage that was killed between its last file and its record.
 _DONE = ".summary.json"
 _COMPRESSED_FACTOR = 3
-# Ray's default shuffle and its hash shuffle start processes of their own, which takes 4 to 6 s; its
-# sort shuffle does 27 MB in 0.7 s, but makes an object for each pair of blocks. What is written is
-# the same with all three.
-_SORTED_BELOW_BYTES = 4 << 30
 # Of the bands of near-duplicates: a row without its signature.
 _BAND_ROW_BYTES = 32
 # What one task compares. Beyond so many parts they grow, for each writer looks into all of them.
@@ -161,7 +157,7 @@ def _verdicts(
         keys = keys.union(marked)
     verdicts: list[Verdict] = []
     parts: set[int] = set()
-    for row in _grouped(keys, num_parts, moved_bytes, decide).iter_rows():
+    for row in by_part(keys, "partition", num_parts, moved_bytes, decide).iter_rows():
         documents, held_out, doubled = json.loads(row["verdict"])
         places = doubled and (Place(*doubled[0]), Place(*doubled[1]))
         verdicts.append(Verdict(np.empty((0, 3)), documents, held_out, places))
@@ -199,7 +195,7 @@ def _repeated(
 
     dataset = ray.data.from_arrow(_numbers(packs))
     keys = dataset.map_batches(rows, batch_size=None, batch_format="pyarrow")
-    decided = _grouped(keys, num_parts, moved_bytes, decide).iter_rows()
+    decided = by_part(keys, "partition", num_parts, moved_bytes, decide).iter_rows()
     for part in set(range(num_parts)) - {row["part"] for row in decided}:
         write_places(task.output, REPEATED, part, np.empty((0, 3), np.int64), group_of)
     return num_parts
@@ -229,24 +225,7 @@ def _marks(
         return duplicates.mark_rows(near_duplicates.marks(rows, config.similarity), num_parts)
 
     rows = ray.data.from_arrow(numbers).map_batches(bands, batch_size=None, batch_format="pyarrow")
-    return _grouped(rows, num_partitions, moved_bytes, mark)
-
-
-def _grouped(
-    rows: ray.data.Dataset,
-    num_parts: int,
-    moved_bytes: float,
-    decide: Callable[[pa.Table], pa.Table],
-) -> ray.data.Dataset:
-    """`decide` on all rows of each partition, brought together in the way that is fastest."""
-    if num_parts == 1:
-        whole = rows.repartition(1)
-        return whole.map_batches(decide, batch_size=None, batch_format="pyarrow")
-    if moved_bytes < _SORTED_BELOW_BYTES:
-        rows.context.shuffle_strategy = ShuffleStrategy.SORT_SHUFFLE_PULL_BASED
-    return rows.groupby("partition", num_partitions=num_parts).map_groups(
-        decide, batch_format="pyarrow"
-    )
+    return by_part(rows, "partition", num_partitions, moved_bytes, mark)
 
 
 def _num_parts(moved_bytes: float) -> int:

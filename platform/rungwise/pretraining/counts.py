@@ -34,6 +34,7 @@ from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokenisedText, TokensFile, closed_documents
 from rungwise.training.checkpoint import MODEL
 
+_BYTES_A_TOKEN = 64  # of a table at most: its n-grams of each order with their counts
 _PARTS = 16  # that the counts of a shard are split in, to be merged side by side
 Table = TypeVar("Table")
 
@@ -126,9 +127,11 @@ def counted(
     import ray.data
 
     from rungwise.cluster.session import quiet_ray_data
+    from rungwise.cluster.shuffle import by_part
 
     quiet_ray_data()
-    files = TokensSummary.of(artifact).files_of("train")
+    tokens = TokensSummary.of(artifact)
+    files = tokens.files_of("train")
 
     def count_files(batch: pa.Table) -> pa.Table:
         parts: list[list[Any]] = [[] for _ in range(_PARTS)]
@@ -152,11 +155,8 @@ def counted(
         count_files, batch_size=1, batch_format="pyarrow"
     )
     merged = []
-    for row in (
-        pieces.groupby("part", num_partitions=_PARTS)
-        .map_groups(merge_part, batch_format="pyarrow")
-        .iter_rows()
-    ):
+    moved_bytes = tokens.tokens.train * _BYTES_A_TOKEN
+    for row in by_part(pieces, "part", _PARTS, moved_bytes, merge_part).iter_rows():
         if row["error"] is not None:
             raise from_text(row["error"])
         merged.append(pickle.loads(row["table"]))
