@@ -1,4 +1,4 @@
-"""What a pretraining may begin with besides a finished one: weights of others, imported.
+"""Weights of others, imported, which a pretraining may begin with as with a finished one.
 
 The stage that reads their format is in serving/hugging_face/stage.py; here is what initial.py must
 know of its artifact.

@@ -69,7 +69,7 @@ def name_of(earlier: EarlierRun) -> str:
 
 
 def _shared_facts(config: PretrainStageConfig, inputs: Mapping[str, str]) -> dict[str, Any]:
-    """What decides the shared steps: all but their number, and what comes after them."""
+    """The settings of the shared steps: all but their number, and what comes after them."""
     blocks = plain(config.identity())
     for key in ("steps", "longer_share"):
         del blocks["pretrain"][key]

@@ -88,7 +88,7 @@ def kept(task: TaskResult) -> dict[str, list[int]]:
 
 
 def cuts(task: TaskResult) -> list[dict[str, Any]]:
-    """What did not fit into `sequence_length`, by variant and split; what did has no row."""
+    """The text that `sequence_length` cuts off, by variant and split, where there is any."""
     return [
         {"variant": name, "split": split, "share": share, "of": variant.finetune.sequence_length}
         for name, variant in task.evaluated.variants.items()

@@ -41,7 +41,7 @@ class Erring:
 
 
 def gather(inputs: Mapping[str, Artifact]) -> list[Erring]:
-    """Of every task that was evaluated on all of its labels."""
+    """The errors in every task that was evaluated on all of its labels."""
     found = []
     for artifact in of_stage(inputs, "evaluate").values():
         evaluated = EvaluateSummary.of(artifact)

@@ -43,7 +43,7 @@ class Effect:
 
 
 def effect(row: Compared) -> Effect:
-    """Of a comparison that was made."""
+    """How a comparison that was made is drawn, on a line around its threshold."""
     assert row.value is not None
     low = row.value if row.low is None else row.low
     high = row.value if row.high is None else row.high
@@ -79,5 +79,5 @@ def _term(name: str, weight: float, first: bool) -> str:
 
 
 def missing(claim: Judged) -> list[str]:
-    """What keeps comparisons of a claim from being made, each once."""
+    """The reasons why comparisons of a claim were not made, each once."""
     return list(dict.fromkeys(name for row in claim.comparisons for name in row.missing))
