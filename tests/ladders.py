@@ -251,6 +251,7 @@ def _layered(suite: str, kind: str, shares: Any, files: dict[str, Any], rng: Any
             for n, (x, y) in enumerate(rng.standard_normal((20, 2)))
         ]
         one = {"layer": 1, "senses": ["river", "$money"], "points": points}
+        one["accuracy_in_folds_of_train"] = [0.5, 0.9]
         files[f"{suite}/map.json"] = dict.fromkeys(("apple", "bank"), one)
 
 

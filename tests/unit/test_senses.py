@@ -94,6 +94,7 @@ def test_the_layer_that_holds_the_sense_is_found(folder: Path) -> None:
     mix, bank = (json.loads(measured.files[name]) for name in (senses.MIX, senses.MAP))
     assert mix["shares"][1] > 0.7
     assert bank["bank"]["layer"] == 1
+    assert (right := bank["bank"]["accuracy_in_folds_of_train"])[1] > right[0]
     assert bank["bank"]["senses"] == ["river", "money"]
     assert len(bank["bank"]["points"]) == 30
     assert sum(point["sense"] for point in bank["bank"]["points"]) == 10

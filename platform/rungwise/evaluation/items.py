@@ -1,10 +1,11 @@
 """Results item by item, so that any two models can be compared on the same items.
 
-    metric          an item is              its two numbers    value
-    perplexity      a document              nats, tokens       exp(sum of nats / tokens)
-    bits_per_byte   a document              nats, bytes        sum of nats / ln 2 / bytes
-    accuracy        a pair, a question ...  credit, 1          share of the credit
-    correlation     a pair of texts         gold, predicted    Spearman's rho
+    metric              an item is              its two numbers    value
+    perplexity          a document              nats, tokens       exp(sum of nats / tokens)
+    bits_per_byte       a document              nats, bytes        sum of nats / ln 2 / bytes
+    accuracy            a pair, a question ...  credit, 1          share of the credit
+    correlation         a pair of texts         gold, predicted    Spearman's rho
+    tokens_per_second   a round                 tokens, seconds    sum of tokens / seconds
 
 An interval draws items with replacement, and with them the seeds of pretraining where there are
 several: a difference is to hold for another test set and for another training (statistics.py).
@@ -48,6 +49,7 @@ METRICS = {
         Metric("bits_per_byte", False, lambda sums: sums[..., 0] / math.log(2) / sums[..., 1]),
         Metric("accuracy", True, lambda sums: sums[..., 0] / sums[..., 1]),
         Metric("correlation", True),
+        Metric("tokens_per_second", True, lambda sums: sums[..., 0] / sums[..., 1]),
     )
 }
 

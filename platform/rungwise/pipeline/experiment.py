@@ -297,7 +297,12 @@ def _variant(recipe: Recipe, name: str) -> Recipe:
             )
     if not changed:
         return recipe
-    data = with_overrides(recipe.model_dump(mode="json"), changed, Recipe)
+    written = recipe.model_dump(mode="json")
+    own = recipe.pretrain and recipe.model and recipe.model.objective(None).name
+    if recipe.pretrain is not None and recipe.pretrain.objective == own:
+        # Named by default for the recipe's model, it is not asked for of another.
+        written["pretrain"]["objective"] = None
+    data = with_overrides(written, changed, Recipe)
     return validate(Recipe, data, source=f"variants.{name}")
 
 

@@ -28,8 +28,14 @@ _METRICS = {
     "unanswerable_accuracy": "accuracy of the unanswerable",
 }
 _CORRELATIONS = ("matthews", "pearson", "spearman", "correlation")
-# Digits of those in units of their own, of which lower is better.
-_ERRORS = {"mean_squared_error": 3, "loss": 3, "bits_per_byte": 3, "perplexity": 1}
+# Digits of those in units of their own.
+_OWN_UNITS = {
+    "mean_squared_error": 3,
+    "loss": 3,
+    "bits_per_byte": 3,
+    "perplexity": 1,
+    "tokens_per_second": 0,
+}
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 Bounds = Estimate | Difference | Score | Step
@@ -100,15 +106,15 @@ def metric_name(metric: str) -> str:
 def metric_axis(metric: str, split: str = "test") -> str:
     """`test accuracy (%)`, `test Pearson correlation (times 100)`."""
     name = f"{split} {metric_name(metric)}".strip()
-    if metric in _ERRORS:
+    if metric in _OWN_UNITS:
         return name
     return f"{name} ({'times 100' if metric in _CORRELATIONS else '%'})"
 
 
 def score(value: float, metric: str) -> str:
     """A share as `78.2%`, a correlation times 100 as `52.1`, a loss as `0.412`."""
-    if metric in _ERRORS:
-        return number(value, _ERRORS[metric])
+    if metric in _OWN_UNITS:
+        return number(value, _OWN_UNITS[metric])
     if metric in _CORRELATIONS:
         return number(100 * value, 1)
     return percent(value)
@@ -116,7 +122,7 @@ def score(value: float, metric: str) -> str:
 
 def interval(estimate: Bounds, metric: str) -> str:
     """`[76.1, 80.3]`, in the unit of `score`."""
-    scale, digits = (1, _ERRORS[metric]) if metric in _ERRORS else (100, 1)
+    scale, digits = (1, _OWN_UNITS[metric]) if metric in _OWN_UNITS else (100, 1)
     low, high = (number(scale * bound, digits) for bound in (estimate.low, estimate.high))
     return f"[{low}, {high}]"
 

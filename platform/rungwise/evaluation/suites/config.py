@@ -14,6 +14,7 @@ from rungwise.evaluation.suites.probe import ProbeSuite
 from rungwise.evaluation.suites.senses import SensesSuite
 from rungwise.evaluation.suites.sentences import SentencesSuite
 from rungwise.evaluation.suites.similarity import SimilaritySuite
+from rungwise.evaluation.suites.speed import SpeedSuite
 
 SuiteConfig = Annotated[
     PerplexitySuite
@@ -23,6 +24,7 @@ SuiteConfig = Annotated[
     | SentencesSuite
     | SensesSuite
     | PolysemySuite
-    | ProbeSuite,
+    | ProbeSuite
+    | SpeedSuite,
     Field(discriminator="kind"),
 ]

@@ -18,8 +18,8 @@ number of the sense, `classes_map.txt` with their names.
                         vectors; likewise neighbours and linear
 
 A static vector is the same in every sentence and gets what the most frequent sense gets; the words
-around are what it can know besides. The map shows test sentences in the layer whose nearest mean
-is right most often in folds of train.
+around are what it can know besides. The map shows test sentences in the layer above the static one
+whose nearest mean is right most often in folds of train.
 """
 
 from __future__ import annotations
@@ -105,6 +105,10 @@ class AmbiguousWord:
     train: Split
     test: Split
 
+    def shown(self, sense: str) -> str:
+        """A sense by its name for readers: `bank (geography)` of `bank_bank_(geography)`."""
+        return self.names[sense].removeprefix(f"{self.word}_").replace("_", " ")
+
 
 @dataclass(frozen=True)
 class _ReadWord:
@@ -150,15 +154,17 @@ class _ReadWord:
         return found
 
     def map(self) -> dict[str, Any]:
-        """Test sentences in two dimensions, in the layer that is best by folds of train."""
+        """Test sentences in two dimensions, in the layer that is best by folds of train. Where
+        there are layers that read the sentence, it is one of these."""
         by_layer = [_folded(train, self.train_senses) for train in self.train]
-        layer = int(np.argmax(by_layer))
+        lowest = min(1, len(by_layer) - 1)
+        layer = lowest + int(np.argmax(by_layer[lowest:]))
         kept = evenly(self.test.shape[1], _POINTS).tolist()
         points = plane(self.test[layer][kept])
         return {
             "layer": layer,
             "accuracy_in_folds_of_train": by_layer,
-            "senses": [self.word.names[sense] for sense in self.order],
+            "senses": [self.word.shown(sense) for sense in self.order],
             "points": [
                 {
                     "x": round(float(x), 4),

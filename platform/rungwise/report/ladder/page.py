@@ -43,7 +43,7 @@ from rungwise.report.page import ReportSummary
 from rungwise.tokenizer import TokenizerSummary
 
 PAGE = "ladder.html"
-_WORDS = 4  # whose senses are drawn, the first
+_WORDS = 4  # whose senses are drawn
 _STAGES_SHOWN = 20
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
@@ -180,13 +181,21 @@ def mixes(rungs: Sequence[Rung]) -> list[Row]:
 
 
 def maps(rungs: Sequence[Rung]) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """The maps of senses: {word: {rung: map}}."""
+    """The maps of senses: {word: {rung: map}}, words whose senses are most even first."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for suite in suites_of(rungs, SENSES):
         for rung in rungs:
             for word, each in (rung.file(suite, "map.json") or {}).items():
                 found.setdefault(word, {})[rung.name] = each
-    return found
+    return dict(
+        sorted(found.items(), key=lambda item: _most_frequent(next(iter(item[1].values()))))
+    )
+
+
+def _most_frequent(drawn: Mapping[str, Any]) -> float:
+    """The share of a map's points that have its most frequent sense."""
+    counts = Counter(point["sense"] for point in drawn["points"])
+    return max(counts.values()) / counts.total()
 
 
 def sentences(rungs: Sequence[Rung]) -> list[Row]:

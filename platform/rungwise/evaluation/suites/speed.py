@@ -1,0 +1,54 @@
+"""Speed of reading: tokens a second of one text, by how long it is.
+
+    a text of 16 tokens, one of 128, the first again ... ──> seconds of each ──> tokens a second
+
+A model that reads all of a text at once is the faster by the token the longer the text, until its
+processor is full; one that goes from token to token gains nothing (Vaswani et al. 2017, section 4;
+SPEC K21). A text is read alone, so that no other text fills the processor. An item is a round, in
+which every length has its turn, so that lengths share whatever else the machine does.
+
+Numbers are of the machine and the hour: compare rungs and lengths within one ladder only.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from rungwise.evaluation.items import Items
+from rungwise.evaluation.suites.base import Measured, Rung, Suite
+from rungwise.models.capabilities import LanguageModel
+
+
+class SpeedSuite(Suite):
+    """Texts of these `lengths` in tokens, read `rounds` times each; a part is a length."""
+
+    needs: ClassVar[str] = "probabilities of a text"
+
+    kind: Literal["speed"] = "speed"
+    lengths: tuple[int, ...] = Field(default=(16, 128), min_length=1)
+    rounds: int = Field(default=20, ge=3)
+
+    def serves(self, rung: Rung) -> bool:
+        return isinstance(rung.model, LanguageModel)
+
+    def measure(self, rung: Rung, name: str) -> Measured:
+        ordinary = sorted(set(range(rung.model.vocab_size)) - set(rung.special.ids))
+        rng = np.random.default_rng(0)
+        texts = [rng.choice(ordinary, length).tolist() for length in self.lengths]
+        seconds = np.zeros((1 + self.rounds, len(texts)))  # the first round warms up
+        for of_round in seconds:
+            for place, text in enumerate(texts):
+                begun = time.perf_counter()
+                rung.model.log_probabilities([text])
+                of_round[place] = time.perf_counter() - begun
+        names = [str(number) for number in range(1, 1 + self.rounds)]
+        items = []
+        for length, took in zip(self.lengths, seconds[1:].T, strict=True):
+            numbers = np.stack([np.full(self.rounds, float(length)), took], axis=1)
+            part, groups = f"length {length}", [""] * self.rounds
+            items.append(Items(name, "tokens_per_second", names, groups, numbers, part))
+        return Measured(items)
