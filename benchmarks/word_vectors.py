@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "quality" in options.only:
             found["quality"] = both(file, seeds, "skip-gram, negative", at)
         if "variants" in options.only:
-            found["variants"] = variants(file, seeds[0], at)
+            found["variants"] = variants(file, seeds, at)
     write(found)
     show(found)
     return 0
@@ -303,13 +303,13 @@ def both(file: Path, seeds: list[int], label: str, at: dict[str, Any]) -> dict[s
     }
 
 
-def variants(file: Path, seed: int, at: dict[str, Any]) -> dict[str, Any]:
-    """The other three models of the papers, and what has no peer, with one seed."""
+def variants(file: Path, seeds: list[int], at: dict[str, Any]) -> dict[str, Any]:
+    """The other three models of the papers, and with one seed what has no peer."""
     first, *others = QUALITY
     found: dict[str, Any] = {}
     for label in others:
-        found |= both(file, [seed], label, at)
-    given = {"seed": seed, **at}
+        found |= both(file, seeds, label, at)
+    given = {"seed": seeds[0], **at}
     found[f"{first}: rungwise, 2 replicas"] = [
         run("quality", file, name="rungwise", replicas=2, **given)
     ]
