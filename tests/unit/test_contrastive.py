@@ -14,6 +14,7 @@ from torch.nn import functional
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import ConfigError
 from rungwise.models.contrastive import SENTENCE_PAIRS, SIMCSE, SentenceEncoder, SentenceModel
+from rungwise.models.denoising import TSDAE, without_masked
 from rungwise.models.objectives import PretrainingBatch
 from rungwise.pretraining.config import check_rows
 from rungwise.serving.hugging_face import export
@@ -126,9 +127,47 @@ def test_a_step_of_micro_batches_has_the_gradient_of_the_whole(objective: Any) -
     assert sums[1].item() == 9
 
 
+def test_what_masked_rows_have_chosen_is_deleted() -> None:
+    batch = random_masked_batch(6, 12, 4)
+    ids, lengths = without_masked(batch)
+    for row in range(6):
+        chosen = batch.masked_positions[row][batch.masked_weights[row] > 0].tolist()
+        stop = 12 if batch.lengths is None else int(batch.lengths[row])
+        kept = [int(batch.ids[row, place]) for place in range(stop) if place not in chosen]
+        assert ids[row, : lengths[row]].tolist() == kept
+
+
+@pytest.mark.parametrize("kind", ["mlm", "modern_bert"])
+def test_a_text_is_written_again_from_the_vector_of_what_is_left(kind: str) -> None:
+    """Row by row: the vector of the kept tokens is added to what the decoder reads."""
+    model: Any = made(kind, TSDAE)
+    batch = random_masked_batch(5, 12, 4)
+    losses = TSDAE(model, batch)
+    ids, lengths = without_masked(batch)
+    total, count = torch.zeros(()), 0
+    for row in range(5):
+        states = model.body.encode_layers(ids[row : row + 1, : lengths[row]])[-1]
+        vector = model.from_vector(states[0].mean(0))
+        stop = 12 if batch.lengths is None else int(batch.lengths[row])
+        whole = batch.ids[row].scatter(
+            0,
+            batch.masked_positions[row][batch.masked_weights[row] > 0],
+            batch.masked_ids[row][batch.masked_weights[row] > 0],
+        )[:stop]
+        read = model.decoder(model.body.embed(whole[None]) + vector)
+        logits = read[0, :-1] @ model.body.token_embedding.weight.T
+        total = total + functional.cross_entropy(logits, whole[1:], reduction="sum")
+        count += stop - 1
+    assert losses.count.item() == count
+    torch.testing.assert_close(losses.total[0], total, rtol=1e-5, atol=1e-4)
+    losses.loss().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("objective", [SIMCSE, TSDAE], ids=lambda each: each.name)
 @pytest.mark.parametrize("kind", ["mlm", "modern_bert"])
 def test_the_exported_folder_gives_sentence_transformers_the_same_vectors(
-    kind: str, tmp_path: Path
+    kind: str, objective: Any, tmp_path: Path
 ) -> None:
     from sentence_transformers import SentenceTransformer  # seconds, which collecting need not pay
 
@@ -137,7 +176,7 @@ def test_the_exported_folder_gives_sentence_transformers_the_same_vectors(
     tokenizer = train(WordPieceConfig(vocab_size=120), sentences)
     tokenizer.save(str(file))
     family = small_config(kind)
-    model = shaken(family.build(tokenizer.get_vocab_size(), SIMCSE), 0.2).eval()
+    model = shaken(family.build(tokenizer.get_vocab_size(), objective), 0.2).eval()
     export(model, family, file, tmp_path / "out")
     theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     texts = [sentences[0][:12], sentences[1], "a"]
@@ -157,11 +196,13 @@ def test_what_it_cannot_do_is_refused_with_the_key() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [{}, {"parallel": "fsdp"}], ids=["ddp", "fsdp"])
-def test_two_workers_learn_what_one_does_and_find_the_pairs(
-    tmp_path: Path, way: dict[str, str], unused_port: int
+@pytest.mark.parametrize("objective", ["sentence_pairs", "tsdae"])
+def test_two_workers_learn_what_one_does(
+    tmp_path: Path, way: dict[str, str], objective: str, unused_port: int
 ) -> None:
-    rows = make_instances(tmp_path / "rows", "sentence_order")
-    settings = config("sentence_order", **{"pretrain.objective": "sentence_pairs"})
+    kind = "masked_blocks" if objective == "tsdae" else "sentence_order"
+    rows = make_instances(tmp_path / "rows", kind)
+    settings = config(kind, **{"pretrain.objective": objective})
     alone = run(settings, rows, tmp_path / "alone", micro_batch_size=12)
     assert alone.validation[-1]["loss"] < alone.validation[0]["loss"]
     both = together(2, settings, rows, tmp_path / "both", unused_port, **way)

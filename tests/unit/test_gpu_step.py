@@ -120,12 +120,12 @@ def taken(step: Any, batches: list[Batch], watch: Watch) -> list[int]:
 
 
 def test_every_family_and_objective_of_a_compiled_run_is_among_these() -> None:
-    """For the others, which carry a state or compare rows, `compute.compile` is refused."""
+    """`compute.compile` is refused for those that carry a state or train vectors of sentences."""
     found = {(family.kind, objective) for family, objective in FAMILIES.values()}
     for family in typing.get_args(typing.get_args(ModelConfig)[0]):
         if family.fitting == "gradient" and not family.carries_state:
             kind = family.model_fields["kind"].default
-            taken = {(kind, each.name) for each in family.objectives if not each.compares}
+            taken = {(kind, each.name) for each in family.objectives if not each.sentences}
             assert taken <= found
 
 

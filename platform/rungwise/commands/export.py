@@ -93,7 +93,7 @@ def write(pretrain: Artifact, to: Folder, vectors: bool = False) -> Written:
 
     tokenizer = tokenizer_of(pretrain)
     objective = config_of(pretrain).objective
-    if vectors or not (objective.predicts_text or objective.compares):
+    if vectors or not (objective.predicts_text or objective.sentences):
         return _write_vectors(pretrain, tokenizer, to)
     if config_of(pretrain).model.fitting == "counts":
         model = load_model(pretrain)
@@ -177,7 +177,7 @@ def _write_for_transformers(pretrain: Artifact, tokenizer: Artifact, to: Folder)
     from rungwise.serving import hugging_face
     from rungwise.serving.hugging_face.names import AUTO_CLASSES, CONFIG, FILES, SENTENCE_FILES
 
-    sentences = config_of(pretrain).objective.compares
+    sentences = config_of(pretrain).objective.sentences
     files = FILES + (SENTENCE_FILES if sentences else ())
     _check_empty(to, files)
     trained = load_module(pretrain)

@@ -29,8 +29,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.models.body import Body, NextTokenModel, OnBody, TransformerBody
-from rungwise.models.contrastive import CONTRASTIVE, SentenceModel, sentence_encoder
+from rungwise.models.contrastive import SentenceModel
 from rungwise.models.cross_entropy import output_logits
+from rungwise.models.denoising import DECODER, SENTENCE_OBJECTIVES, sentence_encoder
 from rungwise.models.family import TransformerFamily
 from rungwise.models.language_models import CausalModel, MaskedModel
 from rungwise.models.layer import Activation, Norm
@@ -64,15 +65,15 @@ class EncoderFamily(TransformerFamily):
     def trained(
         self, model: Any, objective: Objective, special: SpecialIds
     ) -> CausalModel | MaskedModel | SentenceModel:
-        if objective.compares:
+        if objective.sentences:
             return SentenceModel(model, self.max_length, *special.require("cls", "sep"))
         if not objective.masks:
             return CausalModel(model, self.max_length, *special.require("end"))
         return MaskedModel(model, self.max_length, *special.require("cls", "sep", "mask"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """The stack of blocks, the MLM head at its M predicted positions alone, and the pooler and
-        NSP once a sequence:
+        """The stack of blocks (of a whole row, where TSDAE reads a shorter one; with its decoder),
+        the MLM head at its M predicted positions alone, and the pooler and NSP once a sequence:
 
             stack_flops + 6·M/T·(D² + D·V) + 6/T·(D² + 2·D)
 
@@ -80,8 +81,9 @@ class EncoderFamily(TransformerFamily):
         545.4 MFLOP at T = 128, 587.9 at T = 512.
         """
         D, causal = self.hidden_size, not objective.masks
-        if objective.compares:
-            return objective.passes * self.stack_flops(T, causal)
+        if objective.sentences:
+            decoder = 0 if objective.compares else self.stack_flops(T, True) + 6 * D * (D + V)
+            return objective.passes * self.stack_flops(T, causal) + decoder
         predicted = T if causal else M
         mlm = 6 * predicted / T * (D * D + D * V)
         nsp = 6 / T * (D * D + 2 * D) if objective.pair else 0.0
@@ -97,8 +99,8 @@ class BertConfig(EncoderFamily):
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Devlin et al."
-    objectives: ClassVar = (MLM_NSP, MLM, SENTENCE_ORDER, LEFT_TO_RIGHT, *CONTRASTIVE)
-    optional_tensors: ClassVar = ("bert.pooler.", "nsp.")
+    objectives: ClassVar = (MLM_NSP, MLM, SENTENCE_ORDER, LEFT_TO_RIGHT, *SENTENCE_OBJECTIVES)
+    optional_tensors: ClassVar = ("bert.pooler.", "nsp.", *DECODER)
     pooler: ClassVar[str | None] = "bert.pooler."
     layer_norm_epsilon: ClassVar[float] = 1e-12
     activation: ClassVar[Activation] = "gelu"
@@ -149,7 +151,7 @@ class BertConfig(EncoderFamily):
         return "BERT" if objective.masks else "left-to-right BERT"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        if objective.compares:
+        if objective.sentences:
             return sentence_encoder(self, vocab_size, objective)
         if not objective.masks:
             return BertLeftToRight(self, vocab_size, vocab_multiple)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,9 +33,6 @@ from torch.nn import functional
 from rungwise.models.body import OnBody
 from rungwise.models.cross_entropy import at_least_float32
 from rungwise.models.objectives import MLM, Losses, Objective, Part, PretrainingBatch
-
-if TYPE_CHECKING:
-    from rungwise.models.family import TransformerFamily
 
 _TEMPERATURE = 0.05
 
@@ -73,13 +70,13 @@ class SentenceModel:
 
 
 def _same_row_twice(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
-    ids_BT, lengths_B = _unmasked(batch)
+    ids_BT, lengths_B = unmasked(batch)
     return ids_BT.repeat(2, 1), lengths_B.repeat(2)
 
 
 def _both_halves(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
     """[CLS] A [SEP] and, as it begins in training, [CLS] B [SEP] of [CLS] A [SEP] B [SEP]."""
-    ids_BT, lengths_B = _unmasked(batch)
+    ids_BT, lengths_B = unmasked(batch)
     T = ids_BT.shape[1]
     place_T = torch.arange(T, device=ids_BT.device)
     first_B = ((batch.segments == 0) & (place_T < lengths_B[:, None])).sum(1)
@@ -89,7 +86,7 @@ def _both_halves(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
     return torch.cat((ids_BT, second_BT)), torch.cat((first_B, lengths_B - first_B + 1))
 
 
-def _unmasked(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
+def unmasked(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
     """The ids (B, T) as they stood in the text, and the lengths (B,)."""
     B, T = batch.ids.shape
     there_BM = batch.ids.gather(1, batch.masked_positions)
@@ -137,6 +134,7 @@ SIMCSE = dataclasses.replace(
     losses=_losses,
     predicts_text=False,
     compares=True,
+    sentences=True,
     least_dropout=0.1,
     passes=2,
 )
@@ -149,11 +147,3 @@ SENTENCE_PAIRS = dataclasses.replace(
     passes=1,
 )
 CONTRASTIVE: tuple[Objective, ...] = (SIMCSE, SENTENCE_PAIRS)
-
-
-def sentence_encoder(
-    config: TransformerFamily, vocab_size: int, objective: Objective
-) -> SentenceEncoder:
-    """The encoder of a family with the dropout that the objective takes at least."""
-    config = config.model_copy(update={"dropout": config.dropout or objective.least_dropout})
-    return SentenceEncoder(config.body(vocab_size, objective))

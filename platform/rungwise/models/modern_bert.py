@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from rungwise.models.bert import EncoderFamily, MaskedOutput, MlmHead
 from rungwise.models.body import Body, TransformerBody
-from rungwise.models.contrastive import CONTRASTIVE, sentence_encoder
+from rungwise.models.denoising import DECODER, SENTENCE_OBJECTIVES, sentence_encoder
 from rungwise.models.layer import Activation, Layer
 from rungwise.models.objectives import MLM, Objective
 from rungwise.models.transformer import Transformer, initialise
@@ -39,7 +39,8 @@ class ModernBertConfig(EncoderFamily):
 
     year: ClassVar[int] = 2024
     paper: ClassVar[str] = "Warner et al."
-    objectives: ClassVar = (MLM, *CONTRASTIVE)
+    objectives: ClassVar = (MLM, *SENTENCE_OBJECTIVES)
+    optional_tensors: ClassVar = DECODER
     activation: ClassVar[Activation] = "gelu"
 
     kind: Literal["modern_bert"] = "modern_bert"
@@ -77,7 +78,7 @@ class ModernBertConfig(EncoderFamily):
         return "ModernBERT"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        if objective.compares:
+        if objective.sentences:
             return sentence_encoder(self, vocab_size, objective)
         return ModernBertForPretraining(self, vocab_size, vocab_multiple)
 

@@ -25,9 +25,10 @@ by the exact global count, and a part with nothing in it adds exactly 0.
                                                                     and from the right
     simcse          contrastive    bert           PretrainingBatch  which vector is of this text
     sentence_pairs  contrastive    bert           PretrainingBatch  which one is of the other half
+    tsdae           reconstruction bert           PretrainingBatch  the text, from its vector
 
-`mlm` and the last two (contrastive.py) are ModernBERT's too, and `causal` Llama's and the recurrent
-rungs'.
+`mlm` and the last three (contrastive.py, denoising.py) are ModernBERT's too, and `causal` Llama's
+and the recurrent rungs'.
 
 An objective is one value. A family lists those that it takes (family.py), and nothing else needs to
 know which there are.
@@ -260,6 +261,7 @@ class Objective:
     compares: bool = False  # whether the loss of a row is one among all rows of the global batch
     least_dropout: float = 0.0  # where the model has none
     passes: int = 1  # over a row in one forward
+    sentences: bool = False  # whether what it trains gives each text one vector
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -174,7 +174,7 @@ def check_fit(
         block = "longer_instances" if first_step else "instances"
         summary = InstancesSummary.of(instances)
         check_rows(config, summary.kind, summary.sequence_length, block)
-        if config.objective.compares and getattr(config_of(instances), "packed", False):
+        if config.objective.sentences and getattr(config_of(instances), "packed", False):
             raise ConfigError(
                 f"{block}.packed is true, but pretrain.objective {config.objective.name} takes a "
                 "row for one text; set it to false"

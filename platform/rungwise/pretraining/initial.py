@@ -139,8 +139,8 @@ def _trained(initial: Artifact) -> tuple[Family, Objective]:
 
 
 def _goes_on(old: Objective, new: Objective) -> bool:
-    # What compares texts leaves no head for words behind.
-    return new == old or (new.masks and old.masks and new.compares >= old.compares)
+    # What gives texts vectors leaves no head for words behind.
+    return new == old or (new.masks and old.masks and new.sentences >= old.sentences)
 
 
 def _named(initial: Artifact) -> str:

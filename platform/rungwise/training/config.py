@@ -79,10 +79,10 @@ class GradientConfig(Fitting):
                 f"{workers}; lower the first"
             )
         objective = model.objective(self.objective)
-        if objective.compares and compute.compile:
+        if objective.sentences and compute.compile:
             raise ConfigError(
-                f"compute.compile is true, but pretrain.objective {objective.name} takes two "
-                "passes with one dropout, which a compiled model does not promise; set it to false"
+                f"compute.compile is true, but pretrain.objective {objective.name}, of vectors of "
+                "sentences, is not written for the compiler; set it to false"
             )
         if model.carries_state:
             self._check_lanes(model, compute)

@@ -203,6 +203,8 @@ def _headed(model: HeadedEncoder) -> tuple[Bert, str]:
 
 def _theirs(model: nn.Module, config: Known, vocab_size: int) -> dict[str, Tensor]:
     state = dict(model.state_dict())
+    if isinstance(model, SentenceEncoder):
+        state = {name: state[name] for name in state if name.startswith(f"{model.body.name}.")}
     if isinstance(model, HeadedEncoder):
         last = "qa_outputs" if isinstance(model.head, SpanHead) else "classifier"
         state = headed_names(state, last)
