@@ -38,6 +38,12 @@ def test_a_verdict_needs_an_interval_without_0(
     assert not verdict.over_seeds_only
 
 
+def test_the_article_goes_by_the_sound() -> None:
+    names = "BERT ModernBERT Llama LSTM RNN ELMo GPT word2vec".split()
+    said = "A BERT, A ModernBERT, A Llama, An LSTM, An RNN, An ELMo, A GPT, A word2vec"
+    assert ", ".join(map(formats.with_article, names)) == said
+
+
 def test_a_verdict_says_where_other_test_examples_might_undo_it() -> None:
     above = findings.verdict(_difference(0.01, 0.05, 0.09, drawn=(-0.01, 0.11)), "accuracy")
     assert (above.name, above.over_seeds_only) == ("above", True)

@@ -23,6 +23,7 @@ from rungwise.report.formats import (
     number,
     points_interval,
     points_with_interval,
+    with_article,
 )
 from rungwise.tasks.examples import TaskInfo
 
@@ -106,10 +107,9 @@ def what_was_trained(inputs: Mapping[str, Artifact]) -> str:
     pretrain = PretrainSummary.of(inputs["pretrain"])
     model, run = pretrain.model, pretrain.gradient
     name = model.page_name(model.objective(pretrain.objective))
-    article = "An" if name[0] in "AEFHILMNORSX8" else "A"
     steps = f"pretrained for {number(run.steps)} steps" if run else "fitted"
     return (
-        f"{article} {name} of {compact(pretrain.parameters)} parameters ({model.describe()}) was "
+        f"{with_article(name)} of {compact(pretrain.parameters)} parameters ({model.describe()}) was "
         f"{steps} on {compact(pretrain.tokens)} tokens, {pretrain.epochs:.1f} passes over "
         f"{what_text(inputs['corpus'])}."
     )

@@ -103,6 +103,12 @@ def metric_name(metric: str) -> str:
     return _METRICS.get(metric, metric.replace("_", " "))
 
 
+def with_article(name: str) -> str:
+    """`A BERT`, `An LSTM`, which is read letter by letter, `A Llama`, which is a word."""
+    by_letter = name[0] in "FHLMNRSX" and not name[1].islower()
+    return f"{'An' if by_letter or name[0] in 'AEIO8' else 'A'} {name}"
+
+
 def metric_axis(metric: str, split: str = "test") -> str:
     """`test accuracy (%)`, `test Pearson correlation (times 100)`."""
     name = f"{split} {metric_name(metric)}".strip()
