@@ -39,7 +39,7 @@ def test_a_verdict_needs_an_interval_without_0(
 
 
 def test_the_article_goes_by_the_sound() -> None:
-    names = "BERT ModernBERT Llama LSTM RNN ELMo GPT word2vec".split()
+    names = ["BERT", "ModernBERT", "Llama", "LSTM", "RNN", "ELMo", "GPT", "word2vec"]
     said = "A BERT, A ModernBERT, A Llama, An LSTM, An RNN, An ELMo, A GPT, A word2vec"
     assert ", ".join(map(formats.with_article, names)) == said
 

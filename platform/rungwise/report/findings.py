@@ -109,9 +109,9 @@ def what_was_trained(inputs: Mapping[str, Artifact]) -> str:
     name = model.page_name(model.objective(pretrain.objective))
     steps = f"pretrained for {number(run.steps)} steps" if run else "fitted"
     return (
-        f"{with_article(name)} of {compact(pretrain.parameters)} parameters ({model.describe()}) was "
-        f"{steps} on {compact(pretrain.tokens)} tokens, {pretrain.epochs:.1f} passes over "
-        f"{what_text(inputs['corpus'])}."
+        f"{with_article(name)} of {compact(pretrain.parameters)} parameters "
+        f"({model.describe()}) was {steps} on {compact(pretrain.tokens)} tokens, "
+        f"{pretrain.epochs:.1f} passes over {what_text(inputs['corpus'])}."
     )
 
 
