@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rungwise.core.checked import RECORD, CheckedFolder, changed, hidden, read_record, seal
+from rungwise.core.checked import RECORD, CheckedFolder, changed, hidden, linked, read_record, seal
 from rungwise.core.config import fingerprint
 from rungwise.core.errors import DataError
 from rungwise.core.secrecy import without_passwords
@@ -64,7 +64,7 @@ class Artifact:
             if name not in present:
                 raise DataError(f"{place} is in the record but is missing")
             if not self.folder.remote and Path(place).is_symlink():
-                raise DataError(f"{place} is a link, where a file was written")
+                raise linked(Path(place))
             digest = self.folder.sha256(name)
             if digest != expected["sha256"]:
                 raise changed(place, expected["sha256"], digest)

@@ -6,7 +6,6 @@ another. One in an object store is hashed each time, for it comes anew.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from dataclasses import dataclass
@@ -60,10 +59,8 @@ class CheckedFolder(Folder):
         return CheckedFolder(f"{self.uri}/{name}", self.root)
 
     def read_bytes(self, name: str) -> bytes:
-        data = super().read_bytes(name)
-        if not hidden(name):
-            self._compare(name, hashlib.sha256(data).hexdigest())
-        return data
+        with self.open(name) as stream:
+            return stream.read()
 
     def open(self, name: str) -> BinaryIO:
         """A stream of the bytes of one file, which are all compared before the first is given.
@@ -76,22 +73,31 @@ class CheckedFolder(Folder):
     def local(self, name: str, cache: Path | None = None) -> Path:
         path = super().local(name, cache)
         if not hidden(name) and path.exists():
-            state = path.stat()
-            seen = (str(path), state.st_size, state.st_mtime_ns)
-            if seen not in _sound:
-                self._compare(name, Folder(str(path.parent)).sha256(path.name))
-                _sound.add(seen)
+            self._compare(name, path)
         return path
 
-    def _compare(self, name: str, digest: str) -> None:
+    def _compare(self, name: str, path: Path) -> None:
+        if path.is_symlink():
+            raise linked(path)
+        state = path.stat()
+        seen = (str(path), state.st_size, state.st_mtime_ns)
+        if seen in _sound:
+            return
         name = f"{self.uri}/{name}".removeprefix(f"{self.root}/")
         if self.root not in _digests:  # in another process than the one that loaded it
             CheckedFolder.of(Folder(self.root), read_record(Folder(self.root)))
         expected = _digests[self.root].get(name)
         if expected is None:
             raise DataError(f"{self.root}/{name} is not in the record of its artifact; remove it")
+        digest = Folder(str(path.parent)).sha256(path.name)
         if digest != expected:
             raise changed(f"{self.root}/{name}", expected, digest)
+        _sound.add(seen)
+
+
+def linked(path: Path) -> DataError:
+    """The error that a link stands where a file was written."""
+    return DataError(f"{path} is a link, where a file was written; put the file there")
 
 
 def changed(path: str, expected: str, digest: str) -> DataError:

@@ -26,7 +26,7 @@ from rungwise.serving.predictor import Predictor
 from rungwise.serving.pretrained import load as load_served
 
 _RECIPES = (".yaml", ".yml")
-_REGISTERED = "models:/"
+REGISTERED = "models:/"
 _RUN = "runs:/"
 _ALIAS = "@"
 
@@ -57,7 +57,7 @@ def find(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact | Pre
     """Find the artifact of a finished pretraining, else a fine-tuned model; as `load`."""
     if model.endswith(_RECIPES):
         return find_pretrain(model, overrides)
-    if not model.startswith(_REGISTERED):
+    if not model.startswith(REGISTERED):
         artifact = artifacts.at_or_below(Folder.at(model))
         if artifact is not None and artifact.stage == "pretrain":
             return artifact
@@ -104,7 +104,7 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
     """
     if model.endswith(_RECIPES):
         return find_pretrain(model, overrides)
-    if not model.startswith(_REGISTERED):
+    if not model.startswith(REGISTERED):
         artifact = artifacts.at_or_below(Folder.at(model))
         if artifact is None:
             raise UserError(
@@ -139,7 +139,7 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
 
 def name_and_version(model: str) -> tuple[str, str]:
     """The name of models:/NAME/VERSION or models:/NAME@ALIAS, and what follows it or ""."""
-    words = model.removeprefix(_REGISTERED).replace("/", _ALIAS).split(_ALIAS, 1)
+    words = model.removeprefix(REGISTERED).replace("/", _ALIAS).split(_ALIAS, 1)
     return words[0], words[1] if len(words) > 1 else ""
 
 
@@ -158,7 +158,7 @@ def find_served(model: str, root: str) -> Folder:
 
     Raises UserError if there is none, and says what would do.
     """
-    if model.startswith((_REGISTERED, _RUN)):
+    if model.startswith((REGISTERED, _RUN)):
         return served_files(model, root)
     if model.endswith(_RECIPES):
         return find_pretrain(model).folder
