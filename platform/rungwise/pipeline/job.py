@@ -15,7 +15,8 @@ from rungwise.core.config import flatten
 from rungwise.core.context import ComputeConfig, Context, TrackingRun
 from rungwise.core.errors import UserError
 from rungwise.core.stage import GOES_ON, Planned
-from rungwise.core.storage import Folder, explained
+from rungwise.core.storage import Folder
+from rungwise.core.store_errors import explained
 from rungwise.core.summary import Summary
 from rungwise.core.tracking import NOTE_TAG, Tracker
 from rungwise.monitoring import Monitor
