@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from rungwise.core.config import fingerprint
 from rungwise.core.errors import DataError
-from rungwise.core.storage import Folder
+from rungwise.core.storage import Folder, file_digest
 
 RECORD = "artifact.json"
 
@@ -89,7 +89,7 @@ class CheckedFolder(Folder):
         expected = _digests[self.root].get(name)
         if expected is None:
             raise DataError(f"{self.root}/{name} is not in the record of its artifact; remove it")
-        digest = Folder(str(path.parent)).sha256(path.name)
+        digest = file_digest(path)
         if digest != expected:
             raise changed(f"{self.root}/{name}", expected, digest)
         _sound.add(seen)

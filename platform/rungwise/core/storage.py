@@ -250,6 +250,12 @@ class Folder:
             yield filesystem(self.uri)
 
 
+def file_digest(path: Path) -> str:
+    """Hexadecimal SHA-256 of a local file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def flush_to_disk(path: Path | str) -> None:
     """Flush a file, or the directory entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -31,7 +31,7 @@ from rungwise.serving.pretrained import load
 from rungwise.tasks import metrics
 from rungwise.tasks.examples import TaskSummary, Text, read
 from rungwise.tokenizer import FILE as TOKENIZER
-from rungwise.training.checkpoint import MODEL
+from rungwise.training.tensor_files import MODEL
 
 _ASKED = 64  # test examples, of the served model; held-out documents, of both
 _TOLERANCE = 1e-4  # of a number that it says, in other batches than before

@@ -51,7 +51,7 @@ from rungwise.tasks.examples import (
     read,
 )
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
-from rungwise.training.checkpoint import MODEL
+from rungwise.training.tensor_files import MODEL
 
 _EXAMPLES = 2
 _SCORE = "rungwise.validation_score"
