@@ -201,6 +201,16 @@ def test_a_record_that_was_edited_is_refused(tmp_path: Path, key: str) -> None:
         artifacts.load(folder)
 
 
+def test_one_flipped_bit_of_a_record_is_refused_wherever_it_is(tmp_path: Path) -> None:
+    build(chain(), Folder.at(tmp_path))
+    path = Path(artifacts.all_of(Folder.at(tmp_path), "b")[0].folder.uri) / artifacts.RECORD
+    data = path.read_bytes()
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
+        with pytest.raises(DataError):
+            artifacts.load(Folder.at(path.parent))
+
+
 def test_a_folder_that_was_renamed_is_refused(tmp_path: Path) -> None:
     build(chain(), Folder.at(tmp_path))
     place = Path(artifacts.all_of(Folder.at(tmp_path), "a")[0].folder.uri)
