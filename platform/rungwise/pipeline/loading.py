@@ -55,7 +55,7 @@ def load(model: str | Recipe, root: str = "artifacts") -> Pretrained | Predictor
 
 def find(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact | Predictor:
     """Find the artifact of a finished pretraining, else a fine-tuned model; as `load`."""
-    if model.endswith(_RECIPES):
+    if model.endswith(_RECIPES) or overrides:
         return find_pretrain(model, overrides)
     if not model.startswith(REGISTERED):
         artifact = artifacts.at_or_below(Folder.at(model))
