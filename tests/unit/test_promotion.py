@@ -211,6 +211,9 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     with pytest.raises(DataError, match=r"model\.safetensors has changed since it was written"):
         load(Folder.at(served / "artifacts"))
     assert main(["verify", f"models:/{NAME}/1", "--root", str(models.root)]) == 0
+    capsys.readouterr()
+    assert main(["why", f"models:/{NAME}@trial", "--root", str(models.root)]) == 0
+    assert capsys.readouterr().out.startswith(f"models:/{NAME}/2\n  registered 20")
     first = Path(mlflow.artifacts.download_artifacts(f"models:/{NAME}/1")) / "artifacts"
     load(Folder.at(first))
     (first / "more.pkl").write_bytes(b"x")

@@ -40,8 +40,11 @@ def reached(uri: str, key: str = "root") -> Iterator[None]:
         raise
     except Exception as error:
         if message := _store_message(error):
+            place = uri.partition("://")[2].partition("/")[0]
+            bucket = place.rpartition("@")[2]  # what stands before is taken for a password
+            message = message.replace(place, bucket)
             raise UserError(
-                f"cannot use bucket {_bucket(uri)} ({message}); check AWS_ENDPOINT_URL, the "
+                f"cannot use bucket {bucket} ({message}); check AWS_ENDPOINT_URL, the "
                 f"credentials and the network, or change {key} (now {uri})"
             ) from error
         raise
@@ -67,7 +70,3 @@ def refused(error: OSError) -> bool:
     """True if a conditional put met another object, or another put of the same one."""
     answer = getattr(error.__cause__, "response", {}).get("ResponseMetadata", {})
     return answer.get("HTTPStatusCode") in (409, 412)
-
-
-def _bucket(uri: str) -> str:
-    return uri.partition("://")[2].partition("/")[0]

@@ -112,20 +112,7 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
                 "folder such as artifacts/pretrain"
             )
         return artifact
-    from mlflow.exceptions import MlflowException
-
-    name, which = name_and_version(model)
-    place, client = root_folder(root), registry_of(root)
-    try:
-        version = (
-            client.get_model_version(name, which)
-            if which.isdigit()
-            else client.get_model_version_by_alias(name, which)
-        )
-    except MlflowException as error:
-        raise UserError(
-            f"{model}: not found in the registry ({error.message}); give --root"
-        ) from error
+    place, version = root_folder(root), registered(model, root)
     stage = "evaluate" if "rungwise.evaluate" in version.tags else "pretrain"
     fingerprint = version.tags.get(f"rungwise.{stage}", "")
     artifact = artifacts.load(artifacts.folder_of(place, stage, "", fingerprint))
@@ -135,6 +122,25 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
             f"{place.uri}; give --root"
         )
     return artifact
+
+
+def registered(model: str, root: str) -> Any:
+    """Find the version that models:/NAME/VERSION or models:/NAME@ALIAS names, as MLflow has it.
+
+    Raises UserError if there is none.
+    """
+    from mlflow.exceptions import MlflowException
+
+    name, which = name_and_version(model)
+    client = registry_of(root)
+    try:
+        if which.isdigit():
+            return client.get_model_version(name, which)
+        return client.get_model_version_by_alias(name, which)
+    except MlflowException as error:
+        raise UserError(
+            f"{model}: not found in the registry ({error.message}); give --root"
+        ) from error
 
 
 def name_and_version(model: str) -> tuple[str, str]:
