@@ -39,7 +39,7 @@ from benchmarks.measuring import instances_summary
 from benchmarks.texts import real_data
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig, SilentReporter
-from rungwise.core.storage import Folder
+from rungwise.core.storage import Folder, file_digest
 from rungwise.instances import causal, shards
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.summary import InstancesSummary
@@ -48,8 +48,7 @@ from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import build, pretrain
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.stage import entropy
-from rungwise.tokens.text import TokenisedText, file_digest
-from rungwise.training.checkpoint import MODEL, load_tensors
+from rungwise.tokens.text import TokenisedText
 from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import phases_of
 from rungwise.training.loop import validate
@@ -60,6 +59,7 @@ from rungwise.training.optimizer import (
     ScheduleConfig,
 )
 from rungwise.training.parallel import Group
+from rungwise.training.tensor_files import MODEL, load_tensors
 
 RESULTS = Path(__file__).parent / "results"
 PUBLISHED = {

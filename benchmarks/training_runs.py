@@ -35,7 +35,7 @@ from rungwise.cluster.session import session
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import validate
 from rungwise.core.context import ComputeConfig, Context, SilentReporter
-from rungwise.core.storage import Folder
+from rungwise.core.storage import Folder, file_digest
 from rungwise.instances import pairs
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.shards import write
@@ -43,7 +43,7 @@ from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import pretrain
 from rungwise.pretraining.stage import pretrain_model
 from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import TokenisedText, file_digest
+from rungwise.tokens.text import TokenisedText
 from rungwise.training.parallel import Group
 from rungwise.training.throughput import totals
 

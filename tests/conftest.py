@@ -19,11 +19,10 @@ import yaml
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
 from rungwise.core.context import ComputeConfig
-from rungwise.core.storage import Folder
+from rungwise.core.storage import Folder, file_digest
 from rungwise.instances.shards import Shard, write
 from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import file_digest
 
 # Ray's workers are not to wait for the other tests, as its default has it.
 os.environ.setdefault("RAY_worker_niceness", "0")

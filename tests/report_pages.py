@@ -30,8 +30,8 @@ from rungwise.report.page import ReportConfig, ReportSummary, write_report
 from rungwise.tokenizer import ByteBpeConfig, TokenizerSummary, WordPieceConfig, train
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokenisedText
-from rungwise.training.checkpoint import save_tensors
 from rungwise.training.config import GradientConfig
+from rungwise.training.tensor_files import save_tensors
 from rungwise.training.throughput import COUNTING_RULE
 from tests.conftest import SPECIAL_IDS, made_up_sentences, write_shards
 from tests.small_models import objective_of, shaken, small_config, small_model

@@ -30,9 +30,10 @@ from rungwise.instances.kinds import InstancesConfig
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import pretrain
 from rungwise.tokens.text import TokenisedText
-from rungwise.training.checkpoint import MODEL, EarlierRun, load_tensors
+from rungwise.training.checkpoint import EarlierRun
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
+from rungwise.training.tensor_files import MODEL, load_tensors
 from tests.conftest import SPECIAL_IDS, write_shards
 from tests.summaries import standing
 

@@ -19,7 +19,7 @@ from rungwise.core.context import SilentReporter
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage import Folder
 from rungwise.pretraining.config import PretrainStageConfig
-from rungwise.training import checkpoint, loop
+from rungwise.training import loop, part_writer
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
@@ -49,17 +49,17 @@ class AtSteps(Notes):
 
 def _writes_slowly(settings: PretrainStageConfig, instances: Artifact, output: str) -> None:
     """Stands still while it writes the checkpoint of step 10, its file half done."""
-    write = checkpoint._Writer._write_part
+    write = part_writer.PartWriter._write_part
 
-    def half(self: Any, group: Any) -> dict[str, Any]:
+    def half(self: Any) -> dict[str, Any]:
         if self.step == 10:
             folder = Path(self._folder.uri)
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / f".{self._name_of(0, group)}.tmp").write_bytes(b"half")
+            (folder / f".{self._name_of(0)}.tmp").write_bytes(b"half")
             time.sleep(60)
-        return write(self, group)
+        return write(self)
 
-    checkpoint._Writer._write_part = half  # type: ignore[method-assign]
+    part_writer.PartWriter._write_part = half  # type: ignore[method-assign]
     run(settings, instances, output)
 
 
@@ -257,14 +257,14 @@ def test_a_notice_whose_checkpoint_cannot_be_written_does_not_end_the_run(
     instances: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undisturbed = run(config(), instances, tmp_path / "straight")
-    write = checkpoint._Writer._write_part
+    write = part_writer.PartWriter._write_part
 
-    def full(self: Any, group: Group) -> dict[str, Any]:
+    def full(self: Any) -> dict[str, Any]:
         if self.step == 3:
             raise UserError("no room left on the disk")
-        return write(self, group)
+        return write(self)
 
-    monkeypatch.setattr(checkpoint._Writer, "_write_part", full)
+    monkeypatch.setattr(part_writer.PartWriter, "_write_part", full)
     monkeypatch.setattr(loop, "_NOTICE_SECONDS", 0.0)
     noticed = iter([False, False, True])
     notes = Notes()

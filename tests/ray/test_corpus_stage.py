@@ -13,7 +13,8 @@ import pytest
 from rungwise.core.config import validate
 from rungwise.core.context import Context, SilentReporter
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.core.storage import Folder, SourceFile, find_files
+from rungwise.core.source_files import SourceFile, find_files
+from rungwise.core.storage import Folder
 from rungwise.corpus import CorpusConfig, read_documents, stage
 from rungwise.corpus import digests as digests_of_files
 from rungwise.corpus.summary import CorpusSummary

@@ -19,7 +19,7 @@ from rungwise.pretraining.counts import pretrain_by_counts
 from rungwise.pretraining.pretrained import load_arrays
 from rungwise.tokens import text as texts
 from rungwise.tokens.summary import TokensRow, TokensSummary
-from rungwise.training.checkpoint import MODEL
+from rungwise.training.tensor_files import MODEL
 from tests.conftest import SPECIAL_IDS
 from tests.summaries import standing
 

@@ -22,7 +22,7 @@ from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.pretrained import language_model, word_vectors
 from rungwise.pretraining.stage import pretrain_model
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.training.checkpoint import MODEL
+from rungwise.training.tensor_files import MODEL
 from tests.conftest import small_recipe, write_corpus, write_recipe
 from tests.report_pages import Page
 
@@ -151,7 +151,7 @@ def test_replicas_are_the_average_of_their_shares_and_threads_learn_too(
 def test_vectors_are_fine_tuned_and_frozen_like_any_rung(name: str, folder: Path) -> None:
     from rungwise.finetune.model import TaskModel
     from rungwise.tasks.examples import TaskInfo
-    from rungwise.training.checkpoint import load_tensors
+    from rungwise.training.tensor_files import load_tensors
 
     pretrain = find_pretrain(str(folder / f"{name}.yaml"))
     summary = PretrainSummary.of(pretrain)

@@ -63,8 +63,8 @@ def test_states_of_an_encoder_are_those_of_pytorch(kind: str, tmp_path: Path) ->
         np.testing.assert_allclose(theirs[real], ours[real], **TOLERANCE)
 
 
-def by_onnx(predictor: Predictor, graph: Any, items: list[Item]) -> list[Any]:
-    """The outputs of `finetune.scoring.outputs`, of onnxruntime."""
+def logits_by(predictor: Predictor, graph: Any, items: list[Item]) -> list[Any]:
+    """The outputs of `finetune.scoring.outputs`, of who is asked as onnxruntime is."""
     kind, found = predictor.info.kind, []
     batch = collate(items, kind)
     lengths = batch.rows.lengths
@@ -104,10 +104,10 @@ def test_a_model_for_a_task_gives_the_same_answers(
         stride=settings.stride,
     )
     for some in (items, items[:1]):  # of several lengths, then without padding
-        theirs, ours = by_onnx(predictor, graph, some), outputs(predictor.model, some)
+        theirs, ours = logits_by(predictor, graph, some), outputs(predictor.model, some)
         for one, other in zip(theirs, ours, strict=True):
             np.testing.assert_allclose(one, other, **TOLERANCE)
-    said = kinds.decode(by_onnx(predictor, graph, items), items, examples, info, {})
+    said = kinds.decode(logits_by(predictor, graph, items), items, examples, info, {})
     for one, other in zip(said, predictor(examples), strict=True):
         assert one.keys() == other.keys()
         for name, value in other.items():

@@ -31,7 +31,6 @@ from rungwise.pretraining.estimate import Measures, dry_run
 from rungwise.pretraining.gradient import check_fit
 from rungwise.pretraining.resume_proof import kill_steps
 from rungwise.tokens.text import TokenisedText
-from rungwise.training.checkpoint import load_tensors
 from rungwise.training.curriculum import epochs_read
 from rungwise.training.lanes import LaneStates
 from rungwise.training.optimizer import (
@@ -41,6 +40,7 @@ from rungwise.training.optimizer import (
     set_learning_rate,
 )
 from rungwise.training.progress import Progress
+from rungwise.training.tensor_files import load_tensors
 from tests.conftest import SPECIAL_IDS, write_shards
 from tests.summaries import standing
 from tests.training_runs import (

@@ -26,7 +26,7 @@ from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.examples import ExampleCounts, TaskInfo, TaskSummary, Text, read, write
 from rungwise.tasks.noise import noisy
-from rungwise.training.checkpoint import save_tensors
+from rungwise.training.tensor_files import save_tensors
 from tests.small_models import small_config, small_model
 from tests.summaries import pretrained_of, standing
 from tests.toy_sweeps import Events, marks

@@ -20,7 +20,7 @@ from rungwise.pretraining.initial import began_with, carried_by
 from rungwise.pretraining.pretrained import load_module
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tasks.examples import TaskInfo
-from rungwise.training.checkpoint import MODEL, load_tensors, save_tensors
+from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 from tests.small_models import objective_of
 from tests.summaries import made_of
 from tests.training_runs import (

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from rungwise.core.config import validate
 from rungwise.core.errors import ConfigError
-from rungwise.core.storage import Folder, find_files
+from rungwise.core.source_files import find_files
+from rungwise.core.storage import Folder
 from rungwise.corpus.boilerplate import gutenberg_text
 from rungwise.corpus.in_memory import write_corpus
 from rungwise.corpus.ranges import ranges_of, read_range

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from rungwise.core.config import validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage import find_files
+from rungwise.core.source_files import find_files
 from rungwise.corpus.document import Damage, RawDocument
 from rungwise.corpus.ranges import Range, read_range
 from rungwise.corpus.sources import CorpusConfig, files_of

@@ -12,7 +12,7 @@ import pytest
 
 from rungwise.core.config import fingerprint, validate
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.core.storage import SourceFile, find_files
+from rungwise.core.source_files import SourceFile, find_files
 from rungwise.corpus import CorpusConfig, PydocsSource, identity, outside
 from rungwise.corpus.digests import digests_of
 from rungwise.corpus.ranges import ranges_of

@@ -44,13 +44,13 @@ from rungwise.finetune.scoring import loss_sums
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.examples import Kind, TaskInfo, Text, write
 from rungwise.tasks.items import Item, Row
-from rungwise.training.checkpoint import save_tensors
 from rungwise.training.optimizer import (
     OptimizerConfig,
     build_optimizer,
     learning_rate_at,
     set_learning_rate,
 )
+from rungwise.training.tensor_files import save_tensors
 from tests.small_models import KINDS as OBJECTIVES
 from tests.small_models import objective_of, small_config, small_model
 from tests.summaries import pretrained_of, task_of

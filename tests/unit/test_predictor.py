@@ -54,7 +54,9 @@ COLUMNS: dict[Kind, set[str]] = {
 }
 
 
-def make_model(folder: Path, kind: Kind, objective: str, **keys: Any) -> Predictor:
+def make_model(
+    folder: Path, kind: Kind, objective: str, norm: str | None = None, **keys: Any
+) -> Predictor:
     """A random model with its files in `folder`."""
     torch.manual_seed(0)
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{n}" for n in range(VOCAB_SIZE - 4))]
@@ -64,7 +66,7 @@ def make_model(folder: Path, kind: Kind, objective: str, **keys: Any) -> Predict
     splitter.save(str(folder / "tokenizer.json"))
     usual = {"pooling": "mean", "sequence_length": 16, "stride": 4}
     settings = validate(FinetuneConfig, usual | {"both_orders": kind == "regression"} | keys)
-    config = small_config(objective)
+    config = small_config(objective, **({"norm": norm} if norm else {}))
     model = TaskModel(settings, INFO[kind], config, config.objective(objective), VOCAB_SIZE).eval()
     (folder / DESCRIPTION).write_text(json.dumps(describe(model)))
     save_file(model.state_dict(), folder / "model.safetensors")

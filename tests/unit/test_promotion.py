@@ -14,6 +14,7 @@ from rungwise.__main__ import main
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context, TrackingRun
+from rungwise.core.errors import DataError
 from rungwise.core.storage import Folder
 from rungwise.evaluation import predictions
 from rungwise.evaluation.statistics import estimate
@@ -22,6 +23,7 @@ from rungwise.finetune import FinetuneConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving import promotion
 from rungwise.serving.predictor import FILES, Predictor
+from rungwise.serving.pretrained import load
 from rungwise.serving.registry import RegisterConfig, register_model
 from rungwise.tasks import examples as tasks
 from rungwise.tasks.examples import ExampleCounts, TaskSummary, Text
@@ -203,4 +205,17 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     copy.write_bytes(copy.read_bytes()[:-1] + b"\0")
     status, told, champion = promote(f"models:/{NAME}/3")
     assert (status, champion) == (2, "1")
-    assert "the registry's model.safetensors is not that of" in told
+    assert "/model.safetensors is not that of" in told
+    assert main(["verify", f"models:/{NAME}/3", "--root", str(models.root)]) == 2
+    assert f"models:/{NAME}/3  CHANGED" in capsys.readouterr().out
+    with pytest.raises(DataError, match=r"model\.safetensors has changed since it was written"):
+        load(Folder.at(served / "artifacts"))
+    assert main(["verify", f"models:/{NAME}/1", "--root", str(models.root)]) == 0
+    capsys.readouterr()
+    assert main(["why", f"models:/{NAME}@trial", "--root", str(models.root)]) == 0
+    assert capsys.readouterr().out.startswith(f"models:/{NAME}/2\n  registered 20")
+    first = Path(mlflow.artifacts.download_artifacts(f"models:/{NAME}/1")) / "artifacts"
+    load(Folder.at(first))
+    (first / "more.pkl").write_bytes(b"x")
+    assert main(["verify", f"models:/{NAME}/1", "--root", str(models.root)]) == 2
+    assert "more.pkl is not in the record" in capsys.readouterr().err

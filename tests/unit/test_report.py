@@ -27,8 +27,8 @@ from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.page import ReportSummary
 from rungwise.report.specimen import specimen
 from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, WordPieceConfig, load, train
-from rungwise.training.checkpoint import save_tensors
 from rungwise.training.config import GradientConfig
+from rungwise.training.tensor_files import save_tensors
 from tests.conftest import write_shards
 from tests.report_experiments import Experiment, MadeTask, stub_sweep_plots
 from tests.report_pages import (

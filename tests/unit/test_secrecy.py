@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rungwise.core import artifact as artifacts
+from rungwise.core.errors import UserError
 from rungwise.core.secrecy import without_password
 from rungwise.core.storage import Folder
 from rungwise.core.tracking import Tracker
 from rungwise.corpus.sources import CorpusConfig, TextSource
 from rungwise.corpus.stage import CORPUS
 from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.reference import resolved
 
 PRINTABLE = "".join(set(string.printable) - set(string.whitespace))
 PLAIN = st.text(string.ascii_letters + string.digits, min_size=1, max_size=8)
@@ -84,4 +86,15 @@ def test_none_of_a_hundred_planted_secrets_is_written_down(tmp_path: Path) -> No
     tracker.finish(0.1)
     written = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
     assert len(written) == 3
+    written.append(resolved(recipe))
     assert not [secret for secret in secrets if any(secret in text for text in written)]
+
+
+def test_a_bucket_that_cannot_be_used_is_named_without_what_stands_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    with pytest.raises(UserError, match="cannot use bucket books ") as caught:
+        Folder.at("s3://u:s3cr3t@books/x").exists("y")
+    assert "s3cr3t" not in without_password(str(caught.value))

@@ -16,6 +16,7 @@ from pydantic import Field
 from rungwise.__main__ import main
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
+from rungwise.core.checked import read_record, seal
 from rungwise.core.config import Config
 from rungwise.core.errors import ConfigError, DataError, UserError, from_text, to_text
 from rungwise.core.stage import Stage, StageType, plan
@@ -148,18 +149,19 @@ def test_what_was_put_in_is_found_by_verify_and_not_read(tmp_path: Path) -> None
     (tmp_path / "same").write_bytes((place / "data").read_bytes())
     (place / "data").unlink()
     (place / "data").symlink_to(tmp_path / "same")
-    with pytest.raises(DataError, match="data is a link"):
-        artifact.verify()
+    for refused in (artifact.verify, lambda: artifact.folder.local("data")):
+        with pytest.raises(DataError, match="data is a link"):
+            refused()
 
 
-@pytest.mark.parametrize("bit", [0, 3, 7])
-def test_one_flipped_bit_is_refused_when_the_file_is_read(tmp_path: Path, bit: int) -> None:
-    """Also in a process that has only the folder, as a task of the cluster has."""
-    build(chain(), Folder.at(tmp_path))
-    folder = artifacts.all_of(Folder.at(tmp_path), "a")[0].folder
-    assert folder.read_bytes("data") == folder.open("data").read() == b"a"
-    path = folder.local("data")
-    path.write_bytes(bytes([path.read_bytes()[0] ^ 1 << bit]))
+def test_one_flipped_bit_is_refused_when_the_file_is_read(folder: Folder) -> None:
+    """Also in a process that has only the folder, as a task of the cluster has, and in a store,
+    where the changed object has a sound ETag of its own."""
+    build(chain(), folder)
+    folder = artifacts.all_of(folder, "a")[0].folder
+    with folder.open("data") as stream:
+        assert folder.read_bytes("data") == stream.read() == folder.local("data").read_bytes()
+    Folder.at(folder.uri).write_bytes("data", bytes([b"a"[0] ^ 1 << 3]))
     code = "import pickle, sys; pickle.loads(sys.stdin.buffer.read()).local('data')"
     other = subprocess.run(
         [sys.executable, "-c", code], input=pickle.dumps(folder), capture_output=True, check=False
@@ -173,24 +175,40 @@ def test_one_flipped_bit_is_refused_when_the_file_is_read(tmp_path: Path, bit: i
 def _edited(record: dict[str, Any], key: str) -> dict[str, Any]:
     match key:
         case "fingerprint":
-            return record | {"fingerprint": "0" * 12}
+            return seal(record | {"fingerprint": "0" * 12})
         case "stage":
-            return record | {"stage": "a"}
+            return seal(record | {"stage": "a"})
         case "config":
-            return record | {"facts": record["facts"] | {"config": {"value": 8, "place": "here"}}}
+            config = {"value": 8, "place": "here"}
+            return seal(record | {"facts": record["facts"] | {"config": config}})
         case "inputs":
-            return record | {"inputs": {"a": record["inputs"]["a"] | {"fingerprint": "0" * 12}}}
+            other = record["inputs"]["a"] | {"fingerprint": "0" * 12}
+            return seal(record | {"inputs": {"a": other}})
+        case "summary":
+            return seal(record) | {"summary": {"headline": "better"}}
+        case "seal":
+            return record
     raise AssertionError(key)
 
 
-@pytest.mark.parametrize("key", ["fingerprint", "stage", "config", "inputs"])
+@pytest.mark.parametrize("key", ["fingerprint", "stage", "config", "inputs", "summary", "seal"])
 def test_a_record_that_was_edited_is_refused(tmp_path: Path, key: str) -> None:
     build(chain(), Folder.at(tmp_path))
     folder = artifacts.all_of(Folder.at(tmp_path), "b")[0].folder
-    record = _edited(json.loads(folder.read_bytes(artifacts.RECORD)), key)
+    record = _edited(read_record(folder), key)
     folder.write_bytes(artifacts.RECORD, json.dumps(record).encode())
     with pytest.raises(DataError, match="is not a record"):
         artifacts.load(folder)
+
+
+def test_one_flipped_bit_of_a_record_is_refused_wherever_it_is(tmp_path: Path) -> None:
+    build(chain(), Folder.at(tmp_path))
+    path = Path(artifacts.all_of(Folder.at(tmp_path), "b")[0].folder.uri) / artifacts.RECORD
+    data = path.read_bytes()
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
+        with pytest.raises(DataError):
+            artifacts.load(Folder.at(path.parent))
 
 
 def test_a_folder_that_was_renamed_is_refused(tmp_path: Path) -> None:

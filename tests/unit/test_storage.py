@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from rungwise.core.errors import UserError
-from rungwise.core.storage import Folder, explained, find_files
+from rungwise.core.source_files import find_files
+from rungwise.core.storage import Folder
+from rungwise.core.store_errors import explained
 
 
 def test_what_is_written_is_read_listed_and_removed(folder: Folder) -> None:

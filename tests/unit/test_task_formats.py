@@ -13,7 +13,7 @@ import pytest
 
 from rungwise.core.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage import find_files
+from rungwise.core.source_files import find_files
 from rungwise.tasks.examples import Answer, ChoiceExample, Question, Tagged, Text
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.columns import to_iob2

@@ -53,12 +53,16 @@ def test_runs_are_nested_and_hold_what_was_reported(uri: str, tmp_path: Path) ->
         tracker.metrics("stage", {"loss": 3.0 - step}, step)
     (tmp_path / "page.html").write_text("hello")
     tracker.artifact("stage", str(tmp_path / "page.html"))
+    for _ in range(2):  # as by a run that is taken up again
+        tracker.datasets("stage", {"corpus": ("0123456789abcdef" * 4, "/root/corpus/x")})
     tracker.params("stage", {"rate": 0.2, "parameters": 5})  # the first value stays
     tracker.tags("run", {NOTE_TAG: f"**above** ![loss](get-artifact?run_uuid={RUN_ID})"})
     tracker.close("stage", "FINISHED")
     assert tracker.finish(60) == 0
     by_key = runs(uri)
     child, parent = by_key["stage"], by_key["run"]
+    [read] = child.inputs.dataset_inputs
+    assert (read.dataset.name, read.dataset.digest) == ("corpus", ("0123456789abcdef" * 4)[:36])
     assert child.data.tags[PARENT_TAG] == parent.info.run_id
     assert child.info.status == "FINISHED"
     assert parent.info.status == "RUNNING"

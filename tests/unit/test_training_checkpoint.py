@@ -13,10 +13,9 @@ import torch
 from rungwise.core.artifact import Artifact
 from rungwise.core.errors import UserError
 from rungwise.core.storage import Folder
-from rungwise.training import checkpoint
+from rungwise.training import part_writer
 from rungwise.training.checkpoint import RECORD, Checkpoints
 from rungwise.training.optimizer import OptimizerConfig, build_optimizers
-from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
 from rungwise.training.state import named_state, pieces_to_write
 from tests.small_models import small_model
@@ -50,8 +49,8 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     model, optimizers = model_and_optimizers()
     expected = {name: t.clone() for name, t in named_state(model, optimizers).items()}
     gate = threading.Event()
-    digest = checkpoint._digest
-    monkeypatch.setattr(checkpoint, "_digest", lambda path: gate.wait(30) and digest(path))
+    digest = part_writer.file_digest
+    monkeypatch.setattr(part_writer, "file_digest", lambda path: gate.wait(30) and digest(path))
     kept = checkpoints(tmp_path)
     kept.save(model, optimizers, Progress(step=5))
     assert kept.steps() == []  # save has returned, nothing is valid yet
@@ -82,14 +81,14 @@ def test_a_save_that_fails_is_named_and_the_run_ends_as_an_undisturbed_one(
     instances: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undisturbed = run(config(), instances, tmp_path / "a")
-    write = checkpoint._Writer._write_part
+    write = part_writer.PartWriter._write_part
 
-    def full(self: Any, group: Group) -> dict[str, Any]:
+    def full(self: Any) -> dict[str, Any]:
         if self.step == 10:
             raise UserError("no room left on the disk")
-        return write(self, group)
+        return write(self)
 
-    monkeypatch.setattr(checkpoint._Writer, "_write_part", full)
+    monkeypatch.setattr(part_writer.PartWriter, "_write_part", full)
     notes = Notes()
     progress = run(config(), instances, tmp_path / "b", report=notes)
     assert progress == undisturbed
@@ -102,10 +101,10 @@ def test_a_save_that_fails_is_named_and_the_run_ends_as_an_undisturbed_one(
 def test_three_failed_saves_in_a_row_end_the_run(
     instances: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Any, group: Group) -> dict[str, Any]:
+    def full(self: Any) -> dict[str, Any]:
         raise UserError("no room left on the disk")
 
-    monkeypatch.setattr(checkpoint._Writer, "_write_part", full)
+    monkeypatch.setattr(part_writer.PartWriter, "_write_part", full)
     message = r"the checkpoint of step 6 is not written: no room left"
     with pytest.raises(UserError, match=message):
         run(config(), instances, tmp_path, checkpoint_every_steps=2)

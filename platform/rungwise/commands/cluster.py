@@ -7,7 +7,6 @@ terraform.tfvars.json, so that a later `create` changes what it names and nothin
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import shlex
@@ -61,6 +60,8 @@ def cluster(options: argparse.Namespace) -> int:
 
 
 def _create(options: argparse.Namespace, console: Console) -> int:
+    from rungwise.core.storage import file_digest
+
     file = options.folder / "terraform.tfvars.json"
     before = json.loads(file.read_text("utf-8")) if file.exists() else {}
     asked = _asked(options)
@@ -76,8 +77,7 @@ def _create(options: argparse.Namespace, console: Console) -> int:
     if not path.exists():
         _make_package(path, console)
     console.print(f"package {path}; remove it to have it made anew", markup=False)
-    with path.open("rb") as stream:
-        values["package_sha256"] = hashlib.file_digest(stream, "sha256").hexdigest()
+    values["package_sha256"] = file_digest(path)
     file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
     if _apply(options, console, "make or change this, at its cost"):
         console.print("\nthe head takes some minutes to install the package; then")

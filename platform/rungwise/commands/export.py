@@ -1,13 +1,14 @@
 """`rungwise export MODEL --to FOLDER`: write a model in a format of others.
 
-    learnt by gradient    what transformers loads, in four files
+    learnt by gradient,   what transformers loads, in four files
+    or for a task
     an n-gram model       an ARPA file, which kenlm and SRILM read
     vectors of tokens     what word2vec.c writes, as text and binary
     states of tokens,     ONNX, which onnxruntime runs
     answers of a task
 
-MODEL is a recipe, whose finished pretrain stage is meant, or the folder of a pretrain artifact, on
-this machine or an object store; for ONNX also a fine-tuned model. The other way round is
+MODEL is a recipe, whose finished pretrain stage is meant, the folder of a pretrain or evaluate
+artifact, on this machine or an object store, or a registered model. The other way round is
 `pretrain.initial`; `rungwise.models.arpa.read` gives an ARPA file to Python code.
 """
 
@@ -27,8 +28,11 @@ from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.exit_codes import OK
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from rungwise.core.artifact import Artifact
     from rungwise.core.storage import Folder
+    from rungwise.models.family import Family
     from rungwise.models.kneser_ney import NgramLanguageModel
     from rungwise.serving.predictor import Predictor
 
@@ -41,8 +45,8 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="a recipe, or artifacts/pretrain, or one in it; s3:// too; as "
-        "ONNX also artifacts/evaluate or models:/NAME@ALIAS",
+        help="a recipe, artifacts/pretrain or artifacts/evaluate, or one in it; s3:// too; or "
+        "models:/NAME@ALIAS",
     )
     parser.add_argument("--to", required=True, metavar="FOLDER", help="where to; s3:// too")
     parser.add_argument(
@@ -56,17 +60,22 @@ def add(commands: Commands) -> None:
 
 def export(options: argparse.Namespace) -> int:
     """Write the files to a folder or s3:// URL, and say how they are loaded."""
+    from rungwise.core.artifact import Artifact
     from rungwise.core.storage import Folder
-    from rungwise.pipeline.loading import find, find_pretrain
+    from rungwise.pipeline.loading import find
 
     console = Console(soft_wrap=True)
     folder = Folder.at(options.to)
+    found = find(options.model, options.root, options.overrides)
     if options.format == "onnx":
-        written = write_onnx(find(options.model, options.root, options.overrides), folder)
+        written = write_onnx(found, folder)
+    elif isinstance(found, Artifact):
+        console.print(f"{found.folder.uri}", highlight=False, markup=False)
+        written = write(found, folder, vectors=options.format == "vectors")
+    elif options.format is None:
+        written = write_task_model(found, folder)
     else:
-        pretrain = find_pretrain(options.model, options.overrides)
-        console.print(f"{pretrain.folder.uri}", highlight=False, markup=False)
-        written = write(pretrain, folder, vectors=options.format == "vectors")
+        raise UserError(f"{options.model} is fine-tuned; its pretraining has --format vectors")
     for name in written.files:
         console.print(f"  {folder.path(name)}  {folder.size(name):,} bytes", highlight=False)
     console.print(f"load it with {written.loaded_with}", highlight=False)
@@ -87,9 +96,10 @@ def write(pretrain: Artifact, to: Folder, vectors: bool = False) -> Written:
     Raises UserError if there is a model in `to` already, ConfigError if the format has no such
     model, DataError if what the model was made of is gone.
     """
+    from rungwise import tokenizer as tokenizers
     from rungwise.models.kneser_ney import NgramLanguageModel
     from rungwise.pretraining.initial import config_of
-    from rungwise.pretraining.pretrained import load_model, tokenizer_of
+    from rungwise.pretraining.pretrained import load_model, load_module, tokenizer_of
 
     tokenizer = tokenizer_of(pretrain)
     objective = config_of(pretrain).objective
@@ -99,7 +109,19 @@ def write(pretrain: Artifact, to: Folder, vectors: bool = False) -> Written:
         model = load_model(pretrain)
         if isinstance(model, NgramLanguageModel):
             return _write_arpa(model, tokenizer, to)
-    return _write_for_transformers(pretrain, tokenizer, to)
+    config, file = config_of(pretrain).model, tokenizer.folder.local(tokenizers.FILE)
+    return _write_for_transformers(load_module(pretrain), config, file, to)
+
+
+def write_task_model(predictor: Predictor, to: Folder) -> Written:
+    """Export a fine-tuned model and its tokenizer as a folder of transformers. Raises as `write`
+    does."""
+    model = predictor.model.cpu()
+    with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
+        file = Path(scratch) / "tokenizer.json"
+        predictor.tokenizer.save(str(file))
+        longest, labels = predictor.frame.sequence_length, predictor.info.labels
+        return _write_for_transformers(model, model.model_config, file, to, labels, longest)
 
 
 def write_onnx(model: Artifact | Predictor, to: Folder) -> Written:
@@ -171,30 +193,31 @@ def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> W
     return Written((ARPA,), "kenlm.Model of kenlm, or rungwise.models.arpa.read")
 
 
-def _write_for_transformers(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Written:
-    from rungwise import tokenizer as tokenizers
-    from rungwise.pretraining.pretrained import config_of, load_module
+def _write_for_transformers(
+    model: nn.Module,
+    config: Family,
+    tokenizer_file: Path,
+    to: Folder,
+    labels: Sequence[str] = (),
+    longest: int | None = None,
+) -> Written:
+    from rungwise.core.storage import Folder
     from rungwise.serving import hugging_face
-    from rungwise.serving.hugging_face.names import AUTO_CLASSES, CONFIG, FILES, SENTENCE_FILES
+    from rungwise.serving.hugging_face.names import AUTO_CLASSES, CONFIG, MODULES
 
-    sentences = config_of(pretrain).objective.sentences
-    files = FILES + (SENTENCE_FILES if sentences else ())
-    _check_empty(to, files)
-    trained = load_module(pretrain)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         architecture = hugging_face.export(
-            trained,
-            config_of(pretrain).model,
-            tokenizer.folder.local(tokenizers.FILE),
-            Path(scratch),
+            model, config, tokenizer_file, Path(scratch), labels, longest
         )
         # A folder with a config is taken for a model: it comes last.
-        for name in sorted(files, key=lambda name: name == CONFIG):
+        files = sorted(Folder.at(scratch).names(), key=CONFIG.__eq__)
+        _check_empty(to, files)
+        for name in files:
             to.copy_in(Path(scratch) / name, name)
-    if sentences:
-        return Written(files, "SentenceTransformer of sentence-transformers")
+    if MODULES in files:
+        return Written(tuple(files), "SentenceTransformer of sentence-transformers")
     loaders = f"{AUTO_CLASSES[architecture]}.from_pretrained and AutoTokenizer.from_pretrained"
-    return Written(files, f"{loaders} of transformers")
+    return Written(tuple(files), f"{loaders} of transformers")
 
 
 def _check_empty(to: Folder, files: Sequence[str]) -> None:

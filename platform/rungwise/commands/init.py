@@ -45,7 +45,7 @@ def init(options: argparse.Namespace) -> int:
     """Write NAME.yaml into this folder. Raises UserError where it exists, or nothing is text."""
     from rich.console import Console
 
-    from rungwise.core.storage import find_files
+    from rungwise.core.source_files import find_files
     from rungwise.corpus.look import look
     from rungwise.tasks.look import label_counts
     from rungwise.tasks.look import look as look_at_labels

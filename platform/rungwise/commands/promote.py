@@ -30,7 +30,7 @@ def promote(options: argparse.Namespace) -> int:
 
     console = Console(highlight=False, soft_wrap=True)
     name, number = loading.name_and_version(options.model)
-    if not options.model.startswith("models:/") or number.isdigit() == options.back:
+    if not options.model.startswith(loading.REGISTERED) or number.isdigit() == options.back:
         raise UserError(
             f"{options.model}: expected models:/NAME/VERSION, such as models:/rungwise-sst-2/3, "
             "or models:/NAME with --back"

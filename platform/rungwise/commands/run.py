@@ -36,6 +36,7 @@ def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Build what is missing, then print what there is."""
+    from rungwise.core.secrecy import without_password
     from rungwise.pipeline import workflow
 
     recipe = workflow.load_recipe(options.config, options.overrides)
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     outcome = workflow.run(options.workflow, recipe, console)
     uri = workflow.tracking_uri(recipe, workflow.root_folder(recipe.root))
     file = str(workflow.recipe_file(options.config))
-    command = shlex.join([file, *options.overrides])
+    command = without_password(shlex.join([file, *options.overrides]))
     _print_outcome(outcome, uri, command, recipe.root, console)
     return OK
 

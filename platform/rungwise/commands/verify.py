@@ -14,15 +14,19 @@ def add(commands: Commands) -> None:
 
 
 def verify(options: argparse.Namespace) -> int:
-    """A line for each artifact, the sources first. Raises DataError that names each bad file."""
+    """A line for each artifact, the sources first, and for the copy in the registry. Raises
+    DataError that names each bad file."""
     from rich.console import Console
 
     from rungwise.core.artifact import chain
     from rungwise.core.errors import DataError
+    from rungwise.pipeline import loading
+    from rungwise.serving import promotion
 
     console = Console(highlight=False)
     faults: list[str] = []
-    for artifact in chain(built(options)):
+    artifacts = chain(built(options))
+    for artifact in artifacts:
         files = artifact.record["files"].values()
         try:
             artifact.verify()
@@ -37,6 +41,11 @@ def verify(options: argparse.Namespace) -> int:
             markup=False,
             soft_wrap=True,
         )
+    if options.model.startswith(loading.REGISTERED):
+        served = loading.served_files(options.model, options.root)
+        copied = promotion.copied_otherwise(artifacts[-1], served)
+        faults += copied
+        console.print(f"{options.model}  {'CHANGED' if copied else 'as written'}", markup=False)
     if faults:
         raise DataError("\n".join(faults))
     return OK

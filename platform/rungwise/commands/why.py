@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from rungwise.commands.arguments import Commands, add_built, add_verb, built
@@ -17,16 +18,23 @@ def add(commands: Commands) -> None:
 
 
 def why(options: argparse.Namespace) -> int:
-    """The artifacts from the model down to the corpus, each with its date, its commit and what it
-    read from outside."""
+    """The registered version, and the artifacts from the model down to the corpus, each with its
+    date, its commit and what it read from outside."""
     from rich.console import Console
 
     from rungwise.core.artifact import chain
     from rungwise.core.config import flatten
+    from rungwise.pipeline import loading
 
     console = Console(highlight=False)
+    artifacts = chain(built(options))
+    if options.model.startswith(loading.REGISTERED):
+        version = loading.registered(options.model, options.root)
+        console.print(f"models:/{version.name}/{version.version}", style="bold", markup=False)
+        made = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
+        console.print(f"  registered {made.isoformat(timespec='seconds')}", markup=False)
     machine = ""
-    for artifact in reversed(chain(built(options))):
+    for artifact in reversed(artifacts):
         record = artifact.record
         console.print(f"{artifact.stage} {artifact.fingerprint}", style="bold", markup=False)
         lines = [

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage import SourceFile, find_files
+from rungwise.core.source_files import SourceFile, find_files
 
 _PATH = re.compile(r"(.+?\.(?:zip|tar|tgz|tar\.gz|tar\.bz2|tar\.xz))(?:/(.*))?", re.IGNORECASE)
 

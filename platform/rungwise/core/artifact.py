@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rungwise.core.checked import RECORD, CheckedFolder, changed, hidden
+from rungwise.core.checked import RECORD, CheckedFolder, changed, hidden, linked, read_record, seal
 from rungwise.core.config import fingerprint
 from rungwise.core.errors import DataError
 from rungwise.core.secrecy import without_passwords
 from rungwise.core.storage import Folder
 
-RECORD_FORMAT = 1
+RECORD_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Artifact:
             if name not in present:
                 raise DataError(f"{place} is in the record but is missing")
             if not self.folder.remote and Path(place).is_symlink():
-                raise DataError(f"{place} is a link, where a file was written")
+                raise linked(Path(place))
             digest = self.folder.sha256(name)
             if digest != expected["sha256"]:
                 raise changed(place, expected["sha256"], digest)
@@ -97,7 +97,7 @@ def load(folder: Folder) -> Artifact | None:
     if not folder.exists(RECORD):
         return None
     try:
-        record = json.loads(folder.read_bytes(RECORD))
+        record = read_record(folder)
         if fault := _fault(folder, record):
             raise ValueError(fault)
         checked = CheckedFolder.of(folder, record)
@@ -134,7 +134,7 @@ def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> 
         if not hidden(name)
     }
     record = {"format": RECORD_FORMAT, **without_passwords(record), "files": files}
-    text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(seal(record), indent=1, ensure_ascii=False, allow_nan=False)
     folder.write_bytes(RECORD, text.encode("utf-8"))
     return Artifact(
         record["stage"], record["fingerprint"], CheckedFolder.of(folder, record), record

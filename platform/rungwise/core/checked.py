@@ -1,18 +1,20 @@
-"""The folder of a finished artifact: each file is compared with the record when it is first read.
+"""The folder of a finished artifact: each file is compared with the record when it is read.
 
-A file is hashed once a process, and again when its size or its time of change is another. What is
-streamed from an object store (`open`) is not: there the store answers for the bytes.
+A file on this machine is hashed once a process, and again when its size or its time of change is
+another. One in an object store is hashed each time, for it comes anew.
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rungwise.core.config import fingerprint
 from rungwise.core.errors import DataError
-from rungwise.core.storage import Folder
+from rungwise.core.storage import Folder, file_digest
 
 RECORD = "artifact.json"
 
@@ -23,6 +25,21 @@ _sound: set[tuple[str, int, int]] = set()  # files that were compared: path, siz
 def hidden(name: str) -> bool:
     """Whether a file is a stage's own, which no record names."""
     return name == RECORD or name.rpartition("/")[2].startswith(".")
+
+
+def seal(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with a digest of all that it says, so that an edit shows."""
+    return record | {"sha256": fingerprint(record, length=64)}
+
+
+def read_record(folder: Folder) -> dict[str, Any]:
+    """The record of an artifact, without its seal. Raises ValueError if it was edited."""
+    record = json.loads(folder.read_bytes(RECORD))
+    told = record.pop("sha256", None)
+    # Format 1 had no seal.
+    if record["format"] != 1 and told != (found := fingerprint(record, length=64)):
+        raise ValueError(f"it was edited: its sha256 is {found}, it says {told}")
+    return record
 
 
 @dataclass(frozen=True)
@@ -42,14 +59,16 @@ class CheckedFolder(Folder):
         return CheckedFolder(f"{self.uri}/{name}", self.root)
 
     def read_bytes(self, name: str) -> bytes:
-        if not self.remote and not hidden(name):
-            self.local(name)
-        return super().read_bytes(name)
+        with self.open(name) as stream:
+            return stream.read()
 
     def open(self, name: str) -> BinaryIO:
-        if not self.remote:
-            self.local(name)
-        return super().open(name)
+        """A stream of the bytes of one file, which are all compared before the first is given.
+
+        Of an object there is a copy without a name, which is gone when the stream is closed.
+        """
+        with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
+            return self.local(name, Path(scratch)).open("rb")
 
     def local(self, name: str, cache: Path | None = None) -> Path:
         path = super().local(name, cache)
@@ -58,21 +77,27 @@ class CheckedFolder(Folder):
         return path
 
     def _compare(self, name: str, path: Path) -> None:
-        name = f"{self.uri}/{name}".removeprefix(f"{self.root}/")
+        if path.is_symlink():
+            raise linked(path)
         state = path.stat()
         seen = (str(path), state.st_size, state.st_mtime_ns)
         if seen in _sound:
             return
+        name = f"{self.uri}/{name}".removeprefix(f"{self.root}/")
         if self.root not in _digests:  # in another process than the one that loaded it
-            record = json.loads(Folder(self.root).read_bytes(RECORD))
-            CheckedFolder.of(Folder(self.root), record)
+            CheckedFolder.of(Folder(self.root), read_record(Folder(self.root)))
         expected = _digests[self.root].get(name)
         if expected is None:
             raise DataError(f"{self.root}/{name} is not in the record of its artifact; remove it")
-        digest = Folder(str(path.parent)).sha256(path.name)
+        digest = file_digest(path)
         if digest != expected:
             raise changed(f"{self.root}/{name}", expected, digest)
         _sound.add(seen)
+
+
+def linked(path: Path) -> DataError:
+    """The error that a link stands where a file was written."""
+    return DataError(f"{path} is a link, where a file was written; put the file there")
 
 
 def changed(path: str, expected: str, digest: str) -> DataError:

@@ -10,7 +10,8 @@ from pydantic import BeforeValidator, Field
 
 from rungwise.core import archives
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage import SourceFile, reached
+from rungwise.core.source_files import SourceFile
+from rungwise.core.store_errors import reached
 
 # Files, folders and globs, local or s3://, .gz too, and what is in a .zip or .tar; one or a list.
 Paths = Annotated[

@@ -3,49 +3,28 @@
 A `Folder` is a place for files: a local directory or a prefix of an object store
 (`s3://bucket/key`). Whatever is written appears whole or not at all: locally by a rename, on S3
 because one object is one write. No other module tells a bucket from a folder.
-
-Failing requests are retried: botocore repeats one that is refused, reset or not answered, s3fs one
-whose body breaks off, and the length and ETag of everything read are checked here. A store that
-stays away raises one UserError after some two minutes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import hashlib
-import io
 import os
 import shutil
-import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO
 
-import fsspec
+from rungwise.core.errors import UserError
+from rungwise.core.object_store import download, filesystem, is_remote, open_stream
+from rungwise.core.store_errors import explained, reached, refused
 
-from rungwise.core.errors import DataError, UserError
-
-# The bytes of one request: enough that its latency does not count.
-_RANGE_BYTES = 8 << 20
-_RANGES_AT_ONCE = 8
-# s3fs repeats five times what botocore gives up, with growing pauses: 20 attempts a request.
-_ATTEMPTS = 4
-_CONNECT_SECONDS = 5
-_ANSWER_SECONDS = 30
-_SHORT_ANSWERS = 3
 _SETTLE_SECONDS = 3.0
-
-
-def is_remote(uri: str) -> bool:
-    """True for `s3://...` and other URLs, False for paths of this machine."""
-    return "://" in uri and not uri.startswith("file://")
 
 
 @dataclass(frozen=True)
@@ -117,17 +96,17 @@ class Folder:
         with reached(self.uri):
             while True:
                 try:
-                    with _open(self.path(name)) as stream:
+                    with open_stream(self.path(name)) as stream:
                         return stream.read()
                 except OSError as error:
                     # Replaced between s3fs's two requests: read what is new.
-                    if not (isinstance(error.__cause__, OSError) and _refused(error.__cause__)):
+                    if not (isinstance(error.__cause__, OSError) and refused(error.__cause__)):
                         raise
 
     def open(self, name: str) -> BinaryIO:
         """A seekable stream of the bytes of one file; nothing is kept on this machine."""
         with reached(self.uri):
-            return _open(self.path(name))
+            return open_stream(self.path(name))
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Write one file whole: a reader sees the old file, the new one, or none."""
@@ -159,7 +138,7 @@ class Folder:
                 # The same again, which must be refused: or else the condition was not looked at.
                 fs.pipe_file(key, data, mode="create")
             except OSError as error:
-                if _refused(error):
+                if refused(error):
                     # By us, if the first answer was lost and botocore asked again.
                     return self._holds(name, data)
                 if error.errno != errno.ENOSYS:
@@ -200,7 +179,7 @@ class Folder:
                 path.unlink(missing_ok=True)
 
     def _upload(self, path: Path, name: str) -> None:
-        fs, root = _filesystem(self.uri)
+        fs, root = filesystem(self.uri)
         try:
             fs.put_file(str(path), f"{root}/{name}")
         except FileNotFoundError:
@@ -220,7 +199,7 @@ class Folder:
         target = cache / key / Path(name).name
         if not target.exists():
             with Folder(str(target.parent)).staged(target.name) as path, reached(self.uri):
-                _download(fs, f"{root}/{name}", before, path)
+                download(fs, f"{root}/{name}", before, path)
         return target
 
     def copy_in(self, source: Path, name: str) -> None:
@@ -237,7 +216,7 @@ class Folder:
 
     def sha256(self, name: str) -> str:
         """Hexadecimal SHA-256 of one file, read in pieces."""
-        with reached(self.uri), _open(self.path(name)) as stream:
+        with reached(self.uri), open_stream(self.path(name)) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def check_writable(self, key: str) -> None:
@@ -268,264 +247,13 @@ class Folder:
     def _store(self) -> Iterator[tuple[Any, str]]:
         """The file system and this folder's path on it; its silence becomes a UserError."""
         with reached(self.uri):
-            yield _filesystem(self.uri)
+            yield filesystem(self.uri)
 
 
-@dataclass(frozen=True)
-class SourceFile:
-    """A file that the user provides: its URI, its name relative to the source, its size.
-
-    `tag` is the object store's ETag, empty for a local file.
-    """
-
-    BLOCK_BYTES: ClassVar[int] = 64 << 20
-
-    uri: str
-    name: str
-    size_bytes: int
-    tag: str = ""
-
-    def open(self) -> io.BufferedReader:
-        """A seekable stream of the bytes; a DataError if the file changed since it was listed."""
-        return _open(self.uri, self.tag)
-
-    @property
-    def num_blocks(self) -> int:
-        """The blocks that are hashed apart; 1 for an empty file."""
-        return max(1, -(-self.size_bytes // self.BLOCK_BYTES))
-
-    def digest(self) -> str:
-        """A digest of the bytes: the store's ETag and size on S3, for a local file SHA-256, which
-        is taken of the SHA-256 of its blocks if it has several."""
-        if self.tag:
-            return f"{self.tag}-{self.size_bytes}"
-        return digest_of_blocks([self.block_digest(n) for n in range(self.num_blocks)])
-
-    def block_digest(self, number: int) -> bytes:
-        """SHA-256 of one block."""
-        with self.open() as stream:
-            stream.seek(number * self.BLOCK_BYTES)
-            digest = hashlib.sha256()
-            left = self.BLOCK_BYTES
-            while left and (chunk := stream.read(min(left, 1 << 20))):
-                digest.update(chunk)
-                left -= len(chunk)
-        return digest.digest()
-
-
-def digest_of_blocks(digests: Sequence[bytes]) -> str:
-    """The digest of a file from those of its blocks, in their order."""
-    return (digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()).hex()
-
-
-def find_files(pattern: str) -> list[SourceFile]:
-    """List what a path, a folder (all below it) or a glob matches, by name, without hidden files.
-
-    Names are relative to the folder, or to the part of a glob before its first wildcard, so that a
-    corpus that moves keeps its document ids. Empty if nothing matches. A store is asked for one
-    listing, whatever the number of files.
-    """
-    fs, path = _filesystem(pattern)
-    path = fs._strip_protocol(path)
-    if any(letter in path for letter in "*?["):
-        matches = fs.glob(path, detail=True)
-        fixed = path[: min(path.index(letter) for letter in "*?[" if letter in path)]
-        base = fixed.rpartition("/")[0]
-    elif fs.isdir(path):
-        matches, base = fs.find(path, detail=True), path
-    elif fs.exists(path):
-        matches, base = {path: fs.info(path)}, path.rpartition("/")[0]
-    else:
-        return []
-    files = []
-    for name, info in sorted(matches.items()):
-        relative = str(name)[len(base) :].lstrip("/")
-        hidden = any(part.startswith(".") for part in relative.split("/"))
-        if info["type"] == "file" and not hidden:
-            uri = fs.unstrip_protocol(name) if is_remote(pattern) else str(name)
-            files.append(SourceFile(uri, relative, int(info["size"]), _tag_of(info)))
-    return files
-
-
-class _Ranges(io.RawIOBase):
-    """A stream of an object in a store; a range that arrives short is requested again."""
-
-    def __init__(self, opened: Any, uri: str) -> None:
-        self._opened = opened
-        self._uri = uri
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._fetch(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def readall(self) -> bytes:
-        # The inherited method asks for 8 kB at a time.
-        return b"".join(iter(lambda: self._fetch(_RANGE_BYTES), b""))
-
-    def _fetch(self, most: int) -> bytes:
-        start = self._opened.tell()
-        wanted = max(0, min(most, self._opened.size - start))
-
-        def read() -> bytes:
-            self._opened.seek(start)
-            return self._opened.read(wanted)
-
-        return _whole(read, wanted, self._uri)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._opened.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._opened.tell()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._opened.close()
-        super().close()
-
-
-def _open(uri: str, tag: str = "") -> io.BufferedReader:
-    if not is_remote(uri):
-        return open(uri.removeprefix("file://"), "rb")
-    fs, path = _filesystem(uri)
-    # s3fs sends the tag it finds now with every range, so that no two versions are mixed.
-    opened = fs.open(path, "rb", cache_type="none")
-    current_tag = _tag_of(opened.details)
-    if tag and current_tag != tag:
-        raise DataError(f"{uri} has changed since it was listed; run again")
-    return io.BufferedReader(_Ranges(opened, uri), _RANGE_BYTES)
-
-
-def _download(fs: Any, path: str, before: dict[str, Any], target: Path) -> None:
-    """Write the object at `path` to `target`, a few ranges at once, all of one version."""
-    size = int(before["size"])
-
-    def fetch(start: int) -> None:
-        end = min(start + _RANGE_BYTES, size)
-        data = _whole(lambda: fs.cat_file(path, start=start, end=end), end - start, path)
-        os.pwrite(descriptor, data, start)
-
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        with ThreadPoolExecutor(_RANGES_AT_ONCE) as pool:
-            list(pool.map(fetch, range(0, size, _RANGE_BYTES)))
-    finally:
-        os.close(descriptor)
-    if _tag_of(fs.info(path)) != _tag_of(before):
-        raise DataError(f"{path} was replaced while it was read; run again")
-
-
-def _whole(read: Callable[[], bytes], wanted: int, uri: str) -> bytes:
-    """Read `wanted` bytes, again if fewer arrive. Raises DataError if they never do."""
-    data = b""
-    for _ in range(_SHORT_ANSWERS):
-        data = read()
-        if len(data) == wanted:
-            return data
-    raise DataError(
-        f"{uri}: asked {_SHORT_ANSWERS} times for {wanted:,} bytes, the store sent {len(data):,}; "
-        "check the store and whatever stands before it"
-    )
-
-
-def _tag_of(info: dict[str, Any]) -> str:
-    return str(info.get("ETag") or "").strip('"')
-
-
-def _filesystem(uri: str) -> tuple[Any, str]:
-    if not is_remote(uri):
-        return fsspec.core.url_to_fs(uri)
-    # Worker processes may write what this one reads: no listing is remembered.
-    options: dict[str, Any] = {"use_listings_cache": False}
-    if uri.startswith(("s3://", "s3a://")):
-        _retry_checksums()
-        options["config_kwargs"] = {
-            "connect_timeout": _CONNECT_SECONDS,
-            "read_timeout": _ANSWER_SECONDS,
-            "retries": {
-                "mode": os.environ.get("AWS_RETRY_MODE", "standard"),
-                "total_max_attempts": int(os.environ.get("AWS_MAX_ATTEMPTS", _ATTEMPTS)),
-            },
-        }
-    return fsspec.core.url_to_fs(uri, **options)
-
-
-@functools.cache
-def _retry_checksums() -> None:
-    """Make s3fs retry a body that fails its checksum: it was cut on the way."""
-    from botocore.exceptions import FlexibleChecksumError
-    from s3fs.core import add_retryable_error
-
-    add_retryable_error(FlexibleChecksumError)
-
-
-@contextlib.contextmanager
-def explained(uri: str) -> Iterator[None]:
-    """Turn a full disk, a refused write or an unreachable store into a UserError."""
-    try:
-        with reached(uri):
-            yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(
-                f"no room left on the disk of {uri}; free some space, or choose another root"
-            ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
-            raise UserError(
-                f"cannot write to {uri} ({error.strerror}); choose another root"
-            ) from error
-        raise
-
-
-@contextlib.contextmanager
-def reached(uri: str, key: str = "root") -> Iterator[None]:
-    """Turn an error of S3, or its silence, into a UserError that names the config key `key`.
-
-    A missing file stays a FileNotFoundError, and errors that are not of S3 pass unchanged.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        if message := _store_message(error):
-            raise UserError(
-                f"cannot use bucket {_bucket(uri)} ({message}); check AWS_ENDPOINT_URL, the "
-                f"credentials and the network, or change {key} (now {uri})"
-            ) from error
-        raise
-
-
-def _store_message(error: Exception) -> str:
-    """The message of an S3 error in one line; empty if it is none, or only of a missing object."""
-    # A module that has not been imported has raised nothing, and importing it takes a while.
-    botocore = sys.modules.get("botocore.exceptions")
-    if botocore is None:
-        return ""
-    s3_errors = (botocore.BotoCoreError, botocore.ClientError)
-    cause = next((e for e in (error, error.__cause__) if isinstance(e, s3_errors)), None)
-    if cause is None:
-        return ""
-    code = getattr(cause, "response", {}).get("Error", {}).get("Code")
-    if code == "NoSuchBucket":
-        return "there is no such bucket"
-    return "" if isinstance(error, FileNotFoundError) else " ".join(str(cause).split())
-
-
-def _refused(error: OSError) -> bool:
-    """True if a conditional put met another object, or another put of the same one."""
-    answer = getattr(error.__cause__, "response", {}).get("ResponseMetadata", {})
-    return answer.get("HTTPStatusCode") in (409, 412)
-
-
-def _bucket(uri: str) -> str:
-    return uri.partition("://")[2].partition("/")[0]
+def file_digest(path: Path) -> str:
+    """Hexadecimal SHA-256 of a local file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def flush_to_disk(path: Path | str) -> None:

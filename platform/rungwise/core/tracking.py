@@ -11,22 +11,20 @@ the run already has is dropped, which is also what makes steps replayed after a 
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import logging
-import os
 import queue
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any
 
 from rungwise.core.config import Config
 from rungwise.core.secrecy import without_password, without_passwords
+from rungwise.core.spool import locked, unsent
 from rungwise.core.storage import Folder
 
 logger = logging.getLogger(__name__)
@@ -82,7 +80,7 @@ class Tracker:
         self._spool = spool
         spool.mkdir(parents=True, exist_ok=True)
         self._path = spool / f"{time.time_ns()}-{uuid.uuid4().hex[:6]}.jsonl"
-        file = _locked(self._path, "w")
+        file = locked(self._path, "w")
         assert file is not None, "its name is new, so no other process holds it"
         self._file = file
         self._to = {"uri": self.shown_uri, "experiment": experiment}
@@ -113,6 +111,10 @@ class Tracker:
     def params(self, key: str, params: Mapping[str, Any]) -> None:
         """Add constants to a run; one that it has already stays."""
         self._put(op="params", key=key, params=dict(params))
+
+    def datasets(self, key: str, read: Mapping[str, tuple[str, str]]) -> None:
+        """Say what a run reads: a digest of each by its name, and where it is."""
+        self._put(op="datasets", key=key, read=dict(read))
 
     def artifact(self, key: str, path: str, folder: str = "") -> None:
         """Upload a local file to the run, below `folder`."""
@@ -162,7 +164,7 @@ class Tracker:
             logger.warning("an event for MLflow was not spooled: %s", error)
 
     def _send_all(self) -> None:
-        for spooled in _unsent(self._spool):
+        for spooled in unsent(self._spool):
             if spooled.to != self._to:
                 continue  # another recipe's server, or one whose address has changed
             if not all(self._deliver(event) for event in spooled.events):
@@ -231,7 +233,7 @@ def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
     sent: dict[str, int] = {}
     senders: dict[tuple[str, str], _Sender] = {}
     faults: list[str] = []
-    for spooled in _unsent(spool):
+    for spooled in unsent(spool):
         shown = spooled.to["uri"]
         meant = uri if shown in here else shown
         place = meant, spooled.to["experiment"]
@@ -296,6 +298,8 @@ class _Sender:
                 self._client.log_batch(run_id, tags=texts)
             case "params":
                 self._params(run_id, event["params"])
+            case "datasets":
+                self._datasets(run_id, event["read"])
             case "artifact":
                 self._client.log_artifact(run_id, event["path"], event["folder"] or None)
             case "close":
@@ -359,6 +363,19 @@ class _Sender:
         for first in range(0, len(params), _BATCH_PARAMS):
             self._client.log_batch(run_id, params=params[first : first + _BATCH_PARAMS])
 
+    def _datasets(self, run_id: str, read: Mapping[str, Sequence[str]]) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        datasets = [
+            DatasetInput(
+                # Of a digest MLflow takes no more characters.
+                Dataset(name, digest[:36], _scheme(place), json.dumps({"uri": place})),
+                [InputTag("mlflow.data.context", "read")],
+            )
+            for name, (digest, place) in read.items()
+        ]
+        self._client.log_inputs(run_id, datasets=datasets)
+
     def _metrics(self, run_id: str, event: dict[str, Any]) -> None:
         from mlflow.entities import Metric
 
@@ -376,6 +393,10 @@ class _Sender:
             self._last_step[run_id, name] = last
         if points:
             self._client.log_batch(run_id, metrics=points)
+
+
+def _scheme(place: str) -> str:
+    return place.partition("://")[0] if "://" in place else "local"
 
 
 def _points(event: dict[str, Any]) -> list[tuple[str, float, int, int]]:
@@ -403,48 +424,3 @@ def _refused(error: Exception) -> bool:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0][:300]
-
-
-class _Spooled(NamedTuple):
-    path: Path
-    to: dict[str, Any]  # the URI, without a password, and the experiment
-    events: list[dict[str, Any]]
-
-
-def _unsent(spool: Path) -> list[_Spooled]:
-    """The spool files no living process is writing, oldest first. A torn last line is left out."""
-    files = []
-    for path in sorted(spool.glob("*.jsonl")):
-        with contextlib.suppress(FileNotFoundError):
-            stream = _locked(path, "r+")
-            if stream is None:
-                continue
-            with stream:
-                lines = stream.read().split("\n")[:-1]
-            events = [event for line in lines for event in _parsed(line, path)]
-            if events and events[0].pop("op") == "to":
-                files.append(_Spooled(path, events[0], events[1:]))
-            else:
-                logger.warning("%s does not say where its events belong; it stays", path)
-    return files
-
-
-def _parsed(line: str, path: Path) -> list[dict[str, Any]]:
-    """The event of a line; none, with a warning, if a full disk or a crash corrupted it."""
-    try:
-        return [json.loads(line)]
-    except ValueError:
-        logger.warning("a corrupt line of %s is left out: %.80s", path, line)
-        return []
-
-
-def _locked(path: Path, mode: str) -> IO[str] | None:
-    """`path` opened and locked until it is closed, or None if another process holds it."""
-    stream = path.open(mode, encoding="utf-8")
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        stream.close()
-        return None
-    os.set_inheritable(stream.fileno(), False)
-    return stream

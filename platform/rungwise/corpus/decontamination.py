@@ -19,7 +19,8 @@ from pydantic import Field
 
 from rungwise.core.config import Config
 from rungwise.core.errors import DataError
-from rungwise.core.storage import SourceFile, reached
+from rungwise.core.source_files import SourceFile
+from rungwise.core.store_errors import reached
 from rungwise.corpus.clean import DOCUMENT, PARAGRAPH
 from rungwise.corpus.quality import is_word, is_word_alone
 from rungwise.corpus.signatures import mixed

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
-from rungwise.core.storage import SourceFile, digest_of_blocks, reached
+from rungwise.core.source_files import SourceFile, digest_of_blocks
+from rungwise.core.store_errors import reached
 
 _THREADS = 16
 _BY_TASKS_BYTES = 2 << 30

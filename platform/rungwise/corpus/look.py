@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 
-from rungwise.core.storage import SourceFile, find_files
+from rungwise.core.source_files import SourceFile, find_files
 from rungwise.corpus import streams
 from rungwise.corpus.boilerplate import gutenberg_text
 

@@ -6,7 +6,6 @@ part at the end of the name if the range holds more text than a shard may.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc  # makes most of its functions at run time: no checker knows them
 import pyarrow.parquet as pq
 
-from rungwise.core.storage import Folder
+from rungwise.core.storage import Folder, file_digest
 from rungwise.corpus.build import SAMPLES, cut_of, sample_of
 from rungwise.corpus.document import SCHEMA
 from rungwise.corpus.duplicates import REASONS
@@ -135,8 +134,7 @@ class _Writer:
                 use_dictionary=["label"],  # pyright: ignore[reportArgumentType]
                 write_statistics=False,
             )
-            with path.open("rb") as stream:
-                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+            sha256 = file_digest(path)
         self._files.append({"file": name, "split": self._split, "sha256": sha256} | _counts(table))
 
 

@@ -18,7 +18,8 @@ from pydantic import Field, field_validator, model_validator
 
 from rungwise.core.config import Config
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage import SourceFile, find_files, reached
+from rungwise.core.source_files import SourceFile, find_files
+from rungwise.core.store_errors import reached
 from rungwise.corpus import pydocs
 from rungwise.corpus.decontamination import PATHS_KEY, DecontaminationConfig
 from rungwise.corpus.digests import digests_of

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from rungwise.core.storage import SourceFile
+from rungwise.core.source_files import SourceFile
 
 CUT_OFF = "cut-off file"
 UNSOUND = "unsound file"

@@ -53,7 +53,7 @@ from rungwise.tasks.examples import SPLITS, TaskInfo, TaskSummary, read
 from rungwise.tasks.noise import split_of
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.tokenizer import load as load_tokenizer
-from rungwise.training.checkpoint import MODEL, load_tensors, save_tensors
+from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 
 _SCRATCH = ".seeds"
 

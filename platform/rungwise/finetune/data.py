@@ -24,7 +24,7 @@ from rungwise.tasks.noise import noisy, split_of
 from rungwise.tasks.transitions import Transitions
 from rungwise.tokenizer import load as load_tokenizer
 from rungwise.tokenizer import special_ids
-from rungwise.training.checkpoint import MODEL, load_tensors
+from rungwise.training.tensor_files import MODEL, load_tensors
 
 _NOISE_SEED = 0  # the same errors for every model
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage import Folder
+from rungwise.core.storage import Folder, file_digest
 from rungwise.instances import shards
 from rungwise.instances.contract import Facts
 from rungwise.instances.kinds import KINDS, AnyInstancesConfig
 from rungwise.instances.masked_batch import MaskedConfig
 from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import TokenisedText, TokensFile, document_hash, file_digest, joined
+from rungwise.tokens.text import TokenisedText, TokensFile, document_hash, joined
 
 _SECTION_TOKENS = 8 << 20
 _LENT_DOCUMENTS, _LENT_TOKENS = 64, 1 << 18  # of a lender, at most

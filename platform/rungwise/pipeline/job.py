@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -11,11 +12,12 @@ from typing import Any
 
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
-from rungwise.core.config import flatten
+from rungwise.core.config import fingerprint, flatten
 from rungwise.core.context import ComputeConfig, Context, TrackingRun
 from rungwise.core.errors import UserError
 from rungwise.core.stage import GOES_ON, Planned
-from rungwise.core.storage import Folder, explained
+from rungwise.core.storage import Folder
+from rungwise.core.store_errors import explained
 from rungwise.core.summary import Summary
 from rungwise.core.tracking import NOTE_TAG, Tracker
 from rungwise.monitoring import Monitor
@@ -75,6 +77,13 @@ class Job:
             | {f"rungwise.input.{name}": each.fingerprint for name, each in self._inputs.items()},
             params=flatten(stage.config),
         )
+        read = {name: (each.digest, each.folder.uri) for name, each in self._inputs.items()}
+        outside = {
+            key: (fingerprint(value, length=36), json.dumps(value))
+            for key, value in stage.facts["outside"].items()
+        }
+        if read | outside:
+            build.tracker.datasets(self._key, read | outside)
         build.display.start(stage.shown, reason)
 
     def submit(self, board: Any) -> None:

@@ -26,7 +26,7 @@ from rungwise.serving.predictor import Predictor
 from rungwise.serving.pretrained import load as load_served
 
 _RECIPES = (".yaml", ".yml")
-_REGISTERED = "models:/"
+REGISTERED = "models:/"
 _RUN = "runs:/"
 _ALIAS = "@"
 
@@ -55,9 +55,9 @@ def load(model: str | Recipe, root: str = "artifacts") -> Pretrained | Predictor
 
 def find(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact | Predictor:
     """Find the artifact of a finished pretraining, else a fine-tuned model; as `load`."""
-    if model.endswith(_RECIPES):
+    if model.endswith(_RECIPES) or overrides:
         return find_pretrain(model, overrides)
-    if not model.startswith(_REGISTERED):
+    if not model.startswith(REGISTERED):
         artifact = artifacts.at_or_below(Folder.at(model))
         if artifact is not None and artifact.stage == "pretrain":
             return artifact
@@ -104,7 +104,7 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
     """
     if model.endswith(_RECIPES):
         return find_pretrain(model, overrides)
-    if not model.startswith(_REGISTERED):
+    if not model.startswith(REGISTERED):
         artifact = artifacts.at_or_below(Folder.at(model))
         if artifact is None:
             raise UserError(
@@ -112,20 +112,7 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
                 "folder such as artifacts/pretrain"
             )
         return artifact
-    from mlflow.exceptions import MlflowException
-
-    name, which = name_and_version(model)
-    place, client = root_folder(root), registry_of(root)
-    try:
-        version = (
-            client.get_model_version(name, which)
-            if which.isdigit()
-            else client.get_model_version_by_alias(name, which)
-        )
-    except MlflowException as error:
-        raise UserError(
-            f"{model}: not found in the registry ({error.message}); give --root"
-        ) from error
+    place, version = root_folder(root), registered(model, root)
     stage = "evaluate" if "rungwise.evaluate" in version.tags else "pretrain"
     fingerprint = version.tags.get(f"rungwise.{stage}", "")
     artifact = artifacts.load(artifacts.folder_of(place, stage, "", fingerprint))
@@ -137,9 +124,28 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
     return artifact
 
 
+def registered(model: str, root: str) -> Any:
+    """Find the version that models:/NAME/VERSION or models:/NAME@ALIAS names, as MLflow has it.
+
+    Raises UserError if there is none.
+    """
+    from mlflow.exceptions import MlflowException
+
+    name, which = name_and_version(model)
+    client = registry_of(root)
+    try:
+        if which.isdigit():
+            return client.get_model_version(name, which)
+        return client.get_model_version_by_alias(name, which)
+    except MlflowException as error:
+        raise UserError(
+            f"{model}: not found in the registry ({error.message}); give --root"
+        ) from error
+
+
 def name_and_version(model: str) -> tuple[str, str]:
     """The name of models:/NAME/VERSION or models:/NAME@ALIAS, and what follows it or ""."""
-    words = model.removeprefix(_REGISTERED).replace("/", _ALIAS).split(_ALIAS, 1)
+    words = model.removeprefix(REGISTERED).replace("/", _ALIAS).split(_ALIAS, 1)
     return words[0], words[1] if len(words) > 1 else ""
 
 
@@ -158,7 +164,7 @@ def find_served(model: str, root: str) -> Folder:
 
     Raises UserError if there is none, and says what would do.
     """
-    if model.startswith((_REGISTERED, _RUN)):
+    if model.startswith((REGISTERED, _RUN)):
         return served_files(model, root)
     if model.endswith(_RECIPES):
         return find_pretrain(model).folder

@@ -21,6 +21,7 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from rungwise.core.config import Config, models_in, plain, tag_of
+from rungwise.core.secrecy import without_password
 from rungwise.pipeline.recipe import Recipe
 
 _INTRO = """\
@@ -41,8 +42,8 @@ _BOUNDS = {
 
 
 def resolved(recipe: Recipe) -> str:
-    """Write a recipe as YAML with every key, defaults included, and what each is."""
-    return "\n".join(_lines(recipe)) + "\n"
+    """Write a recipe as YAML with every key, defaults included, and what each is; no passwords."""
+    return without_password("\n".join(_lines(recipe))) + "\n"
 
 
 def reference() -> str:

@@ -18,8 +18,9 @@ from rungwise.cluster.ray_start import ROOT_VARIABLE
 from rungwise.core import stage
 from rungwise.core.config import load
 from rungwise.core.errors import ConfigError
+from rungwise.core.object_store import is_remote
 from rungwise.core.stage import Planned, Stage
-from rungwise.core.storage import Folder, is_remote
+from rungwise.core.storage import Folder
 from rungwise.core.tracking import Tracker, default_uri
 from rungwise.pipeline import runner
 from rungwise.pipeline.recipe import Recipe

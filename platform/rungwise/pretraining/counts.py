@@ -32,7 +32,7 @@ from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokenisedText, TokensFile, closed_documents
-from rungwise.training.checkpoint import MODEL
+from rungwise.training.tensor_files import MODEL
 
 _BYTES_A_TOKEN = 64  # of a table at most: its n-grams of each order with their counts
 _PARTS = 16  # that the counts of a shard are split in, to be merged side by side

@@ -33,7 +33,7 @@ from rungwise.models.objectives import Objective
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.imported import IMPORTED, ImportSummary
 from rungwise.pretraining.summary import BeganWith, PretrainSummary
-from rungwise.training.checkpoint import MODEL, load_tensors
+from rungwise.training.tensor_files import MODEL, load_tensors
 
 INITIAL = "initial"  # the input of the stage
 NOT_OF_WEIGHTS = ("dropout", "initializer_range")  # keys of a model that change no tensor

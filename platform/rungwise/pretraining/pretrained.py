@@ -20,8 +20,8 @@ from rungwise.pretraining.initial import carried_by, config_of
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.summary import TokensSummary
-from rungwise.training.checkpoint import MODEL, load_tensors
 from rungwise.training.config import GradientConfig
+from rungwise.training.tensor_files import MODEL, load_tensors
 
 
 def load_model(pretrain: Artifact, special: SpecialIds | None = None) -> object:

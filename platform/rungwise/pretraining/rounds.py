@@ -29,7 +29,7 @@ from rungwise.pretraining.counts import counted
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokenisedText
-from rungwise.training.checkpoint import MODEL
+from rungwise.training.tensor_files import MODEL
 
 _STATE, _ROUND = ".state.safetensors", "round"
 Losses = tuple[float, int]  # their sum, and how many they are

@@ -26,8 +26,8 @@ from rungwise.tasks.items import Item
 from rungwise.tasks.unlabelled import columns
 from rungwise.tokenizer import FILE as TOKENIZER
 from rungwise.tokenizer import load as load_tokenizer
-from rungwise.training.checkpoint import MODEL as WEIGHTS
-from rungwise.training.checkpoint import load_tensors
+from rungwise.training.tensor_files import MODEL as WEIGHTS
+from rungwise.training.tensor_files import load_tensors
 
 FILES = (DESCRIPTION, WEIGHTS, TOKENIZER)
 

@@ -112,8 +112,10 @@ def load(folder: Folder) -> Model:
     Raises DataError naming the file that is missing.
     """
     artifact = artifacts.load(folder)
-    if artifact is not None and artifact.stage == _PRETRAIN:
-        return PretrainedPredictor(artifact, load_tokenizer(tokenizer_of(artifact).folder))
+    if artifact is not None:
+        if artifact.stage == _PRETRAIN:
+            return PretrainedPredictor(artifact, load_tokenizer(tokenizer_of(artifact).folder))
+        folder = artifact.folder  # which compares what is read with the record
     described = json.loads(folder.read_bytes(DESCRIPTION)) if folder.exists(DESCRIPTION) else {}
     if record := described.get(_PRETRAIN):
         copy = Artifact(_PRETRAIN, record["fingerprint"], folder, record)

@@ -9,12 +9,13 @@ alias before is a tag of the version.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from rungwise.core.artifact import Artifact, chain, find_input
+from rungwise.core.artifact import load as load_artifact
 from rungwise.core.context import SilentReporter
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage import Folder
@@ -30,7 +31,7 @@ from rungwise.serving.pretrained import load
 from rungwise.tasks import metrics
 from rungwise.tasks.examples import TaskSummary, Text, read
 from rungwise.tokenizer import FILE as TOKENIZER
-from rungwise.training.checkpoint import MODEL
+from rungwise.training.tensor_files import MODEL
 
 _ASKED = 64  # test examples, of the served model; held-out documents, of both
 _TOLERANCE = 1e-4  # of a number that it says, in other batches than before
@@ -39,19 +40,32 @@ _TOLERANCE = 1e-4  # of a number that it says, in other batches than before
 def faults(made: Artifact, served: Folder) -> list[str]:
     """What speaks against a version whose files are in `served`, a line each. `made` is the
     evaluation or the pretraining that it comes from."""
-    found: list[str] = []
-    for artifact in chain(made):
-        try:
-            artifact.verify()
-        except DataError as error:
-            found.append(str(error))
+    found = [fault for artifact in chain(made) for fault in _named(artifact.verify)]
+    found += copied_otherwise(made, served)
+    return found or _other_answers(made, served)
+
+
+def copied_otherwise(made: Artifact, served: Folder) -> list[str]:
+    """How the registry's copy in `served` is not what was evaluated or pretrained, a line each."""
     names = dict.fromkeys(FILES, made)
     if made.stage == "pretrain":
         names = {MODEL: made, TOKENIZER: tokenizer_of(made)}
-    for name, artifact in names.items():
-        if served.sha256(name) != artifact.record["files"][name]["sha256"]:
-            found.append(f"the registry's {name} is not that of {artifact.folder.uri}")
-    return found or _other_answers(made, served)
+    found = [
+        f"the registry's {served.path(name)} is not that of {artifact.folder.uri}"
+        for name, artifact in names.items()
+        if served.sha256(name) != artifact.record["files"][name]["sha256"]
+    ]
+    # Versions of before have no record.
+    copy = None if found else load_artifact(served)
+    return found if copy is None else _named(copy.verify)
+
+
+def _named(verify: Callable[[], None]) -> list[str]:
+    try:
+        verify()
+    except DataError as error:
+        return [str(error)]
+    return []
 
 
 def _other_answers(made: Artifact, served: Folder) -> list[str]:

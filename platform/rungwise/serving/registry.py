@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -21,6 +22,7 @@ from typing import Any
 import pandas as pd
 from pydantic import Field
 
+from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config
 from rungwise.core.context import Context
@@ -49,7 +51,7 @@ from rungwise.tasks.examples import (
     read,
 )
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
-from rungwise.training.checkpoint import MODEL
+from rungwise.training.tensor_files import MODEL
 
 _EXAMPLES = 2
 _SCORE = "rungwise.validation_score"
@@ -124,12 +126,20 @@ def register_model(
     with (
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stderr(nowhere),
+        tempfile.TemporaryDirectory(prefix="rungwise-") as scratch,
         mlflow.start_run(run_id=context.tracking.run_id),
     ):
+        entry.files["card"] = str(output.local(CARD))
+        for path in map(Path, entry.files.values()):
+            (Path(scratch) / path.name).symlink_to(path)
+        # With a record the copy is compared wherever it is loaded.
+        made = {"stage": "served", "fingerprint": inputs["pretrain"].fingerprint}
+        artifacts.finish(Folder.at(scratch), made, {})
+        entry.files["record"] = f"{scratch}/{artifacts.RECORD}"
         info = mlflow.pyfunc.log_model(
             name="model",
             python_model=str(Path(__file__).with_name("served_model.py")),
-            artifacts={**entry.files, "card": str(output.local(CARD))},
+            artifacts=entry.files,
             code_paths=[str(Path(__file__).parents[1])],
             # A schema of inputs would refuse what else is understood: lists, `text` for words,
             # option0 and so on; what is not understood is refused with a message of our own.
@@ -239,7 +249,7 @@ def _files(weights: Folder, tokenizer: Folder, description: Folder) -> dict[str,
     }
 
 
-REGISTER = StageType("register", 5, register_model, RegisterSummary, place="driver")
+REGISTER = StageType("register", 6, register_model, RegisterSummary, place="driver")
 
 
 def _input_example(examples: list[Example], info: TaskInfo) -> list[str] | pd.DataFrame:

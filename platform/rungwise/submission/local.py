@@ -12,8 +12,9 @@ from typing import Any
 
 from rungwise.core.config import parse_overrides
 from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.object_store import is_remote
 from rungwise.core.secrecy import without_password
-from rungwise.core.storage import find_files, is_remote
+from rungwise.core.source_files import find_files
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.workflow import load_recipe, stages_of
 from rungwise.submission import resources

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from rungwise.core.config import Config
 from rungwise.core.outside import Paths, digest, matching
-from rungwise.core.storage import SourceFile
+from rungwise.core.source_files import SourceFile
 from rungwise.tasks.examples import SPLITS, Kind
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.table import TableFormat

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage import reached
+from rungwise.core.store_errors import reached
 from rungwise.tasks.config import METRICS, FilesTaskConfig, files_of, key_of
 from rungwise.tasks.examples import SPLITS, Example, Tagged, TaskInfo, Text
 from rungwise.tasks.formats.base import DROPPED, listed, nearest, shown

@@ -18,7 +18,7 @@ from rungwise.core.archives import Member
 from rungwise.core.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.outside import matching
-from rungwise.core.storage import SourceFile
+from rungwise.core.source_files import SourceFile
 from rungwise.corpus.streams import guessed, packing_of, pieces
 from rungwise.tasks.examples import Example
 from rungwise.tasks.formats import TaggedFormat

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 
 from rungwise.core.errors import DataError, UserError
-from rungwise.core.storage import SourceFile, find_files
+from rungwise.core.source_files import SourceFile, find_files
 
 Stretch = tuple[int, int]  # [start, end) in characters of one text
 Segmenter = Callable[[str], Iterable[Stretch]]  # the words that hold a han character

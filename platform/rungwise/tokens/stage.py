@@ -17,7 +17,7 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
 from rungwise.core.errors import DataError
 from rungwise.core.stage import StageType
-from rungwise.core.storage import Folder
+from rungwise.core.storage import Folder, file_digest
 from rungwise.core.summary import PerSplit
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.tokenizer import EncoderChoice, TokenizerSummary, cached_encoder, choose, load
@@ -65,7 +65,7 @@ class EncodeTask:
         )
         with self.output.staged(order.file) as path:
             texts.write(text, path)
-            sha256 = texts.file_digest(path)
+            sha256 = file_digest(path)
         held_out = text.ids if read.split == "validation" else text.ids[:0]
         return {
             "file": order.file,

@@ -84,12 +84,6 @@ def write(text: TokenisedText, path: Path) -> None:
         writer.write_batch(batch)
 
 
-def file_digest(path: Path) -> str:
-    """Hexadecimal SHA-256 of a local file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def arrow(values: NDArray[Any]) -> pa.Array:
     """`values` as Arrow, not copied. `pa.array` would import pandas, a quarter of a second."""
     kind = pa.from_numpy_dtype(values.dtype)

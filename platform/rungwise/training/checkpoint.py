@@ -21,44 +21,38 @@ save that fails is named, and the next one tries again; the third in a row ends 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
 import math
-import os
 import secrets
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from rungwise.core.errors import DataError, UserError
-from rungwise.core.storage import Folder, flush_to_disk
+from rungwise.core.storage import Folder, file_digest, flush_to_disk
 from rungwise.training.average import AVERAGE, WeightAverage
 from rungwise.training.lanes import STATE, LaneStates
 from rungwise.training.optimizer import Optimizers
 from rungwise.training.parallel import Group
+from rungwise.training.part_writer import PartWriter
 from rungwise.training.progress import Progress
 from rungwise.training.state import SavedTensors, named_state, pieces_to_write, restore
+from rungwise.training.tensor_files import MODEL, save_tensors
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 RECORD = "checkpoint.json"
-MODEL = "model.safetensors"
 
 _FAILURES_IN_A_ROW = 3
-_STORE_SECONDS = 180.0  # how long a store may be away before a save has failed
-_PAUSE_SECONDS = 1.0
 _LAST_WORDS_SECONDS = 10.0  # for the thread that writes, when a run ends by an error
 
 
@@ -110,7 +104,7 @@ class Checkpoints:
         self._group = group or Group(0, 1, torch.device("cpu"))
         self._attempt = ""
         self._host: dict[str, Tensor] = {}
-        self._writer: _Writer | None = None
+        self._writer: PartWriter | None = None
         self._failures = 0
         self._damaged: set[int] = set()  # known to the leader
         self.settled: list[Saved] = []  # in order; whoever reports them takes them out
@@ -243,7 +237,14 @@ class Checkpoints:
         if self._group.device.type == "cuda":
             torch.cuda.synchronize(self._group.device)
         record = {"identity": self._identity, "progress": asdict(progress)}
-        self._writer = _Writer(self, progress.step, pieces, record)
+        self._writer = PartWriter(
+            progress.step,
+            self._at(progress.step),
+            pieces,
+            self._group,
+            self._attempt,
+            lambda parts: self._commit(progress.step, parts, record),
+        )
         self._writer.stall_seconds = time.perf_counter() - began
         if wait:
             self.settle(must)
@@ -286,7 +287,7 @@ class Checkpoints:
             self._writer.thread.join(_LAST_WORDS_SECONDS)
             self._writer.cancelled.set()
 
-    def commit(self, step: int, parts: list[dict[str, Any]], record: dict[str, Any]) -> None:
+    def _commit(self, step: int, parts: list[dict[str, Any]], record: dict[str, Any]) -> None:
         """Make the checkpoint valid, then remove what is not needed any more."""
         folder = self._at(step)
         tensors: dict[str, Any] = {}
@@ -365,7 +366,7 @@ class Checkpoints:
         """The file of that part on this machine, None if it is not what was written."""
         try:
             path = self._at(step).local(part["file"])
-            return path if _digest(path) == part["sha256"] else None
+            return path if file_digest(path) == part["sha256"] else None
         except FileNotFoundError:
             return None
 
@@ -388,124 +389,6 @@ class Checkpoints:
         return self._folder / f"step-{step:09d}"
 
 
-class _Writer:
-    """One save under way: a thread with a copy of everything it needs."""
-
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        step: int,
-        pieces: dict[str, tuple[Tensor, int, tuple[int, ...]]],
-        record: dict[str, Any],
-    ) -> None:
-        self._checkpoints = checkpoints
-        self._folder = checkpoints._at(step)
-        self._pieces = pieces
-        self._record = record
-        self.step = step
-        self.seconds = self.stall_seconds = 0.0
-        self.bytes = 0
-        self.error: Exception | None = None
-        self.written = threading.Event()  # this worker's part, or it has failed
-        self.cancelled = threading.Event()  # another worker's has failed
-        self.thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        began = time.perf_counter()
-        group = self._checkpoints._group
-        try:
-            part = self._patiently(lambda: self._write_part(group))
-            self.written.set()
-            if group.leads:
-                parts = [part]
-                for rank in range(1, group.world_size):
-                    parts.append(self._patiently(lambda rank=rank: self._part_of(rank, group)))
-                if not self.cancelled.is_set():
-                    commit = self._checkpoints.commit
-                    self._patiently(lambda: commit(self.step, parts, self._record))
-        except Exception as error:  # raised by whoever settles
-            self.error = error
-        finally:
-            self.seconds = time.perf_counter() - began
-            self._pieces.clear()
-            self.written.set()
-
-    def _patiently(self, write: Callable[[], T]) -> T:
-        """The result of `write`, tried again for some minutes if a store is away.
-
-        storage.py gives up in seconds where connections are refused. Here nobody waits, until the
-        next save.
-        """
-        deadline = time.monotonic() + _STORE_SECONDS
-        while True:
-            try:
-                return write()
-            except UserError:
-                remote = self._folder.remote
-                if not remote or time.monotonic() > deadline or self.cancelled.wait(_PAUSE_SECONDS):
-                    raise
-
-    def _write_part(self, group: Group) -> dict[str, Any]:
-        name = self._name_of(group.rank, group)
-        tensors = {key: tensor.contiguous() for key, (tensor, _, _) in self._pieces.items()}
-        with self._folder.staged(name) as path:
-            _write_file(tensors, path)
-            digest, self.bytes = _digest(path), path.stat().st_size
-        part = {
-            "file": name,
-            "sha256": digest,
-            "bytes": self.bytes,
-            "tensors": {
-                key: [start, len(tensor) if shape else 1, list(shape)]
-                for key, (tensor, start, shape) in self._pieces.items()
-            },
-        }
-        if not group.leads:
-            self._folder.write_bytes(f"{name}.json", json.dumps(part).encode())
-        return part
-
-    def _part_of(self, rank: int, group: Group) -> dict[str, Any]:
-        name = f"{self._name_of(rank, group)}.json"
-        pause = 0.02
-        while not self._folder.exists(name):
-            if self.cancelled.wait(pause):
-                return {}
-            pause = min(1.0, pause * 1.5)
-        return json.loads(self._folder.read_bytes(name))
-
-    def _name_of(self, rank: int, group: Group) -> str:
-        attempt = self._checkpoints._attempt
-        return f"part-{rank:05d}-of-{group.world_size:05d}-{attempt}.safetensors"
-
-
-def save_tensors(folder: Folder, name: str, tensors: dict[str, Tensor]) -> None:
-    """Write named tensors as safetensors. Tensors that share memory are written once each."""
-    plain = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
-    with folder.staged(name) as path:
-        _write_file(plain, path)
-
-
-def load_tensors(folder: Folder, name: str) -> dict[str, Tensor]:
-    """Read what `save_tensors` wrote."""
-    return safetensors.torch.load_file(folder.local(name))
-
-
-def _write_file(tensors: dict[str, Tensor], path: Path) -> None:
-    try:
-        safetensors.torch.save_file(tensors, path)
-    except safetensors.SafetensorError as error:
-        # It hides the number of the operating system's error in a text.
-        if f"os error {errno.ENOSPC}" in str(error):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-        raise
-
-
 def _digest_of(record: Any) -> str:
     # As it was written: json reads a float back as the same, and keys stay in their order.
     return hashlib.sha256(json.dumps(record).encode()).hexdigest()
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -18,7 +18,7 @@ import psutil
 
 from rungwise.cluster.registry import clusters_folder
 from rungwise.core.errors import UserError
-from rungwise.core.storage import is_remote
+from rungwise.core.object_store import is_remote
 
 MAX_NODES = 32
 # Memory of the processes before there is work: measured with 2 nodes, rounded up.

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
 from rungwise.core.outside import Paths, matching
-from rungwise.core.storage import reached
+from rungwise.core.store_errors import reached
 from rungwise.evaluation.items import Items
 from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
 from rungwise.evaluation.suites.words import pieces_of, share_known

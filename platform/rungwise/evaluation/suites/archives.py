@@ -10,7 +10,7 @@ from typing import Any
 
 from rungwise.core.errors import DataError
 from rungwise.core.outside import matching
-from rungwise.core.storage import reached
+from rungwise.core.store_errors import reached
 
 
 def json_lines(paths: Sequence[str], key: str) -> Iterator[tuple[str, dict[str, Any]]]:

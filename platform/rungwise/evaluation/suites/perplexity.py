@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 
 from rungwise.core.errors import DataError
 from rungwise.core.outside import Paths, matching
-from rungwise.core.storage import reached
+from rungwise.core.store_errors import reached
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.items import Items

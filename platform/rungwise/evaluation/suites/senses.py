@@ -34,7 +34,7 @@ from pydantic import Field
 
 from rungwise.core import outside
 from rungwise.core.errors import DataError
-from rungwise.core.storage import SourceFile
+from rungwise.core.source_files import SourceFile
 from rungwise.evaluation.items import Items
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import FileSuite, Measured, Rung

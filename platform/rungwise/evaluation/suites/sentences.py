@@ -22,7 +22,7 @@ from pydantic import Field, field_validator
 
 from rungwise.core.errors import DataError
 from rungwise.core.outside import matching
-from rungwise.core.storage import reached
+from rungwise.core.store_errors import reached
 from rungwise.evaluation.items import Items
 from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
 from rungwise.evaluation.suites.states import Sentence, WordReader, reads_words, word_reader

@@ -21,7 +21,7 @@ import numpy as np
 
 from rungwise.core.errors import DataError
 from rungwise.core.outside import matching
-from rungwise.core.storage import SourceFile
+from rungwise.core.source_files import SourceFile
 from rungwise.evaluation.items import Items
 from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
 from rungwise.evaluation.suites.words import KNOWN, cosines, share_known, vectors_of

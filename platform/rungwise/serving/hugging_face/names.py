@@ -8,8 +8,8 @@
         span                              BertForQuestionAnswering
         choice, pooling cls               BertForMultipleChoice
     BertLeftToRight                   bert: BertLMHeadModel, out only
-    the two of BERT, pre-norm         roberta-prelayernorm: RobertaPreLayerNormForMaskedLM, which
-                                      has no head of NSP, and RobertaPreLayerNormForCausalLM
+    any of these, pre-norm            roberta-prelayernorm: RobertaPreLayerNormFor..., MaskedLM,
+                                      which has no head of NSP, and CausalLM without a head
     GptForPretraining, pre-norm       gpt2: GPT2LMHeadModel
     GptForPretraining, post-norm      openai-gpt: OpenAIGPTLMHeadModel
     ModernBertForPretraining          modernbert: ModernBertForMaskedLM
@@ -48,14 +48,16 @@ SENTENCE_FILES = (MODULES, SENTENCES, f"{POOLING}/{CONFIG}")
 # The class of transformers that finds each of the classes that are written.
 AUTO_CLASSES: Mapping[str, str] = {
     "BertForPreTraining": "AutoModelForPreTraining",
-    "BertForMaskedLM": "AutoModelForMaskedLM",
-    "BertForSequenceClassification": "AutoModelForSequenceClassification",
-    "BertForTokenClassification": "AutoModelForTokenClassification",
-    "BertForQuestionAnswering": "AutoModelForQuestionAnswering",
-    "BertForMultipleChoice": "AutoModelForMultipleChoice",
     "BertLMHeadModel": "AutoModelForCausalLM",
-    "RobertaPreLayerNormForMaskedLM": "AutoModelForMaskedLM",
     "RobertaPreLayerNormForCausalLM": "AutoModelForCausalLM",
+    **{
+        f"{family}For{head}": f"AutoModelFor{head}"
+        for family in ("Bert", "RobertaPreLayerNorm")
+        for head in (
+            *("MaskedLM", "SequenceClassification", "TokenClassification"),
+            *("QuestionAnswering", "MultipleChoice"),
+        )
+    },
     "GPT2LMHeadModel": "AutoModelForCausalLM",
     "OpenAIGPTLMHeadModel": "AutoModelForCausalLM",
     "ModernBertForMaskedLM": "AutoModelForMaskedLM",

@@ -29,7 +29,7 @@ from rungwise.serving.hugging_face.names import CONFIG, WEIGHTS, Known
 from rungwise.serving.hugging_face.reading import load
 from rungwise.tokenizer import TokenizerFileConfig, read
 from rungwise.tokenizer import load as load_tokenizer
-from rungwise.training.checkpoint import MODEL, save_tensors
+from rungwise.training.tensor_files import MODEL, save_tensors
 
 
 def import_weights(

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rungwise.finetune.heads import Head, SequenceHead, SpanHead
 from rungwise.models.bert import BertConfig
 from rungwise.models.gpt import GptConfig
 from rungwise.models.llama import LlamaConfig
@@ -64,11 +65,14 @@ def entries(config: Known) -> list[Entry]:
             return list(_llama_entries(config))
 
 
-def headed_names(
-    state: Mapping[str, Tensor], head: Literal["classifier", "qa_outputs"]
-) -> dict[str, Tensor]:
+def headed_names(state: Mapping[str, Tensor], head: Head, config: Known) -> dict[str, Tensor]:
     """The tensors of a HeadedEncoder under the names of `entries`."""
-    ours = {"encoder.": "", "head.pool.dense.": "bert.pooler.", "head.linear.": f"{head}."}
+    pool, last = "bert.pooler.", "classifier."
+    if isinstance(head, SpanHead):
+        last = "qa_outputs."
+    elif isinstance(head, SequenceHead) and isinstance(config, BertConfig) and config.norm == "pre":
+        pool, last = "classifier.dense.", "classifier.out_proj."  # RoBERTa has no pooler here
+    ours = {"encoder.": "", "head.pool.dense.": pool, "head.linear.": last}
     named: dict[str, Tensor] = {}
     for name, tensor in state.items():
         before = next(prefix for prefix in ours if name.startswith(prefix))
@@ -94,6 +98,10 @@ def _pre_norm_bert_entries(config: BertConfig) -> Iterator[Entry]:
     yield from _both("mlm.dense", "lm_head.dense", group="mlm")
     yield from _both("mlm.norm", "lm_head.layer_norm", group="mlm")
     yield Entry("mlm.bias", ("lm_head.bias",), "none", "mlm")
+    yield from _both("classifier", "classifier", group="classifier")
+    for part in ("dense", "out_proj"):
+        yield from _both(f"classifier.{part}", f"classifier.{part}", group="sequence")
+    yield from _both("qa_outputs", "qa_outputs", group="qa_outputs")
 
 
 def _bert_body(

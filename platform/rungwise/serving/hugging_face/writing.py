@@ -57,10 +57,12 @@ def export(
     tokenizer_file: Path,
     folder: Path,
     labels: Sequence[str] = (),
+    longest: int | None = None,
 ) -> str:
     """Write `model` and its tokenizer to `folder`, which is made if need be; their class of it.
 
-    `labels` names the classes or tags of a HeadedEncoder. A tokenizer of a BERT that frames nothing
+    `labels` names the classes or tags of a HeadedEncoder, which reads no row above `longest`
+    tokens, if it was fine-tuned on none. A tokenizer of a BERT that frames nothing
     itself is made to: [CLS] A [SEP] B [SEP], as in training. Raises ConfigError for a model that
     has no counterpart there, DataError for a tokenizer of another size.
     """
@@ -107,7 +109,7 @@ def export(
         inputs.insert(1, "token_type_ids")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": config.max_position_embeddings,
+        "model_max_length": longest or config.max_position_embeddings,
         "model_input_names": inputs,
         "clean_up_tokenization_spaces": False,
     }
@@ -160,12 +162,9 @@ def _counterpart(model: nn.Module, config: Family) -> tuple[Known, int, str]:
             )
     assert config == bert.config, "the config of another model"
     if bert.config.norm == "pre":
-        if isinstance(model, HeadedEncoder):
-            raise ConfigError(
-                f"model.norm is pre, and transformers has no {name} of it, so it cannot be "
-                "exported; expected post, or the model before fine-tuning"
-            )
         kind = "CausalLM" if isinstance(model, BertLeftToRight) else "MaskedLM"
+        if isinstance(model, HeadedEncoder):
+            kind = name.removeprefix("BertFor")
         name = f"RobertaPreLayerNormFor{kind}"
     return bert.config, bert.vocab_size, name
 
@@ -196,7 +195,8 @@ def _headed(model: HeadedEncoder) -> tuple[Bert, str]:
             name = "BertForQuestionAnswering"
     if isinstance(head, SequenceHead | ChoiceHead) and head.pool.dense is None:
         raise ConfigError(
-            f"finetune.pooling is {head.pool.pooling}, which {name} does not have; expected cls"
+            f"finetune.pooling is {head.pool.pooling} without a pooler, and {name} has one; "
+            "expected cls, of a model that was pretrained on pairs"
         )
     return bert, name
 
@@ -206,8 +206,7 @@ def _theirs(model: nn.Module, config: Known, vocab_size: int) -> dict[str, Tenso
     if isinstance(model, SentenceEncoder):
         state = {name: state[name] for name in state if name.startswith(f"{model.body.name}.")}
     if isinstance(model, HeadedEncoder):
-        last = "qa_outputs" if isinstance(model.head, SpanHead) else "classifier"
-        state = headed_names(state, last)
+        state = headed_names(state, model.head, config)
     for name in (f"{config.kind}.token_embedding.weight", "output.weight"):
         if name in state:
             state[name] = state[name][:vocab_size]

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, field_validator
 
 from rungwise.core.config import Config
 from rungwise.core.errors import DataError
-from rungwise.core.storage import SourceFile
+from rungwise.core.source_files import SourceFile
 from rungwise.corpus.sources import DETECT, codec_of
 from rungwise.corpus.streams import UnsoundError, pieces
 from rungwise.tasks.examples import Example, Kind

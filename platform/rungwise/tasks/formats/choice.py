@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rungwise.core.config import Config
-from rungwise.core.storage import SourceFile
+from rungwise.core.source_files import SourceFile
 from rungwise.tasks.examples import ChoiceExample, Kind
 from rungwise.tasks.formats.base import Damage, FormatConfig, listed, nearest, shown, words
 from rungwise.tasks.formats.records import RecordsFormat, TextColumn

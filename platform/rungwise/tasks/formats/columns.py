@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from rungwise.core.storage import SourceFile
+from rungwise.core.source_files import SourceFile
 from rungwise.tasks.examples import Kind, Tagged
 from rungwise.tasks.formats.base import Damage, FormatConfig, lines_of, name_of, shown, text_of
 

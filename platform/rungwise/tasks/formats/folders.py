@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
 
-from rungwise.core.storage import SourceFile
+from rungwise.core.source_files import SourceFile
 from rungwise.corpus.streams import packing_of
 from rungwise.tasks.examples import Kind, Text
 from rungwise.tasks.formats.base import (

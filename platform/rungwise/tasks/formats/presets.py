@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
 
-from rungwise.core.storage import SourceFile
+from rungwise.core.source_files import SourceFile
 from rungwise.tasks.examples import Kind, Text
 from rungwise.tasks.formats.base import FormatConfig
 from rungwise.tasks.formats.records import SplitColumn

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from rungwise.core.config import Config
 from rungwise.core.errors import DataError
-from rungwise.core.storage import SourceFile
+from rungwise.core.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, FormatConfig, lines_of, shown, text_of
 from rungwise.tasks.formats.rows import (
     Column,

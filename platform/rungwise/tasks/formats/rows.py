@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage import SourceFile
+from rungwise.core.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, listed, nearest, text_of
 
 # The csv module's own limit is 131,072 characters; passages for reading are longer.

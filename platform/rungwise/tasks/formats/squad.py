@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from rungwise.core.storage import SourceFile
+from rungwise.core.source_files import SourceFile
 from rungwise.tasks.examples import Answer, Kind, Question
 from rungwise.tasks.formats.base import Damage, FormatConfig, shown, words
 from rungwise.tasks.formats.records import objects

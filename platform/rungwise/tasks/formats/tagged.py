@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from rungwise.core.config import Config
-from rungwise.core.storage import SourceFile
+from rungwise.core.source_files import SourceFile
 from rungwise.tasks.examples import Kind, Tagged
 from rungwise.tasks.formats.base import Damage, Labels, name_of, names_of, shown, words
 from rungwise.tasks.formats.columns import to_iob2

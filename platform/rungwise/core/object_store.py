@@ -1,0 +1,155 @@
+"""Bytes of an object store: how they are opened and fetched, whole and of one version.
+
+Failing requests are retried: botocore repeats one that is refused, reset or not answered, s3fs one
+whose body breaks off, and the length and ETag of everything read are checked here. A store that
+stays away raises one UserError after some two minutes (store_errors.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from rungwise.core.errors import DataError
+
+# The bytes of one request: enough that its latency does not count.
+_RANGE_BYTES = 8 << 20
+_RANGES_AT_ONCE = 8
+# s3fs repeats five times what botocore gives up, with growing pauses: 20 attempts a request.
+_ATTEMPTS = 4
+_CONNECT_SECONDS = 5
+_ANSWER_SECONDS = 30
+_SHORT_ANSWERS = 3
+
+
+def is_remote(uri: str) -> bool:
+    """True for `s3://...` and other URLs, False for paths of this machine."""
+    return "://" in uri and not uri.startswith("file://")
+
+
+class _Ranges(io.RawIOBase):
+    """A stream of an object in a store; a range that arrives short is requested again."""
+
+    def __init__(self, opened: Any, uri: str) -> None:
+        self._opened = opened
+        self._uri = uri
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._fetch(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        # The inherited method asks for 8 kB at a time.
+        return b"".join(iter(lambda: self._fetch(_RANGE_BYTES), b""))
+
+    def _fetch(self, most: int) -> bytes:
+        start = self._opened.tell()
+        wanted = max(0, min(most, self._opened.size - start))
+
+        def read() -> bytes:
+            self._opened.seek(start)
+            return self._opened.read(wanted)
+
+        return _whole(read, wanted, self._uri)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._opened.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._opened.tell()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._opened.close()
+        super().close()
+
+
+def open_stream(uri: str, tag: str = "") -> io.BufferedReader:
+    """A seekable stream of a file or an object. Raises DataError if its ETag is not `tag`."""
+    if not is_remote(uri):
+        return open(uri.removeprefix("file://"), "rb")
+    fs, path = filesystem(uri)
+    # s3fs sends the tag it finds now with every range, so that no two versions are mixed.
+    opened = fs.open(path, "rb", cache_type="none")
+    current_tag = tag_of(opened.details)
+    if tag and current_tag != tag:
+        raise DataError(f"{uri} has changed since it was listed; run again")
+    return io.BufferedReader(_Ranges(opened, uri), _RANGE_BYTES)
+
+
+def download(fs: Any, path: str, before: dict[str, Any], target: Path) -> None:
+    """Write the object at `path` to `target`, a few ranges at once, all of one version."""
+    size = int(before["size"])
+
+    def fetch(start: int) -> None:
+        end = min(start + _RANGE_BYTES, size)
+        data = _whole(lambda: fs.cat_file(path, start=start, end=end), end - start, path)
+        os.pwrite(descriptor, data, start)
+
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        with ThreadPoolExecutor(_RANGES_AT_ONCE) as pool:
+            list(pool.map(fetch, range(0, size, _RANGE_BYTES)))
+    finally:
+        os.close(descriptor)
+    if tag_of(fs.info(path)) != tag_of(before):
+        raise DataError(f"{path} was replaced while it was read; run again")
+
+
+def _whole(read: Callable[[], bytes], wanted: int, uri: str) -> bytes:
+    """Read `wanted` bytes, again if fewer arrive. Raises DataError if they never do."""
+    data = b""
+    for _ in range(_SHORT_ANSWERS):
+        data = read()
+        if len(data) == wanted:
+            return data
+    raise DataError(
+        f"{uri}: asked {_SHORT_ANSWERS} times for {wanted:,} bytes, the store sent {len(data):,}; "
+        "check the store and whatever stands before it"
+    )
+
+
+def tag_of(info: dict[str, Any]) -> str:
+    """The ETag of an object, of what the store says of it; empty for a file."""
+    return str(info.get("ETag") or "").strip('"')
+
+
+def filesystem(uri: str) -> tuple[Any, str]:
+    """The file system of a path or URL, and the path on it."""
+    if not is_remote(uri):
+        return fsspec.core.url_to_fs(uri)
+    # Worker processes may write what this one reads: no listing is remembered.
+    options: dict[str, Any] = {"use_listings_cache": False}
+    if uri.startswith(("s3://", "s3a://")):
+        _retry_checksums()
+        options["config_kwargs"] = {
+            "connect_timeout": _CONNECT_SECONDS,
+            "read_timeout": _ANSWER_SECONDS,
+            "retries": {
+                "mode": os.environ.get("AWS_RETRY_MODE", "standard"),
+                "total_max_attempts": int(os.environ.get("AWS_MAX_ATTEMPTS", _ATTEMPTS)),
+            },
+        }
+    return fsspec.core.url_to_fs(uri, **options)
+
+
+@functools.cache
+def _retry_checksums() -> None:
+    """Make s3fs retry a body that fails its checksum: it was cut on the way."""
+    from botocore.exceptions import FlexibleChecksumError
+    from s3fs.core import add_retryable_error
+
+    add_retryable_error(FlexibleChecksumError)

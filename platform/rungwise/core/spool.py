@@ -1,0 +1,60 @@
+"""Files of events that wait for a server: who writes one holds a lock on it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+logger = logging.getLogger(__name__)
+
+
+class Spooled(NamedTuple):
+    """A file that nobody writes any more."""
+
+    path: Path
+    to: dict[str, Any]  # the URI, without a password, and the experiment
+    events: list[dict[str, Any]]
+
+
+def unsent(spool: Path) -> list[Spooled]:
+    """The spool files no living process is writing, oldest first. A torn last line is left out."""
+    files = []
+    for path in sorted(spool.glob("*.jsonl")):
+        with contextlib.suppress(FileNotFoundError):
+            stream = locked(path, "r+")
+            if stream is None:
+                continue
+            with stream:
+                lines = stream.read().split("\n")[:-1]
+            events = [event for line in lines for event in _parsed(line, path)]
+            if events and events[0].pop("op") == "to":
+                files.append(Spooled(path, events[0], events[1:]))
+            else:
+                logger.warning("%s does not say where its events belong; it stays", path)
+    return files
+
+
+def _parsed(line: str, path: Path) -> list[dict[str, Any]]:
+    """The event of a line; none, with a warning, if a full disk or a crash corrupted it."""
+    try:
+        return [json.loads(line)]
+    except ValueError:
+        logger.warning("a corrupt line of %s is left out: %.80s", path, line)
+        return []
+
+
+def locked(path: Path, mode: str) -> IO[str] | None:
+    """`path` opened and locked until it is closed, or None if another process holds it."""
+    stream = path.open(mode, encoding="utf-8")
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        stream.close()
+        return None
+    os.set_inheritable(stream.fileno(), False)
+    return stream

@@ -1,0 +1,72 @@
+"""Errors of disks and object stores in one line, with the config key to change."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import sys
+from collections.abc import Iterator
+
+from rungwise.core.errors import UserError
+
+
+@contextlib.contextmanager
+def explained(uri: str) -> Iterator[None]:
+    """Turn a full disk, a refused write or an unreachable store into a UserError."""
+    try:
+        with reached(uri):
+            yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"no room left on the disk of {uri}; free some space, or choose another root"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
+            raise UserError(
+                f"cannot write to {uri} ({error.strerror}); choose another root"
+            ) from error
+        raise
+
+
+@contextlib.contextmanager
+def reached(uri: str, key: str = "root") -> Iterator[None]:
+    """Turn an error of S3, or its silence, into a UserError that names the config key `key`.
+
+    A missing file stays a FileNotFoundError, and errors that are not of S3 pass unchanged.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if message := _store_message(error):
+            place = uri.partition("://")[2].partition("/")[0]
+            bucket = place.rpartition("@")[2]  # what stands before is taken for a password
+            message = message.replace(place, bucket)
+            raise UserError(
+                f"cannot use bucket {bucket} ({message}); check AWS_ENDPOINT_URL, the "
+                f"credentials and the network, or change {key} (now {uri})"
+            ) from error
+        raise
+
+
+def _store_message(error: Exception) -> str:
+    """The message of an S3 error in one line; empty if it is none, or only of a missing object."""
+    # A module that has not been imported has raised nothing, and importing it takes a while.
+    botocore = sys.modules.get("botocore.exceptions")
+    if botocore is None:
+        return ""
+    s3_errors = (botocore.BotoCoreError, botocore.ClientError)
+    cause = next((e for e in (error, error.__cause__) if isinstance(e, s3_errors)), None)
+    if cause is None:
+        return ""
+    code = getattr(cause, "response", {}).get("Error", {}).get("Code")
+    if code == "NoSuchBucket":
+        return "there is no such bucket"
+    return "" if isinstance(error, FileNotFoundError) else " ".join(str(cause).split())
+
+
+def refused(error: OSError) -> bool:
+    """True if a conditional put met another object, or another put of the same one."""
+    answer = getattr(error.__cause__, "response", {}).get("ResponseMetadata", {})
+    return answer.get("HTTPStatusCode") in (409, 412)

@@ -1,0 +1,118 @@
+"""The thread that writes a worker's part of a checkpoint while training goes on."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from rungwise.core.errors import UserError
+from rungwise.core.storage import Folder, file_digest
+from rungwise.training.parallel import Group
+from rungwise.training.tensor_files import write_file
+
+T = TypeVar("T")
+
+_STORE_SECONDS = 180.0  # how long a store may be away before a save has failed
+_PAUSE_SECONDS = 1.0
+
+
+class PartWriter:
+    """One save under way: a thread with a copy of everything it needs.
+
+    `attempt` enters the names of the files. The leader's thread calls `commit` with what every
+    worker says of its part, when all are there.
+    """
+
+    def __init__(
+        self,
+        step: int,
+        folder: Folder,
+        pieces: dict[str, tuple[Tensor, int, tuple[int, ...]]],
+        group: Group,
+        attempt: str,
+        commit: Callable[[list[dict[str, Any]]], None],
+    ) -> None:
+        self._folder = folder
+        self._pieces = pieces
+        self._group = group
+        self._attempt = attempt
+        self._commit = commit
+        self.step = step
+        self.seconds = self.stall_seconds = 0.0
+        self.bytes = 0
+        self.error: Exception | None = None
+        self.written = threading.Event()  # this worker's part, or it has failed
+        self.cancelled = threading.Event()  # another worker's has failed
+        self.thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        began = time.perf_counter()
+        group = self._group
+        try:
+            part = self._patiently(self._write_part)
+            self.written.set()
+            if group.leads:
+                parts = [part]
+                for rank in range(1, group.world_size):
+                    parts.append(self._patiently(lambda rank=rank: self._part_of(rank)))
+                if not self.cancelled.is_set():
+                    self._patiently(lambda: self._commit(parts))
+        except Exception as error:  # raised by whoever settles
+            self.error = error
+        finally:
+            self.seconds = time.perf_counter() - began
+            self._pieces.clear()
+            self.written.set()
+
+    def _patiently(self, write: Callable[[], T]) -> T:
+        """The result of `write`, tried again for some minutes if a store is away.
+
+        The store gives up in seconds where connections are refused. Here nobody waits, until the
+        next save.
+        """
+        deadline = time.monotonic() + _STORE_SECONDS
+        while True:
+            try:
+                return write()
+            except UserError:
+                remote = self._folder.remote
+                if not remote or time.monotonic() > deadline or self.cancelled.wait(_PAUSE_SECONDS):
+                    raise
+
+    def _write_part(self) -> dict[str, Any]:
+        name = self._name_of(self._group.rank)
+        tensors = {key: tensor.contiguous() for key, (tensor, _, _) in self._pieces.items()}
+        with self._folder.staged(name) as path:
+            write_file(tensors, path)
+            digest, self.bytes = file_digest(path), path.stat().st_size
+        part = {
+            "file": name,
+            "sha256": digest,
+            "bytes": self.bytes,
+            "tensors": {
+                key: [start, len(tensor) if shape else 1, list(shape)]
+                for key, (tensor, start, shape) in self._pieces.items()
+            },
+        }
+        if not self._group.leads:
+            self._folder.write_bytes(f"{name}.json", json.dumps(part).encode())
+        return part
+
+    def _part_of(self, rank: int) -> dict[str, Any]:
+        name = f"{self._name_of(rank)}.json"
+        pause = 0.02
+        while not self._folder.exists(name):
+            if self.cancelled.wait(pause):
+                return {}
+            pause = min(1.0, pause * 1.5)
+        return json.loads(self._folder.read_bytes(name))
+
+    def _name_of(self, rank: int) -> str:
+        world_size = self._group.world_size
+        return f"part-{rank:05d}-of-{world_size:05d}-{self._attempt}.safetensors"

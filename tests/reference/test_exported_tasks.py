@@ -1,0 +1,78 @@
+"""A fine-tuned model as a folder of transformers: by the command, the same answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import save_file
+
+from rungwise.__main__ import main
+from rungwise.finetune.scoring import outputs
+from rungwise.serving import onnx
+from rungwise.tasks import kinds
+from rungwise.tasks.examples import OF_TEXT, Kind
+from rungwise.tasks.unlabelled import example_of
+from tests.reference.test_onnx import TOLERANCE, logits_by
+from tests.small_models import shaken
+from tests.unit.test_predictor import INFO, RECORDS, make_model
+
+CLASSES = {"tagging": "TokenClassification", "span": "QuestionAnswering"}
+
+
+class Theirs:
+    """Their model, asked as onnxruntime is."""
+
+    def __init__(self, folder: Path, kind: Kind) -> None:
+        name = "MultipleChoice" if kind == "choice" else CLASSES.get(kind, "SequenceClassification")
+        auto = getattr(transformers, f"AutoModelFor{name}")
+        self.model, told = auto.from_pretrained(folder, output_loading_info=True)
+        assert not told["missing_keys"]
+        assert not told["unexpected_keys"]
+        self.kind = kind
+
+    @torch.no_grad()
+    def run(self, _: None, given: dict[str, Any]) -> list[Any]:
+        rows = {name: torch.as_tensor(given[name]) for name in onnx.INPUTS}
+        if self.kind == "choice":
+            rows = {name: each[:, None] for name, each in rows.items()}
+        said = self.model.eval()(**rows)
+        if self.kind == "span":
+            return [said.start_logits.numpy(), said.end_logits.numpy()]
+        return [said.logits.numpy()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("kind", list(INFO))
+def test_a_fine_tuned_model_answers_the_same_in_transformers(
+    kind: Kind, norm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = {"pooling": "cls", "both_orders": False}
+    predictor = make_model(tmp_path, kind, "mlm_nsp", norm, **keys)
+    save_file(shaken(predictor.model).state_dict(), tmp_path / "model.safetensors")
+    out = tmp_path / "out"
+    assert main(["export", str(tmp_path), "--to", str(out)]) == 0
+    assert "AutoModelFor" in capsys.readouterr().out
+    theirs, info, settings = Theirs(out, kind), predictor.info, predictor.model.config
+    examples = [example_of(each, info, str(n)) for n, each in enumerate(RECORDS[kind])]
+    items = kinds.encode(
+        examples, info, predictor.tokenizer, predictor.frame, stride=settings.stride
+    )
+    ours = outputs(predictor.model, items)
+    for one, other in zip(logits_by(predictor, theirs, items), ours, strict=True):
+        np.testing.assert_allclose(one, other, **TOLERANCE)
+    if kind in OF_TEXT:  # also through their tokenizer, from the text on, cut where ours is
+        tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+        texts = [list(each.values()) for each in RECORDS[kind]]
+        rows = tokenizer(
+            *map(list, zip(*texts, strict=True)), padding=True, truncation=True, return_tensors="np"
+        )
+        (found,) = theirs.run(None, rows)
+        np.testing.assert_allclose(found.squeeze(), np.stack(ours).squeeze(), **TOLERANCE)
+    if kind in ("classification", "tagging"):
+        assert list(theirs.model.config.id2label.values()) == list(info.labels)
