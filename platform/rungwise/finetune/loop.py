@@ -8,6 +8,7 @@
     tagging               cross entropy of the tag, the mean over the words of a batch
     span                  cross entropy of start and of end, their mean
     choice                cross entropy of the option
+    generation            cross entropy of the next token, the mean over a batch, ends included
 
 With class weights the loss of an item counts as many times as its class weighs. It is divided by
 the items and not by their weights, whose mean over the training split is 1: a batch of one class

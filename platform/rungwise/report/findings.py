@@ -164,6 +164,8 @@ def what_is_asked(task: TaskInfo) -> str:
             return "where in a context the answer to a question stands"
         case "choice":
             return "which of several options goes on"
+        case "generation":
+            return "a text to write after another"
 
 
 def _budgets(compared: Compared) -> str:

@@ -20,6 +20,7 @@ from rungwise.tasks.examples import TaskSummary
 _ASKED = {
     "classification": "one label of a text",
     "multilabel": "any number of labels of a text",
+    "generation": "a text to write after another",
     "regression": "a number of a pair of texts",
     "tagging": "a tag of each word",
     "span": "where in a context the answer to a question stands",
