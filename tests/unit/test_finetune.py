@@ -456,7 +456,7 @@ def test_impossible_settings_are_named(keys: dict[str, Any], message: str) -> No
             "mlm",
             "tagging",
             {"class_weights": "balanced"},
-            r"finetune\.class_weights is balanced, which is for classification, .* of tagging",
+            r"finetune\.class_weights is balanced, .* classification and multilabel, .* of tagging",
         ),
         ("mlm", "span", {"legal_tags": True}, r"finetune\.legal_tags is true, .* of span; leave"),
         ("mlm", "tagging", {"legal_tags": True}, r"finetune\.legal_tags is true, .* mark spans"),

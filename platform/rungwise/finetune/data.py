@@ -144,7 +144,11 @@ def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
     tags = info.kind == "tagging" and (not info.labels or tagging.marks_spans(info.labels))
     for key, fits, meant in (
         ("both_orders", of_text and info.pair, "pairs of texts"),
-        ("class_weights", info.kind == "classification", "classification"),
+        (
+            "class_weights",
+            info.kind in ("classification", "multilabel"),
+            "classification and multilabel",
+        ),
         (
             "windows",
             of_text,

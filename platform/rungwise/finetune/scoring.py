@@ -176,22 +176,30 @@ def logits_of(model: TaskModel, batch: ItemBatch) -> Tensor:
         return model(batch.ids, batch.segments, batch.rows).float()
 
 
-def class_weights(targets: Sequence[int], num_classes: int) -> Tensor:
+def class_weights(kind: Kind, targets: Sequence[Any], num_classes: int) -> Tensor:
     """N / (K · N_c) for each class (C,), of N targets in K classes: scikit-learn's `balanced`
-    (King & Zeng 2001, "Logistic regression in rare events data"). 1 for a class without target."""
-    counts_C = torch.bincount(torch.tensor(targets), minlength=num_classes)
-    weights_C = len(targets) / (counts_C.count_nonzero() * counts_C)
-    return torch.where(counts_C > 0, weights_C, 1.0)
+    (King & Zeng 2001, "Logistic regression in rare events data"). 1 for a class without target.
+
+    Of several labels each is two classes, that a text lacks it and that it has it: (2, C)."""
+    given = torch.tensor(targets)
+    if kind == "multilabel":
+        counts = torch.stack(((given == 0).sum(dim=0), given.sum(dim=0)))
+    else:
+        counts = torch.bincount(given, minlength=num_classes)
+    weights = counts.sum(dim=0) / (counts.count_nonzero(dim=0) * counts)
+    return torch.where(counts > 0, weights, 1.0)
 
 
 def loss_sums(
-    kind: Kind, logits: Tensor, targets: Tensor, weights_C: Tensor | None = None
+    kind: Kind, logits: Tensor, targets: Tensor, weights: Tensor | None = None
 ) -> tuple[Tensor, int]:
     """The sum of the losses, times the weight of their class, and of how many: words in tagging,
     tokens in generation, else items."""
     match kind:
         case "multilabel":
             each_BC = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+            if weights is not None:
+                each_BC = each_BC * weights.gather(0, targets.long())
             total = each_BC.mean(dim=1).sum()
         case "regression":
             total = functional.mse_loss(logits[:, 0], targets, reduction="sum")
@@ -202,5 +210,5 @@ def loss_sums(
             )
             total = each_X.sum() / 2
         case _:
-            total = functional.cross_entropy(logits, targets, weights_C, reduction="sum")
+            total = functional.cross_entropy(logits, targets, weights, reduction="sum")
     return total, len(targets)
