@@ -117,6 +117,20 @@ class TaskInfo:
     pair: bool
     metric: str
 
+    @property
+    def asked(self) -> str:
+        """The question in words: `one of 3 labels for a text`."""
+        labels, of = len(self.labels), "a pair of texts" if self.pair else "a text"
+        return {
+            "classification": f"one of {labels} labels for {of}",
+            "multilabel": f"which of {labels} labels {of} has",
+            "regression": f"a number for {of}",
+            "tagging": f"one of {labels} tags for each word",
+            "span": "where in a context the answer to a question stands",
+            "choice": "which of several options goes on",
+            "generation": "a text to write after another",
+        }[self.kind]
+
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> TaskInfo:
         """From plain data with the keys of this class, and maybe others."""
