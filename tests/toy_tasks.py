@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, models
 
 from rungwise.core.config import validate
 from rungwise.finetune import FinetuneConfig, Split, TaskData
@@ -27,6 +28,7 @@ INFO: dict[Kind, TaskInfo] = {
     "tagging": TaskInfo("tagging", ("O", "X"), False, "accuracy"),
     "span": TaskInfo("span", (), False, "accuracy"),
     "choice": TaskInfo("choice", (), False, "accuracy"),
+    "generation": TaskInfo("generation", (), False, "accuracy"),
 }
 
 
@@ -49,7 +51,8 @@ def toy_data(
     weights = small_model(objective, **changes).state_dict()
     config = small_config(objective, **changes)
     trained_on = objective_of(objective)
-    return TaskData(INFO[kind], splits, config, trained_on, VOCAB_SIZE, dict(weights))
+    words = Tokenizer(models.WordLevel())
+    return TaskData(INFO[kind], splits, config, trained_on, VOCAB_SIZE, dict(weights), words)
 
 
 def toy_item(kind: Kind, number: int, rng: np.random.Generator) -> Item:
@@ -80,6 +83,9 @@ def toy_item(kind: Kind, number: int, rng: np.random.Generator) -> Item:
             options = [FRAME.two(words, [5]), FRAME.two(words, [6]), FRAME.two(words, [6, 7])]
             options[0], options[answer] = options[answer], options[0]
             return Item(tuple(options[: 2 + number % 2]), number, answer)
+        case "generation":
+            row = FRAME.two([*words, 5 + answer], [5 + answer])
+            return Item((row,), number, row.ids[-2:], (row.second - 1, row.second))
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +104,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> list[dict[str, Any]]:
         if info.kind == "multilabel":
             return [{"answer": output > 0} for output in outputs]
+        if info.kind == "generation":  # one word, and the end
+            return [{"answer": [*output, FRAME.end, FRAME.end][:2]} for output in outputs]
         places = {"regression": None, "tagging": 1}.get(info.kind, 0)
         return [
             {"answer": output if places is None else output.argmax(axis=places)}

@@ -318,7 +318,8 @@ def test_a_task_reads_the_mix_of_its_layers_and_knows_how_tokens_are_written(
     initialisation: str,
 ) -> None:
     pretrained = built().state_dict()
-    data = TaskData(INFO["classification"], {}, TINY, BILM, V, pretrained)
+    words = Tokenizer(WordLevel())
+    data = TaskData(INFO["classification"], {}, TINY, BILM, V, pretrained, words)
     adaptation = {"kind": "features", "layer_norm": True}
     settings = FinetuneConfig.model_validate(
         {"adaptation": adaptation, "pooling": "mean", "initialisation": initialisation}

@@ -188,7 +188,7 @@ def test_two_variants_are_compared_example_by_example(tmp_path: Path) -> None:
     assert all(each.gold == each.other != each.said for each in shown)
 
 
-def test_answers_and_numbers_have_no_confidence(tmp_path: Path) -> None:
+def test_answers_texts_and_numbers_have_no_confidence(tmp_path: Path) -> None:
     asked = [
         Question("a:1", "1", "Why?", "It rains.", (Answer("rains", 3),)),
         Question("a:2", "2", "Who?", "It rains.", ()),
@@ -200,6 +200,14 @@ def test_answers_and_numbers_have_no_confidence(tmp_path: Path) -> None:
     assert found.calibration_error is None
     assert found.by_length[0].score == pytest.approx((2 / 3 + 0) / 2)
     assert {each.gold for each in found.wrong} == {"rains", "no answer"}
+    texts = [Text(f"a:{n}", "x", target="今 天") for n in range(4)]
+    rows = predictions.rows(
+        "a", 0, texts, [{"text": each} for each in ("今天", "明天", "", "今 天")]
+    )
+    predictions.write(rows, Folder.at(tmp_path))
+    written = TaskInfo("generation", (), False, "chrf")
+    found = errors(predictions.read(Folder.at(tmp_path)), "a", written)
+    assert (found.by_length[0].score, [each.said for each in found.wrong]) == (0.5, ["明天", ""])
     numbers = predictions.rows("a", 0, [Text("a:1", "x", "y", 2.0)], [{"score": 1.5}])
     found = errors(numbers, "a", TaskInfo("regression", (), True, "pearson"))
     assert found.by_length[0].score == 0.5

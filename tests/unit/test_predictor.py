@@ -32,6 +32,7 @@ INFO: dict[Kind, TaskInfo] = {
     "tagging": TaskInfo("tagging", ("O", "B-X", "I-X"), False, "f1"),
     "span": TaskInfo("span", (), False, "f1"),
     "choice": TaskInfo("choice", (), False, "accuracy"),
+    "generation": TaskInfo("generation", (), False, "chrf"),
 }
 RECORDS: dict[Kind, list[dict[str, Any]]] = {
     "classification": [{"text": "w5 w6 w7"}, {"text": ""}, {"text": "w9 " * 40}],
@@ -43,6 +44,7 @@ RECORDS: dict[Kind, list[dict[str, Any]]] = {
         {"context": "w5 w6", "question": "", "options": ["w7", "w8"]},
         {"context": "w5", "question": "w9", "options": ["w7", "w8", "w9"]},
     ],
+    "generation": [{"text": "w5 w6 w7"}, {"text": ""}, {"text": "w9 " * 40}],
 }
 COLUMNS: dict[Kind, set[str]] = {
     "classification": {"label", "probability"},
@@ -51,6 +53,7 @@ COLUMNS: dict[Kind, set[str]] = {
     "tagging": {"tags"},
     "span": {"text", "start", "end", "no_answer_score"},
     "choice": {"option", "probabilities"},
+    "generation": {"text"},
 }
 
 
@@ -134,7 +137,7 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
         ]
         frame = served.predict(SimpleNamespace(), pd.DataFrame(rows))  # pyright: ignore[reportArgumentType]
         assert list(frame["option"]) == [prediction["option"] for prediction in together]
-    if kind in ("classification", "multilabel"):
+    if kind in ("classification", "multilabel", "generation"):
         texts, name = [record["text"] for record in records], min(COLUMNS[kind])
         frame = served.predict(SimpleNamespace(), texts)  # pyright: ignore[reportArgumentType]
         assert list(frame[name]) == [prediction[name] for prediction in together]

@@ -27,6 +27,7 @@ INFO: dict[str, TaskInfo] = {
     "tagging": TaskInfo("tagging", ("O", "B-X"), False, "f1"),
     "span": TaskInfo("span", (), False, "f1"),
     "choice": TaskInfo("choice", (), False, "accuracy"),
+    "generation": TaskInfo("generation", (), False, "chrf"),
 }
 
 
@@ -111,6 +112,8 @@ def test_the_length_named_is_the_smallest_that_cuts_at_most_5_percent(
                 return Question(str(number), str(number), text(4), text(30), ())
             case "choice":
                 return ChoiceExample(str(number), text(20), text(5), (text(5), text(5)))
+            case "generation":
+                return Text(str(number), text(9), target=text(4))
             case _:
                 return Text(str(number), text(30), text(30) if name == "pair" else None)
 

@@ -80,6 +80,17 @@ def choices(rng: np.random.Generator, count: int) -> Case:
     )
 
 
+def written(rng: np.random.Generator, count: int) -> Case:
+    """Some are shorter than the longest runs of chrF, some are empty, and some are right."""
+
+    def text() -> str:
+        return "".join(rng.choice(list("ab c"), rng.integers(0, 9)))
+
+    golds = [f"{text()}a" for _ in range(count)]
+    said = [gold if rng.random() < 0.2 else text() for gold in golds]
+    return [{"text": each} for each in said], [Text("a", "a", target=gold) for gold in golds]
+
+
 TWO, FOUR = ("no", "yes"), ("a", "b", "c", "d")
 CASES = [
     *[("classification", TWO, name) for name in ("accuracy", "macro_f1", "f1", "matthews")],
@@ -89,6 +100,7 @@ CASES = [
     *[("tagging", TAGS, name) for name in ("accuracy", "precision", "recall", "f1")],
     *[("span", (), n) for n in ("f1", "exact_match", "answerable_f1", "unanswerable_accuracy")],
     ("choice", (), "accuracy"),
+    *[("generation", (), name) for name in ("chrf", "exact_match")],
 ]
 
 
@@ -97,7 +109,7 @@ def drawn(rng: np.random.Generator, info: TaskInfo, count: int) -> Case:
         of_kind = classification if info.kind == "classification" else multilabel
         return of_kind(rng, count, info.labels)
     made = {"regression": regression, "tagging": tagging, "span": spans, "choice": choices}
-    return made[info.kind](rng, count)
+    return {**made, "generation": written}[info.kind](rng, count)
 
 
 @pytest.mark.parametrize(("kind", "labels", "metric"), CASES)

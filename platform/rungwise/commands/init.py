@@ -47,7 +47,6 @@ def init(options: argparse.Namespace) -> int:
 
     from rungwise.core.source_files import find_files
     from rungwise.corpus.look import look
-    from rungwise.tasks.look import label_counts
     from rungwise.tasks.look import look as look_at_labels
 
     if table := next((path for path in options.paths if path.endswith(_TABLES)), None):
@@ -82,7 +81,7 @@ def init(options: argparse.Namespace) -> int:
     task = ""
     if labels:
         task = _name(options.labels)
-        counts = label_counts(labels.examples)
+        counts = labels.labels
         shown = ", ".join(f"{count:,} {label}" for label, count in counts.items())
         told = shown if len(counts) < 9 else f"{len(counts)} labels"
         console.print(

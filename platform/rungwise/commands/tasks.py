@@ -39,10 +39,8 @@ def tasks(options: argparse.Namespace) -> int:
 
 def told(path: str, guess: Guess) -> str:
     """The block as YAML, and under it what the examples of a sample are understood as."""
-    from rungwise.tasks.look import label_counts
-
     found = guess.examples
-    labels = label_counts(found)
+    labels = guess.labels
     shares = ", ".join(f"{label} {n / labels.total():.0%}" for label, n in labels.most_common(12))
     more = f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
     dropped = f", {guess.damaged} more are damaged and left out" if guess.damaged else ""

@@ -52,7 +52,6 @@ from rungwise.tasks.cutting import CutShare
 from rungwise.tasks.examples import SPLITS, TaskInfo, TaskSummary, read
 from rungwise.tasks.noise import split_of
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
-from rungwise.tokenizer import load as load_tokenizer
 from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 
 _SCRATCH = ".seeds"
@@ -282,9 +281,10 @@ def _score(
     data = load_data(inputs["task"], inputs["tokenizer"], inputs["pretrain"], config, noise)
     cut = {}
     if counts_cut:
-        splitter = load_tokenizer(inputs["tokenizer"].folder)
         cut = {
-            name: cutting.cut_share(data.splits[name].examples, data.splits[name].items, splitter)
+            name: cutting.cut_share(
+                data.splits[name].examples, data.splits[name].items, data.tokenizer
+            )
             for name in SPLITS
         }
     curve: list[float] = []

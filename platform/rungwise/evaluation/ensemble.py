@@ -3,7 +3,7 @@
     classification, choice, tagging    the mean of the seeds' probabilities; of tags for each word
     regression                         the mean of their numbers
     multilabel                         the labels that more than half of the seeds say
-    span                               what most seeds say, of equally many the first seed's
+    span, generation                   what most seeds say, of equally many the first seed's
 
 Seeds of one pretraining are less than the seven systems of other pretrainings and seeds that Devlin
 et al. 2019 put together (SPEC T10). A threshold on the second of two labels would be too good on
@@ -65,7 +65,7 @@ def together(rows: Sequence[dict[str, Any]], info: TaskInfo) -> Any:
         case "multilabel":
             said = Counter(label for row in rows for label in row["prediction"])
             return sorted(label for label, times in said.items() if 2 * times > len(rows))
-        case "span":
+        case "span" | "generation":
             return Counter(row["prediction"] for row in rows).most_common(1)[0][0]
         case "tagging":
             words = zip(*(row["probabilities"] for row in rows), strict=True)

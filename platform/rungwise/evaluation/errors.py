@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from seqeval.metrics.sequence_labeling import get_entities
 
-from rungwise.tasks import squad_rules
+from rungwise.tasks import chrf, squad_rules
 from rungwise.tasks.examples import Answer, Question, TaskInfo
 from rungwise.tasks.tagging import marks_spans
 
@@ -126,6 +126,7 @@ _SCORE_OF = {
     "classification": "share that is right",
     "multilabel": "share with all labels right",
     "choice": "share that is right",
+    "generation": "share that is right",
     "tagging": "share of words that are right",
     "span": "mean F1",
     "regression": "mean distance from the score",
@@ -144,6 +145,8 @@ def score(row: Row, info: TaskInfo) -> float:
             answers = tuple(Answer(text, 0) for text in row["gold"])
             asked = Question("", "", row["question"], row["context"], answers)
             return squad_rules.of_example(row["prediction"], asked)[1]
+        case "generation":
+            return float(chrf.same(row["prediction"], row["gold"]))
         case _:
             return float(row["gold"] == row["prediction"])
 

@@ -3,11 +3,12 @@
     variant, seed    which model
     where            the example's file and line
     text, second / words / id, question, context / context, question, options     its input
-    gold             the label, labels, number, tags, list of answers, or index of the option
+    gold             the label, labels, number, tags, list of answers, index of the option, or text
     prediction       the same, of an answer its text ("" for none)
     probabilities    of all labels in the order of the task's, of all options; of tags a list a word
 
-Answers to questions have `start` and `no_answer_score` in place of probabilities, numbers neither.
+Answers to questions have `start` and `no_answer_score` in place of probabilities, numbers and texts
+that were written neither.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ PREDICTED: Mapping[Kind, str] = {
     "tagging": "tags",
     "span": "text",
     "choice": "option",
+    "generation": "text",
 }
 
 

@@ -24,7 +24,8 @@ class ItemBatch:
     ids: Tensor  # (R, T) int64
     segments: Tensor  # (R, T) int64
     rows: Rows
-    # (B,), of several labels (B, C), of tagging (W,), of spans (B, 2); None: not all are known
+    # (B,), of several labels (B, C), of tagging and generation (W,), of spans (B, 2); None: not all
+    # are known
     targets: Tensor | None
 
     def to(self, device: torch.device) -> Self:
@@ -47,7 +48,7 @@ def collate(items: Sequence[Item], kind: Kind) -> ItemBatch:
         ids_RT[number, : len(row.ids)] = torch.tensor(row.ids)
         segments_RT[number, : len(row.segments)] = torch.tensor(row.segments)
     word_row, word_place = None, None
-    if kind == "tagging":
+    if kind in ("tagging", "generation"):
         word_row = _integers(n for n, item in enumerate(items) for _ in item.places)
         word_place = _integers(place for item in items for place in item.places)
     return ItemBatch(
@@ -68,7 +69,7 @@ def _targets(items: Sequence[Item], kind: Kind) -> Tensor | None:
     if any(item.target is None for item in items):
         return None
     targets: list[Any] = [item.target for item in items]
-    if kind == "tagging":
+    if kind in ("tagging", "generation"):
         targets = [tag for tags in targets for tag in tags]
     numbers = kind in ("multilabel", "regression")
     return torch.tensor(targets, dtype=torch.float32 if numbers else torch.int64)

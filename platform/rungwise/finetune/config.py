@@ -110,12 +110,13 @@ class FinetuneConfig(Config):
     batch is read in k parts, for the same step in less memory. `best_epoch` keeps the weights of
     the epoch that is best on the validation split, and not the last ones.
 
-    `pooling` is read by tasks of texts and choice, `both_orders` by pairs of texts,
-    `class_weights` by classification, whose loss weighs each class by 1 / its share of the
-    training items, `windows` by tasks of texts: a text that is too long is read in
-    windows and not cut. `stride` is the tokens from window to window, there and of the context of
-    questions, which read `max_answer_tokens`. `legal_tags` lets no tag follow another that its
-    scheme (IOB2, IOBES) does not.
+    `pooling` is read by tasks of texts and choice, `both_orders` by pairs of texts, `class_weights`
+    by classification and multilabel, whose loss weighs each class, and having and lacking each
+    label, by 1 / its share of the training items, `windows` by tasks of texts: a text that is too
+    long is read in windows and not cut. `stride` is the tokens from window to window, there and of
+    the context of questions. An answer to one, and a text that is written, has at most
+    `max_answer_tokens`. `legal_tags` lets no tag follow another that its scheme (IOB2, IOBES) does
+    not.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {"use": "adaptation"}
@@ -174,7 +175,8 @@ class FinetuneConfig(Config):
     @property
     def encoding(self) -> dict[str, Any]:
         """The options of `kinds.encode`."""
-        return {name: getattr(self, name) for name in ("both_orders", "windows", "stride")}
+        names = ("both_orders", "windows", "stride", "max_answer_tokens")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def decoding(self) -> dict[str, Any]:

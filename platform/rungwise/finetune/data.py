@@ -19,6 +19,7 @@ from rungwise.models.objectives import Objective
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks import kinds, tagging
 from rungwise.tasks.examples import OF_TEXT, SPLITS, TaskInfo, TaskSummary, read
+from rungwise.tasks.generation import longest_target
 from rungwise.tasks.items import Frame, Item
 from rungwise.tasks.noise import noisy, split_of
 from rungwise.tasks.transitions import Transitions
@@ -47,6 +48,7 @@ class TaskData:
     objective: Objective
     vocab_size: int
     pretrained: dict[str, Tensor]  # its weights, under the names of pretraining
+    tokenizer: Tokenizer
 
 
 def load_data(
@@ -80,7 +82,7 @@ def load_data(
         for name, examples in read_.items()
     }
     weights = load_tensors(pretrain.folder, MODEL)
-    return TaskData(info, splits, model, objective, vocab_size, weights)
+    return TaskData(info, splits, model, objective, vocab_size, weights, splitter)
 
 
 def frame_of(
@@ -106,6 +108,8 @@ def frame_of(
 def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Objective) -> None:
     """Raise ConfigError, naming the key, for what this model or this task cannot be asked."""
     encoder = _outline(model, objective)
+    if info.kind == "generation":
+        encoder.write()
     pools = info.kind in (*OF_TEXT, "choice")
     if pools and config.pooling == "cls" and encoder.causal and config.top.kind == "linear":
         raise ConfigError(
@@ -140,7 +144,11 @@ def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
     tags = info.kind == "tagging" and (not info.labels or tagging.marks_spans(info.labels))
     for key, fits, meant in (
         ("both_orders", of_text and info.pair, "pairs of texts"),
-        ("class_weights", info.kind == "classification", "classification"),
+        (
+            "class_weights",
+            info.kind in ("classification", "multilabel"),
+            "classification and multilabel",
+        ),
         (
             "windows",
             of_text,
@@ -154,6 +162,16 @@ def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
                 f"finetune.{key} is {str(value).lower()}, which is for {meant}, found a task of "
                 f"{info.kind}; leave it out"
             )
+    if info.kind == "generation" and config.top.kind != "linear":
+        raise ConfigError(
+            "finetune.top.kind is bilstm, which reads what is still to be written; a task of "
+            "generation needs linear"
+        )
+    if info.kind == "generation" and not longest_target(config.sequence_length, 1):
+        raise ConfigError(
+            f"finetune.sequence_length is {config.sequence_length}, which leaves no room to write "
+            "beside three marks and a source; choose 5 or more"
+        )
     if config.legal_tags and info.labels:
         Transitions.of(info.labels)
 

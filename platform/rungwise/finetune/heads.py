@@ -4,7 +4,8 @@
 
     head      of                            logits
     sequence  labels, regression            (B, C), C = 1 for a number
-    token     tagging                       (W, C), one for each word of the batch
+    token     tagging, generation           (W, C), one for each word of the batch; in generation
+                                            for each place of a target, C the vocabulary
     span      questions                     (B, T, 2), start and end of the answer
     choice    multiple choice               (B, O), O the most options; -inf where an item has fewer
 
@@ -48,7 +49,7 @@ class Rows:
     lengths: Tensor | None  # (R,) int64 real tokens; None: no row is padded
     item: Tensor  # (R,) int64 which item a row is of; rows of one are neighbours, in their order
     count: int  # B
-    word_row: Tensor | None = None  # (W,) int64, for tagging alone
+    word_row: Tensor | None = None  # (W,) int64, for tagging and generation alone
     word_place: Tensor | None = None  # (W,) int64, the token that stands for the word
 
     def to(self, device: torch.device) -> Self:
@@ -123,7 +124,8 @@ class ChoiceHead(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """One tag for each word, from the state of the token that stands for it."""
+    """One tag for each word, from the state of the token that stands for it, or the token to write
+    behind each."""
 
     def __init__(self, width: int, num_outputs: int, dropout: float) -> None:
         super().__init__()

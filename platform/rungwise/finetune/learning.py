@@ -65,11 +65,11 @@ def effective(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[str, f
 
 
 def in_force(
-    config: FinetuneConfig, data: TaskData, weights_C: torch.Tensor | None, parts: int
+    config: FinetuneConfig, data: TaskData, weights: torch.Tensor | None, parts: int
 ) -> dict[str, float]:
     """The effect of those of these keys that are not at their default: 0 for none.
 
-    `weights_C` are those of the classes, and `parts` how many the first batch came in.
+    `weights` are those of the classes, and `parts` how many the first batch came in.
     """
     windows = data.info.kind != "tagging" and any(
         len(split.items) > len(split.examples) for split in data.splits.values()
@@ -77,7 +77,7 @@ def in_force(
     found = {
         "accumulation": parts,
         "best_epoch": config.epochs > 1,
-        "class_weights": weights_C is not None and bool((weights_C != 1).any()),
+        "class_weights": weights is not None and bool((weights != 1).any()),
         "windows": windows,
         "stride": config.stride if windows else 0,
     }

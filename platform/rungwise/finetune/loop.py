@@ -8,6 +8,7 @@
     tagging               cross entropy of the tag, the mean over the words of a batch
     span                  cross entropy of start and of end, their mean
     choice                cross entropy of the option
+    generation            cross entropy of the next token, the mean over a batch, ends included
 
 With class weights the loss of an item counts as many times as its class weighs. It is divided by
 the items and not by their weights, whose mean over the training split is 1: a batch of one class
@@ -96,10 +97,10 @@ def finetune(
     steps_per_epoch = -(-len(items) // config.batch_size)
     total_steps = steps_per_epoch * config.epochs
     done, kept = (0, None) if start is None else put_state(model, optimizer, start)
-    weights_C = None
+    weights = None
     if config.class_weights:
         targets = [item.target for item in items]
-        weights_C = class_weights(targets, len(data.info.labels)).to(model.device)
+        weights = class_weights(data.info.kind, targets, len(data.info.labels)).to(model.device)
     measured: dict[str, float] = {}
     for epoch in range(done, config.epochs):
         model.train()
@@ -119,8 +120,8 @@ def finetune(
                 measured |= effective(model, optimizer)
             if "batch_size" not in measured:
                 measured |= {"batch_size": len(chosen)}
-                measured |= in_force(config, data, weights_C, len(parts))
-            loss = add_gradients(model, batches, weights_C)
+                measured |= in_force(config, data, weights, len(parts))
+            loss = add_gradients(model, batches, weights)
             if not math.isfinite(loss):
                 raise UserError(
                     f"the loss of step {step + 1} of {total_steps} is {loss}; lower "
@@ -147,14 +148,14 @@ def finetune(
 
 
 def add_gradients(
-    model: TaskModel, parts: Sequence[ItemBatch], weights_C: Tensor | None = None
+    model: TaskModel, parts: Sequence[ItemBatch], weights: Tensor | None = None
 ) -> float:
     """Add the gradient of the mean loss of a batch, which comes in parts, and return that loss."""
     count = sum(len(part.targets) for part in parts if part.targets is not None)
     loss = 0.0
     for part in parts:
         assert part.targets is not None, "a training split has targets"
-        total, _ = loss_sums(model.info.kind, logits_of(model, part), part.targets, weights_C)
+        total, _ = loss_sums(model.info.kind, logits_of(model, part), part.targets, weights)
         (total / count).backward()
         loss += total.item() / count
     return loss

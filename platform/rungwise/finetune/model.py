@@ -26,7 +26,7 @@ from rungwise.finetune.heads import (
 )
 from rungwise.finetune.mixing import ScalarMix
 from rungwise.models.config import model_config
-from rungwise.models.encoders import new_tokens_of
+from rungwise.models.encoders import new_tokens_of, output_of
 from rungwise.models.family import Family
 from rungwise.models.objectives import Objective
 from rungwise.tasks.examples import TaskInfo
@@ -48,7 +48,10 @@ class TaskModel(HeadedEncoder):
         objective: Objective,
         vocab_size: int,
     ) -> None:
-        encoder = model.encoder(objective, vocab_size, config.dropout, new_tokens_of(objective))
+        added = new_tokens_of(objective)
+        encoder = model.encoder(objective, vocab_size, config.dropout, added)
+        if info.kind == "generation":
+            encoder.write()
         mixed: list[int] = []
         mix = None
         if isinstance(config.adaptation, FeaturesAdaptation):
@@ -64,7 +67,7 @@ class TaskModel(HeadedEncoder):
         pooler = bool(encoder.pooler) and config.pooling == "cls" and top is None and not mixed
         super().__init__(
             encoder,
-            _head(config, info, width, pooler),
+            _head(config, info, width, pooler, vocab_size + added),
             top=top,
             mix=mix,
             mixed=mixed,
@@ -86,7 +89,8 @@ class TaskModel(HeadedEncoder):
     def load_pretrained(self, pretrained: Mapping[str, Tensor]) -> None:
         """Start from the weights of pretraining, or from as many layers as the config says.
 
-        A pooler that pretraining has not trained keeps its random start, and so does one above
+        What stood on the states goes into the head where it fits: a pooler, and in generation what
+        predicted tokens. It keeps its random start where pretraining has not trained it, and above
         layers that were not loaded. Raises DataError for weights that do not fit.
         """
         self.encoder.load(pretrained, self.config.loaded_layers)
@@ -95,9 +99,19 @@ class TaskModel(HeadedEncoder):
             for name, parameter in self.head.pool.dense.named_parameters():
                 if (trained := pretrained.get(f"{self.encoder.pooler}{name}")) is not None:
                     parameter.copy_(trained)
+        if self.info.kind == "generation" and whole:
+            table_VD, bias_V = output_of(
+                self.model_config, self.objective, self.vocab_size, pretrained
+            )
+            linear, known = self.head.linear, slice(self.vocab_size)
+            if table_VD.shape[1] == linear.in_features:
+                linear.weight[known] = table_VD
+                linear.bias[known] = 0.0 if bias_V is None else bias_V
 
 
-def _head(config: FinetuneConfig, info: TaskInfo, width: int, pooler: bool) -> Head:
+def _head(
+    config: FinetuneConfig, info: TaskInfo, width: int, pooler: bool, num_tokens: int
+) -> Head:
     match info.kind:
         case "classification" | "multilabel" | "regression":
             outputs = 1 if info.kind == "regression" else len(info.labels)
@@ -108,6 +122,8 @@ def _head(config: FinetuneConfig, info: TaskInfo, width: int, pooler: bool) -> H
             return SpanHead(width)
         case "choice":
             return ChoiceHead(width, config.pooling, config.dropout, pooler)
+        case "generation":
+            return TokenHead(width, num_tokens, config.dropout)
 
 
 def describe(model: TaskModel) -> dict[str, Any]:

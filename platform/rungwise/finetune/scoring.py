@@ -21,10 +21,11 @@ from rungwise.finetune.data import Split, TaskData
 from rungwise.finetune.model import TaskModel
 from rungwise.tasks import kinds
 from rungwise.tasks.examples import Kind
-from rungwise.tasks.items import Item
+from rungwise.tasks.generation import longest_target
+from rungwise.tasks.items import Item, Row
 
 _ROWS_AT_A_TIME = 64
-Output = NDArray[np.float32]
+Output = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Scores:
 
 def outputs(model: TaskModel, items: Sequence[Item]) -> list[Output]:
     """The logits of each item, in their order: classification and multilabel (C,), regression (),
-    tagging (words of the item, C), span (T, 2) over its row, choice (options of the item,)."""
+    tagging (words of the item, C), span (T, 2) over its row, choice (options of the item,). Of
+    generation the ids that are written, without an end."""
     return _answers(model, items)[0]
 
 
@@ -48,7 +50,7 @@ def evaluate(model: TaskModel, data: TaskData, split: str) -> Scores:
     """Loss, metrics and predictions of a split, with the model's calibration."""
     part = data.splits[split]
     outputs, loss = _answers(model, part.items)
-    return _score(model, part, outputs, loss)
+    return _score(model, data, part, outputs, loss)
 
 
 def calibrate_and_score(model: TaskModel, data: TaskData) -> Scores:
@@ -62,16 +64,19 @@ def calibrate_and_score(model: TaskModel, data: TaskData) -> Scores:
         data.info,
         max_answer_tokens=model.config.max_answer_tokens,
     )
-    return _score(model, part, outputs, loss)
+    return _score(model, data, part, outputs, loss)
 
 
-def _score(model: TaskModel, part: Split, outputs: list[Output], loss: float) -> Scores:
+def _score(
+    model: TaskModel, data: TaskData, part: Split, outputs: list[Output], loss: float
+) -> Scores:
     predictions = kinds.decode(
         outputs,
         part.items,
         part.examples,
         model.info,
         model.calibration,
+        tokenizer=data.tokenizer,
         **model.config.decoding,
     )
     metrics = kinds.score(predictions, part.examples, model.info)
@@ -90,7 +95,7 @@ def _answers(model: TaskModel, items: Sequence[Item]) -> tuple[list[Output], flo
         here = [items[place] for place in places]
         batch = collate(here, kind).to(model.device)
         logits = logits_of(model, batch)
-        for place, output in zip(places, _split(kind, logits.cpu(), here), strict=True):
+        for place, output in zip(places, _split(model, logits.cpu(), here), strict=True):
             outputs[place] = output
         if batch.targets is None:
             total = math.nan
@@ -115,9 +120,9 @@ def _by_length(items: Sequence[Item]) -> Iterator[list[int]]:
         yield chunk
 
 
-def _split(kind: Kind, logits: Tensor, items: Sequence[Item]) -> Iterator[Output]:
-    """The part that each item has of the logits of its batch, without padding."""
-    match kind:
+def _split(model: TaskModel, logits: Tensor, items: Sequence[Item]) -> Iterator[Output]:
+    """The part that each item has of the logits of its batch, without padding, or its text."""
+    match model.info.kind:
         case "classification" | "multilabel":
             parts = list(logits)
         case "regression":
@@ -128,8 +133,38 @@ def _split(kind: Kind, logits: Tensor, items: Sequence[Item]) -> Iterator[Output
             parts = [row[: len(item.rows[0].ids)] for row, item in zip(logits, items, strict=True)]
         case "choice":
             parts = [row[: len(item.rows)] for row, item in zip(logits, items, strict=True)]
+        case "generation":
+            return iter(_written(model, items))
     # Copies: a view would keep the logits of the whole batch.
     return (part.numpy().copy() for part in parts)
+
+
+def _written(model: TaskModel, items: Sequence[Item]) -> list[Output]:
+    """The ids that the model writes after each source: always the likeliest, up to the end.
+
+    The row is read anew for each of them; texts are short, and that needs no cache.
+    """
+    config = model.config
+    texts: list[list[int]] = [[] for _ in items]
+    ends = [item.rows[0].ids[-1] for item in items]
+    unended = list(range(len(items)))
+    for _ in range(longest_target(config.sequence_length, config.max_answer_tokens)):
+        rows = [_with(items[n].rows[0], texts[n]) for n in unended]
+        asked = [Item((row,), n, places=(len(row.ids) - 1,)) for n, row in enumerate(rows)]
+        batch = collate(asked, "generation").to(model.device)
+        for n, token in zip(unended, logits_of(model, batch).argmax(dim=1).tolist(), strict=True):
+            texts[n].append(token)
+        unended = [n for n in unended if texts[n][-1] != ends[n]]
+        if not unended:
+            break
+    whole = zip(texts, ends, strict=True)
+    return [np.array([t for t in text if t != end], np.int64) for text, end in whole]
+
+
+def _with(row: Row, written: Sequence[int]) -> Row:
+    """The first text of a row, and what is written of the second."""
+    ids, segments = row.ids[: row.second], row.segments[: row.second]
+    return Row((*ids, *written), (*segments, *[1] * len(written)), row.second)
 
 
 def logits_of(model: TaskModel, batch: ItemBatch) -> Tensor:
@@ -141,22 +176,30 @@ def logits_of(model: TaskModel, batch: ItemBatch) -> Tensor:
         return model(batch.ids, batch.segments, batch.rows).float()
 
 
-def class_weights(targets: Sequence[int], num_classes: int) -> Tensor:
+def class_weights(kind: Kind, targets: Sequence[Any], num_classes: int) -> Tensor:
     """N / (K · N_c) for each class (C,), of N targets in K classes: scikit-learn's `balanced`
-    (King & Zeng 2001, "Logistic regression in rare events data"). 1 for a class without target."""
-    counts_C = torch.bincount(torch.tensor(targets), minlength=num_classes)
-    weights_C = len(targets) / (counts_C.count_nonzero() * counts_C)
-    return torch.where(counts_C > 0, weights_C, 1.0)
+    (King & Zeng 2001, "Logistic regression in rare events data"). 1 for a class without target.
+
+    Of several labels each is two classes, that a text lacks it and that it has it: (2, C)."""
+    given = torch.tensor(targets)
+    if kind == "multilabel":
+        counts = torch.stack(((given == 0).sum(dim=0), given.sum(dim=0)))
+    else:
+        counts = torch.bincount(given, minlength=num_classes)
+    weights = counts.sum(dim=0) / (counts.count_nonzero(dim=0) * counts)
+    return torch.where(counts > 0, weights, 1.0)
 
 
 def loss_sums(
-    kind: Kind, logits: Tensor, targets: Tensor, weights_C: Tensor | None = None
+    kind: Kind, logits: Tensor, targets: Tensor, weights: Tensor | None = None
 ) -> tuple[Tensor, int]:
     """The sum of the losses, times the weight of their class, and of how many: words in tagging,
-    else items."""
+    tokens in generation, else items."""
     match kind:
         case "multilabel":
             each_BC = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+            if weights is not None:
+                each_BC = each_BC * weights.gather(0, targets.long())
             total = each_BC.mean(dim=1).sum()
         case "regression":
             total = functional.mse_loss(logits[:, 0], targets, reduction="sum")
@@ -167,5 +210,5 @@ def loss_sums(
             )
             total = each_X.sum() / 2
         case _:
-            total = functional.cross_entropy(logits, targets, weights_C, reduction="sum")
+            total = functional.cross_entropy(logits, targets, weights, reduction="sum")
     return total, len(targets)

@@ -81,6 +81,16 @@ def visible_keys(
     return (position_T < lengths_B[:, None])[:, None, None, :]  # (B, T) -> (B, 1, 1, T)
 
 
+def keys_to_write(segments_BT: Tensor, lengths_B: Tensor | None) -> Tensor:
+    """A mask (B, 1, T, T) with which the second text is written: the first is seen by all, and of
+    the second a query sees itself and what comes before (Dong et al. 2019, arXiv:1905.03197)."""
+    place_T = torch.arange(segments_BT.shape[1], device=segments_BT.device)
+    first_BT = segments_BT == 0
+    if lengths_B is not None:
+        first_BT = first_BT & (place_T < lengths_B[:, None])
+    return first_BT[:, None, None] | (place_T <= place_T[:, None])
+
+
 def has_varlen(x: Tensor, head_size: int, dropout: float) -> bool:
     """Whether the kernel for variable lengths takes what a layer makes of `x` in this pass."""
     if dropout > 0 or head_size > _LARGEST_HEAD or head_size % _HEAD_MULTIPLE or not is_gpu(x):

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from rungwise.models.attention import keys_to_write
 from rungwise.models.cross_entropy import (
     MOST_LOGITS,
     TokenSums,
@@ -104,6 +105,7 @@ class TransformerBody(Body):
 
     graphs: ClassVar = ("embed",)  # see parallel.py
     transformer: Transformer
+    writes = False  # may be set: no token of the second text sees those after it (`keys_to_write`)
 
     @abstractmethod
     def embed(
@@ -146,6 +148,10 @@ class TransformerBody(Body):
         lengths_B: Tensor | None = None,
     ) -> list[Tensor]:
         embedded_BTD = self.embed(ids_BT, segments_BT)
+        if self.writes:
+            assert segments_BT is not None, "they say where the second text begins"
+            visible = keys_to_write(segments_BT, lengths_B)
+            return self.transformer.layers(embedded_BTD, visible=visible)
         return self.transformer.layers(embedded_BTD, None if self.causal else lengths_B)
 
     def levels(self) -> list[list[nn.Module]]:

@@ -26,13 +26,17 @@ Shapes: B batch, T sequence, E width of a state.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from rungwise.core.errors import DataError
-from rungwise.models.body import Body, OnBody
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.models.body import Body, OnBody, TokenOutput, TransformerBody
 from rungwise.models.objectives import Objective
+
+if TYPE_CHECKING:  # which imports this file
+    from rungwise.models.family import Family
 
 NUM_MARKS = 3  # start, delimiter, extract
 
@@ -72,6 +76,21 @@ class LayeredEncoder(OnBody):
     ) -> list[Tensor]:
         """The embeddings and the states of each layer, every one (B, T, E); see `Encoder`."""
         return self.body.encode_layers(ids_BT, segments_BT, lengths_B)
+
+    def write(self) -> None:
+        """Let no token of the second text of a row see those after it, so that it can be written.
+
+        The first text is read as in pretraining. Raises ConfigError for a body that cannot do both.
+        """
+        if self.causal:
+            return
+        if not isinstance(self.body, TransformerBody):
+            raise ConfigError(
+                f"model.kind is {self.body.name}, which cannot write a text for it reads both ways "
+                "by parts of its own; a task of generation takes a model that reads from left to "
+                "right (gpt, llama, lstm, rnn, nnlm) or one stack of blocks (bert, modern_bert)"
+            )
+        self.body.writes = True
 
     def word_table(self) -> Tensor:
         """The tensor with a row for each token, the new ones last."""
@@ -136,6 +155,20 @@ class LayeredEncoder(OnBody):
                 )
         for target, source in copies:
             target.copy_(source)
+
+
+def output_of(
+    family: Family, objective: Objective, vocab_size: int, pretrained: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor | None]:
+    """The matrix (V, D) and the bias (V,) by which a pretrained model predicts the next token; of
+    others the table of tokens."""
+    with torch.device("meta"):
+        model = family.build(vocab_size, objective)
+    model.load_state_dict(pretrained, assign=True)
+    if isinstance(model, TokenOutput):
+        return model.output_table(), model.output_bias()
+    assert isinstance(model, OnBody)
+    return model.body.word_table(), None
 
 
 def new_tokens_of(objective: Objective) -> int:

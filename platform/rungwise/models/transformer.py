@@ -202,9 +202,12 @@ class Transformer(nn.Module):
             x_BTD = self._through(block, x_BTD, told)
         return self._leave(x_BTD)
 
-    def layers(self, x_BTD: Tensor, lengths_B: Tensor | None = None) -> list[Tensor]:
-        """The input and the output of each block, num_layers + 1 in all; the last as `forward`."""
-        x_BTD, seen = self._enter(x_BTD, lengths_B, None, None)
+    def layers(
+        self, x_BTD: Tensor, lengths_B: Tensor | None = None, visible: Visible = None
+    ) -> list[Tensor]:
+        """The input and the output of each block, num_layers + 1 in all; the last as `forward`, but
+        where `visible` says who sees whom."""
+        x_BTD, seen = self._enter(x_BTD, lengths_B, None, None, visible)
         outputs = [x_BTD]
         for block, told in zip(self.blocks, seen, strict=True):
             outputs.append(self._through(block, outputs[-1], told))
@@ -229,17 +232,19 @@ class Transformer(nn.Module):
         lengths_B: Tensor | None,
         document_BT: Tensor | None,
         starts_S: Tensor | None,
+        visible: Visible = None,
     ) -> tuple[Tensor, list[Seen]]:
         """The residual stream, and what each block is told; blocks told the same share it."""
         dropout = self.dropout if self.training else 0.0
-        visible = visible_keys(
-            x_BTD.shape[1],
-            lengths_B,
-            document_BT,
-            starts_S,
-            causal=self.causal,
-            varlen=has_varlen(x_BTD, self.made[0].head_size, dropout),
-        )
+        if visible is None:
+            visible = visible_keys(
+                x_BTD.shape[1],
+                lengths_B,
+                document_BT,
+                starts_S,
+                causal=self.causal,
+                varlen=has_varlen(x_BTD, self.made[0].head_size, dropout),
+            )
         near = {
             window: near_keys(visible, window, x_BTD, self.causal)
             for window in {each.window for each in self.made}

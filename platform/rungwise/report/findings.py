@@ -25,7 +25,6 @@ from rungwise.report.formats import (
     points_with_interval,
     with_article,
 )
-from rungwise.tasks.examples import TaskInfo
 
 # A loss over some thousand masked tokens is known to about 0.03 nats; three times that is no noise.
 _HARDLY_NATS = 0.1
@@ -137,7 +136,7 @@ def what_was_compared(compared: Compared) -> str:
     first = f"As the variant {name} it was then fine-tuned{beside}, with {seeds} seeds each, "
     if len(tasks) == 1:
         examples = number(tasks[0].evaluated.examples.train)
-        asked = what_is_asked(tasks[0].task.info)
+        asked = tasks[0].task.info.asked
         return (
             f"{first}for the task {tasks[0].name}: {asked}, learnt from "
             f"{examples} labelled examples{_budgets(compared)}."
@@ -146,24 +145,6 @@ def what_was_compared(compared: Compared) -> str:
     few = _budgets(compared)
     labels = f", each with all its labelled examples{few}" if few else ""
     return f"{first}for {len(tasks)} tasks: {names}{labels}."
-
-
-def what_is_asked(task: TaskInfo) -> str:
-    """The question of a task, in words."""
-    labels, of = len(task.labels), "a pair of texts" if task.pair else "a text"
-    match task.kind:
-        case "classification":
-            return f"one of {labels} labels for {of}"
-        case "multilabel":
-            return f"which of {labels} labels {of} has"
-        case "regression":
-            return f"a number for {of}"
-        case "tagging":
-            return f"one of {labels} tags for each word"
-        case "span":
-            return "where in a context the answer to a question stands"
-        case "choice":
-            return "which of several options goes on"
 
 
 def _budgets(compared: Compared) -> str:

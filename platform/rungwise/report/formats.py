@@ -20,6 +20,7 @@ _METRICS = {
     "macro_f1": "macro-F1",
     "micro_f1": "micro-F1",
     "f1": "F1",
+    "chrf": "chrF",
     "matthews": "Matthews correlation",
     "correlation": "Spearman correlation",
     "pearson": "Pearson correlation",

@@ -17,14 +17,6 @@ from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks import metrics
 from rungwise.tasks.examples import TaskSummary
 
-_ASKED = {
-    "classification": "one label of a text",
-    "multilabel": "any number of labels of a text",
-    "regression": "a number of a pair of texts",
-    "tagging": "a tag of each word",
-    "span": "where in a context the answer to a question stands",
-    "choice": "which of several options goes on",
-}
 _RESAMPLES = 2000
 NAME = "card.md"
 
@@ -55,7 +47,7 @@ def task_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> 
     examples = task.examples
     labels = f" ({', '.join(info.labels)})" if info.labels else ""
     lines = [
-        f"Says {_ASKED[info.kind]}{labels}, as in the task {evaluated.task}: it learnt "
+        f"Says {info.asked}{labels}, as in the task {evaluated.task}: it learnt "
         f"from {examples.train:,} examples and was chosen on {examples.validation:,}. "
         "Nothing was measured on text of another kind.",
         "",

@@ -59,6 +59,11 @@ def export(
         )
     if task is not None and task.top is not None:
         raise ConfigError("finetune.top is a bilstm, which cannot be written as ONNX; use linear")
+    if task is not None and task.info.kind == "generation":
+        raise ConfigError(
+            "a text is written token by token, which a graph of ONNX does not say; expected a task "
+            "of another kind, or the model before fine-tuning"
+        )
     longest: Any = model.max_length if task is None else task.config.sequence_length
     # Three tensors, for what is given twice becomes one input.
     given = [torch.ones((4, min(longest or _TRACED, _TRACED)), dtype=torch.int64) for _ in INPUTS]

@@ -92,6 +92,7 @@ class Predictor:
             examples,
             self.info,
             self.model.calibration,
+            tokenizer=self.tokenizer,
             **config.decoding,
         )
 

@@ -254,7 +254,7 @@ REGISTER = StageType("register", 6, register_model, RegisterSummary, place="driv
 
 def _input_example(examples: list[Example], info: TaskInfo) -> list[str] | pd.DataFrame:
     """Examples as a caller gives them: bare texts where an example is one text."""
-    if info.kind in ("classification", "multilabel") and not info.pair:
+    if info.kind in ("classification", "multilabel", "generation") and not info.pair:
         return [example.text for example in examples if isinstance(example, Text)]
     return pd.DataFrame([_record(example) for example in examples])
 

@@ -1,7 +1,7 @@
 """Baselines: the scores of simple rules that read little or none of the input.
 
-    majority       the commonest label, set of labels, tag or place of the right option in the
-                   training split
+    majority       the commonest label, set of labels, tag, target or place of the right option in
+                   the training split
     chance         the expected score of a random guess
     no_label       no text has one
     most_frequent  the commonest labels of the training split, as many as have the best micro F1
@@ -13,6 +13,7 @@
     first_sentence, first_words
                    where the context begins; as many words as the answers have in the median
     longest        the option of the most characters
+    copy           the source, as it is
 
 A model has learned something if it beats them (Gururangan et al. 2018, arXiv:1803.02324, show how
 much half of the input tells).
@@ -127,6 +128,16 @@ def _choice(
     }
 
 
+def _generation(
+    info: TaskInfo, train: Sequence[Text], test: Sequence[Text]
+) -> dict[str, Predictions]:
+    target = _commonest(example.target for example in train)
+    return {
+        "majority": [{"text": target}] * len(test),
+        "copy": [{"text": example.text} for example in test],
+    }
+
+
 def _first_sentence(context: str) -> str:
     match = _SENTENCE.match(context.lstrip())
     return match[0] if match else ""
@@ -150,4 +161,5 @@ _RULES: Mapping[Kind, Callable[[TaskInfo, Any, Any], dict[str, Predictions]]] = 
     "tagging": _tagging,
     "span": _span,
     "choice": _choice,
+    "generation": _generation,
 }

@@ -28,6 +28,7 @@ METRICS: Mapping[Kind, tuple[str, ...]] = {
     "tagging": ("f1", "precision", "recall", "accuracy"),
     "span": ("f1", "exact_match"),
     "choice": ("accuracy",),
+    "generation": ("chrf", "exact_match"),
 }
 
 

@@ -8,6 +8,7 @@ can be too long there.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from tokenizers import Tokenizer
 from rungwise.core.summary import Part
 from rungwise.tasks.items import Cut, Item
 from rungwise.tasks.pieces import WORD
-from rungwise.tasks.splits import whole
+from rungwise.tasks.splits import parts, whole
 
 NOTED = 0.05  # of the examples: what is cut beyond that is worth a line
 
@@ -55,11 +56,14 @@ def cut_share(examples: Sequence[Any], items: Sequence[Item], tokenizer: Tokeniz
     for item in items:
         needs[item.example] = max(needs[item.example], item.needs)
     cuts = [cut for item in items for cut in item.cut]
+    # A target is a text too where it is to be written, and loses words.
+    targets = (c.text for i in items for c in i.cut if c.text not in parts(examples[i.example]))
+    read = itertools.chain(map(whole, examples), targets)
     return CutShare(
         examples=len(examples),
         cut_examples=len({item.example for item in items if item.cut}),
         windowed_examples=sum(n > 1 for n in Counter(item.example for item in items).values()),
-        words=sum(len(WORD.findall(whole(example))) for example in examples),
+        words=sum(len(WORD.findall(text)) for text in read),
         cut_words=sum(_lost(cuts, tokenizer)),
         length=sorted(needs)[len(needs) - 1 - int(NOTED * len(needs))],
     )

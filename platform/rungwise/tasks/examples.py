@@ -1,4 +1,4 @@
-"""The examples of downstream tasks: six kinds, four dataclasses, and the files they are kept in.
+"""The examples of downstream tasks: seven kinds, four dataclasses, and the files they are kept in.
 
     kind             example    what is asked
     classification   Text       one label for a sentence or for a pair (SPEC F2, F3)
@@ -7,6 +7,7 @@
     tagging          Tagged     one tag for each word (F6)
     span             Question   where in the context the answer stands, or that it has none (F7)
     choice           Choice     which of several options goes on (F5)
+    generation       Text       another text, to be written (F8)
 
 `where` says where an example came from, such as `train.tsv:12`, so that every message about it can.
 Targets are names and characters and never ids: a label is its name, an answer its text and the
@@ -26,14 +27,17 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.storage import Folder
 from rungwise.core.summary import PerSplit, Summary
 
-Kind = Literal["classification", "multilabel", "regression", "tagging", "span", "choice"]
+Kind = Literal[
+    "classification", "multilabel", "regression", "tagging", "span", "choice", "generation"
+]
 SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
 class Text:
-    """A sentence, or a pair of them. The target is a label's name, a number in regression, and of
-    several labels all of their names in alphabetical order, () for none."""
+    """A sentence, or a pair of them. The target is a label's name, a number in regression, the text
+    to write in generation, and of several labels all of their names in alphabetical order, () for
+    none."""
 
     where: str
     text: str
@@ -95,8 +99,9 @@ _OF_KIND: Mapping[Kind, type[Example]] = {
     "tagging": Tagged,
     "span": Question,
     "choice": ChoiceExample,
+    "generation": Text,
 }
-OF_TEXT = tuple(kind for kind, example_type in _OF_KIND.items() if example_type is Text)
+OF_TEXT: tuple[Kind, ...] = ("classification", "multilabel", "regression")  # one answer a text
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,20 @@ class TaskInfo:
     labels: tuple[str, ...]
     pair: bool
     metric: str
+
+    @property
+    def asked(self) -> str:
+        """The question in words: `one of 3 labels for a text`."""
+        labels, of = len(self.labels), "a pair of texts" if self.pair else "a text"
+        return {
+            "classification": f"one of {labels} labels for {of}",
+            "multilabel": f"which of {labels} labels {of} has",
+            "regression": f"a number for {of}",
+            "tagging": f"one of {labels} tags for each word",
+            "span": "where in a context the answer to a question stands",
+            "choice": "which of several options goes on",
+            "generation": "a text to write after another",
+        }[self.kind]
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> TaskInfo:

@@ -20,6 +20,10 @@ PAIRS = (
     *(("question1", "question2"), ("context", "hypothesis"), ("question", "passage")),
     *(("question", "sentence"), ("text_a", "text_b"), ("#1 string", "#2 string")),
 )
+WRITTEN = (
+    *(("source", "target"), ("src", "tgt"), ("input", "output"), ("document", "summary")),
+    *(("article", "highlights"), ("dialogue", "summary"), ("prompt", "completion")),
+)
 TEXTS = (
     *("text", "sentence", "review", "content", "comment", "tweet", "utterance", "body", "message"),
     *("text_a", "source", "data.text", "title"),
@@ -45,6 +49,10 @@ def by_fields(fields: Mapping[str, list[Any]], layout: dict[str, Any]) -> Iterat
         return next((name for name in found if name not in but), None)
 
     yield from _choices(fields, lower, layout)
+    for source, target in (tuple(map(lower.get, p)) for p in WRITTEN):
+        # A label recurs, and a text seldom does.
+        if source and target and len({*map(str, fields[target])}) > len(fields[target]) / 2:
+            yield {"kind": "table", **layout, "columns": {"text": source, "target": target}}
     label, score = named(LABELS), named(SCORES)
     if label is None and score is None:
         label = named(("answer",))

@@ -48,9 +48,11 @@ class Item:
         tagging         the index of the tag of each word in the item
         span            (start, end), positions in the row, both included; (0, 0) for no answer
         choice          the index of the option
+        generation      the ids of the tokens to write, the end included
 
     `places` maps the row back to the example. Tagging: the position in the row of the piece that
-    represents each word, and `first` is the index of the item's first word. Span: for each token of
+    represents each word, and `first` is the index of the item's first word. Generation: the
+    positions that predict the tokens of the target. Span: for each token of
     the context from `rows[0].second` on, its first character and the one after its last.
 
     `needs` is the length of its longest row if nothing had to be cut, and `cut` what was.

@@ -1,4 +1,4 @@
-"""One interface to the six kinds of tasks: examples to items, logits to predictions to scores.
+"""One interface to the seven kinds of tasks: examples to items, logits to predictions to scores.
 
 `encode` makes the model's inputs, `decode` turns its outputs into predictions, and `score` (of
 scores.py) measures them. `outputs` are logits, one float array for each item:
@@ -9,6 +9,7 @@ scores.py) measures them. `outputs` are logits, one float array for each item:
     tagging         (words, C)   of the words of the item
     span            (T, 2)       start and end logits of every token of the row
     choice          (options,)
+    generation      (tokens,)    no logits, but the ids of the tokens that were written
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from tokenizers import Tokenizer
 
-from rungwise.tasks import answers, choices, multilabel, sentences, spans, tagging
+from rungwise.tasks import answers, choices, generation, multilabel, sentences, spans, tagging
 from rungwise.tasks.examples import TaskInfo
 from rungwise.tasks.items import Frame, Item
 from rungwise.tasks.scores import score
@@ -38,6 +39,7 @@ def encode(
     windows: bool = False,
     stride: int = 64,
     max_question_tokens: int = 64,
+    max_answer_tokens: int = 30,
 ) -> list[Item]:
     """Encode `examples` as items, in their order, at least one for each.
 
@@ -62,6 +64,8 @@ def encode(
             return spans.encode(examples, tokenizer, frame, stride, max_question_tokens)
         case "choice":
             return choices.encode(examples, tokenizer, frame)
+        case "generation":
+            return generation.encode(examples, tokenizer, frame, max_answer_tokens)
 
 
 def decode(
@@ -73,8 +77,10 @@ def decode(
     *,
     max_answer_tokens: int = 30,
     legal_tags: bool = False,
+    tokenizer: Tokenizer | None = None,
 ) -> list[dict[str, Any]]:
-    """Predict each example from the logits of its items; predictions are plain data.
+    """Predict each example from the logits of its items; predictions are plain data. `tokenizer`
+    spells texts that were written.
 
     classification  {"label", "probability"}
     multilabel      {"labels", "probabilities"}
@@ -82,6 +88,7 @@ def decode(
     tagging         {"tags"}
     span            {"text", "start", "end", "no_answer_score"}
     choice          {"option", "probabilities"}
+    generation      {"text"}
     """
     match info.kind:
         case "classification" | "regression":
@@ -94,6 +101,9 @@ def decode(
             return answers.decode(outputs, items, examples, calibration, max_answer_tokens)
         case "choice":
             return choices.decode(outputs, items, len(examples))
+        case "generation":
+            assert tokenizer is not None, "tokens are spelled by their tokenizer"
+            return generation.decode(outputs, tokenizer)
 
 
 def probabilities(
@@ -101,10 +111,10 @@ def probabilities(
 ) -> list[Any]:
     """The probabilities of every label for each example, of every option; of tags a list a word.
 
-    None for each where there are none: numbers, and places in a text.
+    None for each where there are none: numbers, places in a text, and texts that are written.
     """
     match info.kind:
-        case "regression" | "span":
+        case "regression" | "span" | "generation":
             return [None] * count
         case "multilabel":
             return [expit(logits).tolist() for logits in sentences.pooled(outputs, items)]

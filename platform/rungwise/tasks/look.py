@@ -44,6 +44,19 @@ class Guess:
     examples: list[Example]
     damaged: int
 
+    @property
+    def labels(self) -> Counter[str]:
+        """How often each label stands in them, a tag for each word."""
+        if "target" in self.form.get("columns", ()):
+            return Counter()  # which are texts to write
+        targets = [getattr(e, "tags", None) or getattr(e, "target", None) for e in self.examples]
+        return Counter(
+            label
+            for target in targets
+            for label in (target if isinstance(target, tuple) else [target])
+            if isinstance(label, str)
+        )
+
 
 def look(path: str) -> Guess:
     """Guess how to read what `path` matches, by the first file of it.
@@ -57,17 +70,6 @@ def look(path: str) -> Guess:
             return guess
     raise DataError(
         f"{path}: no format reads this; docs/reference/layouts.md has blocks for public layouts"
-    )
-
-
-def label_counts(examples: Sequence[Example]) -> Counter[str]:
-    """How often each label stands in them, a tag for each word."""
-    targets = [getattr(each, "tags", None) or getattr(each, "target", None) for each in examples]
-    return Counter(
-        label
-        for target in targets
-        for label in (target if isinstance(target, tuple) else [target])
-        if isinstance(label, str)
     )
 
 

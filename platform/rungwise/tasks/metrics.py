@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.tasks import squad_rules
+from rungwise.tasks import chrf, squad_rules
 from rungwise.tasks.config import METRICS
 from rungwise.tasks.examples import ChoiceExample, Example, Kind, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.tagging import marks_spans
@@ -224,6 +224,18 @@ def _choice_sums(
     return np.stack([np.array(right, np.float64), np.ones(len(right))], axis=1)
 
 
+def _generation_sums(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) -> Numbers:
+    """The counts of chrF (N, 18), or whether each text is that of the target, and 1: (N, 2)."""
+    pairs = [(p["text"], str(e.target)) for p, e in zip(predictions, examples, strict=True)]
+    if info.metric == "chrf":
+        return np.array([chrf.counts(*pair) for pair in pairs], np.float64)
+    return np.array([(chrf.same(*pair), 1) for pair in pairs], np.float64)
+
+
+def _generation_value(totals: Numbers, info: TaskInfo) -> Numbers:
+    return chrf.value(totals) if info.metric == "chrf" else _mean_value(totals, info)
+
+
 def _mean_value(totals: Numbers, info: TaskInfo) -> Numbers:
     return _ratio(totals[..., 0], totals[..., 1])
 
@@ -244,4 +256,5 @@ _OF_KIND: Mapping[
     "tagging": (_tagging_sums, _tagging_value),
     "span": (_span_sums, _mean_value),
     "choice": (_choice_sums, _mean_value),
+    "generation": (_generation_sums, _generation_value),
 }

@@ -1,8 +1,9 @@
 """All metrics of a task's predictions, computed by the usual libraries.
 
 Labels are scored by scikit-learn, numbers by SciPy, and tagged spans by seqeval in its default
-mode, which counts as conlleval does: an I- that follows nothing of its type begins a span. Answers
-use squad_rules.py. Every number is a share or a correlation, never a percentage.
+mode, which counts as conlleval does: an I- that follows nothing of its type begins a span. Texts
+that are written have chrF by sacrebleu. Answers use squad_rules.py. Every number is a share or a
+correlation, never a percentage.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.tasks import squad_rules
+from rungwise.tasks import chrf, squad_rules
 from rungwise.tasks.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.metrics import Predictions, check, indicators
 from rungwise.tasks.tagging import marks_spans
@@ -117,6 +118,16 @@ def _choice(predictions: Predictions, examples: Sequence[ChoiceExample], info: T
     return {"accuracy": float(np.mean(right))}
 
 
+def _generation(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) -> Metrics:
+    from sacrebleu.metrics.chrf import CHRF
+
+    said, gold = [p["text"] for p in predictions], [str(e.target) for e in examples]
+    return {
+        "chrf": CHRF().corpus_score(said, [gold]).score / 100,
+        "exact_match": float(np.mean([*map(chrf.same, said, gold)])),
+    }
+
+
 _SCORES: Mapping[Kind, Callable[[Predictions, Any, TaskInfo], Metrics]] = {
     "classification": _classification,
     "multilabel": _multilabel,
@@ -124,4 +135,5 @@ _SCORES: Mapping[Kind, Callable[[Predictions, Any, TaskInfo], Metrics]] = {
     "tagging": _tagging,
     "span": _span,
     "choice": _choice,
+    "generation": _generation,
 }

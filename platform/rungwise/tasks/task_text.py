@@ -3,7 +3,7 @@
 See Gururangan et al. 2020 (arXiv:2004.10964, section 4). Only the training split is read. An
 example becomes a document of whole sentences:
 
-    classification, multilabel, regression   the text; its second text follows
+    classification, multilabel, regression, generation   the text; its second text follows
     tagging     the words, joined by blanks
     span        a context once, after all questions about it
     choice      a context once, and each question about it with all its options

@@ -1,7 +1,7 @@
 """Read inputs for prediction: lines of text, tables or JSON Lines, as examples without a target.
 
     kind                       text lines   columns of TSV or CSV, keys of JSON Lines
-    labels, one text           the text     text
+    labels, generation         the text     text
     pairs, regression          -            text, second
     tagging                    words        words (JSON: a list), or text, cut at blanks
     span                       -            question, context, and maybe id
@@ -89,7 +89,7 @@ def examples_in(given: Any, info: TaskInfo) -> list[Example]:
 
 def text_column(info: TaskInfo) -> str:
     """The column that a bare line of text fills; DataError if an example has more than one."""
-    if info.kind == "tagging" or (info.kind in OF_TEXT and not info.pair):
+    if info.kind in ("tagging", "generation") or (info.kind in OF_TEXT and not info.pair):
         return "text"
     raise DataError(
         f"a bare line of text is not enough for this model: it needs {', '.join(columns(info))}; "
@@ -100,7 +100,7 @@ def text_column(info: TaskInfo) -> str:
 def columns(info: TaskInfo) -> tuple[str, ...]:
     """The columns that an example must have."""
     match info.kind:
-        case "classification" | "multilabel" | "regression":
+        case "classification" | "multilabel" | "regression" | "generation":
             return ("text", "second") if info.pair else ("text",)
         case "tagging":
             return ("words",)
@@ -124,7 +124,7 @@ def example_of(record: Mapping[str, Any], info: TaskInfo, where: str) -> Example
         return value
 
     match info.kind:
-        case "classification" | "multilabel" | "regression":
+        case "classification" | "multilabel" | "regression" | "generation":
             return Text(where, get("text"), get("second") if info.pair else None)
         case "tagging":
             given = record.get("words")

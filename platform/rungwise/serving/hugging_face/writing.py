@@ -173,6 +173,11 @@ def _headed(model: HeadedEncoder) -> tuple[Bert, str]:
     """The body of a model for a task, and their class of it."""
     encoder, head = model.encoder, model.head
     bert = encoder.body
+    if isinstance(model, TaskModel) and model.info.kind == "generation":
+        raise ConfigError(
+            "transformers has no model that reads one text both ways and writes another with the "
+            "same layers; expected a task of another kind, or the model before fine-tuning"
+        )
     if not isinstance(bert, Bert) or bert.causal:
         raise ConfigError(
             "a model for a task can be exported if its encoder is a bert that sees both sides; "

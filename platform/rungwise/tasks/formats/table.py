@@ -30,11 +30,17 @@ class ColumnsConfig(Config):
     # Any number of labels: a list, text with `label_separator`, or columns of 0 and 1.
     labels: TextColumn | None = None
     score: Column | None = None  # in regression
+    target: TextColumn | None = None  # in generation: the text to write
 
     @model_validator(mode="after")
     def _one_target(self) -> ColumnsConfig:
         if len(self.targets) > 1:
             raise ValueError(f"{' and '.join(self.targets)} are both set; a table has one target")
+        if self.second is not None and self.target is not None:
+            raise ValueError(
+                "second and target are both set, and one text is written after one other; join the "
+                "columns of the first: text: [title, body]"
+            )
         if any(isinstance(value, int) and value < 0 for _, value in self):
             raise ValueError("an index of a column is 0 or more")
         return self
@@ -42,7 +48,9 @@ class ColumnsConfig(Config):
     @property
     def targets(self) -> list[str]:
         """The keys that are set of those that name a target."""
-        return [key for key in ("label", "labels", "score") if getattr(self, key) is not None]
+        return [
+            key for key in ("label", "labels", "score", "target") if getattr(self, key) is not None
+        ]
 
 
 class TableFormat(RecordsFormat):
@@ -64,6 +72,8 @@ class TableFormat(RecordsFormat):
     def task_kind(self) -> Kind:
         if self.columns.labels is not None:
             return "multilabel"
+        if self.columns.target is not None:
+            return "generation"
         return "classification" if self.columns.score is None else "regression"
 
     @property
@@ -90,6 +100,8 @@ class TableFormat(RecordsFormat):
                     target = tuple(sorted({*names}))
                 elif "columns.score" in row:
                     target = _score(row["columns.score"], self.score_range, where)
+                elif "columns.target" in row:
+                    target = words(row["columns.target"], where, "the target")
                 text, second = words(row["columns.text"], where, "the text"), None
                 if "columns.second" in row:
                     second = words(row["columns.second"], where, "the second text")
