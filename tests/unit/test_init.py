@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from rungwise.__main__ import main
 from rungwise.corpus.look import Seen, language, look
 from rungwise.corpus.ranges import ranges_of, read_range
+from rungwise.corpus.sources import files_of
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pipeline.workflow import load_recipe, stages_of
 from rungwise.tasks.config import FilesTaskConfig
@@ -248,6 +249,25 @@ def test_names_and_places_of_other_scripts_stay_readable(
     capfd.readouterr()
     assert main(["init", str(folder), "not/there"]) == 2
     assert "no file matches not/there" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["notes [old]", "what?", "a*b"])
+def test_wildcards_in_names_of_folders_are_letters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The recipe reads the same files that were looked at, and none of folders that a glob of
+    that name would match."""
+    monkeypatch.chdir(tmp_path)
+    for folder in (name, "notes o", "whats", "a-b"):
+        (tmp_path / folder / "in").mkdir(parents=True)
+        books(tmp_path / folder / "in", 2, 40)
+    (tmp_path / name / "in" / "a.jsonl").write_text('{"text": "The sea."}\n')
+    assert main(["init", name, "--name", "recipe"]) == 0
+    recipe = load_recipe("recipe.yaml")
+    assert isinstance(recipe, Recipe)
+    found = [file.uri for n, each in enumerate(recipe.corpus.sources) for file in files_of(each, n)]
+    assert sorted(Path(uri).name for uri in found) == ["0.txt", "1.txt", "a.jsonl"]
+    assert {Path(uri).parent for uri in found} == {tmp_path / name / "in"}
 
 
 def test_text_that_nothing_can_be_learnt_from_is_refused(

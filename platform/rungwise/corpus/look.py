@@ -8,6 +8,7 @@ write a recipe that a person reads before it is run (commands/init.py).
 
 from __future__ import annotations
 
+import glob
 import re
 import statistics
 from collections import Counter, defaultdict
@@ -19,7 +20,7 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 
-from rungwise.core.storage import SourceFile, find_files
+from rungwise.core.storage import SourceFile, find_files, is_glob
 from rungwise.corpus import streams
 from rungwise.corpus.boilerplate import gutenberg_text
 
@@ -104,13 +105,13 @@ def look(paths: Sequence[str]) -> tuple[list[Seen], list[str]]:
 
 
 def _globs(files: Sequence[SourceFile], given: dict[str, str]) -> list[str]:
-    """Patterns that match these files by their suffixes; one without a suffix by its name."""
-    patterns = dict.fromkeys(
-        f"{given[file.uri].rstrip('/')}/**/*{''.join(PurePosixPath(file.name).suffixes[-2:])}"
-        if given[file.uri] != file.uri and PurePosixPath(file.name).suffix
-        else file.uri
-        for file in files
-    )
+    """Patterns that match these files of folders by their suffixes; other files by their names."""
+    globs = {path for path in set(given.values()) if is_glob(path)}
+    patterns = dict[str, None]()
+    for file in files:
+        path, suffix = given[file.uri].rstrip("/"), "".join(PurePosixPath(file.name).suffixes[-2:])
+        alone = given[file.uri] in globs or file.name == PurePosixPath(path).name
+        patterns[file.uri if alone or not suffix else f"{path}/**/*{glob.escape(suffix)}"] = None
     return list(patterns)
 
 
