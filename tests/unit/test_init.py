@@ -17,6 +17,7 @@ from rungwise.__main__ import main
 from rungwise.corpus.look import Seen, language, look
 from rungwise.corpus.ranges import ranges_of, read_range
 from rungwise.corpus.sources import files_of
+from rungwise.corpus.summary import amount
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pipeline.workflow import load_recipe, stages_of
 from rungwise.tasks.config import FilesTaskConfig
@@ -155,7 +156,26 @@ def test_languages(text: str, expected: str) -> None:
     assert language(text) == expected
 
 
-@pytest.mark.parametrize("kind", ["books", "chinese", "code", "one short file", "records"])
+def test_the_languages_of_a_folder_are_told_with_their_shares(tmp_path: Path) -> None:
+    books(tmp_path, 3, paragraphs=100)
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    (tmp_path / "few.txt").write_text(CHINESE * (size // 40 // len(CHINESE)))
+    seen = only(tmp_path)
+    assert seen.language == "English"
+    assert amount([(seen.words, seen.characters)]).endswith(" words")
+    (tmp_path / "many.txt").write_text(CHINESE * (size // len(CHINESE)))
+    assert only(tmp_path).language == "mixed languages (51% Chinese, 49% English)"
+
+
+def test_chinese_is_counted_by_characters(tmp_path: Path) -> None:
+    text = f"\u3000\u3000{CHINESE * 4}\n" * 300
+    (tmp_path / "a.txt").write_text(text)
+    seen = only(tmp_path)
+    assert amount([(seen.words, seen.characters)]) == f"{len(text):,} characters"
+    assert amount([(5, 60), (1, 13), (2, 9)]) == "7 words and 13 characters"
+
+
+@pytest.mark.parametrize("kind", ["books", "chinese", "mixed", "code", "one short file", "records"])
 def test_the_recipe_can_be_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,6 +188,9 @@ def test_the_recipe_can_be_planned(
             (folder / "a.txt").write_text(
                 "\n".join(f"\u3000\u3000{CHINESE * 4}" for _ in range(300))
             )
+        case "mixed":
+            books(folder, 3, 100)
+            (folder / "a.txt").write_text(CHINESE * 1000)
         case "code":
             for number in range(5):
                 (folder / f"{number}.py").write_text("def f(x):\n    return x\n" * 50)
@@ -243,9 +266,10 @@ def test_names_and_places_of_other_scripts_stay_readable(
     folder.mkdir()
     books(folder, 2, 40)
     assert main(["init", str(folder)]) == 0
-    text = (tmp_path / "Mes-Livres.yaml").read_text()
-    assert "\u7ea2\u697c\u68a6" in text
-    assert load_recipe("Mes-Livres.yaml").corpus.sources[0].kind == "text"
+    (recipe,) = tmp_path.glob("*.yaml")
+    assert recipe.stem == "Mes-Livres-\u7ea2\u697c\u68a6"
+    assert str(folder) in recipe.read_text()
+    assert load_recipe(recipe.name).corpus.sources[0].kind == "text"
     capfd.readouterr()
     assert main(["init", str(folder), "not/there"]) == 2
     assert "no file matches not/there" in capfd.readouterr().err

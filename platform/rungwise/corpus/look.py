@@ -26,6 +26,10 @@ from rungwise.corpus.boilerplate import gutenberg_text
 
 _SAMPLED_FILES, _SAMPLE_BYTES = 40, 200_000
 _LARGEST_SAMPLE_BYTES = 8_000_000  # of all files together, where there are few
+# Language is told of pieces, and not of shorter texts where there are longer ones.
+_FEWEST_CHARACTERS, _PIECE_CHARACTERS = 200, 2000
+_NEARLY_ALL, _LANGUAGES_NAMED = 0.9, 4
+_LATIN = "Latin letters"
 _SEEN_OFTEN = 3  # a third of the text may be held out
 _PACKED_FACTOR = 3
 _SUFFIXES = {
@@ -60,8 +64,9 @@ _COMMON = {
 @dataclass(frozen=True)
 class Seen:
     """The files of one kind. `source` are the keys that a source of a recipe needs besides its
-    kind and paths; `characters` and `documents` are estimates for all of the files; `letters`
-    are different characters of the sample, `words` different ones that stand in it often."""
+    kind and paths; `words` (counted by blanks), `characters` and `documents` are estimates for
+    all of the files; `letters` are different characters of the sample, `frequent_words` different
+    ones that stand in it often."""
 
     kind: str
     paths: tuple[str, ...]
@@ -69,10 +74,11 @@ class Seen:
     bytes: int
     language: str
     is_code: bool
+    words: int
     characters: int
     documents: int
     letters: int
-    words: int
+    frequent_words: int
     source: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -206,7 +212,7 @@ def _table(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
             if isinstance(value, str):
                 lengths[name].append(len(value))
     if not lengths:
-        return Seen(kind, tuple(paths), len(files), _size(files), "no text", False, 0, 0, 0, 0)
+        return Seen(kind, tuple(paths), len(files), _size(files), "no text", False, 0, 0, 0, 0, 0)
     field_ = max(lengths, key=lambda name: sum(lengths[name]))
     texts = [record[field_] for record in samples if isinstance(record.get(field_), str)]
     record_bytes = statistics.mean(len(orjson.dumps(record, default=str)) for record in samples)
@@ -215,10 +221,13 @@ def _table(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
         documents = sum(_rows(file) for file in files)
     source = {"text_field": field_} if field_ != "text" else {}
     characters = round(documents * statistics.mean(map(len, texts)))
+    words = round(documents * statistics.mean(len(text.split()) for text in texts))
     others = ", ".join(sorted(set(samples[0]) - {field_})) or "none"
     return Seen(
-        *(kind, tuple(paths), len(files), _size(files), language("\n".join(texts)), False),
+        *(kind, tuple(paths), len(files), _size(files)),
+        *(languages([(text, len(text)) for text in texts]), False),
         *(
+            words,
             characters,
             documents,
             *_different(texts),
@@ -235,7 +244,11 @@ def _rows(file: SourceFile) -> int:
 
 def _text(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
     heads = _heads(files)
-    texts = [text for head in heads.values() if (text := _decoded(head).replace("\r\n", "\n"))]
+    decoded = {file: _decoded(head).replace("\r\n", "\n") for file, head in heads.items() if head}
+    texts = list(filter(None, decoded.values()))
+    weights = [
+        (text, _size([file]) / len(heads[file]) * len(text)) for file, text in decoded.items()
+    ]
     joined = "\n\n".join(texts)
     sampled_bytes = sum(map(len, heads.values()))
     size = _size(files)
@@ -276,8 +289,9 @@ def _text(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
         )
     return Seen(
         *(kind, tuple(paths), len(files), size),
-        *("code" if is_code else language(joined), is_code),
-        *(round(size * per_byte), documents, *_different(texts), source, tuple(notes)),
+        *("code" if is_code else languages(weights), is_code),
+        *(round(len(joined.split()) / max(1, sampled_bytes) * size), round(size * per_byte)),
+        *(documents, *_different(texts), source, tuple(notes)),
     )
 
 
@@ -317,6 +331,22 @@ def _documents_in(text: str, layout: str) -> tuple[str, int] | None:
     return None
 
 
+def languages(texts: Sequence[tuple[str, float]]) -> str:
+    """The language of texts, each with its weight; the shares of several if none has nearly all."""
+    long = [each for each in texts if len(each[0]) >= _FEWEST_CHARACTERS]
+    shares: Counter[str] = Counter()
+    for text, weight in long or [("\n".join(text for text, _ in texts), 1.0)]:
+        for begin in range(0, len(text), _PIECE_CHARACTERS):
+            piece = text[begin : begin + _PIECE_CHARACTERS]
+            shares[language(piece)] += weight * len(piece) / len(text)
+    clear = Counter({name: share for name, share in shares.items() if name != _LATIN}) or shares
+    most = clear.most_common(_LANGUAGES_NAMED)
+    if not most or most[0][1] >= _NEARLY_ALL * clear.total():
+        return most[0][0] if most else "no text"
+    named = [f"{share / clear.total():.0%} {name}" for name, share in most]
+    return f"mixed languages ({', '.join(each for each in named if not each.startswith('0%'))})"
+
+
 def language(text: str) -> str:
     """The language or the script of a text, as far as its letters and commonest words tell."""
     letters = sum(map(str.isalpha, text)) or 1
@@ -337,4 +367,4 @@ def language(text: str) -> str:
     if shares[best] > 0.08:
         return best
     latin = sum(letter.isascii() and letter.isalpha() for letter in text) / letters
-    return "Latin letters" if latin > 0.7 else "letters other than Latin"
+    return _LATIN if latin > 0.7 else "letters other than Latin"

@@ -99,11 +99,11 @@ def sources(pretrain: Artifact, licences: Licences) -> list[tuple[str, str]]:
     """A line and a licence for each source of each corpus that the weights have seen."""
     found = []
     for corpus in (each for each in chain(pretrain) if each.stage == "corpus"):
-        words = f"{CorpusSummary.of(corpus).words.train:,} words"
+        amount = CorpusSummary.of(corpus).amount()
         lines = sources_of(corpus)
         stated = licences.get(corpus.fingerprint) or [None] * len(lines)
         found += [
-            (f"{line} ({words}, corpus {corpus.fingerprint})", licence or "not stated")
+            (f"{line} ({amount}, corpus {corpus.fingerprint})", licence or "not stated")
             for line, licence in zip(lines, stated, strict=True)
         ]
     return found
