@@ -21,6 +21,7 @@ from rungwise.core.tracking import NOTE_TAG, Tracker
 from rungwise.monitoring import Monitor
 from rungwise.pipeline.display import Display
 from rungwise.pipeline.overview import folder_for, page_of
+from rungwise.report.page import PAGE
 
 # So little that a task which waits for its own workers cannot starve them. Not nothing, or stages
 # would go to the head of a cluster, which has no CPUs so that nothing does.
@@ -103,7 +104,7 @@ class Job:
                 f"{build.tracker.shown_uri}; all stages before it are done, run the same command "
                 "when the server is back"
             )
-        tracking = TrackingRun(build.tracker.uri, run_id)
+        tracking = TrackingRun(build.tracker.uri, run_id, PAGE)
         context = Context(build.compute, tracking=tracking, recipe=build.recipe)
         return stage.type.run(stage.config, self._inputs, self._folder, context)
 

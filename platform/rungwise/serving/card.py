@@ -109,6 +109,22 @@ def sources(pretrain: Artifact, licences: Licences) -> list[tuple[str, str]]:
     return found
 
 
+def page_link(experiment_id: str, run_id: str, file: str) -> str:
+    """A link, on any page of MLflow's UI, to a file among the artifacts of a run."""
+    return f"[{file}](#/experiments/{experiment_id}/runs/{run_id}/artifacts/{file})"
+
+
+def uses(model: str, root: str) -> str:
+    """The commands that use a registered model of the registry of `root`."""
+    where = f"{model} --root {shlex.quote(root)}"
+    verbs = {"a line a text": "predict --input FILE", "over HTTP": "serve", "its origin": "why"}
+    lines = ["| | |", "|---|---|"]
+    for purpose, verb in verbs.items():
+        name, *rest = verb.split()
+        lines.append(f"| {purpose} | `{' '.join(['rungwise', name, where, *rest])}` |")
+    return "\n".join(lines)
+
+
 def _value(estimate: Estimate) -> str:
     """An estimate and its interval as two cells."""
     return f"{estimate.mean:.4f} | {estimate.low:.4f} to {estimate.high:.4f}"
