@@ -1,4 +1,4 @@
-"""The modules that a cluster stands on, and that of images, wired together and applied with the stand-in provider.
+"""The modules that a cluster stands on and that of images, applied with the stand-in provider.
 
 Each way of asking for them is applied once in a session, because it takes seconds.
 """

@@ -111,7 +111,8 @@ def sources(pretrain: Artifact, licences: Licences) -> list[tuple[str, str]]:
 
 def page_link(experiment_id: str, run_id: str, file: str) -> str:
     """A link, on any page of MLflow's UI, to a file among the artifacts of a run."""
-    return f"[{file}](#/experiments/{experiment_id}/runs/{run_id}/artifacts/{file})"
+    place = f"#/experiments/{experiment_id}/runs/{run_id}/artifacts/{file}"
+    return f"[{file}]({place}?workflowType=machine_learning)"
 
 
 def uses(model: str, root: str) -> str:
