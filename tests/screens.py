@@ -41,7 +41,7 @@ _WIDTHS = (1280, 500, 360)  # a laptop, half of its screen, a telephone
 _MLFLOW = (1440, 2000)
 _COLUMNS, _ROWS = (80, 110), 40
 _SETTLED_SECONDS, _MOST_SECONDS = 3.0, 60.0
-_COLOURS = {"default": "#d8dee9", "brown": "#ebcb8b", "brightblack": "#7b88a1"}
+_COLOURS = {"default": "#d8dee9", "brown": "#ebcb8b", "blue": "#81a1c1", "red": "#e06c75"}
 _STYLE = (
     "body{margin:0;padding:12px;background:#1e222a;color:#d8dee9;width:max-content}"
     "pre{margin:0;font:14px/1.25 'DejaVu Sans Mono',monospace}"
@@ -73,7 +73,7 @@ class Browser:
     ) -> int:
         """Write the page as it is once `text` is there and nothing changes any more, as high as it
         is if no height is given; how many pixels it is wider than the window."""
-        window = {"width": width, "height": height or 900, "deviceScaleFactor": 1, "mobile": False}
+        window = {"width": width, "height": height or 100, "deviceScaleFactor": 1, "mobile": False}
         await self.ask("Page.navigate", url="about:blank")  # another fragment loads nothing
         await self.ask("Emulation.setDeviceMetricsOverride", **window)
         await self.ask("Page.navigate", url=url)
@@ -87,7 +87,7 @@ class Browser:
         size = (await self.ask("Page.getLayoutMetrics"))["cssContentSize"]
         clip = {"x": 0, "y": 0, "scale": 1}
         clip |= {"width": width or size["width"], "height": height or size["height"]}
-        shot = await self.ask("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
+        shot = await self.ask("Page.captureScreenshot", clip=clip, captureBeyondViewport=not height)
         path.write_bytes(base64.b64decode(shot["data"]))
         return int(await self.value(_WIDER)) if width else 0
 
@@ -153,18 +153,18 @@ def mlflow_pages(root: str, report: Artifact) -> dict[str, tuple[str, str]]:
     pages = {
         "runs": (f"{runs}{training}", "Run Name"),
         "run": (f"{run}{training}", "Description"),
-        "run-charts": (f"{run}/model-metrics{training}", "Search metric charts"),
+        "run-charts": (f"{run}/model-metrics{training}", "Auto-refresh"),
         "run-page": (f"{run}/artifacts/report.html{training}", "report_files"),
     }
     for title, fingerprint in whole.data.tags.items():
         stage = title.removeprefix("rungwise.").split("/")[0]
         if stage in ("pretrain", "sweep") and (built := found("rungwise.fingerprint", fingerprint)):
             page = f"{runs}/{built.info.run_id}/model-metrics{training}"
-            pages[f"{stage}-charts"] = (page, "Search metric charts")
+            pages[f"{stage}-charts"] = (page, "Auto-refresh")
     for model in client.search_registered_models():
         page = f"/#/models/{model.name}"
         version = model.latest_versions[0].version
-        pages[f"model-{model.name}"] = (page, "Aliased versions")
+        pages[f"model-{model.name}"] = (page, "Created Time")
         pages[f"version-{model.name}"] = (f"{page}/versions/{version}", "Source Run")
     return pages
 

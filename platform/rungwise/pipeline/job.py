@@ -43,6 +43,10 @@ class Build:
     recipe: Mapping[str, Any]
 
 
+# Blocks of a summary that say again with which keys something was trained.
+_SETTINGS = {"model", "finetune", "drawn", "values", "effective"}
+
+
 class Job:
     """A stage from its start to its record."""
 
@@ -165,7 +169,7 @@ class Job:
             "made_by": self._build.made_by,
         }
         artifact = artifacts.finish(self._folder, record, summary.sha256)
-        # Measured numbers are metrics; counts, sizes and names are constants of the run.
+        # Measured numbers are metrics; settings, counts, sizes and names are constants of the run.
         flat = flatten(plain)
         numbers = {
             name: float(value) for name, value in flat.items() if type(value) in (int, float)
@@ -173,9 +177,15 @@ class Job:
         self._build.monitor.finished(stage.shown, seconds, numbers)
         for name in ("headline", *flatten(stage.config)):
             flat.pop(name, None)
-        measured = {name: value for name, value in flat.items() if isinstance(value, float)}
+        measured = {
+            name: value
+            for name, value in flat.items()
+            if isinstance(value, float) and not _SETTINGS & set(name.split("."))
+        }
         constants = {
-            f"summary/{name}": each for name, each in flat.items() if type(each) in (int, bool, str)
+            f"summary/{name}": each
+            for name, each in flat.items()
+            if isinstance(each, int | str | float) and name not in measured
         }
         tracker.metrics(self._key, {"system/stage_seconds": seconds, **measured}, step=0)
         tracker.params(self._key, constants)

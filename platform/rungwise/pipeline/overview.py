@@ -64,14 +64,13 @@ def description(finished: Mapping[str, Artifact], root: str) -> str:
     }
     last = pages[-1] if pages else list(results.values())[-1]
     lines = [f"**{last.headline}**", ""]
+    if page := page_of(last):  # above what the UI folds away
+        lines[0] += f" The whole page: {page_link(EXPERIMENT_ID, RUN_ID, page)}"
     if {"pretrain", "corpus"} <= finished.keys() and pages:
         lines += [findings.what_was_trained(finished), ""]
-    if pages:
-        if picture := _picture(pages[-1]):
-            where = f"get-artifact?path={PAGE_FILES}/{picture}&run_uuid={RUN_ID}"
-            lines += [f"![{picture.removesuffix('.png')}]({where})", ""]
-        link = page_link(EXPERIMENT_ID, RUN_ID, str(page_of(pages[-1])))
-        lines += [f"The whole page is {link}, among the artifacts.", ""]
+    if pages and (picture := _picture(pages[-1])):
+        where = f"get-artifact?path={PAGE_FILES}/{picture}&run_uuid={RUN_ID}"
+        lines += [f"![{picture.removesuffix('.png')}]({where})", ""]
     lines += ["| stage | result |", "|---|---|"]
     rows = [f"| {title} | {_cell(artifact.headline)} |" for title, artifact in results.items()]
     lines += rows[-_MOST_ROWS:]

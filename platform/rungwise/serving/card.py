@@ -118,12 +118,13 @@ def page_link(experiment_id: str, run_id: str, file: str) -> str:
 def uses(model: str, root: str) -> str:
     """The commands that use a registered model of the registry of `root`."""
     where = f"{model} --root {shlex.quote(root)}"
-    verbs = {"a line a text": "predict --input FILE", "over HTTP": "serve", "its origin": "why"}
-    lines = ["| | |", "|---|---|"]
-    for purpose, verb in verbs.items():
-        name, *rest = verb.split()
-        lines.append(f"| {purpose} | `{' '.join(['rungwise', name, where, *rest])}` |")
-    return "\n".join(lines)
+    return "\n".join(
+        (
+            f"- a line a text: `rungwise predict {where} --input FILE`",
+            f"- over HTTP: `rungwise serve {where}`",
+            f"- where it comes from: `rungwise why {where}`",
+        )
+    )
 
 
 def _value(estimate: Estimate) -> str:
