@@ -334,17 +334,19 @@ def _documents_in(text: str, layout: str) -> tuple[str, int] | None:
 def languages(texts: Sequence[tuple[str, float]]) -> str:
     """The language of texts, each with its weight; the shares of several if none has nearly all."""
     long = [each for each in texts if len(each[0]) >= _FEWEST_CHARACTERS]
-    shares: Counter[str] = Counter()
+    shares: dict[str, float] = defaultdict(float)
     for text, weight in long or [("\n".join(text for text, _ in texts), 1.0)]:
         for begin in range(0, len(text), _PIECE_CHARACTERS):
             piece = text[begin : begin + _PIECE_CHARACTERS]
             shares[language(piece)] += weight * len(piece) / len(text)
-    clear = Counter({name: share for name, share in shares.items() if name != _LATIN}) or shares
-    most = clear.most_common(_LANGUAGES_NAMED)
-    if not most or most[0][1] >= _NEARLY_ALL * clear.total():
-        return most[0][0] if most else "no text"
-    named = [f"{share / clear.total():.0%} {name}" for name, share in most]
-    return f"mixed languages ({', '.join(each for each in named if not each.startswith('0%'))})"
+    if len(shares) > 1:
+        shares.pop(_LATIN, None)  # too few words to tell
+    most = sorted(shares, key=lambda name: -shares[name])[:_LANGUAGES_NAMED]
+    total = sum(shares.values())
+    if not most or shares[most[0]] >= _NEARLY_ALL * total:
+        return most[0] if most else "no text"
+    named = [f"{shares[name] / total:.0%} {name}" for name in most if shares[name] > 0.005 * total]
+    return f"mixed languages ({', '.join(named)})"
 
 
 def language(text: str) -> str:
