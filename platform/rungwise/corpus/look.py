@@ -28,7 +28,7 @@ _SAMPLED_FILES, _SAMPLE_BYTES = 40, 200_000
 _LARGEST_SAMPLE_BYTES = 8_000_000  # of all files together, where there are few
 # Language is told of pieces, and not of shorter texts where there are longer ones.
 _FEWEST_CHARACTERS, _PIECE_CHARACTERS = 200, 2000
-_NEARLY_ALL, _LANGUAGES_NAMED = 0.9, 4
+_NEARLY_ALL, _UNCLEAR, _LANGUAGES_NAMED = 0.9, 0.3, 4
 _LATIN = "Latin letters"
 _SEEN_OFTEN = 3  # a third of the text may be held out
 _PACKED_FACTOR = 3
@@ -339,8 +339,8 @@ def languages(texts: Sequence[tuple[str, float]]) -> str:
         for begin in range(0, len(text), _PIECE_CHARACTERS):
             piece = text[begin : begin + _PIECE_CHARACTERS]
             shares[language(piece)] += weight * len(piece) / len(text)
-    if len(shares) > 1:
-        shares.pop(_LATIN, None)  # too few words to tell
+    if 0 < shares.get(_LATIN, 0.0) < _UNCLEAR * sum(shares.values()):
+        del shares[_LATIN]  # pieces that have too few words to tell
     most = sorted(shares, key=lambda name: -shares[name])[:_LANGUAGES_NAMED]
     total = sum(shares.values())
     if not most or shares[most[0]] >= _NEARLY_ALL * total:
