@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help install quickstart test test-all check check-infra format bench bench-instances bench-training reference dashboards clean
+.PHONY: help install quickstart test test-all check check-infra format bench bench-instances bench-training screens reference dashboards clean
 help: ## print this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -45,6 +45,9 @@ bench-instances: $(VENV)/.bench ## building and reading instances, beside the ri
 
 bench-training: $(VENV)/.bench ## training steps and runs, beside the rivals, as ratios
 	$(BIN)/python -m benchmarks.training
+
+screens: $(VENV)/.dev ## pictures of the quickstart's page, MLflow and terminals in dist/screens (needs Chromium)
+	PYTHONPATH=. $(BIN)/python -m tests.screens dist/screens
 
 reference: $(VENV)/.run ## write docs/reference/recipe.md from the configuration classes
 	$(BIN)/python -c 'import rungwise.pipeline.reference as r; print(r.reference(), end="")' > docs/reference/recipe.md

@@ -165,7 +165,11 @@ def corpus_summary(**fields: Any) -> CorpusSummary:
     )
     known: dict[str, Any] = dict.fromkeys(units, even) | dict.fromkeys(none, 0)
     known |= {
-        "files": (),
+        "files": [
+            {"file": f"{split}.parquet", "split": split, "source": "text"}
+            | dict.fromkeys(units, 10)
+            for split in even
+        ],
         "labels": {"made up": 20},
         "skipped": (),
         "cut": (),

@@ -1,4 +1,4 @@
-"""The four modules that a cluster stands on, wired together and applied with the stand-in provider.
+"""The modules that a cluster stands on and that of images, applied with the stand-in provider.
 
 Each way of asking for them is applied once in a session, because it takes seconds.
 """
@@ -66,6 +66,20 @@ module "tracking" {
   kms_key_arn                = module.storage.kms_key_arn
   package                    = module.storage.package
   ami_id                     = "ami-0123456789abcdef0"
+}
+
+module "image" {
+  source            = "../modules/image"
+  count             = %(everything)s ? 1 : 0
+  name              = local.name
+  region            = local.region
+  vpc_id            = module.network.vpc_id
+  subnet_ids        = module.network.private_subnet_ids
+  s3_prefix_list_id = module.network.s3_prefix_list_id
+  bucket_arn        = module.storage.bucket_arn
+  kms_key_arn       = module.storage.kms_key_arn
+  package           = module.storage.package
+  ami_id            = "ami-0123456789abcdef0"
 }
 
 module "guardrails" {

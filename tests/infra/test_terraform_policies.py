@@ -15,7 +15,7 @@ from tests.infra.policies import documents, exists, faults
 from tests.infra.terraform import Resource
 
 WAYS = pytest.mark.parametrize("everything", [False, True], ids=["defaults", "everything"])
-MODULES = ("network", "storage", "tracking", "guardrails")
+MODULES = ("network", "storage", "tracking", "guardrails", "image")
 
 
 def policy(kind: str = "aws_iam_role_policy", **statement: Any) -> list[Resource]:

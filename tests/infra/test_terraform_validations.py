@@ -15,7 +15,7 @@ import pytest
 
 from tests.infra import terraform
 
-MODULES = ("network", "storage", "tracking", "guardrails")
+MODULES = ("network", "storage", "tracking", "guardrails", "image")
 
 
 @dataclass(frozen=True)

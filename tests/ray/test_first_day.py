@@ -29,6 +29,7 @@ from tests.conftest import REPOSITORY
 # Against hanging: what takes long is another machine's matter.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
+CHINESE = "\u4e09\u56fd"
 BUDGET = "pretrain.steps=30 pretrain.validation_every_steps=15"
 # Steps enough for Ctrl-C to come in between, however slow the hand and fast the machine.
 LONGER = "pretrain.steps=600 pretrain.validation_every_steps=300 compute.checkpoint_every_steps=20"
@@ -109,8 +110,8 @@ def shell(tmp_path_factory: pytest.TempPathFactory, real_data: Path) -> Shell:
     (folder / "my books").mkdir()
     for book in ("carroll-alice", "dickens-christmas_carol"):
         shutil.copy(corpora / "en" / "gutenberg" / f"{book}.txt.gz", folder / "my books")
-    (folder / "chinese").mkdir()
-    (folder / "chinese" / "sanguo.txt").write_text(text("zh/classics/sanguo")[:60_000])
+    (folder / CHINESE).mkdir()
+    (folder / CHINESE / "sanguo.txt").write_text(text("zh/classics/sanguo")[:60_000])
     brown = text("en/brown/brown")
     (folder / "big.txt").write_text(brown[:400_000])
     articles = ["\n".join(each.split("\n")[:8]) for each in brown.split("\n\n")[:300]]
@@ -127,7 +128,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory, real_data: Path) -> Shell:
     return Shell(folder)
 
 
-@pytest.mark.parametrize("text", ["chinese", "posts.jsonl", "articles.parquet"])
+@pytest.mark.parametrize("text", [CHINESE, "posts.jsonl", "articles.parquet"])
 def test_text_of_any_kind_becomes_a_model_that_transformers_loads(shell: Shell, text: str) -> None:
     said = shell.type(f"rungwise init {text}")
     said = shell.type(f"{advised(said, 'run')} {BUDGET}")
@@ -135,7 +136,7 @@ def test_text_of_any_kind_becomes_a_model_that_transformers_loads(shell: Shell, 
     said = shell.type(advised(said, "export").replace("FOLDER", f"{text}-model"))
     assert "AutoModelFor" in said
     filled = transformers.pipeline("fill-mask", model=str(shell.folder / f"{text}-model"))
-    sentence = "\u5374\u8bf4[MASK]\u64cd\u3002" if text == "chinese" else "the [MASK] of it was ."
+    sentence = "\u5374\u8bf4[MASK]\u64cd\u3002" if text == CHINESE else "the [MASK] of it was ."
     answers = filled(sentence)
     assert len(answers) == 5
     assert all(0 < each["score"] < 1 for each in answers)

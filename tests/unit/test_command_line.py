@@ -87,10 +87,10 @@ def test_plan_writes_nothing(recipe: Path, capfd: pytest.CaptureFixture[str]) ->
     assert main(["plan", "pretrain", str(recipe), "--json"]) == 0
     rows = json.loads(capfd.readouterr().out)
     assert [row["stage"] for row in rows][-1] == "report"
-    assert {(row["state"], row["because"]) for row in rows} == {("build", "never built")}
+    assert {(row["state"], row["because"]) for row in rows} == {("build", "first run")}
     assert main(["plan", "pretrain", str(recipe), "--stages"]) == 0
     out = capfd.readouterr().out
-    assert "never built" in out
+    assert "first run" in out
     assert "6 of 6 stages to build" in out
     assert not (recipe.parent / "root").exists()
 

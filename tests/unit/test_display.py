@@ -31,7 +31,7 @@ def test_names_and_states_stay_whole_and_reasons_are_cut(width: int) -> None:
     with display:
         for name in NAMES:
             display.show(name, "not built", REASON)
-        display.start("pretrain", "never built")
+        display.start("pretrain", "first run")
         for done in range(0, 2000, 20):
             shown = {"loss": 9 - done / 400, "tokens/s": 123456.0, "mfu": 0.42}
             display.progress("pretrain", done, 3000, shown)

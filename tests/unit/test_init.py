@@ -16,6 +16,8 @@ from tokenizers import Tokenizer
 from rungwise.__main__ import main
 from rungwise.corpus.look import Seen, language, look
 from rungwise.corpus.ranges import ranges_of, read_range
+from rungwise.corpus.sources import files_of
+from rungwise.corpus.summary import amount
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pipeline.workflow import load_recipe, stages_of
 from rungwise.tasks.config import FilesTaskConfig
@@ -154,7 +156,26 @@ def test_languages(text: str, expected: str) -> None:
     assert language(text) == expected
 
 
-@pytest.mark.parametrize("kind", ["books", "chinese", "code", "one short file", "records"])
+def test_the_languages_of_a_folder_are_told_with_their_shares(tmp_path: Path) -> None:
+    books(tmp_path, 3, paragraphs=100)
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    (tmp_path / "few.txt").write_text(CHINESE * (size // 40 // len(CHINESE)))
+    seen = only(tmp_path)
+    assert seen.language == "English"
+    assert amount([(seen.words, seen.characters)]).endswith(" words")
+    (tmp_path / "many.txt").write_text(CHINESE * (size // len(CHINESE)))
+    assert only(tmp_path).language == "mixed languages (51% Chinese, 49% English)"
+
+
+def test_chinese_is_counted_by_characters(tmp_path: Path) -> None:
+    text = f"\u3000\u3000{CHINESE * 4}\n" * 300
+    (tmp_path / "a.txt").write_text(text)
+    seen = only(tmp_path)
+    assert amount([(seen.words, seen.characters)]) == f"{len(text):,} characters"
+    assert amount([(5, 60), (1, 13), (2, 9)]) == "7 words and 13 characters"
+
+
+@pytest.mark.parametrize("kind", ["books", "chinese", "mixed", "code", "one short file", "records"])
 def test_the_recipe_can_be_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,6 +188,9 @@ def test_the_recipe_can_be_planned(
             (folder / "a.txt").write_text(
                 "\n".join(f"\u3000\u3000{CHINESE * 4}" for _ in range(300))
             )
+        case "mixed":
+            books(folder, 3, 100)
+            (folder / "a.txt").write_text(CHINESE * 1000)
         case "code":
             for number in range(5):
                 (folder / f"{number}.py").write_text("def f(x):\n    return x\n" * 50)
@@ -242,12 +266,32 @@ def test_names_and_places_of_other_scripts_stay_readable(
     folder.mkdir()
     books(folder, 2, 40)
     assert main(["init", str(folder)]) == 0
-    text = (tmp_path / "Mes-Livres.yaml").read_text()
-    assert "\u7ea2\u697c\u68a6" in text
-    assert load_recipe("Mes-Livres.yaml").corpus.sources[0].kind == "text"
+    (recipe,) = tmp_path.glob("*.yaml")
+    assert recipe.stem == "Mes-Livres-\u7ea2\u697c\u68a6"
+    assert str(folder) in recipe.read_text()
+    assert load_recipe(recipe.name).corpus.sources[0].kind == "text"
     capfd.readouterr()
     assert main(["init", str(folder), "not/there"]) == 2
     assert "no file matches not/there" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["notes [old]", "what?", "a*b"])
+def test_wildcards_in_names_of_folders_are_letters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The recipe reads the same files that were looked at, and none of folders that a glob of
+    that name would match."""
+    monkeypatch.chdir(tmp_path)
+    for folder in (name, "notes o", "whats", "a-b"):
+        (tmp_path / folder / "in").mkdir(parents=True)
+        books(tmp_path / folder / "in", 2, 40)
+    (tmp_path / name / "in" / "a.jsonl").write_text('{"text": "The sea."}\n')
+    assert main(["init", name, "--name", "recipe"]) == 0
+    recipe = load_recipe("recipe.yaml")
+    assert isinstance(recipe, Recipe)
+    found = [file.uri for n, each in enumerate(recipe.corpus.sources) for file in files_of(each, n)]
+    assert sorted(Path(uri).name for uri in found) == ["0.txt", "1.txt", "a.jsonl"]
+    assert {Path(uri).parent for uri in found} == {tmp_path / name / "in"}
 
 
 def test_text_that_nothing_can_be_learnt_from_is_refused(

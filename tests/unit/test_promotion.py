@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -131,8 +133,9 @@ class Models:
         """What the register stage says of it."""
         mlflow.set_tracking_uri(self.uri)
         inputs = self._recorder.made | {"evaluate": evaluated}
-        with mlflow.start_run() as run:
-            tracked = TrackingRun(self.uri, run.info.run_id)
+        with mlflow.start_run() as whole, mlflow.start_run(nested=True) as run:
+            tracked = TrackingRun(self.uri, run.info.run_id, "report.html")
+        self.page = f"#/experiments/0/runs/{whole.info.run_id}/artifacts/report.html"
         output = Folder.at(self._scratch(f"out-{evaluated.fingerprint}"))
         return register_model(
             RegisterConfig(name=NAME), inputs, output, Context(tracking=tracked, recipe={})
@@ -165,9 +168,11 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     monkeypatch.chdir(tmp_path)
     models = Models(tmp_path / "root")
     scores = {"1": (False, 0.9), "2": (True, 0.7), "3": (False, 0.8)}
+    pages: dict[str, str] = {}
     for number, (turned, validation) in scores.items():
         made = models.registered(models.evaluated(turned, validation))
         assert (made.version, made.alias) == (number, "champion" if number == "1" else None)
+        pages[number] = models.page
     client = mlflow.MlflowClient(models.uri)
 
     def promote(*arguments: str) -> tuple[int, str, str]:
@@ -194,9 +199,17 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     assert "not stated" in card
     assert "rungwise rebuild " in card
     served = Path(mlflow.artifacts.download_artifacts(f"models:/{NAME}/3"))
-    assert (served / "artifacts" / "card.md").read_text("utf-8") == client.get_model_version(
-        NAME, "3"
-    ).description
+    about = client.get_model_version(NAME, "3").description
+    assert (served / "artifacts" / "card.md").read_text("utf-8") in about
+    assert f"]({pages['3']}?" in about
+    assert f"]({pages['1']}?" in card
+    assert f"]({pages['3']}?" in client.get_registered_model(NAME).description
+    (tmp_path / "FILE").write_text("one\ntwo\n")
+    for told in (about, client.get_registered_model(NAME).description):
+        capsys.readouterr()
+        [command] = re.findall("`rungwise (predict .*)`", told)
+        assert main([*shlex.split(command), "--format", "text"]) == 0
+        assert len(capsys.readouterr().out.splitlines()) == 2
     [copy] = {
         path
         for path in tmp_path.rglob("model.safetensors")

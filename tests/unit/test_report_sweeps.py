@@ -120,6 +120,8 @@ def test_the_most_telling_key_is_the_one_that_scores_hang_on() -> None:
     assert telling(lambda values: -((values["b"] - 0.5) ** 2)) == "b"
     assert telling(lambda values: values["c"] + 0.1 * values["a"]) == "c"
     assert telling(lambda values: 1.0) == "a"
+    trials = [trial(values["b"], values | {"finetune.learning_rate": 1e-3}) for values in drawn]
+    assert most_telling(trials, ["a", "finetune.learning_rate", "b"]) == "finetune.learning_rate"
 
 
 def test_the_table_has_every_trial_of_every_sweep_and_its_winners(tmp_path: Path) -> None:

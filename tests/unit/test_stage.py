@@ -78,7 +78,7 @@ def to_build(stages: list[Stage], root: Folder, label: str = "x") -> dict[str, s
 
 def test_one_changed_value_rebuilds_what_depends_on_it_and_says_which(tmp_path: Path) -> None:
     root = Folder.at(tmp_path)
-    assert to_build(chain(), root) == dict.fromkeys("abcd", "never built")
+    assert to_build(chain(), root) == dict.fromkeys("abcd", "first run")
     build(chain(), root)
     assert to_build(chain(), root) == {}
     assert to_build(chain(second=7), root) == {

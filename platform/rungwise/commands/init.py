@@ -24,6 +24,7 @@ _FEWEST_STEPS, _MOST_STEPS = 300, 3000
 _EPOCHS = 20
 _FEWEST_CHARACTERS = 500
 _TABLES = (".csv", ".tsv")
+_LONGEST_NAME = 40
 _BATCHES, _LENGTH = (32, 16, 8, 4), 64
 
 
@@ -101,10 +102,11 @@ def init(options: argparse.Namespace) -> int:
 
 
 def _name(path: str) -> str:
-    """A name that recipes and MLflow take, after that of a file or folder; accents fall away."""
+    """A name that recipes and MLflow take, after that of a file or folder. Letters of any script
+    stay; accents on Latin ones fall away."""
     stem = unicodedata.normalize("NFKD", Path(path.rstrip("/")).name.partition(".")[0])
-    stem = "".join(letter for letter in stem if not unicodedata.combining(letter))
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._") or "mine"
+    stem = unicodedata.normalize("NFKC", re.sub("([A-Za-z])[\u0300-\u036f]+", r"\1", stem))
+    return re.sub(r"[^\w-]+", "-", stem).strip("-_")[:_LONGEST_NAME] or "mine"
 
 
 def task_of(name: str, data: dict[str, Any]) -> str:
@@ -126,15 +128,19 @@ registry: {{}} # rungwise-{name}@champion
 
 def _told(seen: Seen) -> str:
     files = "1 file" if seen.files == 1 else f"{seen.files:,} files"
+    from rungwise.corpus.summary import amount
+
     first = (
         f"{files} of {seen.kind}, {seen.bytes / 1e6:,.1f} MB unpacked: {seen.language}, about "
-        f"{seen.documents:,} documents and {seen.characters:,} characters"
+        f"{seen.documents:,} documents and {amount([(seen.words, seen.characters)])}"
     )
     return "\n".join([first, *(f"  {note}" for note in seen.notes)])
 
 
 def recipe(name: str, seen: Sequence[Seen], model: str, workflow: str = "pretrain") -> str:
     """The YAML of a recipe: what differs from the defaults, and why."""
+    from rungwise.corpus.summary import amount
+
     characters = sum(each.characters for each in seen)
     documents = sum(each.documents for each in seen)
     chinese = seen[0].language in ("Chinese", "Japanese")
@@ -142,7 +148,7 @@ def recipe(name: str, seen: Sequence[Seen], model: str, workflow: str = "pretrai
     # Every byte, or every character at the beginning of a word and within; and as many words as it
     # surely fills.
     needed = 10 + (256 if model == "gpt" else 2 * seen[0].letters)
-    vocabulary = max(needed, min(fitting, needed + round(seen[0].words * 0.9)))
+    vocabulary = max(needed, min(fitting, needed + round(seen[0].frequent_words * 0.9)))
     tokenizer = "byte_bpe" if model == "gpt" else "wordpiece"
     if chinese:  # a token a character, but for those that only held-out text may have
         tokenizer, vocabulary = "character", max(16, round(seen[0].letters * 0.9))
@@ -154,8 +160,9 @@ def recipe(name: str, seen: Sequence[Seen], model: str, workflow: str = "pretrai
     passes = steps * batch / rows
     pairs = model == "bert" and documents >= 4
     lines = [
-        f"# {seen[0].language}: about {documents:,} documents, {characters / 1e6:,.1f} M "
-        "characters. Written by `rungwise init`; change what you like.",
+        f"# {', '.join(dict.fromkeys(each.language for each in seen))}: about {documents:,} "
+        f"documents, {amount([(each.words, each.characters) for each in seen])}. Written by "
+        "`rungwise init`; change what you like.",
         "#",
         f"#   rungwise run {workflow} {shlex.quote(f'{name}.yaml')}",
         f"name: {name}",

@@ -61,7 +61,7 @@ def plan(options: argparse.Namespace) -> int:
     for heading in ("stage", "fingerprint", "state", "because"):
         table.add_column(heading, overflow="fold")
     for row in rows:
-        state = "[blue]cached[/]" if row.artifact else "[bold cyan]build[/]"
+        state = "[cyan]cached[/]" if row.artifact else "[bold cyan]build[/]"
         table.add_row(row.stage.shown, row.stage.fingerprint, state, row.reason)
     console.print(table)
     missing = sum(row.artifact is None for row in rows)

@@ -59,11 +59,13 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
     table = Table(box=None, pad_edge=False)
     table.add_column("stage", no_wrap=True)
     table.add_column("built in", justify="right", no_wrap=True)
-    table.add_column("artifact", overflow="fold")
+    table.add_column(f"artifact below {root}", overflow="fold")
     for name, artifact in outcome.artifacts.items():
         seconds = f"{artifact.record['seconds']:.1f} s"
         table.add_row(
-            name, seconds if name in outcome.built else f"({seconds})", artifact.folder.uri
+            name,
+            seconds if name in outcome.built else f"({seconds})",
+            "/".join(artifact.folder.uri.rsplit("/", 2)[1:]),
         )
     console.print(table)
     built = f"{len(outcome.built)} of {len(outcome.artifacts)} stages built"
@@ -73,11 +75,11 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
     for stage in (REPORT.name, LADDER.name):
         if page := by_stage.get(stage):
             summary = ReportSummary.of(page)
-            _say(console, "result", summary.headline)
+            _say(console, "result", summary.headline, to_paste=False)
             _say(console, "page", page.folder.path(summary.page))
             commands["see it"] = f"rungwise open {recipe}"
     if "pretrain" in by_stage:
-        commands["take the model along"] = f"rungwise export {recipe} --to FOLDER"
+        commands["take it"] = f"rungwise export {recipe} --to FOLDER"
     if registered := by_stage.get(REGISTER.name):
         model = RegisterSummary.of(registered).model_uri
         where = "" if root == "artifacts" else f" --root {shlex.quote(root)}"
@@ -85,14 +87,16 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
     shown = without_password(uri)
     _say(console, "MLflow", shown)
     if uri.startswith("sqlite:"):
-        commands["see the runs"] = f"rungwise ui {recipe}"
+        commands["runs"] = f"rungwise ui {recipe}"
     if outcome.untracked_events:
         _say(console, "kept", f"{outcome.untracked_events} events that did not reach {shown}")
-        commands["send them"] = f"rungwise sync {recipe}"
+        commands["send"] = f"rungwise sync {recipe}"
     console.print()
     for purpose, command in commands.items():
-        _say(console, f"{purpose:<22}", command)
+        _say(console, purpose, command)
 
 
-def _say(console: Console, what: str, where: str) -> None:
-    console.print(f"{what:<8} {where}", markup=False, highlight=False, soft_wrap=True)
+def _say(console: Console, what: str, where: str, to_paste: bool = True) -> None:
+    """Print a line, which a terminal may break between words only if it is not `to_paste`."""
+    whole = to_paste or not console.is_terminal
+    console.print(f"{what:<8} {where}", markup=False, highlight=False, soft_wrap=whole)

@@ -72,10 +72,12 @@ class SilentReporter(Reporter):
 
 @dataclass(frozen=True)
 class TrackingRun:
-    """The MLflow run of a stage that runs in the driver: the server's URI and the run's id."""
+    """The MLflow run of a stage that runs in the driver: the server's URI and the run's id; `page`
+    is the file among the artifacts of the run of the whole that is its page."""
 
     uri: str
     run_id: str
+    page: str
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from fsspec.utils import glob_translate
 
 from rungwise.core.object_store import filesystem, is_remote, open_stream, tag_of
 
@@ -61,27 +64,44 @@ def digest_of_blocks(digests: Sequence[bytes]) -> str:
 def find_files(pattern: str) -> list[SourceFile]:
     """List what a path, a folder (all below it) or a glob matches, by name, without hidden files.
 
-    Names are relative to the folder, or to the part of a glob before its first wildcard, so that a
+    What exists as it is written is meant as it is written, also where its name has `[`, `*` or `?`.
+    Names are relative to the folder, or to that of a glob before its first wildcard, so that a
     corpus that moves keeps its document ids. Empty if nothing matches. A store is asked for one
     listing, whatever the number of files.
     """
-    fs, path = filesystem(pattern)
-    path = fs._strip_protocol(path)
-    if any(letter in path for letter in "*?["):
-        matches = fs.glob(path, detail=True)
-        fixed = path[: min(path.index(letter) for letter in "*?[" if letter in path)]
-        base = fixed.rpartition("/")[0]
-    elif fs.isdir(path):
-        matches, base = fs.find(path, detail=True), path
-    elif fs.exists(path):
-        matches, base = {path: fs.info(path)}, path.rpartition("/")[0]
+    fs, base, below = _split(pattern)
+    if below:
+        depth = None if "**" in below else below.count("/") + 1
+        matches = fs.find(base, maxdepth=depth, detail=True)
+    elif fs.isdir(base):
+        matches = fs.find(base, detail=True)
+    elif fs.exists(base):
+        matches = {base: fs.info(base)}
+        base = base.rpartition("/")[0]
     else:
         return []
+    matching = re.compile(glob_translate(below or "**"))
     files = []
     for name, info in sorted(matches.items()):
         relative = str(name)[len(base) :].lstrip("/")
         hidden = any(part.startswith(".") for part in relative.split("/"))
-        if info["type"] == "file" and not hidden:
+        if info["type"] == "file" and not hidden and matching.match(relative):
             uri = fs.unstrip_protocol(name) if is_remote(pattern) else str(name)
             files.append(SourceFile(uri, relative, int(info["size"]), tag_of(info)))
     return files
+
+
+def is_glob(pattern: str) -> bool:
+    """Whether there are wildcards in it, other than in names of what exists."""
+    return bool(_split(pattern)[2])
+
+
+def _split(pattern: str) -> tuple[Any, str, str]:
+    """The filesystem, the path that is meant literally, and the glob below it."""
+    fs, path = filesystem(pattern)
+    parts = fs._strip_protocol(path).split("/")
+    for number, part in enumerate(parts):
+        if set(part) & set("*?[") and not fs.exists("/".join(parts[: number + 1])):
+            base = "/".join(parts[:number]) or fs.root_marker
+            return fs, base, "/".join(parts[number:])
+    return fs, "/".join(parts), ""

@@ -142,7 +142,7 @@ def _reason(stage: Stage, root: Folder, folder: Folder, earlier: Sequence[Planne
         return GOES_ON
     previous = artifacts.all_of(root, stage.name)
     if not previous:
-        return "never built"
+        return "first run"
     if stage.type.goes_on_from is not None:
         inputs = {name: source.fingerprint for name, source in stage.inputs.items()}
         if told := stage.type.goes_on_from(stage.config, inputs, previous):

@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 KEY_TAG = "rungwise.key"
 PARENT_TAG = "mlflow.parentRunId"
 NOTE_TAG = "mlflow.note.content"  # the description that the UI shows, in Markdown
-RUN_ID = "{run_id}"  # in a description: MLflow's id of the run, for links to its artifacts
+# In a description, for links: the ids of the run and of its experiment.
+RUN_ID, EXPERIMENT_ID = "{run_id}", "{experiment_id}"
 # So that the UI opens on training runs and not on traces.
 _EXPERIMENT_TAGS = {
     "mlflow.experimentKind": "custom_model_development",
@@ -291,9 +292,10 @@ class _Sender:
             case "tags":
                 from mlflow.entities import RunTag
 
-                tags = {
-                    name: str(text).replace(RUN_ID, run_id) for name, text in event["tags"].items()
-                }
+                ids = {RUN_ID: run_id, EXPERIMENT_ID: self._experiment_id}
+                tags = event["tags"]
+                for each, found in ids.items():
+                    tags = {name: str(text).replace(each, found) for name, text in tags.items()}
                 texts = [RunTag(name, text) for name, text in _tag_texts(tags).items()]
                 self._client.log_batch(run_id, tags=texts)
             case "params":

@@ -8,6 +8,7 @@ write a recipe that a person reads before it is run (commands/init.py).
 
 from __future__ import annotations
 
+import glob
 import re
 import statistics
 from collections import Counter, defaultdict
@@ -19,12 +20,16 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 
-from rungwise.core.source_files import SourceFile, find_files
+from rungwise.core.source_files import SourceFile, find_files, is_glob
 from rungwise.corpus import streams
 from rungwise.corpus.boilerplate import gutenberg_text
 
 _SAMPLED_FILES, _SAMPLE_BYTES = 40, 200_000
 _LARGEST_SAMPLE_BYTES = 8_000_000  # of all files together, where there are few
+# Language is told of pieces, and not of shorter texts where there are longer ones.
+_FEWEST_CHARACTERS, _PIECE_CHARACTERS = 200, 2000
+_NEARLY_ALL, _UNCLEAR, _LANGUAGES_NAMED = 0.9, 0.3, 4
+_LATIN = "Latin letters"
 _SEEN_OFTEN = 3  # a third of the text may be held out
 _PACKED_FACTOR = 3
 _SUFFIXES = {
@@ -59,8 +64,9 @@ _COMMON = {
 @dataclass(frozen=True)
 class Seen:
     """The files of one kind. `source` are the keys that a source of a recipe needs besides its
-    kind and paths; `characters` and `documents` are estimates for all of the files; `letters`
-    are different characters of the sample, `words` different ones that stand in it often."""
+    kind and paths; `words` (counted by blanks), `characters` and `documents` are estimates for
+    all of the files; `letters` are different characters of the sample, `frequent_words` different
+    ones that stand in it often."""
 
     kind: str
     paths: tuple[str, ...]
@@ -68,10 +74,11 @@ class Seen:
     bytes: int
     language: str
     is_code: bool
+    words: int
     characters: int
     documents: int
     letters: int
-    words: int
+    frequent_words: int
     source: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -104,13 +111,13 @@ def look(paths: Sequence[str]) -> tuple[list[Seen], list[str]]:
 
 
 def _globs(files: Sequence[SourceFile], given: dict[str, str]) -> list[str]:
-    """Patterns that match these files by their suffixes; one without a suffix by its name."""
-    patterns = dict.fromkeys(
-        f"{given[file.uri].rstrip('/')}/**/*{''.join(PurePosixPath(file.name).suffixes[-2:])}"
-        if given[file.uri] != file.uri and PurePosixPath(file.name).suffix
-        else file.uri
-        for file in files
-    )
+    """Patterns that match these files of folders by their suffixes; other files by their names."""
+    globs = {path for path in set(given.values()) if is_glob(path)}
+    patterns = dict[str, None]()
+    for file in files:
+        path, suffix = given[file.uri].rstrip("/"), "".join(PurePosixPath(file.name).suffixes[-2:])
+        alone = given[file.uri] in globs or file.name == PurePosixPath(path).name
+        patterns[file.uri if alone or not suffix else f"{path}/**/*{glob.escape(suffix)}"] = None
     return list(patterns)
 
 
@@ -205,7 +212,7 @@ def _table(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
             if isinstance(value, str):
                 lengths[name].append(len(value))
     if not lengths:
-        return Seen(kind, tuple(paths), len(files), _size(files), "no text", False, 0, 0, 0, 0)
+        return Seen(kind, tuple(paths), len(files), _size(files), "no text", False, 0, 0, 0, 0, 0)
     field_ = max(lengths, key=lambda name: sum(lengths[name]))
     texts = [record[field_] for record in samples if isinstance(record.get(field_), str)]
     record_bytes = statistics.mean(len(orjson.dumps(record, default=str)) for record in samples)
@@ -214,10 +221,13 @@ def _table(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
         documents = sum(_rows(file) for file in files)
     source = {"text_field": field_} if field_ != "text" else {}
     characters = round(documents * statistics.mean(map(len, texts)))
+    words = round(documents * statistics.mean(len(text.split()) for text in texts))
     others = ", ".join(sorted(set(samples[0]) - {field_})) or "none"
     return Seen(
-        *(kind, tuple(paths), len(files), _size(files), language("\n".join(texts)), False),
+        *(kind, tuple(paths), len(files), _size(files)),
+        *(languages([(text, len(text)) for text in texts]), False),
         *(
+            words,
             characters,
             documents,
             *_different(texts),
@@ -234,7 +244,11 @@ def _rows(file: SourceFile) -> int:
 
 def _text(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
     heads = _heads(files)
-    texts = [text for head in heads.values() if (text := _decoded(head).replace("\r\n", "\n"))]
+    decoded = {file: _decoded(head).replace("\r\n", "\n") for file, head in heads.items() if head}
+    texts = list(filter(None, decoded.values()))
+    weights = [
+        (text, _size([file]) / len(heads[file]) * len(text)) for file, text in decoded.items()
+    ]
     joined = "\n\n".join(texts)
     sampled_bytes = sum(map(len, heads.values()))
     size = _size(files)
@@ -275,8 +289,9 @@ def _text(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
         )
     return Seen(
         *(kind, tuple(paths), len(files), size),
-        *("code" if is_code else language(joined), is_code),
-        *(round(size * per_byte), documents, *_different(texts), source, tuple(notes)),
+        *("code" if is_code else languages(weights), is_code),
+        *(round(len(joined.split()) / max(1, sampled_bytes) * size), round(size * per_byte)),
+        *(documents, *_different(texts), source, tuple(notes)),
     )
 
 
@@ -316,6 +331,24 @@ def _documents_in(text: str, layout: str) -> tuple[str, int] | None:
     return None
 
 
+def languages(texts: Sequence[tuple[str, float]]) -> str:
+    """The language of texts, each with its weight; the shares of several if none has nearly all."""
+    long = [each for each in texts if len(each[0]) >= _FEWEST_CHARACTERS]
+    shares: dict[str, float] = defaultdict(float)
+    for text, weight in long or [("\n".join(text for text, _ in texts), 1.0)]:
+        for begin in range(0, len(text), _PIECE_CHARACTERS):
+            piece = text[begin : begin + _PIECE_CHARACTERS]
+            shares[language(piece)] += weight * len(piece) / len(text)
+    if 0 < shares.get(_LATIN, 0.0) < _UNCLEAR * sum(shares.values()):
+        del shares[_LATIN]  # pieces that have too few words to tell
+    most = sorted(shares, key=lambda name: -shares[name])[:_LANGUAGES_NAMED]
+    total = sum(shares.values())
+    if not most or shares[most[0]] >= _NEARLY_ALL * total:
+        return most[0] if most else "no text"
+    named = [f"{shares[name] / total:.0%} {name}" for name in most if shares[name] > 0.005 * total]
+    return f"mixed languages ({', '.join(named)})"
+
+
 def language(text: str) -> str:
     """The language or the script of a text, as far as its letters and commonest words tell."""
     letters = sum(map(str.isalpha, text)) or 1
@@ -336,4 +369,4 @@ def language(text: str) -> str:
     if shares[best] > 0.08:
         return best
     latin = sum(letter.isascii() and letter.isalpha() for letter in text) / letters
-    return "Latin letters" if latin > 0.7 else "letters other than Latin"
+    return _LATIN if latin > 0.7 else "letters other than Latin"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rungwise.core.artifact import Artifact
@@ -13,6 +13,8 @@ from rungwise.corpus.shards import SPLITS
 
 _LABELS_SHOWN = 100
 _SKIPPED_SHOWN = 20
+# On average, with the blank; German has seven. Blanks that stand further apart part no words.
+_LONGEST_WORDS = 12
 _UNITS = ("documents", "sentences", "words", "characters", "bytes", "spans")
 
 
@@ -82,6 +84,24 @@ class CorpusSummary(Summary):
         """The names of the files of a split."""
         return [row.file for row in self.files if row.split == split]
 
+    def amount(self, number: Callable[[int], str] = "{:,}".format) -> str:
+        """How much there is to train on, as the language of each source counts it."""
+        return _amount((row for row in self.files if row.split == "train"), number)
+
+
+def amount(parts: Iterable[tuple[int, int]], number: Callable[[int], str] = "{:,}".format) -> str:
+    """The words of texts that have blanks between them, the characters of others: `2 words`.
+
+    `parts` are the words, counted by blanks, and the characters of one text each.
+    """
+    counts: Counter[str] = Counter()
+    for words, characters in parts:
+        if characters > _LONGEST_WORDS * words:
+            counts["characters"] += characters
+        else:
+            counts["words"] += words
+    return " and ".join(f"{number(counts[unit])} {unit}" for unit in sorted(counts, reverse=True))
+
 
 def summary_of(
     staged: Sequence[dict[str, Any]], written: Sequence[dict[str, Any]]
@@ -118,7 +138,7 @@ def summary_of(
     skipped_bytes = sum(report["damaged_bytes"] for report in staged)
     headline = [
         f"{totals['documents'].total:,} documents",
-        f"{totals['words'].total / 1e6:.1f} M words",
+        _amount(files, lambda count: f"{count / 1e6:.1f} M" if count >= 1e5 else f"{count:,}"),
         f"{dropped.total():,} dropped",
     ]
     if skipped:
@@ -157,6 +177,16 @@ def summary_of(
         characters_removed=sum(report["removed"] for report in staged),
         characters_replaced=sum(report["replaced"] for report in staged),
     )
+
+
+def _amount(files: Iterable[CorpusFile], number: Callable[[int], str]) -> str:
+    """The amount of the files of each source together."""
+    words: Counter[str] = Counter()
+    characters: Counter[str] = Counter()
+    for row in files:
+        words[row.source] += row.words
+        characters[row.source] += row.characters
+    return amount([(words[source], characters[source]) for source in words], number)
 
 
 def sources_of(corpus: Artifact) -> list[str]:

@@ -23,7 +23,7 @@ _STYLES = {
     "waiting": "dim",
     "running": "bold cyan",
     "done": "green",
-    "cached": "blue",
+    "cached": "cyan",
     "failed": "bold red",
     "not built": "red",
 }

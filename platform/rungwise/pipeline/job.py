@@ -23,6 +23,7 @@ from rungwise.core.tracking import NOTE_TAG, Tracker
 from rungwise.monitoring import Monitor
 from rungwise.pipeline.display import Display
 from rungwise.pipeline.overview import folder_for, page_of
+from rungwise.report.page import PAGE
 
 # So little that a task which waits for its own workers cannot starve them. Not nothing, or stages
 # would go to the head of a cluster, which has no CPUs so that nothing does.
@@ -42,6 +43,10 @@ class Build:
     display: Display
     monitor: Monitor
     recipe: Mapping[str, Any]
+
+
+# Blocks of a summary that say again with which keys something was trained.
+_SETTINGS = {"model", "finetune", "drawn", "values", "effective"}
 
 
 class Job:
@@ -112,7 +117,7 @@ class Job:
                 f"{build.tracker.shown_uri}; all stages before it are done, run the same command "
                 "when the server is back"
             )
-        tracking = TrackingRun(build.tracker.uri, run_id)
+        tracking = TrackingRun(build.tracker.uri, run_id, PAGE)
         context = Context(build.compute, tracking=tracking, recipe=build.recipe)
         return stage.type.run(stage.config, self._inputs, self._folder, context)
 
@@ -173,7 +178,7 @@ class Job:
             "made_by": self._build.made_by,
         }
         artifact = artifacts.finish(self._folder, record, summary.sha256)
-        # Measured numbers are metrics; counts, sizes and names are constants of the run.
+        # Measured numbers are metrics; settings, counts, sizes and names are constants of the run.
         flat = flatten(plain)
         numbers = {
             name: float(value) for name, value in flat.items() if type(value) in (int, float)
@@ -181,9 +186,15 @@ class Job:
         self._build.monitor.finished(stage.shown, seconds, numbers)
         for name in ("headline", *flatten(stage.config)):
             flat.pop(name, None)
-        measured = {name: value for name, value in flat.items() if isinstance(value, float)}
+        measured = {
+            name: value
+            for name, value in flat.items()
+            if isinstance(value, float) and not _SETTINGS & set(name.split("."))
+        }
         constants = {
-            f"summary/{name}": each for name, each in flat.items() if type(each) in (int, bool, str)
+            f"summary/{name}": each
+            for name, each in flat.items()
+            if isinstance(each, int | str | float) and name not in measured
         }
         tracker.metrics(self._key, {"system/stage_seconds": seconds, **measured}, step=0)
         tracker.params(self._key, constants)

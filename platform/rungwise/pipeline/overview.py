@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from rungwise.core.artifact import Artifact
-from rungwise.core.tracking import RUN_ID
+from rungwise.core.tracking import EXPERIMENT_ID, RUN_ID
 from rungwise.evaluation.compare import EVALUATE
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.pretraining.stage import PRETRAIN
@@ -14,6 +14,7 @@ from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report import findings
 from rungwise.report.ladder.page import LADDER
 from rungwise.report.page import REPORT
+from rungwise.serving.card import page_link
 
 PAGE_FILES = "report_files"  # after report.html, wherever names are sorted
 _PAGES = (REPORT.name, LADDER.name)
@@ -51,7 +52,8 @@ def _results(finished: Mapping[str, Artifact]) -> Iterator[tuple[str, float]]:
             evaluated = EvaluateSummary.of(artifact)
             for name, result in evaluated.variants.items():
                 mean = result.estimates[evaluated.metric].mean
-                yield f"{title}/{name}/{evaluated.metric}", mean
+                # The UI has a row of charts for all that is before the last slash.
+                yield f"{title}/{evaluated.metric}/{name}", mean
 
 
 def description(finished: Mapping[str, Artifact], root: str) -> str:
@@ -62,13 +64,13 @@ def description(finished: Mapping[str, Artifact], root: str) -> str:
     }
     last = pages[-1] if pages else list(results.values())[-1]
     lines = [f"**{last.headline}**", ""]
+    if page := page_of(last):  # above what the UI folds away
+        lines[0] += f" The whole page: {page_link(EXPERIMENT_ID, RUN_ID, page)}"
     if {"pretrain", "corpus"} <= finished.keys() and pages:
         lines += [findings.what_was_trained(finished), ""]
-    if pages:
-        if picture := _picture(pages[-1]):
-            where = f"get-artifact?path={PAGE_FILES}/{picture}&run_uuid={RUN_ID}"
-            lines += [f"![{picture.removesuffix('.png')}]({where})", ""]
-        lines += [f"The whole page is `{page_of(pages[-1])}` among the artifacts.", ""]
+    if pages and (picture := _picture(pages[-1])):
+        where = f"get-artifact?path={PAGE_FILES}/{picture}&run_uuid={RUN_ID}"
+        lines += [f"![{picture.removesuffix('.png')}]({where})", ""]
     lines += ["| stage | result |", "|---|---|"]
     rows = [f"| {title} | {_cell(artifact.headline)} |" for title, artifact in results.items()]
     lines += rows[-_MOST_ROWS:]

@@ -52,7 +52,8 @@ from rungwise.tokens.stage import TOKENS
 from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import READ_BY_NAME
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+# Letters of any script; part of folders, runs and metrics.
+Name = Annotated[str, Field(pattern=r"^[^\W_][\w.-]*$")]
 
 
 class TaskEntry(Config):

@@ -124,7 +124,7 @@ def what_text(corpus: Artifact) -> str:
     whence = "documentation of Python packages" if kinds == {"pydocs"} else "text"
     return (
         f"{number(summary.documents.train)} documents "
-        f"({compact(summary.words.train)} words) of {whence}: {named}{more}"
+        f"({summary.amount(compact)}) of {whence}: {named}{more}"
     )
 
 

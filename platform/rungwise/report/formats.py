@@ -164,3 +164,9 @@ def breakable(name: str) -> Markup:
 def data_uri(data: bytes) -> str:
     """A PNG as it stands in a page."""
     return f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}"
+
+
+def css_width(data: bytes) -> int:
+    """How wide a PNG of style.py is shown where there is room, in pixels of CSS: at a hundred an
+    inch of all of them, so that their letters have one size."""
+    return round(int.from_bytes(data[16:20]) / 1.6)

@@ -45,8 +45,10 @@ def rungs(settings: Mapping[str, Any], trials: Sequence[Trial]) -> list[int]:
 
 def most_telling(trials: Sequence[ScoredTrial], keys: Sequence[str]) -> str:
     """The key whose values explain most of the variance of the scores, adjusted for how many groups
-    of values there are; the first of equals. What was stopped early scores low for that, and counts
-    only where all else cannot be told apart."""
+    of values there are; the first of equals, and a learning rate before all others, for readers ask
+    for it first. What was stopped early scores low for that, and counts only where all else cannot
+    be told apart."""
+    keys = [key for key in keys if key.endswith("learning_rate")] or keys
     whole = [trial for trial in trials if not trial.stopped_early]
     explained = {key: _explained(whole, key) for key in keys}
     if all(math.isinf(value) for value in explained.values()):

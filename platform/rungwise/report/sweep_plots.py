@@ -41,7 +41,8 @@ _SHIFT = 0.012  # between lines through the same value
 
 
 def scatter(sweeps: Sequence[Swept]) -> bytes:
-    """The validation score of every trial against the setting that tells most of it."""
+    """The validation score of every trial against the learning rate, or else the setting that tells
+    most of it."""
     tasks = by_task(sweeps)
     drawn, panels = _panels(len(tasks))
     for axes, (task, of_task) in zip(panels, tasks.items(), strict=True):

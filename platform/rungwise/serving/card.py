@@ -91,14 +91,32 @@ def sources(pretrain: Artifact, licences: Licences) -> list[tuple[str, str]]:
     """A line and a licence for each source of each corpus that the weights have seen."""
     found = []
     for corpus in (each for each in chain(pretrain) if each.stage == "corpus"):
-        words = f"{CorpusSummary.of(corpus).words.train:,} words"
+        amount = CorpusSummary.of(corpus).amount()
         lines = sources_of(corpus)
         stated = licences.get(corpus.fingerprint) or [None] * len(lines)
         found += [
-            (f"{line} ({words}, corpus {corpus.fingerprint})", licence or "not stated")
+            (f"{line} ({amount}, corpus {corpus.fingerprint})", licence or "not stated")
             for line, licence in zip(lines, stated, strict=True)
         ]
     return found
+
+
+def page_link(experiment_id: str, run_id: str, file: str) -> str:
+    """A link, on any page of MLflow's UI, to a file among the artifacts of a run."""
+    place = f"#/experiments/{experiment_id}/runs/{run_id}/artifacts/{file}"
+    return f"[{file}]({place}?workflowType=machine_learning)"
+
+
+def uses(model: str, root: str) -> str:
+    """The commands that use a registered model of the registry of `root`."""
+    where = f"{model} --root {shlex.quote(root)}"
+    return "\n".join(
+        (
+            f"- a line a text: `rungwise predict {where} --input FILE`",
+            f"- over HTTP: `rungwise serve {where}`",
+            f"- where it comes from: `rungwise why {where}`",
+        )
+    )
 
 
 def _value(estimate: Estimate) -> str:

@@ -25,11 +25,11 @@ from pydantic import Field
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config
-from rungwise.core.context import Context
+from rungwise.core.context import Context, TrackingRun
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
-from rungwise.core.tracking import quieten_mlflow
+from rungwise.core.tracking import PARENT_TAG, quieten_mlflow
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.summary import EvaluateSummary
@@ -37,7 +37,7 @@ from rungwise.finetune import DESCRIPTION
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving import promotion
 from rungwise.serving.card import NAME as CARD
-from rungwise.serving.card import pretrain_card, sources, task_card
+from rungwise.serving.card import page_link, pretrain_card, sources, task_card, uses
 from rungwise.serving.predictor import Predictor
 from rungwise.serving.pretrained import PretrainedPredictor, describe, load
 from rungwise.tasks.examples import (
@@ -164,12 +164,21 @@ def register_model(
     }
     for key, value in tags.items():
         client.set_model_version_tag(config.name, number, key, value)
+    page = _page(client, context.tracking)
+    root = inputs["pretrain"].folder.uri.rsplit("/", 2)[0]
     client.update_registered_model(
         config.name,
         f"{entry.about} `@{config.alias}` is the version to use: a new one gets it unless the "
-        f"holder's {entry.score_name} is better, any other by `rungwise promote`.",
+        f"holder's {entry.score_name} is better, any other by `rungwise promote`.\n\n"
+        f"The newest is [version {number}](#/models/{config.name}/versions/{number}), of the run "
+        f"with the page {page}.\n\n{uses(f'models:/{config.name}@{config.alias}', root)}",
     )
-    client.update_model_version(config.name, number, entry.card)
+    client.update_model_version(
+        config.name,
+        number,
+        f"The page of its run: {page}\n\n{entry.card}\n"
+        f"{uses(f'models:/{config.name}/{number}', root)}",
+    )
     better = _better_holder(client, config, entry.compared_on, tags)
     if better is None:
         promotion.give(client, config.name, config.alias, number)
@@ -186,6 +195,13 @@ def register_model(
     )
     output.write_bytes("registered.json", summary.model_dump_json(indent=1).encode())
     return summary
+
+
+def _page(client: Any, tracking: TrackingRun) -> str:
+    """A link to the page of the whole run that this stage's run is part of."""
+    run = client.get_run(tracking.run_id)
+    whole = run.data.tags.get(PARENT_TAG, tracking.run_id)
+    return page_link(run.info.experiment_id, whole, tracking.page)
 
 
 def _of_task(config: RegisterConfig, inputs: Mapping[str, Artifact], output: Folder) -> _Entry:

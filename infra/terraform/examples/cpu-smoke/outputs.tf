@@ -32,3 +32,8 @@ output "connect" {
   description = "Commands to paste: terraform output -raw does not take maps, so terraform output -json connect | jq -r .ray"
   value       = module.ray_cluster.connect
 }
+
+output "make_image" {
+  description = "With make_image=true, the command that makes an image with the package and prints its id."
+  value       = one(module.image[*].make_image)
+}

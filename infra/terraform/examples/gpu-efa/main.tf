@@ -114,6 +114,24 @@ module "ray_cluster" {
   tags = local.tags
 }
 
+# Made to make an image of, with make_image=true; the output of that name says how.
+module "image" {
+  source = "../../modules/image"
+  count  = var.make_image ? 1 : 0
+
+  name              = var.name
+  region            = var.region
+  vpc_id            = module.network.vpc_id
+  subnet_ids        = module.network.private_subnet_ids
+  s3_prefix_list_id = module.network.s3_prefix_list_id
+  bucket_arn        = module.storage.bucket_arn
+  kms_key_arn       = module.storage.kms_key_arn
+  package           = module.storage.package
+  ami_id            = var.gpu_ami_id
+  volume_gib        = 100
+  tags              = local.tags
+}
+
 module "guardrails" {
   source = "../../modules/guardrails"
 

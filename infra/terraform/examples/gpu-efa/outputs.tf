@@ -37,3 +37,8 @@ output "protected" {
   description = "Whether AWS refuses to delete the database, and a bucket that holds artifacts."
   value       = !var.disposable
 }
+
+output "make_image" {
+  description = "With make_image=true, the command that makes an image with the package and prints its id."
+  value       = one(module.image[*].make_image)
+}

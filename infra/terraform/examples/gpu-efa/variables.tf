@@ -91,3 +91,9 @@ variable "data_buckets" {
   type        = map(object({ kms_key_arn = optional(string) }))
   default     = {}
 }
+
+variable "make_image" {
+  description = "Whether there is a machine to make an image with the package of; see Images in ../../README.md."
+  type        = bool
+  default     = false
+}

@@ -206,7 +206,7 @@ def _budget(content: Content, corpus: CorpusSummary) -> str:
     seconds = sum(artifact.record["seconds"] for artifact in content.inputs.values())
     return (
         f"{formats.number(corpus.documents.train)} documents "
-        f"({formats.compact(corpus.words.train)} words) to train on, "
+        f"({corpus.amount(formats.compact)}) to train on, "
         f"{formats.number(corpus.documents.validation)} held out; vocabulary "
         f"{formats.number(sizes)}; {len(trained)} rungs, {tokens} tokens each; "
         f"{formats.duration(seconds)} of work in all stages."

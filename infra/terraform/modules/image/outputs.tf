@@ -1,0 +1,10 @@
+output "make_image" {
+  description = "Waits until the machine has installed the package and is off, makes the image, and prints its id."
+  value = join(" && ", [
+    "aws ec2 wait instance-stopped --region ${var.region} --instance-ids ${aws_instance.this.id}",
+    join(" ", [
+      "aws ec2 create-image --region ${var.region} --instance-id ${aws_instance.this.id}",
+      "--name ${var.name}-${substr(var.package.sha256, 0, 12)} --query ImageId --output text",
+    ]),
+  ])
+}
