@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from rungwise.core.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage import SourceFile
+from rungwise.core.source_files import SourceFile
 from rungwise.finetune import FinetuneConfig, Split, TaskData, TaskModel, evaluate, finetune
 from rungwise.finetune.data import check, frame_of
 from rungwise.finetune.heads import Rows

@@ -49,10 +49,10 @@ def by_fields(fields: Mapping[str, list[Any]], layout: dict[str, Any]) -> Iterat
         return next((name for name in found if name not in but), None)
 
     yield from _choices(fields, lower, layout)
-    for source, target in (tuple(map(lower.get, p)) for p in WRITTEN):
+    for source, written in (map(lower.get, pair) for pair in WRITTEN):
         # A label recurs, and a text seldom does.
-        if source and target and len({*map(str, fields[target])}) > len(fields[target]) / 2:
-            yield {"kind": "table", **layout, "columns": {"text": source, "target": target}}
+        if source and written and len({*map(str, fields[written])}) > len(fields[written]) / 2:
+            yield {"kind": "table", **layout, "columns": {"text": source, "target": written}}
     label, score = named(LABELS), named(SCORES)
     if label is None and score is None:
         label = named(("answer",))
