@@ -206,7 +206,7 @@ def test_the_recipe_can_be_planned(
     assert isinstance(recipe, Recipe)
     assert "pretrain" in pretrain_stages(recipe)
     assert recipe.model is not None
-    assert recipe.model.kind == ("gpt" if kind == "code" else "bert")
+    assert recipe.model.kind == ("gpt" if kind == "code" else "modern_bert")
     built = train_on(recipe)
     assert built.get_vocab_size() <= getattr(recipe.tokenizer, "vocab_size", 0)
     assert main(["init", str(folder)]) != 0
