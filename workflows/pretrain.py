@@ -11,13 +11,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
 from rungwise.commands.run import run_workflow
 from rungwise.core.stage import Stage
-from rungwise.pipeline.recipe import Recipe, pretrain_stages, register_stage, report_stage
+from rungwise.pipeline.recipe import (
+    Recipe,
+    measure_stage,
+    pretrain_stages,
+    register_stage,
+    report_stage,
+)
 
 
 def stages(recipe: Recipe) -> list[Stage]:
     before = pretrain_stages(recipe)
     made = [*before.values(), report_stage(recipe, before)]
     if recipe.registry and recipe.model:
+        if recipe.measure:
+            before["measure"] = measure_stage(recipe, before)
+            made.append(before["measure"])
         made.append(register_stage(recipe.registry, recipe.model.kind, before))
     return made
 

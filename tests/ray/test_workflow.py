@@ -208,7 +208,7 @@ def test_gc_names_what_neither_the_recipe_nor_a_registered_model_needs(
 
 
 @pytest.mark.slow
-def test_a_model_is_rebuilt_to_the_bit_and_a_source_that_changed_is_named(
+def test_a_model_is_rebuilt_to_the_bit(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = [sys.executable, "-m", "rungwise", "rebuild", str(finished / "root" / "pretrain")]

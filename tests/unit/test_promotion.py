@@ -19,6 +19,7 @@ from rungwise.core.context import Context, TrackingRun
 from rungwise.core.errors import DataError
 from rungwise.core.storage import Folder
 from rungwise.evaluation import predictions
+from rungwise.evaluation.measure import MeasureSummary, Score
 from rungwise.evaluation.statistics import estimate
 from rungwise.evaluation.summary import EvaluateSummary, SeedRow, VariantResult
 from rungwise.finetune import FinetuneConfig
@@ -64,6 +65,19 @@ class Models:
         for split in tasks.SPLITS:
             tasks.write(labelled, task.folder, split)
         self._finish(task)
+        score = Score(
+            suite="blimp",
+            part="",
+            metric="accuracy",
+            group=None,
+            value=0.5234,
+            low=0.5075,
+            high=0.539,
+            count=4020,
+        )
+        scores = (score, score.model_copy(update={"group": "binding"}))
+        measured = MeasureSummary(scores=scores, passed_over={}, seconds={}, headline="measure")
+        self._finish(self._recorder.add("measure", {}, measured))
         self._finish(
             self._recorder.add("pretrain", {}, PretrainSummary.model_construct(headline="pretrain"))
         )
@@ -195,6 +209,8 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     card = client.get_model_version(NAME, "1").description
     assert "| **this model** (pretrained, seed 5) | 1.0000 | 1.0000 to 1.0000 |" in card
     assert "| majority, without a model | 0.5500 | |" in card
+    assert card.count("| blimp accuracy | 0.5234 | 0.5075 to 0.539 | 4,020 |") == 1
+    assert "Intended use: " in card
     assert "text: books/*.txt" in card
     assert "not stated" in card
     assert "rungwise rebuild " in card

@@ -17,12 +17,15 @@ from rungwise.__main__ import main
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.checked import read_record, seal
-from rungwise.core.config import Config
+from rungwise.core.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError, UserError, from_text, to_text
 from rungwise.core.stage import Stage, StageType, plan
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
 from rungwise.core.title import Title
+from rungwise.corpus.sources import CorpusConfig
+from rungwise.corpus.stage import CORPUS
+from rungwise.pipeline import rebuilding
 
 
 class Settings(Config):
@@ -258,6 +261,18 @@ def test_verify_and_why_go_down_to_the_sources(
     said = capsys.readouterr()
     assert said.out.count("CHANGED") == 2
     assert all(f"{path} has changed since it was written" in said.err for path in bad)
+
+
+def test_what_changed_since_stands_in_the_way_of_a_rebuild_by_name(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Some text.")
+    source = {"kind": "text", "paths": [str(tmp_path / "a.txt")]}
+    stage = CORPUS.stage(validate(CorpusConfig, {"sources": [source]}))
+    record = {"facts": stage.facts, "config": stage.config.model_dump(mode="json"), "inputs": {}}
+    made = Artifact("corpus", stage.fingerprint, Folder.at(tmp_path / "corpus"), record)
+    assert rebuilding.stages_of([made])[0].fingerprint == stage.fingerprint
+    (tmp_path / "a.txt").write_text("Some texd.")
+    with pytest.raises(DataError, match=r"cannot be built again, because outside\.sources\.0"):
+        rebuilding.stages_of([made])
 
 
 def test_a_torn_record_is_an_error_and_not_a_rebuild_in_silence(tmp_path: Path) -> None:

@@ -380,6 +380,12 @@ def test_a_recipe_elsewhere_or_a_workflow_elsewhere_is_refused(
     assert main(["submit", "workflows/pretrain.py", str(outside)]) == 2
     assert "CONFIG" in (printed := capfd.readouterr().err)
     assert "choose the folder that holds it with --working-dir" in printed
+    with (project / "small.yaml").open("a") as stream:  # which would be uploaded
+        stream.write("\ntracking: {uri: 'https://me:hunter2@host'}\n")
+    assert _submit() == 2
+    printed = capfd.readouterr().err
+    assert "tracking.uri holds a password" in printed
+    assert "hunter2" not in printed
     assert main(["submit", "pretend", "small.yaml"]) == 2
     assert "WORKFLOW: there is no file workflows/pretend.py" in capfd.readouterr().err
 

@@ -136,7 +136,6 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Written:
     from rungwise.serving.predictor import Predictor
     from rungwise.tasks.items import Frame
 
-    _check_empty(to, (onnx.MODEL,))
     if isinstance(model, Predictor):
         module, tokenizer, frame = model.model.cpu(), model.tokenizer, model.frame
     else:
@@ -150,13 +149,9 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Written:
             frame = Frame(cls, sep, sep, module.max_length or 0)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         onnx.export(module, tokenizer, frame, Path(scratch))
-        # Weights above 2 GB lie in a file of their own; the graph, which names it, comes last.
-        files = sorted((path.name for path in Path(scratch).iterdir()), key=onnx.MODEL.__eq__)
-        for name in files:
-            to.copy_in(Path(scratch) / name, name)
-    return Written(
-        tuple(files), "InferenceSession of onnxruntime, Tokenizer.from_file of tokenizers"
-    )
+        # Weights above 2 GB lie in a file of their own, which the graph names.
+        files = _put(scratch, to, last=onnx.MODEL)
+    return Written(files, "InferenceSession of onnxruntime, Tokenizer.from_file of tokenizers")
 
 
 def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Written:
@@ -164,14 +159,12 @@ def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Writt
     from rungwise.pretraining.pretrained import word_vectors
     from rungwise.serving import word_vectors as formats
 
-    _check_empty(to, formats.FILES)
     loaded = tokenizers.load(tokenizer.folder)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         formats.export(word_vectors(pretrain), loaded, Path(scratch))
-        for name in formats.FILES:
-            to.copy_in(Path(scratch) / name, name)
-    how = "KeyedVectors.load_word2vec_format of gensim, binary=True for the second"
-    return Written(formats.FILES, how)
+        files = _put(scratch, to)
+    how = "KeyedVectors.load_word2vec_format of gensim, binary=True for vectors.bin"
+    return Written(files, how)
 
 
 def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> Written:
@@ -201,7 +194,6 @@ def _write_for_transformers(
     labels: Sequence[str] = (),
     longest: int | None = None,
 ) -> Written:
-    from rungwise.core.storage import Folder
     from rungwise.serving import hugging_face
     from rungwise.serving.hugging_face.names import AUTO_CLASSES, CONFIG, MODULES
 
@@ -209,15 +201,23 @@ def _write_for_transformers(
         architecture = hugging_face.export(
             model, config, tokenizer_file, Path(scratch), labels, longest
         )
-        # A folder with a config is taken for a model: it comes last.
-        files = sorted(Folder.at(scratch).names(), key=CONFIG.__eq__)
-        _check_empty(to, files)
-        for name in files:
-            to.copy_in(Path(scratch) / name, name)
+        files = _put(scratch, to, last=CONFIG)
     if MODULES in files:
-        return Written(tuple(files), "SentenceTransformer of sentence-transformers")
+        return Written(files, "SentenceTransformer of sentence-transformers")
     loaders = f"{AUTO_CLASSES[architecture]}.from_pretrained and AutoTokenizer.from_pretrained"
-    return Written(tuple(files), f"{loaders} of transformers")
+    return Written(files, f"{loaders} of transformers")
+
+
+def _put(scratch: str, to: Folder, last: str = "") -> tuple[str, ...]:
+    """Copy what was written to `to`, `last` after all others, for by it others know a model; the
+    names."""
+    from rungwise.core.storage import Folder
+
+    files = sorted(Folder.at(scratch).names(), key=last.__eq__)
+    _check_empty(to, files)
+    for name in files:
+        to.copy_in(Path(scratch) / name, name)
+    return tuple(files)
 
 
 def _check_empty(to: Folder, files: Sequence[str]) -> None:

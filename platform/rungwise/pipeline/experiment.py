@@ -20,13 +20,13 @@ from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stage import Stage
 from rungwise.core.title import Title
 from rungwise.evaluation.compare import EVALUATE, CompareConfig, EvaluateConfig, input_name
-from rungwise.evaluation.measure import MEASURE, MeasureConfig
 from rungwise.evaluation.table import TABLE, TableConfig
 from rungwise.finetune import FinetuneConfig, check
 from rungwise.pipeline.continued import continued_stages
 from rungwise.pipeline.recipe import (
     Recipe,
     TaskEntry,
+    measure_stage,
     need,
     planned_vocab_size,
     pretrain_stages,
@@ -54,7 +54,6 @@ _OF_A_VARIANT = (
     "sweep",
 )
 _READ_OF_A_VARIANT = ("tokenizer", "pretrain")  # by fine-tuning
-_READ_OF_A_RUNG = ("corpus", "tokenizer", "tokens", "pretrain")  # by suites
 
 
 def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
@@ -140,12 +139,10 @@ class Experiment:
             continued = [] if self._recipe.tasks else self._continue(name)
             if self._recipe.measure:
                 stages = self._pretrained[name][0].stages
-                inputs = {of: stages[of] for of in _READ_OF_A_RUNG}
                 if continued:
-                    inputs["pretrain"] = continued[0].stages["pretrain"]
-                config = MeasureConfig(suites=self._recipe.measure)
-                stage = self._add(MEASURE.stage(config, inputs), Title("measure", variant=titled))
-                self.measured[name] = stage
+                    stages = stages | {"pretrain": continued[0].stages["pretrain"]}
+                stage = measure_stage(self._recipe, stages)
+                self.measured[name] = self._add(stage, Title("measure", variant=titled))
 
     def _run_task(self, task: str) -> None:
         """Read a task, sweep and evaluate every variant on it, and register the model kept."""
@@ -164,6 +161,8 @@ class Experiment:
             kept = self._recipe.evaluate.keep or self._tuned[task][0]
             title = Title("register", task=task)
             inputs = used[kept][0].stages | whole
+            if measured := self.measured.get(kept):
+                inputs["measure"] = measured
             self._add(register_stage(self._recipe.registry, task, inputs, title), title)
 
     def _tabulate(self) -> None:

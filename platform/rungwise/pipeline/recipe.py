@@ -24,6 +24,7 @@ from rungwise.core.tracking import TrackingConfig
 from rungwise.corpus.sources import CorpusConfig
 from rungwise.corpus.stage import CORPUS
 from rungwise.evaluation.compare import EvaluateConfig
+from rungwise.evaluation.measure import MEASURE, MeasureConfig
 from rungwise.evaluation.suites.config import SuiteConfig
 from rungwise.finetune import FinetuneConfig
 from rungwise.instances.kinds import InstancesConfig, tokens_config
@@ -282,6 +283,12 @@ def planned_vocab_size(recipe: Recipe) -> int:
 def report_stage(recipe: Recipe, before: dict[str, Stage]) -> Stage:
     """One page about all stages so far."""
     return REPORT.stage(recipe.report, before)
+
+
+def measure_stage(recipe: Recipe, before: Mapping[str, Stage]) -> Stage:
+    """What the recipe's suites find of the pretraining among the stages `before`."""
+    inputs = {of: before[of] for of in ("corpus", "tokenizer", "tokens", "pretrain")}
+    return MEASURE.stage(MeasureConfig(suites=recipe.measure), inputs)
 
 
 def register_stage(

@@ -10,6 +10,7 @@ import numpy as np
 from rungwise.core.artifact import Artifact, chain
 from rungwise.core.secrecy import without_passwords
 from rungwise.corpus.summary import CorpusSummary, sources_of
+from rungwise.evaluation.measure import MeasureSummary
 from rungwise.evaluation.predictions import sums_of_chosen
 from rungwise.evaluation.statistics import Estimate, bootstrap
 from rungwise.evaluation.summary import EvaluateSummary
@@ -49,39 +50,63 @@ def task_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> 
     lines = [
         f"Says {info.asked}{labels}, as in the task {evaluated.task}: it learnt "
         f"from {examples.train:,} examples and was chosen on {examples.validation:,}. "
-        "Nothing was measured on text of another kind.",
+        "Intended use: text like that of the task; on other kinds nothing was measured.",
         "",
         f"| {metric}, {examples.test:,} test examples | score | 95 % interval |",
         "|---|---|---|",
         *(f"| {key} | {_value(value)} |" for key, value in scores.items()),
         *(f"| {key} | {value:.4f} | |" for key, value in trivial.items()),
     ]
-    return _card(name, lines, inputs["pretrain"], inputs["evaluate"], licences)
+    return _card(name, lines, inputs, inputs["evaluate"], licences)
 
 
-def pretrain_card(name: str, pretrain: Artifact, licences: Licences) -> str:
-    """The card of a pretrained model, with the numbers of its last validation."""
+def pretrain_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> str:
+    """The card of a pretrained model, with the numbers of its last validation.
+
+    Inputs: pretrain, and measure if the model was measured.
+    """
+    pretrain = inputs["pretrain"]
     summary = PretrainSummary.of(pretrain)
     objective = summary.model.objective(summary.objective)
     lines = [
         f"{summary.model.page_name(objective)} ({summary.model.describe()}), "
         f"{summary.parameters:,} parameters, trained on the objective {summary.objective} over "
-        f"{summary.tokens:,} tokens. Nothing was measured on text of another kind.",
+        f"{summary.tokens:,} tokens. Intended use: text like that of its corpora, as it is or to "
+        "fine-tune; on other kinds nothing was measured.",
         "",
         "| held-out text | |",
         "|---|---|",
         *(f"| {key} | {value:,.4g} |" for key, value in summary.final.items()),
         f"| unigram entropy, nats a token | {summary.unigram_entropy:.4g} |",
     ]
-    return _card(name, lines, pretrain, pretrain, licences)
+    return _card(name, lines, inputs, pretrain, licences)
 
 
 def _card(
-    name: str, lines: Sequence[str], pretrain: Artifact, made: Artifact, licences: Licences
+    name: str,
+    lines: Sequence[str],
+    inputs: Mapping[str, Artifact],
+    made: Artifact,
+    licences: Licences,
 ) -> str:
-    """What is told of a model, what it read, and how `made` is built again."""
+    """What is told of a model, what its pretraining was asked and has read, and how `made` is
+    built again."""
     again = shlex.quote(made.folder.uri)
-    read = [f"- {line}; licence: {licence}" for line, licence in sources(pretrain, licences)]
+    if measured := inputs.get("measure"):
+        lines = [
+            *lines,
+            "",
+            "| of the pretraining | value | 95 % interval | items |",
+            "|---|---|---|---|",
+            *(
+                f"| {' '.join(filter(None, (each.suite, each.part, each.metric)))} | "
+                f"{each.value:.4g} | {each.low:.4g} to {each.high:.4g} | {each.count:,} |"
+                for each in MeasureSummary.of(measured).scores
+                if each.group is None
+            ),
+        ]
+    found = sources(inputs["pretrain"], licences)
+    read = [f"- {line}; licence: {licence}" for line, licence in found]
     told = f"Built again, and compared byte by byte: `rungwise rebuild {again} --into FOLDER`"
     text = [f"# {name}", "", *lines, "", "Pretrained on", "", *read, "", told, ""]
     return without_passwords("\n".join(text))

@@ -241,7 +241,7 @@ def _of_pretraining(
         files=_files(pretrain.folder, inputs["tokenizer"].folder, output),
         shown=texts,
         said=said,
-        card=pretrain_card(config.name, pretrain, config.licences),
+        card=pretrain_card(config.name, inputs, config.licences),
         about=f"Pretrained models of the kind {summary.model.kind}.",
         score=-summary.final["loss"],
         score_name="validation loss, of the same objective on the same text,",

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rungwise.core.config import parse_overrides
+from rungwise.core.config import flatten
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.object_store import is_remote
-from rungwise.core.secrecy import without_password
+from rungwise.core.secrecy import without_passwords
 from rungwise.core.source_files import find_files
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.workflow import load_recipe, stages_of
@@ -43,8 +43,8 @@ class Job:
 def read(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> Job:
     """Read the job and its recipe.
 
-    Raises UserError if a file is missing or lies elsewhere, if the recipe is wrong, or if an
-    override holds a password, which a command line shows to everybody.
+    Raises UserError if a file is missing or lies elsewhere, or if the recipe or an override is
+    wrong or holds a password.
     """
     top = Path(folder).expanduser().resolve()
     if not top.is_dir():
@@ -54,15 +54,14 @@ def read(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> J
     script, recipe_file = (
         _inside(top, name, what) for name, what in ((workflow, "WORKFLOW"), (config, "CONFIG"))
     )
-    for key, value in parse_overrides(overrides).items():
-        texts = [leaf for _, leaf in _leaves(value) if isinstance(leaf, str)]
-        if any(without_password(text) != text for text in texts):
-            raise UserError(
-                f"{key} holds a password, and a job's command line is shown to all who look at the "
-                "cluster; write it in the environment of the cluster instead, such as "
-                "MLFLOW_TRACKING_URI"
-            )
     recipe = load_recipe(top / recipe_file, overrides)
+    for key, value in flatten(recipe).items():
+        if without_passwords(value) != value:
+            raise UserError(
+                f"{key} holds a password, and a job's recipe is uploaded, its command line shown "
+                "to all who look at the cluster; write it in the environment of the cluster "
+                "instead, such as MLFLOW_TRACKING_URI"
+            )
     return Job(top, script, recipe_file, tuple(overrides), recipe)
 
 
