@@ -38,7 +38,7 @@ from rungwise.core.artifact import Artifact, all_of
 from rungwise.core.storage import Folder
 
 _WIDTHS = (1280, 500, 360)  # a laptop, half of its screen, a telephone
-_MLFLOW = (1440, 2000)
+_MLFLOW, _TRAINING = (1440, 2000), "?workflowType=machine_learning"
 _COLUMNS, _ROWS = (80, 110), 40
 _SETTLED_SECONDS, _MOST_SECONDS = 3.0, 60.0
 _COLOURS = {"default": "#d8dee9", "brown": "#ebcb8b", "blue": "#81a1c1", "red": "#e06c75"}
@@ -93,17 +93,17 @@ class Browser:
 
 
 @contextlib.asynccontextmanager
-async def browser(program: str) -> Any:
+async def browser() -> Any:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         process = subprocess.Popen(
-            [program, *flags, "--remote-debugging-port=0", f"--user-data-dir={folder}"],
+            ["chromium", *flags, "--remote-debugging-port=0", f"--user-data-dir={folder}"],
             stderr=subprocess.DEVNULL,
         )
         try:
             port_file = Path(folder, "DevToolsActivePort")
             while not port_file.exists() or not (lines := port_file.read_text().split()):
-                assert process.poll() is None, f"{program} does not start"
+                assert process.poll() is None, "chromium does not start"
                 await asyncio.sleep(0.1)
             async with aiohttp.ClientSession(f"http://127.0.0.1:{lines[0]}") as session:
                 async with session.put("/json/new?about:blank") as tab:
@@ -144,22 +144,19 @@ def mlflow_pages(root: str, report: Artifact) -> dict[str, tuple[str, str]]:
         runs = client.search_runs([experiment.experiment_id], f"tags.`{tag}` = '{value}'")
         return next(iter(runs), None)
 
-    runs, training = (
-        f"/#/experiments/{experiment.experiment_id}/runs",
-        "?workflowType=machine_learning",
-    )
+    runs = f"/#/experiments/{experiment.experiment_id}/runs"
     whole = found("rungwise.report", report.fingerprint)
     run = f"{runs}/{whole.info.run_id}"
     pages = {
-        "runs": (f"{runs}{training}", "Run Name"),
-        "run": (f"{run}{training}", "Description"),
-        "run-charts": (f"{run}/model-metrics{training}", "Auto-refresh"),
-        "run-page": (f"{run}/artifacts/report.html{training}", "report_files"),
+        "runs": (f"{runs}{_TRAINING}", "Run Name"),
+        "run": (f"{run}{_TRAINING}", "Description"),
+        "run-charts": (f"{run}/model-metrics{_TRAINING}", "Auto-refresh"),
+        "run-page": (f"{run}/artifacts/report.html{_TRAINING}", "report_files"),
     }
     for title, fingerprint in whole.data.tags.items():
         stage = title.removeprefix("rungwise.").split("/")[0]
         if stage in ("pretrain", "sweep") and (built := found("rungwise.fingerprint", fingerprint)):
-            page = f"{runs}/{built.info.run_id}/model-metrics{training}"
+            page = f"{runs}/{built.info.run_id}/model-metrics{_TRAINING}"
             pages[f"{stage}-charts"] = (page, "Auto-refresh")
     for model in client.search_registered_models():
         page = f"/#/models/{model.name}"
@@ -183,12 +180,9 @@ def terminal(command: Sequence[str], columns: int) -> str:
     os.waitpid(pid, 0)
     lines = [*screen.history.top, *(screen.buffer[row] for row in range(screen.cursor.y + 1))]
     rows = ["".join(_cell(line[column]) for column in range(columns)) for line in lines]
-    typed = f"$ {' '.join(['rungwise', *command[3:]])}"
-    return (
-        f"<!doctype html><meta charset=utf-8><style>{_STYLE}</style><pre>"
-        + "\n".join([html.escape(typed), *rows])
-        + "</pre>"
-    )
+    typed = html.escape(f"$ rungwise {' '.join(command[3:])}")
+    page = "\n".join([typed, *rows])
+    return f"<!doctype html><meta charset=utf-8><style>{_STYLE}</style><pre>{page}</pre>"
 
 
 def _cell(char: Any) -> str:
@@ -208,7 +202,7 @@ async def screens(options: argparse.Namespace) -> int:
     report = newest(root, "report")
     assert report, f"no report below {root}; run a recipe first"
     too_wide: list[str] = []
-    async with browser(options.chromium) as chromium:
+    async with browser() as chromium:
 
         async def take(name: str, url: str, width: int, height: int = 0, text: str = "") -> None:
             wider = await chromium.picture(url, out / f"{name}.png", width, height, text)
@@ -219,8 +213,11 @@ async def screens(options: argparse.Namespace) -> int:
             file = Path(page.folder.path(page.record["summary"]["page"])).absolute()
             for width in _WIDTHS:
                 await take(f"{page.stage}-{width}", file.as_uri(), width)
-        run = [options.workflow, options.recipe]
-        run += [f"root={options.root}"] * (options.root != "artifacts")
+        run = [
+            "finetune",
+            options.recipe,
+            *[f"root={options.root}"] * (options.root != "artifacts"),
+        ]
         for verb in ("plan", "run"):
             for columns in _COLUMNS:
                 shown = terminal([sys.executable, "-m", "rungwise", verb, *run], columns)
@@ -238,7 +235,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--root", default="artifacts")
-    parser.add_argument("--workflow", default="finetune")
-    parser.add_argument("--recipe", default="quickstart")
-    parser.add_argument("--chromium", default="chromium")
+    parser.add_argument("--recipe", default="quickstart", help="of the workflow finetune")
     sys.exit(asyncio.run(screens(parser.parse_args())))

@@ -247,15 +247,22 @@ def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: P
         for trial in by_parent[sweep]:
             assert 0.001 <= float(trial.data.params["finetune.learning_rate"]) <= 0.01
             assert "validation/accuracy" in trial.data.metrics
+        assert not any("learning_rate" in name for name in client.get_run(sweep).data.metrics)
     losses = client.get_metric_history(stages["pretrain"].info.run_id, "train/loss")
     assert sorted(point.step for point in losses) == list(range(5, 41, 5))
     artifacts = [found.path for found in client.list_artifacts(parent.info.run_id)]
     assert artifacts == ["report.html", "report_files"]
     assert parent.data.params["pretrain.steps"] == "40"
-    assert "evaluate/libraries/pretrained/accuracy" in parent.data.metrics
+    assert "evaluate/libraries/accuracy/pretrained" in parent.data.metrics
     assert "pretrain/mlm_loss" in parent.data.metrics
     note = parent.data.tags[NOTE_TAG]
     assert note.startswith("**libraries: pretrained ")
+    experiment_page = f"#/experiments/{experiment.experiment_id}/runs/{parent.info.run_id}"
+    link = f"[report.html]({experiment_page}/artifacts/report.html?"
+    assert link in note.splitlines()[0]
+    for model in client.search_registered_models():
+        assert link in model.description
+        assert link in model.latest_versions[0].description
     [picture] = re.findall(r"get-artifact\?path=(\S+)&run_uuid=(\w+)\)", note)
     assert picture[1] == parent.info.run_id
     shown = {found.path for found in client.list_artifacts(parent.info.run_id, "report_files")}

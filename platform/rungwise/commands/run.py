@@ -59,7 +59,7 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
     table = Table(box=None, pad_edge=False)
     table.add_column("stage", no_wrap=True)
     table.add_column("built in", justify="right", no_wrap=True)
-    table.add_column(f"artifact below {root}", overflow="fold")
+    table.add_column(f"folder below {root}", overflow="fold")
     for name, artifact in outcome.artifacts.items():
         seconds = f"{artifact.record['seconds']:.1f} s"
         table.add_row(

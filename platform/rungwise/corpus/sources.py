@@ -67,7 +67,8 @@ class _Source(Config):
 
 
 class _Files(_Source):
-    # Files, folders and globs, local or s3://; .gz, .bz2, .xz and .zst are unpacked.
+    # Files, folders and globs, local or s3://; a name that exists is no glob. .gz, .bz2, .xz and
+    # .zst are unpacked.
     paths: tuple[str, ...] = Field(min_length=1)
 
 
