@@ -30,6 +30,7 @@ from rungwise.tasks.baselines import baselines
 from rungwise.tasks.examples import TaskInfo, Text
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.items import Frame
+from rungwise.tasks.look import look
 from tests.small_models import objective_of, shaken, small_config
 
 INFO = TaskInfo("generation", (), False, "chrf")
@@ -189,6 +190,21 @@ def test_both_texts_are_cut_in_their_own_room_and_a_cut_one_has_no_end(letters: 
     assert (asked.places, asked.target) == ((), None)
     [whole] = kinds.encode([Text("1", "a", target="b c")], INFO, letters, frame)
     assert (whole.places, whole.target) == ((2, 3, 4), (5, 6, 12))
+
+
+def test_a_file_of_pairs_is_known_by_its_names_and_by_texts_that_do_not_recur(
+    tmp_path: Path,
+) -> None:
+    path, rows = tmp_path / "pairs.tsv", [(f"text {n}", f"Text {n % 30}") for n in range(40)]
+    for names in (("src", "tgt"), ("source", "target")):
+        path.write_text("".join("\t".join(row) + "\n" for row in (names, *rows)))
+        found = look(str(path))
+        assert found.form == {"kind": "table", "columns": {"text": names[0], "target": names[1]}}
+        assert not found.labels
+    path.write_text(
+        "source\ttarget\n" + "".join(f"a text {n}\tyes\nno {n}\tno\n" for n in range(9))
+    )
+    assert look(str(path)).form["columns"] == {"text": "source", "label": "target"}
 
 
 class _Block(Config):

@@ -49,10 +49,11 @@ def by_fields(fields: Mapping[str, list[Any]], layout: dict[str, Any]) -> Iterat
         return next((name for name in found if name not in but), None)
 
     yield from _choices(fields, lower, layout)
-    for source, written in (map(lower.get, pair) for pair in WRITTEN):
+    for pair in WRITTEN:
+        before, after = (lower.get(name) for name in pair)
         # A label recurs, and a text seldom does.
-        if source and written and len({*map(str, fields[written])}) > len(fields[written]) / 2:
-            yield {"kind": "table", **layout, "columns": {"text": source, "target": written}}
+        if before and after and len({*map(str, fields[after])}) > len(fields[after]) / 2:
+            yield {"kind": "table", **layout, "columns": {"text": before, "target": after}}
     label, score = named(LABELS), named(SCORES)
     if label is None and score is None:
         label = named(("answer",))

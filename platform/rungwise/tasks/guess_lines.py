@@ -20,6 +20,7 @@ from rungwise.tasks.guess_fields import (
     ROWS,
     SCORES,
     TEXTS,
+    WRITTEN,
     as_list,
     by_fields,
     fewest,
@@ -50,7 +51,7 @@ def of_lines(text: str) -> Iterator[dict[str, Any]]:
             *SCORES,
             *TEXTS,
             *ANSWERS,
-            *(name for pair in PAIRS for name in pair),
+            *(name for pair in (*PAIRS, *WRITTEN) for name in pair),
         }
         even = [row for row in rows if len(row) == width]
         if len(even) < len(rows):
