@@ -72,7 +72,15 @@ class CheckedFolder(Folder):
 
     def local(self, name: str, cache: Path | None = None) -> Path:
         path = super().local(name, cache)
-        if not hidden(name) and path.exists():
+        if hidden(name) or not path.exists():
+            return path
+        try:
+            self._compare(name, path)
+        except DataError:
+            if not self.remote:
+                raise
+            path.unlink()  # it may be the copy that has changed, and not the object
+            path = super().local(name, cache)
             self._compare(name, path)
         return path
 
