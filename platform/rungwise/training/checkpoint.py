@@ -237,13 +237,14 @@ class Checkpoints:
         if self._group.device.type == "cuda":
             torch.cuda.synchronize(self._group.device)
         record = {"identity": self._identity, "progress": asdict(progress)}
+        step = progress.step  # training goes on with `progress` while the thread writes
         self._writer = PartWriter(
-            progress.step,
-            self._at(progress.step),
+            step,
+            self._at(step),
             pieces,
             self._group,
             self._attempt,
-            lambda parts: self._commit(progress.step, parts, record),
+            lambda parts: self._commit(step, parts, record),
         )
         self._writer.stall_seconds = time.perf_counter() - began
         if wait:
