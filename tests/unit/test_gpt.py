@@ -125,7 +125,11 @@ def test_the_family_is_chosen_by_kind():
     ("kind", "objective", "takes"),
     [
         ("gpt", "mlm", "causal"),
-        ("bert", "causal", "mlm_nsp, mlm, sentence_order, left_to_right, simcse, sentence_pairs or tsdae"),
+        (
+            "bert",
+            "causal",
+            "mlm_nsp, mlm, sentence_order, left_to_right, simcse, sentence_pairs or tsdae",
+        ),
         ("bidirectional", "left_to_right", "bidirectional"),
     ],
 )
