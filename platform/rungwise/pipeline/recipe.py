@@ -286,7 +286,7 @@ def report_stage(recipe: Recipe, before: dict[str, Stage]) -> Stage:
 
 
 def measure_stage(recipe: Recipe, before: Mapping[str, Stage]) -> Stage:
-    """What the recipe's suites find of the pretraining among the stages `before`."""
+    """The stage that asks the recipe's suites of the pretraining among the stages `before`."""
     inputs = {of: before[of] for of in ("corpus", "tokenizer", "tokens", "pretrain")}
     return MEASURE.stage(MeasureConfig(suites=recipe.measure), inputs)
 

@@ -31,7 +31,7 @@ def workflow(inputs: Mapping[str, Artifact]) -> str:
 def uses(
     inputs: Mapping[str, Artifact], registered: Sequence[tuple[RegisterSummary, object]]
 ) -> list[tuple[str, str]]:
-    """What the models of a run are good for, each with the command or the lines of Python."""
+    """The uses of a run's models, each with the command or the lines of Python."""
     folder = inputs["pretrain"].folder.uri
     root = shlex.quote(root_of(inputs["pretrain"]))
     commands = [

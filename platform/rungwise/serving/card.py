@@ -89,8 +89,8 @@ def _card(
     made: Artifact,
     licences: Licences,
 ) -> str:
-    """What is told of a model, what its pretraining was asked and has read, and how `made` is
-    built again."""
+    """Join what is told of a model, what its pretraining was asked and has read, and how `made`
+    is built again."""
     again = shlex.quote(made.folder.uri)
     if measured := inputs.get("measure"):
         lines = [

@@ -107,7 +107,7 @@ def orders(rungs: Sequence[Rung]) -> list[Row]:
 
 
 def gains(compared: Compared | None) -> list[Row]:
-    """What each variant gains over random weights on every task, and the share of errors that is
+    """The gain of each variant over random weights on every task, and the share of errors that is
     gone, as in the column "relative" of T2."""
     rows: list[Row] = []
     for task in compared.tasks if compared else ():

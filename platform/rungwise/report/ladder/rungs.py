@@ -60,7 +60,7 @@ class Rung:
         return [row for row in self.measure.scores if row.suite == suite and row.group is None]
 
     def file(self, suite: str, name: str) -> Any:
-        """What a suite has left for the page, None if nothing."""
+        """Read the file that a suite has left for the page; None if it left none."""
         path = f"{suite}/{name}"
         folder = self.measured.folder
         return json.loads(folder.read_bytes(path)) if folder.exists(path) else None

@@ -257,7 +257,7 @@ def _classes(model: HeadedEncoder, labels: Sequence[str]) -> dict[str, Any]:
 
 
 def _write_for_sentences(folder: Path, width: int, longest: int) -> None:
-    """What sentence-transformers reads beside: the mean of the last states."""
+    """Write what sentence-transformers reads beside: the mean of the last states."""
     steps = {"Transformer": "", "Pooling": POOLING}
     modules = [
         {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{step}"}
