@@ -54,6 +54,8 @@ for folder in run tmp var/tmp var/lib/rungwise etc/systemd/system opt usr/local;
   mount -t tmpfs tmpfs "$root/$folder"
 done
 chmod 1777 "$root/tmp" "$root/var/tmp"
+# As systemd-tmpfiles makes it, which does not run here.
+install -d -m 2755 -g systemd-journal "$root/run/log/journal"
 
 mount -t tmpfs -o mode=755 tmpfs "$root/dev"
 for device in null zero full random urandom tty; do

@@ -22,6 +22,7 @@ from rungwise.models.transformer import (
     parameter_count,
     sinusoid_positions,
 )
+from tests.small_models import objective_of, small_config
 
 SMALL = BertConfig(
     num_layers=2, num_heads=4, hidden_size=32, intermediate_size=64, max_position_embeddings=24
@@ -104,7 +105,9 @@ def test_flops_are_what_pytorch_counts():
     with FlopCounterMode(display=False) as counter:
         logits = model(ids_BT, None, None, positions_BM)
         (logits.mlm.sum() + logits.nsp.sum()).backward()
-    counted = counter.get_total_flops() / (B * T)
+    unread = 1 - (M + 1) / T  # [CLS] and the masked are read of the last layer
+    last_mlp = 6 * 2 * 768 * 3072 * unread
+    counted = counter.get_total_flops() / (B * T) + last_mlp
     assert BertConfig.base().flops_per_token(30_522, T, MLM_NSP, M) == pytest.approx(
         counted, rel=1e-12
     )
@@ -395,6 +398,28 @@ def test_gather_takes_each_row_its_own():
     hidden_BTD = torch.arange(2 * 4 * 3).view(2, 4, 3)
     gathered = gather_positions(hidden_BTD, torch.tensor([[3, 0], [1, 1]]))
     assert gathered.tolist() == [[[9, 10, 11], [0, 1, 2]], [[15, 16, 17], [15, 16, 17]]]
+
+
+@pytest.mark.parametrize("kind", ["mlm", "modern_bert"])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_chosen_positions_have_the_states_and_gradients_of_a_whole_layer(kind, layers):
+    body = small_config(kind, num_layers=layers).body(VOCAB_SIZE, objective_of(kind)).double()
+    B, T, M = 4, 12, 5
+    ids_BT, lengths_B = torch.randint(VOCAB_SIZE, (B, T)), torch.tensor([12, 7, 1, 9])
+    document_BT = torch.randint(2, (B, T)).cumsum(1)
+    chosen_BM = (torch.rand(B, M) * lengths_B[:, None]).long()  # some of them twice
+    weight_BMD = torch.randn(B, M, body.width, dtype=torch.float64)
+    for where in ((lengths_B, None), (None, document_BT), (None, None)):
+        found = []
+        for states_BMD in (
+            gather_positions(body.encode(ids_BT, None, *where), chosen_BM),
+            body.encode(ids_BT, None, *where, chosen_BM=chosen_BM),
+        ):
+            body.zero_grad()
+            (states_BMD * weight_BMD).sum().backward()
+            gradients = [p.grad.clone() for p in body.parameters() if p.grad is not None]
+            found.append([states_BMD.detach(), *gradients])
+        torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-12)
 
 
 def test_the_model_compiles_to_one_graph():

@@ -45,7 +45,6 @@ from rungwise.models.objectives import (
 )
 from rungwise.models.transformer import (
     Transformer,
-    gather_positions,
     initialise,
     learned_positions,
     sinusoid_positions,
@@ -284,16 +283,18 @@ class MaskedOutput(OnBody):
         """Logits at the masked positions, and of IsNext. See `TransformerBody.encode`."""
         body: Any = self.body
         where = (document_BT, positions_BT, starts_S)
-        hidden_BTD = body.encode(ids_BT, segments_BT, lengths_B, *where)
-        return self.heads(hidden_BTD, masked_positions_BM)
+        read_BM = masked_positions_BM
+        if self.nsp is not None:
+            read_BM = functional.pad(read_BM, (1, 0))  # [CLS] in front, at position 0
+        return self.heads(body.encode(ids_BT, segments_BT, lengths_B, *where, read_BM))
 
-    def heads(self, hidden_BTD: Tensor, masked_positions_BM: Tensor) -> PretrainingLogits:
-        """The logits from the last layer."""
+    def heads(self, hidden_BMD: Tensor) -> PretrainingLogits:
+        """The logits from the last layer at the positions that are read."""
         body: Any = self.body
-        masked_BMD = gather_positions(hidden_BTD, masked_positions_BM)
-        mlm_BMV = self.mlm(masked_BMD, body.token_embedding.weight)
-        nsp_B2 = self.nsp(body.pool(hidden_BTD)) if self.nsp is not None else None
-        return PretrainingLogits(mlm_BMV, nsp_B2)
+        if self.nsp is None:
+            return PretrainingLogits(self.mlm(hidden_BMD, body.token_embedding.weight), None)
+        mlm_BMV = self.mlm(hidden_BMD[:, 1:], body.token_embedding.weight)
+        return PretrainingLogits(mlm_BMV, self.nsp(body.pool(hidden_BMD)))
 
 
 class BertForPretraining(MaskedOutput):

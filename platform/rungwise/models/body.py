@@ -129,8 +129,9 @@ class TransformerBody(Body):
         document_BT: Tensor | None = None,
         positions_BT: Tensor | None = None,
         starts_S: Tensor | None = None,
+        chosen_BM: Tensor | None = None,
     ) -> Tensor:
-        """Hidden states (B, T, D) of the last layer.
+        """Hidden states of the last layer: (B, T, D), or (B, M, D) of the chosen positions alone.
 
         `lengths_B` are the numbers of real tokens in the rows; None says that no row is padded,
         which is faster and must be known on the host. What comes out at padding means nothing.
@@ -139,7 +140,7 @@ class TransformerBody(Body):
         are those of `Documents` (attention.py). What is causal needs no word of padding.
         """
         embedded_BTD = self.embed(ids_BT, segments_BT, positions_BT)
-        return self.transformer(embedded_BTD, lengths_B, document_BT, starts_S)
+        return self.transformer(embedded_BTD, lengths_B, document_BT, starts_S, chosen_BM)
 
     def encode_layers(
         self,

@@ -17,7 +17,7 @@ Shapes: B batch, T sequence, D hidden, M chosen positions.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -145,7 +145,8 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     """Attention, then the Mlp; each with a residual connection, a norm and dropout.
 
-    The residual stream leaves in the type in which it came.
+    The residual stream leaves in the type in which it came. Of `chosen_BM` positions alone, if they
+    are given: attention reads them all, and what follows it works on each by itself.
     """
 
     graphs: ClassVar = ("forward",)  # see parallel.py
@@ -159,13 +160,22 @@ class Block(nn.Module):
         self.mlp_norm = layer.new_norm()
         self.dropout = nn.Dropout(layer.dropout)
 
-    def forward(self, x_BTD: Tensor, visible: Visible, turn: Rotation | None = None) -> Tensor:
+    def forward(
+        self,
+        x_BTD: Tensor,
+        visible: Visible,
+        turn: Rotation | None = None,
+        chosen_BM: Tensor | None = None,
+    ) -> Tensor:
+        read_BTD = self.attention_norm(x_BTD) if self.norm == "pre" else x_BTD
+        attended_BTD = self.attention(read_BTD, visible, turn)
+        if chosen_BM is not None:
+            x_BTD = gather_positions(x_BTD, chosen_BM)
+            attended_BTD = gather_positions(attended_BTD, chosen_BM)
         if self.norm == "pre":
-            attended_BTD = self.attention(self.attention_norm(x_BTD), visible, turn)
             x_BTD = x_BTD + self.dropout(attended_BTD)
             return x_BTD + self.dropout(self.mlp(self.mlp_norm(x_BTD)))
         stream = x_BTD.dtype
-        attended_BTD = self.attention(x_BTD, visible, turn)
         x_BTD = self.attention_norm(x_BTD + self.dropout(attended_BTD)).to(stream)
         return self.mlp_norm(x_BTD + self.dropout(self.mlp(x_BTD))).to(stream)
 
@@ -195,12 +205,16 @@ class Transformer(nn.Module):
         lengths_B: Tensor | None = None,
         document_BT: Tensor | None = None,
         starts_S: Tensor | None = None,
+        chosen_BM: Tensor | None = None,
     ) -> Tensor:
-        """The last layer. See `visible_keys`; None: nothing is padded, no row holds a boundary."""
+        """The last layer, of all positions (B, T, D) or of the chosen (B, M, D).
+
+        See `visible_keys`; None: nothing is padded, no row holds a boundary.
+        """
         x_BTD, seen = self._enter(x_BTD, lengths_B, document_BT, starts_S)
-        for block, told in zip(self.blocks, seen, strict=True):
-            x_BTD = self._through(block, x_BTD, told)
-        return self._leave(x_BTD)
+        for block, told in zip(self.blocks[:-1], seen[:-1], strict=True):
+            x_BTD = self._through(block, x_BTD, *told)
+        return self._leave(self._through(self.blocks[-1], x_BTD, *seen[-1], chosen_BM))
 
     def layers(
         self, x_BTD: Tensor, lengths_B: Tensor | None = None, visible: Visible = None
@@ -210,7 +224,7 @@ class Transformer(nn.Module):
         x_BTD, seen = self._enter(x_BTD, lengths_B, None, None, visible)
         outputs = [x_BTD]
         for block, told in zip(self.blocks, seen, strict=True):
-            outputs.append(self._through(block, outputs[-1], told))
+            outputs.append(self._through(block, outputs[-1], *told))
         outputs[-1] = self._leave(outputs[-1])
         return outputs
 
@@ -261,7 +275,7 @@ class Transformer(nn.Module):
             return None
         return rotation(x_BTD.shape[1], self.made[0].head_size, base, x_BTD.device)
 
-    def _through(self, block: nn.Module, x_BTD: Tensor, told: Seen) -> Tensor:
+    def _through(self, block: nn.Module, x_BTD: Tensor, *told: Any) -> Tensor:
         if self.recompute and torch.is_grad_enabled():
             # Without dropout nothing is drawn, and no state need be kept to draw it again.
             output = checkpoint(

@@ -41,9 +41,11 @@ def keep_journal(machine: Machine, every_seconds: float = 60.0) -> None:
 def copy(folder: Folder, cursor: Path) -> None:
     """Copy what was written since the cursor, if anything was, as an object named by the time."""
     after = [f"--after-cursor={cursor.read_text()}"] if cursor.exists() else []
-    said = subprocess.run([*_READ, *after], capture_output=True, text=True, check=False).stdout
-    text, found, place = said.rpartition(_CURSOR)
+    said = subprocess.run([*_READ, *after], capture_output=True, text=True, check=False)
+    text, found, place = said.stdout.rpartition(_CURSOR)
     if not found:
+        if said.returncode:
+            _LOGGER.warning(f"the journal could not be read: {said.stderr.strip()}")
         return
     try:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%S.%f")
