@@ -25,8 +25,14 @@ def screen(width: int, terminal: bool = True) -> tuple[Display, io.StringIO]:
     return Display(NAMES, console), out
 
 
+def last_table(out: io.StringIO) -> list[str]:
+    lines = re.sub(r"\x1b\[[?0-9]*[A-Za-z]", "\n", out.getvalue()).splitlines()
+    first = max(place for place, line in enumerate(lines) if line.startswith(NAMES[0]))
+    return [line.rstrip() for line in lines[first:] if line.strip()]
+
+
 @pytest.mark.parametrize("width", [60, 80, 110])
-def test_names_and_states_stay_whole_and_reasons_are_cut(width: int) -> None:
+def test_names_and_states_stay_whole_and_reasons_are_cut_until_the_end(width: int) -> None:
     display, out = screen(width)
     with display:
         for name in NAMES:
@@ -36,16 +42,23 @@ def test_names_and_states_stay_whole_and_reasons_are_cut(width: int) -> None:
             shown = {"loss": 9 - done / 400, "tokens/s": 123456.0, "mfu": 0.42}
             display.progress("pretrain", done, 3000, shown)
         display.note("corpus", REASON)
-    lines = re.sub(r"\x1b\[[?0-9]*[A-Za-z]", "\n", out.getvalue()).splitlines()
-    screen_end = max(place for place, line in enumerate(lines) if line.startswith(NAMES[0]))
-    rows = [line.rstrip() for line in lines[screen_end:] if line.strip()]
-    for name, row in zip(NAMES, rows, strict=False):
+        assert display._live is not None
+        display._live.refresh()
+        running = last_table(out)
+    ended = last_table(out)
+    for rows in (running, ended):
+        assert max(len(row) for row in rows) <= width
+        found = [row.split()[0] for row in rows if row.startswith(tuple(NAMES))]
+        assert found == NAMES
+    for name, row in zip(NAMES, running, strict=False):
         assert row.startswith(f"{name} ")
-    assert max(len(row) for row in rows) <= width
-    assert any(row.endswith("…") for row in rows)
-    assert " ".join(" ".join(rows).split()).count("and still more") == 1  # the note is not cut
+    words = [" ".join(" ".join(rows).split()) for rows in (running, ended)]
+    assert any(row.endswith("…") for row in running)
+    assert words[0].count("and still more") == 1  # the note is not cut
+    assert "…" not in words[1]
+    assert "".join(ended).replace(" ", "").count("andstillmore") == 3
     if width == 110:
-        assert "1,980/3,000  loss 4.05 █▇▆▅▄▃▂▁" in rows[1]
+        assert "1,980/3,000  loss 4.05 █▇▆▅▄▃▂▁" in running[1]
 
 
 def test_where_there_is_no_terminal_each_event_is_a_whole_line() -> None:

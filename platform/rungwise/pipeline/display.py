@@ -1,6 +1,7 @@
 """One live line a stage on a terminal; plain lines, one an event, everywhere else.
 
-Where the terminal is narrow, only the last column is cut: names, states and times stay whole.
+Where the terminal is narrow, only the last column is cut: names, states and times stay whole. At
+the end nothing is: what was too long goes on in a second line.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Display:
         self._console = console
         self._lines = {name: _Line(name) for name in names}
         self._notes: list[str] = []
+        self._ended = False
         self._curves = not console.options.ascii_only
         self._live = (
             Live(get_renderable=self._table, console=console, refresh_per_second=4, transient=False)
@@ -66,6 +68,7 @@ class Display:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ended = True
         if self._live:
             self._live.stop()
 
@@ -133,12 +136,15 @@ class Display:
                 else ""
             )
             seconds = self._seconds(line)
+            detail = Text(_detail(line, self._curves), no_wrap=True, overflow="ellipsis")
+            if self._ended:
+                detail.no_wrap, detail.overflow = False, "fold"
             table.add_row(
                 line.name,
                 Text(line.state, style=_STYLES[line.state]),
                 _clock(seconds) if seconds else "",
                 bar,
-                Text(_detail(line, self._curves), no_wrap=True, overflow="ellipsis"),
+                detail,
             )
         notes = [Text.assemble(("note ", "yellow"), note) for note in self._notes[-4:]]
         return Group(table, *notes)
