@@ -296,7 +296,8 @@ def test_journals_lie_in_the_bucket_of_every_machine(cluster: Cluster) -> None:
     tracking = cluster.machines["tracking"]
     tracking.run("systemd-run", "--unit=rungwise-last", "echo", "last words").check_returncode()
     tracking.run("systemctl", "restart", "rungwise-journal").check_returncode()
-    assert copied("tracking-i-tracking").count("last words") == 1
+    said = [line for line in copied("tracking-i-tracking").splitlines() if "echo[" in line]
+    assert [line.rpartition("]: ")[2] for line in said] == ["last words"]
 
 
 def test_running_the_user_data_again_changes_nothing(cluster: Cluster) -> None:
@@ -394,7 +395,9 @@ def test_a_job_goes_on_when_a_machine_is_lost_in_the_middle(
     record = json.loads(cluster.network.call(body.read))
     assert record["summary"]["gradient"]["steps"] == steps
     attempts = record["summary"]["gradient"]["attempts"]
-    assert attempts[0] == {"step": 0, "workers": 3}
+    # The first may have begun before the machines were free for three; `spread` saw them.
+    assert attempts[0]["step"] == 0
+    assert max(attempt["workers"] for attempt in attempts[:-1]) == 3, attempts
     assert attempts[-1]["workers"] < 3
     assert 0 < attempts[-1]["step"] < steps
     run = record["mlflow_run_id"]
