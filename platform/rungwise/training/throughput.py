@@ -60,7 +60,9 @@ def device_name(device: torch.device) -> str:
 def group_matmul_rate(group: Group, dtype: torch.dtype) -> float:
     """The rates of all workers together, measured at the same time."""
     group.count(0)
-    rate = torch.tensor([matmul_rate(group.device, dtype)], dtype=torch.float64)
+    # A CPU may be shared with others: what it can do is counted in its own time.
+    clock = time.thread_time if group.device.type == "cpu" else time.perf_counter
+    rate = torch.tensor([matmul_rate(group.device, dtype, clock)], dtype=torch.float64)
     return float(group.sum(rate.to(group.device)))
 
 
