@@ -60,6 +60,9 @@ TASKS = tuple(kind for kind in INFO if kind != "generation")  # see test_generat
 CAUSAL: tuple[str, ...] = ("causal", "left_to_right", "llama")
 
 
+AUXILIARY: dict[str, Any] = {"auxiliary_language_model": 0.5}
+
+
 @pytest.fixture(autouse=True)
 def _stand_in_and_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
@@ -465,6 +468,15 @@ def test_impossible_settings_are_named(keys: dict[str, Any], message: str) -> No
             "span",
             {"sequence_length": 17},
             r"finetune\.sequence_length is 17, but the pretrained model has 16 positions",
+        ),
+        ("mlm", "span", AUXILIARY, r"auxiliary_language_model is 0\.5, but bert pretrained on mlm"),
+        ("left_to_right", "tagging", AUXILIARY, r"auxiliary_language_model is 0\.5, but bert"),
+        ("causal", "generation", AUXILIARY, r"0\.5, but a task of generation is a language model"),
+        (
+            "causal",
+            "tagging",
+            AUXILIARY | {"adaptation": {"kind": "frozen"}},
+            r"0\.5, but finetune\.adaptation\.kind is frozen, where the encoder is fixed; leave",
         ),
     ],
 )

@@ -116,7 +116,8 @@ class FinetuneConfig(Config):
     long is read in windows and not cut. `stride` is the tokens from window to window, there and of
     the context of questions. An answer to one, and a text that is written, has at most
     `max_answer_tokens`. `legal_tags` lets no tag follow another that its scheme (IOB2, IOBES) does
-    not.
+    not. `auxiliary_language_model` is the weight of the loss of predicting the next token of each
+    row, beside that of the task (Radford et al. 2018, section 3.2, where it is 0.5).
     """
 
     renamed: ClassVar[Mapping[str, str]] = {"use": "adaptation"}
@@ -143,6 +144,7 @@ class FinetuneConfig(Config):
     stride: int = Field(default=64, ge=1)
     max_answer_tokens: int = Field(default=30, ge=1)
     legal_tags: bool = False
+    auxiliary_language_model: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -13,7 +13,7 @@ from torch import Tensor
 from rungwise.core.artifact import Artifact
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.finetune.config import FeaturesAdaptation, FinetuneConfig
-from rungwise.models.encoders import LayeredEncoder, new_tokens_of
+from rungwise.models.encoders import LayeredEncoder, new_tokens_of, predicts_by_table
 from rungwise.models.family import Family
 from rungwise.models.objectives import Objective
 from rungwise.pretraining.summary import PretrainSummary
@@ -129,6 +129,8 @@ def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Obje
                 f"finetune.adaptation.layers names {above[0]}, but the pretrained model has 0, the "
                 f"embeddings, to {encoder.num_layers}; change it, or to all"
             )
+    if config.auxiliary_language_model:
+        _check_auxiliary(config, info, model, objective)
     check_task(config, info)
     longest = encoder.max_length
     if longest is not None and config.sequence_length > longest:
@@ -136,6 +138,25 @@ def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Obje
             f"finetune.sequence_length is {config.sequence_length}, but the pretrained model has "
             f"{longest} positions (model.max_position_embeddings); choose {longest} or less"
         )
+
+
+def _check_auxiliary(
+    config: FinetuneConfig, info: TaskInfo, model: Family, objective: Objective
+) -> None:
+    """Raise ConfigError where no language model can be trained beside the task."""
+    if config.fixes_encoder:
+        why = f"finetune.adaptation.kind is {config.adaptation.kind}, where the encoder is fixed"
+    elif info.kind == "generation":
+        why = "a task of generation is a language model itself"
+    elif not predicts_by_table(model, objective):
+        why = (
+            f"{model.kind} pretrained on {objective.name} does not predict the next token by its "
+            "table of tokens, as a gpt does"
+        )
+    else:
+        return
+    value = config.auxiliary_language_model
+    raise ConfigError(f"finetune.auxiliary_language_model is {value:g}, but {why}; leave it out")
 
 
 def check_task(config: FinetuneConfig, info: TaskInfo) -> None:

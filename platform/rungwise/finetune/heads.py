@@ -16,8 +16,7 @@ pooler, a layer and tanh on [CLS], is BERT's, and pretraining with sentence pair
 
 An item may have several rows. The vectors of the two orders of a pair are added before the linear
 layer (Radford et al. 2018, figure 1), so that their order does not matter; of a choice each option
-is a row and has a score. Left out is the language model that Radford et al. train on beside the
-task (their section 3.2): the loss here is the task's alone.
+is a row and has a score.
 
 Shapes: R rows, B items, T sequence, E width of a state, C classes, W words, O options.
 """
@@ -190,7 +189,10 @@ class HeadedEncoder(nn.Module):
 
     def forward(self, ids_RT: Tensor, segments_RT: Tensor | None, rows: Rows) -> Tensor:
         """The logits of the head."""
-        states_RTE = self.states(ids_RT, segments_RT, rows.lengths)
+        return self.read(self.states(ids_RT, segments_RT, rows.lengths), rows)
+
+    def read(self, states_RTE: Tensor, rows: Rows) -> Tensor:
+        """The logits of the head, from the states of the encoder."""
         if self.top is not None:
             states_RTE = self.top(states_RTE, rows.lengths)
         return self.head(states_RTE, rows)

@@ -76,6 +76,7 @@ def in_force(
     )
     found = {
         "accumulation": parts,
+        "auxiliary_language_model": config.auxiliary_language_model,
         "best_epoch": config.epochs > 1,
         "class_weights": weights is not None and bool((weights != 1).any()),
         "windows": windows,

@@ -43,7 +43,13 @@ from rungwise.finetune.learning import (
 )
 from rungwise.finetune.lora import adapt, merge
 from rungwise.finetune.model import TaskModel
-from rungwise.finetune.scoring import calibrate_and_score, class_weights, logits_of, loss_sums
+from rungwise.finetune.scoring import (
+    calibrate_and_score,
+    class_weights,
+    language_model_loss,
+    logits_and_states,
+    loss_sums,
+)
 from rungwise.models.device import keep_freed_memory, own_device
 from rungwise.tasks.items import Item
 from rungwise.training.optimizer import (
@@ -150,15 +156,24 @@ def finetune(
 def add_gradients(
     model: TaskModel, parts: Sequence[ItemBatch], weights: Tensor | None = None
 ) -> float:
-    """Add the gradient of the mean loss of a batch, which comes in parts, and return that loss."""
+    """Add the gradient of the mean loss of a batch, which comes in parts, and return that loss.
+
+    An auxiliary language model adds its own: the mean over the rows, times its weight.
+    """
     count = sum(len(part.targets) for part in parts if part.targets is not None)
-    loss = 0.0
+    rows = sum(len(part.ids) for part in parts)
+    share = model.config.auxiliary_language_model
+    mean = 0.0
     for part in parts:
         assert part.targets is not None, "a training split has targets"
-        total, _ = loss_sums(model.info.kind, logits_of(model, part), part.targets, weights)
-        (total / count).backward()
-        loss += total.item() / count
-    return loss
+        logits, states_RTE = logits_and_states(model, part)
+        total, _ = loss_sums(model.info.kind, logits, part.targets, weights)
+        loss = total / count
+        if share:
+            loss = loss + share * language_model_loss(model, part, states_RTE) / rows
+        loss.backward()
+        mean += loss.item()
+    return mean
 
 
 def batches_of(

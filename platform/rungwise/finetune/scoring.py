@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.nn import functional
 from rungwise.finetune.batches import ItemBatch, collate
 from rungwise.finetune.data import Split, TaskData
 from rungwise.finetune.model import TaskModel
+from rungwise.models.cross_entropy import MOST_LOGITS, at_least_float32, token_sums
 from rungwise.tasks import kinds
 from rungwise.tasks.examples import Kind
 from rungwise.tasks.generation import longest_target
@@ -170,10 +172,45 @@ def _with(row: Row, written: Sequence[int]) -> Row:
 def logits_of(model: TaskModel, batch: ItemBatch) -> Tensor:
     """The logits of a batch that is on the device of the model, in float32 whatever the products
     are taken in."""
-    if not (model.config.bfloat16 and model.device.type == "cuda"):
-        return model(batch.ids, batch.segments, batch.rows)
-    with torch.autocast("cuda", torch.bfloat16):
-        return model(batch.ids, batch.segments, batch.rows).float()
+    return logits_and_states(model, batch)[0]
+
+
+def logits_and_states(model: TaskModel, batch: ItemBatch) -> tuple[Tensor, Tensor]:
+    """The same, and the states (R, T, E) of the encoder below them."""
+    with precision(model):
+        states_RTE = model.states(batch.ids, batch.segments, batch.rows.lengths)
+        logits = model.read(states_RTE, batch.rows)
+    return at_least_float32(logits), states_RTE
+
+
+def precision(model: TaskModel) -> AbstractContextManager[object]:
+    """What the products of this model are taken in, as a context."""
+    if model.config.bfloat16 and model.device.type == "cuda":
+        return torch.autocast("cuda", torch.bfloat16)
+    return nullcontext()
+
+
+def language_model_loss(model: TaskModel, batch: ItemBatch, states_RTE: Tensor) -> Tensor:
+    """The sum over the rows of a batch of the mean cross entropy of their tokens but the first,
+    each predicted by the table of tokens from the state before it."""
+    R, T = batch.ids.shape
+    lengths_R = batch.rows.lengths
+    if lengths_R is None:
+        lengths_R = torch.full((R,), T, device=batch.ids.device)
+    place_T = torch.arange(1, T, device=batch.ids.device)
+    table_VE = model.encoder.word_table()
+    real_RT = (place_T < lengths_R[:, None]).to(table_VE.dtype)
+    weights_RT = real_RT / (lengths_R[:, None] - 1)
+    with precision(model):
+        return token_sums(
+            states_RTE[:, :-1].flatten(0, 1),  # (R, T, E) -> (R·(T - 1), E)
+            table_VE,
+            None,
+            batch.ids[:, 1:].flatten(),
+            weights_RT.flatten(),
+            len(table_VE),
+            MOST_LOGITS,
+        ).total
 
 
 def class_weights(kind: Kind, targets: Sequence[Any], num_classes: int) -> Tensor:

@@ -171,6 +171,17 @@ def output_of(
     return model.body.word_table(), None
 
 
+def predicts_by_table(family: Family, objective: Objective) -> bool:
+    """Whether a state times the table of tokens, and no more, predicts the next token."""
+    with torch.device("meta"):
+        model = family.build(1, objective)
+    return (
+        isinstance(model, TokenOutput)
+        and model.output_table() is model.body.word_table()
+        and model.output_bias() is None
+    )
+
+
 def new_tokens_of(objective: Objective) -> int:
     """How many marks a model pretrained so has to learn; their ids follow the vocabulary."""
     return 0 if objective.masks else NUM_MARKS
