@@ -39,7 +39,7 @@ from rungwise.models.body import Body, NextTokenModel
 from rungwise.models.characters import Activation, CharacterEncoder, products
 from rungwise.models.cross_entropy import padded_size
 from rungwise.models.encoders import LayeredEncoder
-from rungwise.models.family import Family
+from rungwise.models.family import Family, counted
 from rungwise.models.language_models import CarryingModel
 from rungwise.models.objectives import BILM, Objective
 from rungwise.models.projected_lstm import ProjectedLstm
@@ -99,10 +99,8 @@ class ElmoConfig(Family):
         return self.cell_size
 
     def describe(self) -> str:
-        return (
-            f"{self.num_layers} layers a direction, hidden size {self.hidden_size}, cell size "
-            f"{self.cell_size}"
-        )
+        layers = counted(self.num_layers, "layer")
+        return f"{layers} a direction, hidden size {self.hidden_size}, cell size {self.cell_size}"
 
     def page_name(self, objective: Objective) -> str:
         return "ELMo"

@@ -27,6 +27,11 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 layer`, `2 layers`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 class Family(Config):
     """A kind of model with its sizes; each subclass has a literal `kind` with its default.
 
@@ -196,7 +201,8 @@ class TransformerFamily(Family):
         return self.hidden_size
 
     def describe(self) -> str:
-        return f"{self.num_layers} layers, {self.num_heads} heads, hidden size {self.hidden_size}"
+        heads = counted(self.num_heads, "head")
+        return f"{counted(self.num_layers, 'layer')}, {heads}, hidden size {self.hidden_size}"
 
     def stack_flops(self, T: int, causal: bool) -> int:
         """The share of one stack of blocks in `flops_per_token`; of plain layers it is

@@ -35,7 +35,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from rungwise.models.body import Body, NextTokenModel
-from rungwise.models.family import Family
+from rungwise.models.family import Family, counted
 from rungwise.models.language_models import CarryingModel
 from rungwise.models.objectives import CAUSAL, Objective
 
@@ -69,7 +69,7 @@ class RecurrentFamily(Family):
 
     def describe(self) -> str:
         output = "" if self.tied else ", output not tied"
-        return f"{self.num_layers} layers, hidden size {self.hidden_size}{output}"
+        return f"{counted(self.num_layers, 'layer')}, hidden size {self.hidden_size}{output}"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         return RecurrentForPretraining(self, self.layers(vocab_size, vocab_multiple))
