@@ -152,7 +152,9 @@ class _Graph:
         board = Board.options(scheduling_strategy=here).remote()  # pyright: ignore[reportAttributeAccessIssue]
         try:
             while self._pending or self._running:
-                for name in list(self._pending):
+                # The last first: what is begun goes on to its end before more is begun, so that
+                # faults show early; and later rungs take longer, and should not end alone.
+                for name in reversed(list(self._pending)):
                     self._start(name, board)
                 self._poll(board)
         finally:
