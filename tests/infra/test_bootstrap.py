@@ -370,13 +370,16 @@ def test_a_job_goes_on_when_a_machine_is_lost_in_the_middle(
             for name in ("head", *WORKERS)
         }
 
-    def saved() -> bool:
+    def saved() -> set[str]:
         assert job.poll() is None, log.read_text()
         found = cluster.aws("s3", "list_objects_v2", Bucket=BUCKET, Prefix="rungwise/artifacts")
-        keys = [entry["Key"] for entry in found.get("Contents", [])]
-        return any("/pretrain/" in key and "checkpoint" in key for key in keys)
+        keys = {entry["Key"] for entry in found.get("Contents", [])}
+        return {key for key in keys if "/pretrain/" in key and "checkpoint" in key}
 
-    wait_until("a checkpoint", saved, 500)
+    # It may begin with two, before the machines are free for three.
+    wait_until("three workers", lambda: sum(training().values()) == 3, 500)
+    before = saved()
+    wait_until("a checkpoint of theirs", lambda: bool(saved() - before), 500)
     spread = training()
     assert sorted(spread.values()) == [0, 1, 2], spread
     assert spread["head"] == 0
@@ -395,7 +398,6 @@ def test_a_job_goes_on_when_a_machine_is_lost_in_the_middle(
     record = json.loads(cluster.network.call(body.read))
     assert record["summary"]["gradient"]["steps"] == steps
     attempts = record["summary"]["gradient"]["attempts"]
-    # The first may have begun before the machines were free for three; `spread` saw them.
     assert attempts[0]["step"] == 0
     assert max(attempt["workers"] for attempt in attempts[:-1]) == 3, attempts
     assert attempts[-1]["workers"] < 3
