@@ -133,7 +133,9 @@ class _Graph:
         self.built: set[str] = set()
         self._errors: dict[str, Exception] = {}
         self._failed_before: dict[str, str] = {}  # not built, and the failed stage it needs
-        self._pending = {row.stage.shown: row for row in rows if row.stage.shown not in done}
+        self._pending = {
+            row.stage.shown: row for row in _by_turn(rows) if row.stage.shown not in done
+        }
         self._running: dict[str, Job] = {}
         self._leases: dict[str, Lease] = {}  # of running stages, and those others build
         self._ask_at: dict[str, float] = {}
@@ -152,9 +154,7 @@ class _Graph:
         board = Board.options(scheduling_strategy=here).remote()  # pyright: ignore[reportAttributeAccessIssue]
         try:
             while self._pending or self._running:
-                # The last first: what is begun goes on to its end before more is begun, so that
-                # faults show early; and later rungs take longer, and should not end alone.
-                for name in reversed(list(self._pending)):
+                for name in list(self._pending):
                     self._start(name, board)
                 self._poll(board)
         finally:
@@ -284,6 +284,14 @@ class _Graph:
                 job.end("FAILED")
             self._leases.pop(name).release()
             self._build.display.show(name, "failed", str(user_error_in(error) or _last_line(error)))
+
+
+def _by_turn(rows: Sequence[Planned]) -> list[Planned]:
+    """In the order in which those begin that could: stages of a kind after those of the kinds
+    before them, and of a kind the last first. The later rungs of a ladder take longer, and the
+    longest should not end alone."""
+    kinds = list(dict.fromkeys(row.stage.name for row in rows))
+    return [row for kind in kinds for row in reversed(rows) if row.stage.name == kind]
 
 
 def _last_line(error: BaseException) -> str:
