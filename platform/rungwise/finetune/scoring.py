@@ -184,7 +184,7 @@ def logits_and_states(model: TaskModel, batch: ItemBatch) -> tuple[Tensor, Tenso
 
 
 def precision(model: TaskModel) -> AbstractContextManager[object]:
-    """What the products of this model are taken in, as a context."""
+    """The context in which the products of this model are taken: bfloat16 if it asks, on a GPU."""
     if model.config.bfloat16 and model.device.type == "cuda":
         return torch.autocast("cuda", torch.bfloat16)
     return nullcontext()

@@ -38,7 +38,7 @@ _TOLERANCE = 1e-4  # of a number that it says, in other batches than before
 
 
 def faults(made: Artifact, served: Folder) -> list[str]:
-    """What speaks against a version whose files are in `served`, a line each. `made` is the
+    """List what speaks against a version whose files are in `served`, a line each. `made` is the
     evaluation or the pretraining that it comes from."""
     found = [fault for artifact in chain(made) for fault in _named(artifact.verify)]
     found += copied_otherwise(made, served)

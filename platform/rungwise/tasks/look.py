@@ -91,7 +91,7 @@ def _forms(files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
 
 
 def _tried(form: dict[str, Any], files: Sequence[SourceFile]) -> Guess | None:
-    """What a block reads of the files; None if it cannot, or if too much of it is damaged."""
+    """Read the files by a block; None if it cannot, or if too much of it is damaged."""
     counts: Counter[str] = Counter()
     examples: list[Example] = []
     try:

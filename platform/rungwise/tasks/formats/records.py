@@ -59,7 +59,7 @@ class RecordsFormat(FormatConfig):
     @property
     @abstractmethod
     def fields(self) -> dict[str, TextColumn | None]:
-        """What is read, by the key below `data.format` that names it."""
+        """The columns that are read, by the key below `data.format` that names each."""
 
     def asked(self) -> dict[str, TextColumn]:
         """`fields` that are set, and the column of the split."""
