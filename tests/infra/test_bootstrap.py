@@ -9,6 +9,7 @@ and units under systemd, curl, Ray with its autoscaler, MLflow, Prometheus.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -19,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.conftest import REPOSITORY, made_up_sentences, small_recipe, write_recipe
@@ -326,6 +328,13 @@ def test_a_package_with_another_sum_is_refused(cluster: Cluster) -> None:
     assert machine.state("rungwise-ray") == "inactive"
 
 
+def commands(machine: Machine) -> Iterator[str]:
+    """The command lines of its processes, but of those that end meanwhile."""
+    for process in machine.processes():
+        with contextlib.suppress(psutil.Error):
+            yield " ".join(process.cmdline())
+
+
 def test_a_job_goes_on_when_a_machine_is_lost_in_the_middle(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -363,10 +372,7 @@ def test_a_job_goes_on_when_a_machine_is_lost_in_the_middle(
     def training() -> dict[str, int]:
         """Workers of the training by machine."""
         return {
-            name: sum(
-                "RayTrainWorker" in " ".join(process.cmdline())
-                for process in cluster.machines[name].processes()
-            )
+            name: sum("RayTrainWorker" in command for command in commands(cluster.machines[name]))
             for name in ("head", *WORKERS)
         }
 
