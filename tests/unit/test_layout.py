@@ -49,6 +49,16 @@ def test_the_loop_and_the_models_import_neither_ray_nor_mlflow() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
 
 
+def test_a_recipe_is_read_without_what_takes_a_second_to_import() -> None:
+    """Each process of a job would wait for it, and few of them need it."""
+    code = (
+        "import sys, rungwise.pipeline.recipe; "
+        "slow = {'torch._dynamo', 'scipy.stats', 'sklearn', 'mlflow', 'transformers'}; "
+        "assert not slow & set(sys.modules), slow & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
+
+
 # Lower layers first; a module may import from its own layer and those below.
 LAYERS = (
     "core",

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rungwise.models import attention
 from rungwise.models.attention import Documents, visible_keys
 from rungwise.models.objectives import CausalBatch
 from rungwise.training import feed
@@ -87,7 +86,7 @@ def test_variable_lengths_give_the_loss_and_the_gradient_of_the_dense_mask(
     found = []
     for varlen in (False, True):
         monkeypatch.setattr("rungwise.models.transformer.has_varlen", lambda *_, on=varlen: on)
-        monkeypatch.setattr(attention, "varlen_attn", one_after_the_other)
+        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", one_after_the_other)
         model.zero_grad()
         sums = objective_of(kind)(model, batch)
         sums.loss().backward()

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from seqeval.metrics.sequence_labeling import get_entities
 
 from rungwise.tasks import chrf, squad_rules
 from rungwise.tasks.examples import Answer, Question, TaskInfo
-from rungwise.tasks.tagging import marks_spans
+from rungwise.tasks.tagging import marks_spans, spans_of
 
 Row = dict[str, Any]
 _BINS, _PARTS, _SHOWN = 10, 4, 12
@@ -182,7 +181,7 @@ def _classes(
     if spans or info.kind == "multilabel":
         for row in rows:
             wanted, found = (
-                {*(get_entities(row[name]) if spans else zip(row[name]))}
+                spans_of(row[name]) if spans else set(zip(row[name]))
                 for name in ("gold", "prediction")
             )
             for counts, several in ((right, wanted & found), (gold, wanted), (said, found)):

@@ -24,7 +24,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from scipy import stats
 
 from rungwise.core.errors import DataError
 from rungwise.evaluation.statistics import Estimate, bootstrap
@@ -193,7 +192,9 @@ def _chosen(count: int, seed: int) -> NDArray[np.int64]:
 
 def _rank_correlations(rows: NDArray[np.float64], chosen: NDArray[np.int64]) -> NDArray[np.float64]:
     """Spearman's rho (1 + R,) of the chosen of these rows (N, 2); 0 where one side is constant."""
-    gold, predicted = (stats.rankdata(rows[chosen, column], axis=1) for column in (0, 1))
+    from scipy.stats import rankdata  # most of a second to import
+
+    gold, predicted = (rankdata(rows[chosen, column], axis=1) for column in (0, 1))
     gold -= gold.mean(axis=1, keepdims=True)
     predicted -= predicted.mean(axis=1, keepdims=True)
     scale = np.sqrt((gold**2).sum(axis=1) * (predicted**2).sum(axis=1))

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 Agreement = Literal["agrees", "disagrees", "unresolved"]
 Range = tuple[float, float]  # the lowest and the highest value that a metric can have
@@ -58,7 +58,7 @@ def estimate(values: Sequence[float], within: Range = _ANY) -> Estimate:
     if len(values) == 1:
         return Estimate(mean, math.nan, math.nan, 1)
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * error
+    half = float(stdtrit(len(values) - 1, 0.975)) * error
     low, high = max(mean - half, within[0]), min(mean + half, within[1])
     return Estimate(mean, low, high, len(values))
 

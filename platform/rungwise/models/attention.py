@@ -20,12 +20,11 @@ Shapes: B batch, T sequence, D hidden, N heads, H head size, S documents of a mi
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.attention.varlen import varlen_attn
 
 from rungwise.models.cross_entropy import at_least_float32
 from rungwise.models.device import is_gpu
@@ -100,6 +99,19 @@ def has_varlen(x: Tensor, head_size: int, dropout: float) -> bool:
     return dtype in (torch.bfloat16, torch.float16)
 
 
+def attention_within(
+    queries: Tensor, keys: Tensor, values: Tensor, documents: Documents, **options: Any
+) -> Tensor:
+    """PyTorch's kernel for variable lengths, each token of a document seeing that document."""
+    # A second to import, as all of the compiler comes with it, and nothing without a GPU needs it.
+    from torch.nn.attention import varlen
+
+    starts, longest = documents
+    mixed = varlen.varlen_attn(queries, keys, values, starts, starts, longest, longest, **options)
+    assert isinstance(mixed, Tensor)
+    return mixed
+
+
 def near_keys(visible: Visible, window: int | None, x_BTD: Tensor, causal: bool) -> Visible:
     """`visible` without the keys more than `window` places away; itself where that is none, or the
     kernel for variable lengths keeps to the window by itself.
@@ -154,19 +166,9 @@ class Attention(nn.Module):
             q_XNH, k_XNH, v_XNH = (  # (B, N, T, H) -> (B·T, N, H)
                 part.transpose(1, 2).flatten(0, 1) for part in (q_BNTH, k_BNTH, v_BNTH)
             )
-            starts, longest = visible
-            mixed_XNH = varlen_attn(
-                q_XNH,
-                k_XNH,
-                v_XNH,
-                starts,
-                starts,
-                longest,
-                longest,
-                window_size=self.window,
-                enable_gqa=self.shares_keys,
+            mixed_XNH = attention_within(
+                q_XNH, k_XNH, v_XNH, visible, window_size=self.window, enable_gqa=self.shares_keys
             )
-            assert isinstance(mixed_XNH, Tensor)
             return self.output(mixed_XNH.view(B, T, -1))
         kind = x_BTD.device.type
         # Where rows are short, a CPU's kernel is twice as slow in bfloat16 as in float32.

@@ -23,7 +23,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks import chrf, squad_rules
 from rungwise.tasks.config import METRICS
 from rungwise.tasks.examples import ChoiceExample, Example, Kind, Question, Tagged, TaskInfo, Text
-from rungwise.tasks.tagging import marks_spans
+from rungwise.tasks.tagging import marks_spans, spans_of
 
 Numbers = NDArray[np.float64]
 Predictions = Sequence[Mapping[str, Any]]
@@ -186,11 +186,7 @@ def _tagging_sums(predictions: Predictions, examples: Sequence[Tagged], info: Ta
             (sum(map(str.__eq__, predicted, wanted)), len(wanted)) for predicted, wanted in pairs
         ]
         return np.array(rows, np.float64).reshape(-1, 2)
-    from seqeval.metrics.sequence_labeling import get_entities
-
-    spans = [
-        (set(get_entities(predicted)), set(get_entities(wanted))) for predicted, wanted in pairs
-    ]
+    spans = [(spans_of(predicted), spans_of(wanted)) for predicted, wanted in pairs]
     rows = [(len(predicted & wanted), len(predicted), len(wanted)) for predicted, wanted in spans]
     return np.array(rows, np.float64).reshape(-1, 3)
 

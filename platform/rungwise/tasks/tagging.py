@@ -92,6 +92,13 @@ def marks_spans(labels: Sequence[str]) -> bool:
     return all(map(is_span_tag, labels)) and any(label != "O" for label in labels)
 
 
+def spans_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """The spans that tags mark, as seqeval reads them: type, first and last word."""
+    from seqeval.metrics.sequence_labeling import get_entities  # half a second to import
+
+    return set(get_entities(list(tags)))
+
+
 def _pieces(tokenizer: Tokenizer, words: dict[str, None]) -> dict[str, list[int]]:
     # In byte-level BPE a word that follows a blank has other tokens than one that follows nothing,
     # and words of a text mostly do; Chinese has no blanks.

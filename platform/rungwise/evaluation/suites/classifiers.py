@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from rungwise.finetune.mixing import ScalarMix
@@ -62,6 +61,8 @@ def by_neighbours(
 
 def by_line(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Classes:
     """The likeliest class (M,) by logistic regression."""
+    from sklearn.linear_model import LogisticRegression  # a second to import
+
     if len(np.unique(classes_N)) == 1:
         return np.full(len(test_ME), classes_N[0])
     train_NE, test_ME = standardised(train_NE, test_ME)
