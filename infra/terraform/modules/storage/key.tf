@@ -50,7 +50,7 @@ resource "aws_kms_key" "this" {
         # Log groups of this cluster: its own, and those that RDS names after the database.
         Sid       = "Logs"
         Effect    = "Allow"
-        Principal = { Service = "logs.${var.region}.amazonaws.com${local.partition == "aws-cn" ? ".cn" : ""}" }
+        Principal = { Service = "logs.${var.region}.${local.dns_suffix}" }
         Action = [
           "kms:Decrypt",
           "kms:DescribeKey",

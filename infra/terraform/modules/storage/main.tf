@@ -5,6 +5,7 @@ data "aws_partition" "current" {}
 locals {
   account_id = data.aws_caller_identity.current.account_id
   partition  = data.aws_partition.current.partition
+  dns_suffix = local.partition == "aws-cn" ? "amazonaws.com.cn" : "amazonaws.com"
   folder     = "rungwise" # artifacts, MLflow's files and journals
 }
 
