@@ -104,13 +104,19 @@ def test_every_way_of_use_stays_on_the_device(gpu: None, keys: dict[str, Any]) -
         trained("classification", "mlm_nsp", **keys)
 
 
-def test_a_cpu_keeps_float32_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("native", [False, True])
+def test_a_cpu_takes_bfloat16_where_it_is_native(
+    monkeypatch: pytest.MonkeyPatch, native: bool
+) -> None:
     stand_in(monkeypatch)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": native})
     narrow, wide = (
         trained("classification", "mlm_nsp", bfloat16=bfloat16).state_dict()
         for bfloat16 in (True, False)
     )
-    assert all(torch.equal(narrow[name], wide[name]) for name in wide)
+    assert all(torch.equal(narrow[name], wide[name]) for name in wide) is not native
+    for name in wide:
+        torch.testing.assert_close(narrow[name], wide[name], atol=1e-3, rtol=1e-2)
 
 
 def test_a_batch_that_stays_behind_is_found(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:

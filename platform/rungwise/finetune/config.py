@@ -136,7 +136,7 @@ class FinetuneConfig(Config):
     warmup_fraction: float = Field(default=0.1, ge=0, lt=1)
     weight_decay: float = Field(default=0.01, ge=0)
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    bfloat16: bool = False  # of matrix products on a GPU; a CPU keeps float32
+    bfloat16: bool = False  # of matrix products, where the device takes them natively
     sequence_length: int = Field(default=128, ge=3)  # the marks included
     both_orders: bool = False
     class_weights: Literal["balanced"] | None = None

@@ -21,6 +21,7 @@ from rungwise.finetune.batches import ItemBatch, collate
 from rungwise.finetune.data import Split, TaskData
 from rungwise.finetune.model import TaskModel
 from rungwise.models.cross_entropy import MOST_LOGITS, at_least_float32, token_sums
+from rungwise.models.device import multiplies_bfloat16
 from rungwise.tasks import kinds
 from rungwise.tasks.examples import Kind
 from rungwise.tasks.generation import longest_target
@@ -184,9 +185,10 @@ def logits_and_states(model: TaskModel, batch: ItemBatch) -> tuple[Tensor, Tenso
 
 
 def precision(model: TaskModel) -> AbstractContextManager[object]:
-    """The context in which the products of this model are taken: bfloat16 if it asks, on a GPU."""
-    if model.config.bfloat16 and model.device.type == "cuda":
-        return torch.autocast("cuda", torch.bfloat16)
+    """The context in which the products of this model are taken: bfloat16 if it asks and its
+    device multiplies that natively."""
+    if model.config.bfloat16 and multiplies_bfloat16(model.device):
+        return torch.autocast(model.device.type, torch.bfloat16)
     return nullcontext()
 
 

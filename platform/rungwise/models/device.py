@@ -34,3 +34,12 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, 1 << 30)
         mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether `device` takes matrix products in bfloat16 by instructions of its own."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    # Without these instructions oneDNN emulates the products, several times slower than float32.
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

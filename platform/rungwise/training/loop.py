@@ -25,7 +25,7 @@ from torch import nn
 
 from rungwise.core.context import ComputeConfig, Reporter
 from rungwise.core.randomness import bits
-from rungwise.models.device import keep_freed_memory
+from rungwise.models.device import keep_freed_memory, multiplies_bfloat16
 from rungwise.models.objectives import CarriesState, Objective
 from rungwise.models.transformer import recompute_activations, set_stream
 from rungwise.training.average import WeightAverage
@@ -261,8 +261,4 @@ def uses_bfloat16(precision: Precision, device: torch.device) -> bool:
     """Whether matrix products are taken in bfloat16 on `device`."""
     if precision != "auto":
         return precision == "bfloat16"
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    # Without these instructions oneDNN emulates the products, several times slower than float32.
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    return multiplies_bfloat16(device)
