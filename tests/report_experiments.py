@@ -196,7 +196,6 @@ class Experiment:
             SeedRow(
                 variant=variant,
                 seed=1000 + number,
-                curve=(score,),
                 epoch=1 + number,
                 # Other metrics lie below the judged one, so that each is told from it.
                 test={m: score - 0.02 * p for p, m in enumerate(metrics)} | {"loss": 1.1},

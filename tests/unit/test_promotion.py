@@ -103,7 +103,6 @@ class Models:
         row = SeedRow(
             variant="pretrained",
             seed=5,
-            curve=(validation,),
             epoch=1,
             validation={"accuracy": validation},
             test={"accuracy": accuracy},

@@ -167,7 +167,7 @@ def compare_variants(
     )
 
 
-EVALUATE = StageType("evaluate", 7, compare_variants, EvaluateSummary, resumes=True)
+EVALUATE = StageType("evaluate", 8, compare_variants, EvaluateSummary, resumes=True)
 
 
 class _ScoredSeed(SeedRow):
@@ -287,22 +287,24 @@ def _score(
             )
             for name in SPLITS
         }
-    curve: list[float] = []
-    kept: list[int] = []  # the epoch whose weights would be kept after each
+    kept = config.epochs
 
     def on_epoch(epoch: int, scores: dict[str, float], state: object = None) -> None:
-        curve.append(scores[data.info.metric])
-        kept.append(int(scores.get("kept/epoch", epoch)))
+        nonlocal kept
+        kept = int(scores["kept/epoch"])
         shown = {f"validation/{k}": v for k, v in scores.items() if "/" not in k}
         report.metrics(shown, epoch, run=name)
 
-    model = finetune(config, data, seed, on_epoch)
+    # Scoring every epoch takes longer than training where labels are few.
+    model = finetune(config, data, seed, on_epoch if config.best_epoch else None)
     scores = {split: evaluate(model, data, split) for split in ("validation", "test")}
     of_noise = {rate: evaluate(model, data, split_of(rate)).metrics for rate in noise}
-    of_test = {f"test/{k}": v for k, v in scores["test"].metrics.items()}
+    logged = {f"test/{k}": v for k, v in scores["test"].metrics.items()}
+    if not config.best_epoch:
+        logged |= {f"validation/{k}": v for k, v in scores["validation"].metrics.items()}
     for rate, found in of_noise.items():
-        of_test |= {f"test_{split_of(rate)}/{k}": v for k, v in found.items()}
-    report.metrics(of_test | {"kept_epoch": kept[-1]}, kept[-1], run=name)
+        logged |= {f"test_{split_of(rate)}/{k}": v for k, v in found.items()}
+    report.metrics(logged | {"kept_epoch": kept}, kept, run=name)
     save_tensors(scratch, f"{done}.safetensors", model.state_dict())
     shares = scores["test"].probabilities
     predicted = [
@@ -313,8 +315,7 @@ def _score(
     row = _ScoredSeed(
         variant=variant,
         seed=seed,
-        curve=tuple(curve),
-        epoch=kept[-1],
+        epoch=kept,
         **{split: {**each.metrics, "loss": each.loss} for split, each in scores.items()},
         mix=None if model.mix is None else model.mix.shares(),
         model=describe(model),

@@ -12,14 +12,12 @@ from rungwise.tasks.examples import ExampleCounts, Kind
 
 
 class SeedRow(Part):
-    """One fine-tuning: a variant with a seed. `curve` is the judged metric on validation, epoch by
-    epoch; `epoch` the one whose weights were kept and scored, the last unless the best was asked
-    for; `mix` the weight of every layer where a head learnt one; `noise` what `test` is with typing
-    errors, by their rate."""
+    """One fine-tuning: a variant with a seed. `epoch` is the one whose weights were kept and
+    scored, the last unless the best was asked for; `mix` the weight of every layer where a head
+    learnt one; `noise` what `test` is with typing errors, by their rate."""
 
     variant: str
     seed: int
-    curve: tuple[float, ...]
     epoch: int
     validation: dict[str, float]
     test: dict[str, float]

@@ -77,10 +77,15 @@ class OnEpoch(Protocol):
 
 
 def finetune(
-    config: FinetuneConfig, data: TaskData, seed: int, on_epoch: OnEpoch, start: bytes | None = None
+    config: FinetuneConfig,
+    data: TaskData,
+    seed: int,
+    on_epoch: OnEpoch | None = None,
+    start: bytes | None = None,
 ) -> TaskModel:
     """The model trained on the training split, calibrated on the validation split.
 
+    That is scored after the last epoch, and after each where `best_epoch` or `on_epoch` wants it.
     After each epoch `on_epoch` gets `loss` and the metrics of the validation split, and under
     `effective/KEY` settings as they were found in force: the learning rates at the end of the
     warm-up, the items of the first batch, and those of `in_force`. With `best_epoch` it gets
@@ -136,6 +141,8 @@ def finetune(
             clip_gradients(model, optimizer_config)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        if on_epoch is None and not config.best_epoch and epoch + 1 < config.epochs:
+            continue
         scores = calibrate_and_score(model, data)
         metrics = {"loss": scores.loss, **scores.metrics}
         metrics |= {f"effective/{key}": value for key, value in measured.items()}
@@ -143,8 +150,10 @@ def finetune(
             score = scores.metrics[data.info.metric]
             kept = Kept.better(kept, epoch + 1, score, scores.loss, model)
             metrics |= kept.told()
-        state = functools.partial(take_state, model, optimizer, epoch + 1, kept)
-        on_epoch(epoch + 1, metrics, state)
+        if on_epoch is not None:
+            on_epoch(
+                epoch + 1, metrics, functools.partial(take_state, model, optimizer, epoch + 1, kept)
+            )
     if kept is not None:
         model.load_state_dict(kept.weights)
     if kept is not None or done >= config.epochs:
