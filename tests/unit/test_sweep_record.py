@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from rungwise.core.context import ComputeConfig, SilentReporter
 from rungwise.core.errors import UserError
@@ -202,3 +203,8 @@ def test_a_trial_that_fits_on_no_node_is_refused_with_the_numbers() -> None:
         room(ComputeConfig(cpus_per_trial=3, gpus_per_trial=2), nodes)
     with pytest.raises(UserError, match=r"compute\.cpus_per_trial"):
         room(ComputeConfig(cpus_per_trial=5), nodes)
+
+
+def test_a_trial_has_a_part_of_a_gpu_or_whole_ones() -> None:
+    with pytest.raises(ValidationError, match=r"a part of one GPU or a whole number .* found 1\.5"):
+        ComputeConfig(gpus_per_trial=1.5)

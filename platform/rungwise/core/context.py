@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from rungwise.core.config import Config
 
@@ -40,11 +40,20 @@ class ComputeConfig(Config):
     max_concurrent_stages: int = Field(default=1, ge=1)  # that do not need each other
     max_concurrent_trials: int = Field(default=2, ge=1)  # of a sweep; fewer where fewer fit
     cpus_per_trial: float = Field(default=1.0, gt=0)
-    gpus_per_trial: float = Field(default=0.0, ge=0)
+    gpus_per_trial: float = Field(default=0.0, ge=0)  # above 1 a whole number; they share a batch
     # The ids are the same. auto: the fastest that is installed and proved on the text at hand.
     tokenizer_backend: TokenizerBackend = "auto"
     shard_cache_megabytes: int = Field(default=8192, ge=1)  # of remote shards, a machine
     object_store_megabytes: int = Field(default=512, ge=80)  # of a Ray started by rungwise itself
+
+    @field_validator("gpus_per_trial")
+    @classmethod
+    def _whole_gpus(cls, gpus: float) -> float:
+        if gpus > 1 and gpus % 1:
+            raise ValueError(
+                f"expected a part of one GPU or a whole number of GPUs, found {gpus:g}"
+            )
+        return gpus
 
 
 class Reporter(Protocol):

@@ -1,5 +1,6 @@
 """Fine-tuning one model on one task with one seed (Devlin et al. 2019, arXiv:1810.04805, section
-4.1): AdamW, linear warm-up and decay, one process. The same seed gives the same bits.
+4.1): AdamW, linear warm-up and decay, one process with one device or several (copies.py). The same
+seed gives the same bits.
 
     item                  loss
     classification        cross entropy of the label
@@ -18,6 +19,7 @@ would else be weighed like any other.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -31,6 +33,7 @@ from rungwise.core.errors import UserError
 from rungwise.core.randomness import bits
 from rungwise.finetune.batches import ItemBatch, collate
 from rungwise.finetune.config import FinetuneConfig, LoraAdaptation
+from rungwise.finetune.copies import Copies, devices_of
 from rungwise.finetune.data import TaskData, check
 from rungwise.finetune.kept import Kept
 from rungwise.finetune.learning import (
@@ -50,7 +53,7 @@ from rungwise.finetune.scoring import (
     logits_and_states,
     loss_sums,
 )
-from rungwise.models.device import keep_freed_memory, own_device
+from rungwise.models.device import keep_freed_memory, own_devices, seed_generators
 from rungwise.tasks.items import Item
 from rungwise.training.optimizer import (
     OptimizerConfig,
@@ -97,7 +100,8 @@ def finetune(
     keep_freed_memory()
     torch.manual_seed(seed)
     # Drawn where the same seed gives the same weights, whatever there is to train on.
-    model = build(config, data).to(own_device())
+    model = build(config, data).to(own_devices()[0])
+    devices = devices_of(model)
     optimizer_config = OptimizerConfig(
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,
@@ -118,21 +122,22 @@ def finetune(
         thaw(model, config, epoch)
         for number, chosen in enumerate(batches_of(items, config.batch_size, seed, epoch)):
             step = epoch * steps_per_epoch + number
-            parts = np.array_split(chosen, min(config.accumulation, len(chosen)))
+            passes = min(config.accumulation, len(chosen))
+            parts = np.array_split(chosen, min(passes * len(devices), len(chosen)))
             batches = [
-                collate([items[index] for index in part], data.info.kind).to(model.device)
-                for part in parts
+                collate([items[index] for index in part], data.info.kind).to(device)
+                for part, device in zip(parts, itertools.cycle(devices), strict=False)
             ]
             # Dropout depends on the step and not on what was drawn before.
-            torch.manual_seed(int(bits(seed, step, _DROPOUT)) >> 1)
+            seed_generators(int(bits(seed, step, _DROPOUT)) >> 1, devices)
             rate = learning_rate_at(step, total_steps, optimizer_config)
             set_learning_rate(optimizer, rate)
             if rate == config.learning_rate:
                 measured |= effective(model, optimizer)
             if "batch_size" not in measured:
                 measured |= {"batch_size": len(chosen)}
-                measured |= in_force(config, data, weights, len(parts))
-            loss = add_gradients(model, batches, weights)
+                measured |= in_force(config, data, weights, passes)
+            loss = add_gradients(model, batches, weights, devices)
             if not math.isfinite(loss):
                 raise UserError(
                     f"the loss of step {step + 1} of {total_steps} is {loss}; lower "
@@ -163,25 +168,37 @@ def finetune(
 
 
 def add_gradients(
-    model: TaskModel, parts: Sequence[ItemBatch], weights: Tensor | None = None
+    model: TaskModel,
+    parts: Sequence[ItemBatch],
+    weights: Tensor | None = None,
+    devices: Sequence[torch.device] = (),
 ) -> float:
     """Add the gradient of the mean loss of a batch, which comes in parts, and return that loss.
 
-    An auxiliary language model adds its own: the mean over the rows, times its weight.
+    Parts lie on `devices` in turn and go through side by side; without any, on the model's. An
+    auxiliary language model adds its own: the mean over the rows, times its weight.
     """
     count = sum(len(part.targets) for part in parts if part.targets is not None)
     rows = sum(len(part.ids) for part in parts)
     share = model.config.auxiliary_language_model
-    mean = 0.0
-    for part in parts:
+
+    def loss_of(model: TaskModel, part: ItemBatch) -> Tensor:
         assert part.targets is not None, "a training split has targets"
         logits, states_RTE = logits_and_states(model, part)
-        total, _ = loss_sums(model.info.kind, logits, part.targets, weights)
-        loss = total / count
-        if share:
-            loss = loss + share * language_model_loss(model, part, states_RTE) / rows
-        loss.backward()
-        mean += loss.item()
+        of_classes = None if weights is None else weights.to(logits.device)
+        total, _ = loss_sums(model.info.kind, logits, part.targets, of_classes)
+        if not share:
+            return total / count
+        return total / count + share * language_model_loss(model, part, states_RTE) / rows
+
+    mean = 0.0
+    devices = devices or [model.device]
+    for start in range(0, len(parts), len(devices)):
+        copies = Copies(model)
+        placed = zip(devices, parts[start:], strict=False)
+        losses = [copies.call(device, loss_of, part) for device, part in placed]
+        torch.autograd.backward(losses)
+        mean += sum(loss.item() for loss in losses)
     return mean
 
 

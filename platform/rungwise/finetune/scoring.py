@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rungwise.finetune.batches import ItemBatch, collate
+from rungwise.finetune.copies import Copies, devices_of
 from rungwise.finetune.data import Split, TaskData
 from rungwise.finetune.model import TaskModel
 from rungwise.models.cross_entropy import MOST_LOGITS, at_least_float32, token_sums
@@ -94,17 +95,26 @@ def _answers(model: TaskModel, items: Sequence[Item]) -> tuple[list[Output], flo
     kind = model.info.kind
     outputs: list[Output | None] = [None] * len(items)
     total, count = 0.0, 0
-    for places in _by_length(items):
-        here = [items[place] for place in places]
-        batch = collate(here, kind).to(model.device)
-        logits = logits_of(model, batch)
-        for place, output in zip(places, _split(model, logits.cpu(), here), strict=True):
-            outputs[place] = output
-        if batch.targets is None:
-            total = math.nan
-        else:
-            batch_total, batch_count = loss_sums(kind, logits, batch.targets)
-            total, count = total + batch_total.item(), count + batch_count
+    devices = devices_of(model)
+    copies = Copies(model)
+    by_length = list(_by_length(items))
+    for start in range(0, len(by_length), len(devices)):
+        together = by_length[start : start + len(devices)]
+        chunks = [[items[place] for place in places] for places in together]
+        batches = [
+            collate(chunk, kind).to(device) for chunk, device in zip(chunks, devices, strict=False)
+        ]
+        # All devices have their work before the first is waited for.
+        placed = zip(devices, batches, strict=False)
+        answers = [copies.call(device, logits_of, batch) for device, batch in placed]
+        for places, chunk, batch, logits in zip(together, chunks, batches, answers, strict=True):
+            for place, output in zip(places, _split(model, logits.cpu(), chunk), strict=True):
+                outputs[place] = output
+            if batch.targets is None:
+                total = math.nan
+            else:
+                batch_total, batch_count = loss_sums(kind, logits, batch.targets)
+                total, count = total + batch_total.item(), count + batch_count
     return [output for output in outputs if output is not None], total / max(count, 1)
 
 

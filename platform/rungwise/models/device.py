@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,9 +13,20 @@ from torch import Tensor
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 
 
-def own_device() -> torch.device:
-    """The GPU of this process, the first where Ray or the user left several, or the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def own_devices() -> list[torch.device]:
+    """The GPUs that Ray or the user left to this process, or the CPU."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [torch.device("cuda", number) for number in range(gpus)] or [torch.device("cpu")]
+
+
+def seed_generators(number: int, devices: Sequence[torch.device]) -> None:
+    """Seed the generators: PyTorch's, and those of GPUs from the second on differently, so that
+    parts of a batch side by side have different dropout."""
+    torch.manual_seed(number)
+    for place, device in enumerate(devices[1:], start=1):
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(number + place)
 
 
 def is_gpu(tensor: Tensor) -> bool:

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from rungwise.core.errors import DataError
 from rungwise.core.storage import Folder
 from rungwise.finetune import DESCRIPTION, frame_of, outputs, restore
-from rungwise.models.device import own_device
+from rungwise.models.device import own_devices
 from rungwise.tasks import kinds
 from rungwise.tasks.examples import Example
 from rungwise.tasks.items import Item
@@ -42,7 +42,7 @@ class Predictor:
         tokenizer: Tokenizer,
         quiet: bool = False,
     ) -> None:
-        self.model = restore(description, weights).to(own_device())
+        self.model = restore(description, weights).to(own_devices()[0])
         self.info = self.model.info
         self._said_cut = quiet
         self.tokenizer = tokenizer
