@@ -16,8 +16,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from rungwise.core.config import validate
-from rungwise.finetune import FinetuneConfig, TaskModel, evaluate, finetune
-from rungwise.finetune import copies
+from rungwise.finetune import FinetuneConfig, TaskModel, copies, evaluate, finetune
 from rungwise.finetune import loop as finetune_loop
 from rungwise.tasks.examples import Kind
 from rungwise.training.optimizer import build_optimizer
