@@ -20,31 +20,39 @@ TokenizerBackend = Literal["auto", "rust", "memo", "nanotoken", "gigatoken"]
 
 
 class ComputeConfig(Config):
-    """Where things are computed. Changing a value here rebuilds nothing."""
+    """Where and how stages are computed. Changing a value here rebuilds nothing."""
 
     num_workers: int = Field(default=2, ge=1)  # Ray Train workers of a training stage
     cpus_per_worker: float = Field(default=1.0, gt=0)
     gpus_per_worker: float = Field(default=0.0, ge=0)
-    micro_batch_size: int = Field(default=32, ge=1)  # instances a worker takes through at once
-    min_workers: int | None = Field(default=None, ge=1)  # go on with so few when machines are lost
-    parallel: Literal["ddp", "fsdp", "hybrid"] = "ddp"  # the model whole or in parts on each worker
+    micro_batch_size: int = Field(default=32, ge=1)  # instances that a worker computes at once
+    # continue with this few workers when machines are lost; null: num_workers
+    min_workers: int | None = Field(default=None, ge=1)
+    # ddp: each worker holds the model; fsdp: a part of it; hybrid: a part, within groups
+    parallel: Literal["ddp", "fsdp", "hybrid"] = "ddp"
     shard_workers: int = Field(default=8, ge=2)  # hybrid: workers that hold one model together
     compile: bool = False  # torch.compile; micro-batches are then padded to one shape
-    recompute_activations: bool = False  # a third more work for about a tenth of the memory
-    price_per_hour: float | None = Field(default=None, ge=0)  # of all machines together
-    budget: float | None = Field(default=None, gt=0)  # for a run; past it an alert, not an end
-    max_failures: int = Field(default=3, ge=0)  # of workers, before a training stage gives up
+    # in the backward pass: a third more work for about a tenth of the memory
+    recompute_activations: bool = False
+    # of all machines together; null: costs are not shown
+    price_per_hour: float | None = Field(default=None, ge=0)
+    # cost of a run above which it alerts, but does not end; null: none
+    budget: float | None = Field(default=None, gt=0)
+    max_failures: int = Field(default=3, ge=0)  # worker failures before a training stage gives up
     checkpoint_every_steps: int = Field(default=100, ge=1)
-    keep_checkpoints: int = Field(default=2, ge=1)
-    keep_checkpoint_every_steps: int | None = Field(default=None, ge=1)  # these are never removed
-    max_concurrent_stages: int = Field(default=1, ge=1)  # that do not need each other
-    max_concurrent_trials: int = Field(default=2, ge=1)  # of a sweep; fewer where fewer fit
+    keep_checkpoints: int = Field(default=2, ge=1)  # latest checkpoints to keep
+    # keep the checkpoints of every so many steps for good; null: none
+    keep_checkpoint_every_steps: int | None = Field(default=None, ge=1)
+    max_concurrent_stages: int = Field(default=1, ge=1)  # independent stages built at the same time
+    # trials of a sweep at the same time; fewer if fewer fit
+    max_concurrent_trials: int = Field(default=2, ge=1)
     cpus_per_trial: float = Field(default=1.0, gt=0)
-    gpus_per_trial: float = Field(default=0.0, ge=0)  # above 1 a whole number; they share a batch
-    # The ids are the same. auto: the fastest that is installed and proved on the text at hand.
+    gpus_per_trial: float = Field(default=0.0, ge=0)  # several divide each batch among them
+    # All give the same ids. auto: the fastest one installed, once proved on the text at hand.
     tokenizer_backend: TokenizerBackend = "auto"
-    shard_cache_megabytes: int = Field(default=8192, ge=1)  # of remote shards, a machine
-    object_store_megabytes: int = Field(default=512, ge=80)  # of a Ray started by rungwise itself
+    shard_cache_megabytes: int = Field(default=8192, ge=1)  # cache for remote shards, per machine
+    # object store of a Ray that rungwise starts
+    object_store_megabytes: int = Field(default=512, ge=80)
 
     @field_validator("gpus_per_trial")
     @classmethod

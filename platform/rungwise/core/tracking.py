@@ -49,9 +49,9 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class TrackingConfig(Config):
-    """The tracking block: which MLflow server and experiment. Changing it rebuilds nothing."""
+    """The MLflow server and experiment. Changing it rebuilds nothing."""
 
-    # None: MLFLOW_TRACKING_URI if it is set, else an SQLite file below `root`.
+    # null: MLFLOW_TRACKING_URI if it is set, else an SQLite file below `root`
     uri: str | None = None
     experiment: str = "rungwise"
 

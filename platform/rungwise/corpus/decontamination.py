@@ -32,11 +32,12 @@ PATHS_KEY = "corpus.decontaminate.paths"
 
 
 class DecontaminationConfig(Config):
-    """The test texts whose paragraphs are not to be read, and how much of one tells it."""
+    """The test texts to keep out of the corpus, and how long a shared run of words must be."""
 
-    # Files, folders and globs: every string of JSON (.json, .jsonl), any other file as lines.
+    # files, folders and globs; every string of a JSON file (.json, .jsonl), every line of any other
     paths: tuple[str, ...] = Field(min_length=1)
-    ngram: int = Field(default=13, ge=2)  # words in a row; shorter texts are not looked for
+    # words in a shared run; shorter test texts are not searched for
+    ngram: int = Field(default=13, ge=2)
 
 
 class NgramsOfTests(NamedTuple):

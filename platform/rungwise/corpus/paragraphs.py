@@ -23,10 +23,11 @@ ROW_BYTES = 40
 
 
 class DuplicateParagraphConfig(Config):
-    """Which paragraphs stay only where they stand first; `lines` of a source says what one is."""
+    """Keep only the first copy of a repeated paragraph; `lines` of a source defines paragraphs."""
 
-    minimum_characters: int = Field(default=50, ge=1)  # shorter ones may be repeated
-    maximum_occurrences: int = Field(default=1, ge=1)  # in the corpus, before it is taken out
+    minimum_characters: int = Field(default=50, ge=1)  # shorter paragraphs may repeat
+    # occurrences in the corpus up to which all copies are kept
+    maximum_occurrences: int = Field(default=1, ge=1)
 
 
 class Shortened(NamedTuple):

@@ -34,17 +34,19 @@ _OTHER, _BLANK, _LETTER, _DIGIT, _LOST = range(5)
 
 
 class QualityConfig(Config):
-    """Limits on shares of a document's visible characters. An extreme value turns a rule off."""
+    """Limits on the characters of a document. An extreme value turns a rule off."""
 
-    # Letters of any script and the marks on them.
+    # share of visible characters that are letters, of any script, or marks on them
     minimum_letter_share: float = Field(default=0.6, ge=0, le=1)
+    # share of visible characters that are digits
     maximum_digit_share: float = Field(default=0.2, ge=0, le=1)
-    maximum_lost_share: float = Field(default=0.01, ge=0, le=1)  # replacement characters, U+FFFD
-    # Characters without a blank, in scripts that have blanks: encoded data, not words.
+    # share of visible characters that are replacement characters, U+FFFD
+    maximum_lost_share: float = Field(default=0.01, ge=0, le=1)
+    # characters in a row without a blank, in scripts that use blanks; a longer run is encoded data
     maximum_unbroken_characters: int = Field(default=500, ge=1)
-    # Sentences that the document has had before.
+    # share of the text in sentences that the document has had before
     maximum_repeated_share: float = Field(default=0.3, ge=0, le=1)
-    # The sentence that takes the most room, if it stands there more than once.
+    # share of the text in all copies of one repeated sentence
     maximum_one_sentence_share: float = Field(default=0.2, ge=0, le=1)
 
 

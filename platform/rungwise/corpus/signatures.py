@@ -33,11 +33,13 @@ _RECALL = 0.9
 
 
 class NearDuplicateConfig(Config):
-    """How similar two documents must be for one of them to be dropped."""
+    """Drop a document that is too similar to another."""
 
-    similarity: float = Field(default=0.8, ge=0.5, le=1)  # Jaccard index of their shingles
+    # Jaccard index of their shingles from which one is dropped
+    similarity: float = Field(default=0.8, ge=0.5, le=1)
+    # length of a shingle, a run of characters
     shingle_characters: int = Field(default=9, ge=1, le=64)
-    # Numbers of a signature. The error of an estimated similarity s is sqrt(s (1 - s) / P).
+    # numbers per signature, P; the estimate of a similarity s has the error sqrt(s (1 - s) / P)
     permutations: Literal[64, 128, 256, 512] = 128
 
 

@@ -59,22 +59,20 @@ def codec_of(encoding: str) -> Codec:
 
 
 class _Source(Config):
-    # Of the source, which no other has; its kind, and its number if there are several of a kind.
+    # unique name of the source; null: its kind, with its index (text-0) if several share the kind
     name: str | None = Field(default=None, min_length=1)
-    licence: str | None = (
-        None  # of the text, in any words, for the cards of models; changes no text
-    )
+    licence: str | None = None  # of the text, in any words, for model cards; changes no text
 
 
 class _Files(_Source):
-    # Files, folders and globs, local or s3://; a name that exists is no glob. .gz, .bz2, .xz and
+    # Files, folders and globs, local or s3://; an existing name is not a glob. .gz, .bz2, .xz and
     # .zst are unpacked.
     paths: tuple[str, ...] = Field(min_length=1)
 
 
 class _Encoded(_Files):
     renamed: ClassVar[Mapping[str, str]] = {"invalid_utf8": "encoding (such as latin-1 or detect)"}
-    # That of Python's codecs; detect takes what is not UTF-8 for what charset-normalizer says.
+    # a Python codec, or detect: charset-normalizer guesses the encoding of files that are not UTF-8
     encoding: str = "utf-8"
 
     @field_validator("encoding")
@@ -89,12 +87,13 @@ class TextSource(_Encoded):
     """Plain text."""
 
     kind: Literal["text"] = "text"
+    # a document is a whole file, a chunk of one, a block between blank lines, or a line
     documents: Literal["file", "chunk", "blank_line", "line"] = "file"
-    chunk_kilobytes: float = Field(default=64, gt=0)  # of a file, to begin a document after
-    lines: Lines = "wrapped"
-    # Of books: take out the header and the licence of Project Gutenberg.
+    chunk_kilobytes: float = Field(default=64, gt=0)  # size of a chunk, if documents is chunk
+    lines: Lines = "wrapped"  # a line is part of a wrapped paragraph, a paragraph, or a sentence
+    # gutenberg: remove the header and licence of Project Gutenberg books
     boilerplate: Literal["gutenberg"] | None = None
-    label: str | None = None  # of every document; the name of the source if unset
+    label: str | None = None  # label of every document; null: the name of the source
 
     @model_validator(mode="after")
     def _boilerplate_of_files(self) -> TextSource:
@@ -110,46 +109,48 @@ class WikiTextSource(_Encoded):
     """WikiText: ` = Title = ` opens an article, ` = = Section = = ` a section."""
 
     kind: Literal["wikitext"] = "wikitext"
-    label: str | None = None  # of every document; the name of the source if unset
+    label: str | None = None  # label of every document; null: the name of the source
 
 
 class _Fields(Config):
-    text_field: str = "text"
-    id_field: str | None = None
-    label_field: str | None = None
-    spans_field: str | None = None  # a list of [start, end) in characters of the text
-    lines: Lines = "paragraph"
+    text_field: str = "text"  # field with the text
+    id_field: str | None = None  # field with the document's id; null: its place in the file
+    label_field: str | None = None  # field with the document's label; null: the name of the source
+    # field with phrases, a list of [start, end) in characters of the text; null: none
+    spans_field: str | None = None
+    lines: Lines = "paragraph"  # a line is part of a wrapped paragraph, a paragraph, or a sentence
 
 
 class JsonLinesSource(_Fields, _Encoded):
-    """One JSON object a line, one document an object."""
+    """JSON Lines: one object per line, one document per object."""
 
     kind: Literal["jsonl"] = "jsonl"
 
 
 class ParquetSource(_Fields, _Files):
-    """One document a row."""
+    """Parquet files, one document per row."""
 
     kind: Literal["parquet"] = "parquet"
 
 
 class ArrowSource(_Fields, _Files):
-    """One document a row of Arrow files, such as a Hugging Face dataset saved by save_to_disk."""
+    """Arrow files, such as a Hugging Face dataset saved by save_to_disk, one document per row."""
 
     kind: Literal["arrow"] = "arrow"
 
 
 class WarcSource(_Encoded):
-    """One document a record of plain text in a web archive, such as the WET of Common Crawl."""
+    """Plain-text records of a web archive, such as Common Crawl's WET, one document per record."""
 
     kind: Literal["warc"] = "warc"
-    lines: Lines = "paragraph"
+    lines: Lines = "paragraph"  # a line is part of a wrapped paragraph, a paragraph, or a sentence
 
 
 class PydocsSource(_Source):
-    """The documentation that is on every machine that can run rungwise; see pydocs.py."""
+    """Documentation that is on every machine that can run rungwise; see pydocs.py."""
 
     kind: Literal["pydocs"] = "pydocs"
+    # stdlib and installed packages; their docstrings are read, and nothing is run
     packages: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], ...] = Field(
         default=pydocs.DEFAULT_PACKAGES, min_length=1
     )
@@ -164,30 +165,32 @@ Source = Annotated[FileSource | PydocsSource, Field(discriminator="kind")]
 class Rules(Config):
     """The rules for documents, wherever they come from."""
 
-    minimum_characters: int = Field(default=50, ge=1)  # a shorter document is dropped
+    minimum_characters: int = Field(default=50, ge=1)  # drop shorter documents
     deduplicate: bool = True  # drop documents whose text was seen already
-    near_duplicates: NearDuplicateConfig | None = None  # drop documents like another
-    quality: QualityConfig | None = None  # drop documents that break its rules
+    # drop documents that are nearly the same as another; null: keep them
+    near_duplicates: NearDuplicateConfig | None = None
+    quality: QualityConfig | None = None  # drop documents that break its rules; null: keep them
     held_out_fraction: float = Field(default=0.05, gt=0, lt=1)  # goes to validation
-    # Read at once, and of text in an output shard. A task that builds instances of one stays under
-    # 1 GiB up to the limit.
+    # size of an output shard and of a read; up to the limit, building its instances takes less than
+    # 1 GiB
     shard_megabytes: float = Field(default=8.0, gt=0, le=256)
-    seed: int = 0
+    seed: int = 0  # draws the held-out documents
 
 
 class CorpusConfig(Rules):
-    """The corpus block."""
+    """The text to train on, and which documents and paragraphs are left out."""
 
     sources: tuple[Source, ...] = Field(min_length=1)
-    # Take out paragraphs that stand in the corpus again, such as licences and menus.
+    # remove paragraphs that repeat in the corpus, such as licences and menus; null: keep them
     duplicate_paragraphs: DuplicateParagraphConfig | None = None
-    # Take out paragraphs that share a run of words with the texts of these files.
+    # remove paragraphs that share a run of words with test texts; null: keep them
     decontaminate: DecontaminationConfig | None = None
-    # A larger document is skipped: a worker has to hold one.
+    # skip larger documents, since a worker must hold a whole one in memory
     maximum_document_megabytes: float = Field(default=32.0, gt=0)
-    # Where a part of a file cannot be read: skip it and list it, or stop the stage.
+    # a part of a file that cannot be read: skip and list it, or stop the stage
     on_error: Literal["skip", "stop"] = "skip"
-    skip_limit: float = Field(default=0.01, ge=0, le=1)  # share of the bytes that may be skipped
+    # largest share of the bytes that may be skipped
+    skip_limit: float = Field(default=0.01, ge=0, le=1)
 
     @model_validator(mode="after")
     def _names_differ(self) -> CorpusConfig:

@@ -58,21 +58,22 @@ _SCRATCH = ".seeds"
 
 
 class EvaluateConfig(Config):
-    """How many seeds, and at which numbers of labelled examples besides all of them.
+    """The final comparison of the variants on each task, over several seeds.
 
-    Five is the number of restarts behind the BERT paper's CoNLL-2003 figures (SPEC T8).
+    Five is the number of restarts behind the BERT paper's CoNLL-2003 figures.
     """
 
-    num_seeds: int = Field(default=5, ge=2)
-    first_seed: int = Field(default=1000, ge=0)
+    num_seeds: int = Field(default=5, ge=2)  # fine-tuning runs per variant, each with its own seed
+    first_seed: int = Field(default=1000, ge=0)  # the first of consecutive seeds
+    # numbers of labelled examples to compare at, besides all of them; null: none
     label_budgets: list[int] | None = None
-    # Shares of the words, of four letters or more, with a typing error each in a copy of the test
-    # split, which is scored as well.
+    # shares of the words (of four or more letters) to misspell in copies of the test split, which
+    # are scored too; null: none
     noise: list[Annotated[float, Field(gt=0, le=1)]] | None = None
+    # resamples behind a confidence interval
     bootstrap_resamples: int = Field(default=10_000, ge=100)
-    published: PublishedConfig | None = None
-    # The variant whose model is kept and registered, of its seeds the best on validation; the first
-    # variant if unset.
+    published: PublishedConfig | None = None  # published results to show beside ours; null: none
+    # variant whose model is kept and registered, from its best seed on validation; null: the first
     keep: str | None = None
 
     @property

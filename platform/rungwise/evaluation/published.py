@@ -141,13 +141,13 @@ BLIMP_HUMAN: Mapping[str, float] = {
 
 
 class PublishedConfig(Config):
-    """Which published table stands beside ours, and which of its rows beside each variant.
+    """The published table to show beside ours.
 
-    Which column stands beside a task is a key of the task, `published`.
+    Its column for a task is the key `published` of the task.
     """
 
-    table: TableName
-    rows: dict[str, str] = Field(min_length=1)  # the row of each variant
+    table: TableName  # as numbered in evaluation/published.py
+    rows: dict[str, str] = Field(min_length=1)  # by variant: the row to show beside it
 
     @model_validator(mode="after")
     def _known(self) -> PublishedConfig:

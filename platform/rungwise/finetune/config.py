@@ -23,49 +23,46 @@ Initialisation = Literal["pretrained", "random"]
 
 
 class FullAdaptation(Config):
-    """All weights learn at one rate."""
+    """All weights are trained, at one learning rate."""
 
     kind: Literal["full"] = "full"
 
 
 class FrozenAdaptation(Config):
-    """The encoder is fixed, and what stands on it learns."""
+    """The encoder is fixed; only what stands on it is trained."""
 
     kind: Literal["frozen"] = "frozen"
 
 
 class DiscriminativeAdaptation(Config):
-    """The highest layer learns at `learning_rate`, each below at `decay` times that of the one
-    above, the embeddings as the lowest. Howard & Ruder have 1/2.6 for an LSTM of three layers;
-    0.95 suits the many layers of a Transformer.
-
-    With `unfreeze_every_epochs` k the head learns alone for k epochs, and then one layer more every
-    k epochs, from the top.
-    """
+    """The highest layer learns at `learning_rate`, lower ones more slowly, embeddings as the
+    lowest."""
 
     kind: Literal["discriminative"] = "discriminative"
+    # Rate of a layer over that of the one above. Howard & Ruder: 1/2.6 for an LSTM of three layers;
+    # 0.95 suits the many layers of a Transformer.
     decay: float = Field(default=0.95, gt=0, le=1)
+    # train the head alone for so many epochs, then every so many one more layer, from the top;
+    # null: all layers at once
     unfreeze_every_epochs: int | None = Field(default=None, ge=1)
 
 
 class LoraAdaptation(Config):
-    """The encoder is fixed, and a product of two thin matrices is learnt beside each matrix of its
-    linear layers (Hu et al. 2021); a learning rate ten times that of `full` suits it."""
+    """The encoder is fixed, and a product of two thin matrices is trained beside each matrix of its
+    linear layers (Hu et al. 2021). A learning rate ten times that of `full` suits it."""
 
     kind: Literal["lora"] = "lora"
     rank: int = Field(default=8, ge=1)
-    alpha: float = Field(default=16, gt=0)  # the product counts alpha / rank times
+    alpha: float = Field(default=16, gt=0)  # the product is scaled by alpha / rank
 
 
 class FeaturesAdaptation(Config):
-    """The encoder is fixed. `layers` are mixed, 0 the embeddings; one alone makes a probe of it.
-
-    `layer_norm` normalises each before.
-    """
+    """The encoder is fixed, and a learned mix of its layers is read."""
 
     kind: Literal["features"] = "features"
+    # layers to mix, 0 the embeddings; a single one makes a probe of it
     layers: Literal["all"] | list[Annotated[int, Field(ge=0)]] = "all"
-    layer_norm: bool = False
+    layer_norm: bool = False  # normalise each layer before mixing
 
     @model_validator(mode="after")
     def _some_once(self) -> Self:
@@ -76,16 +73,16 @@ class FeaturesAdaptation(Config):
 
 
 class LinearTop(Config):
-    """The head reads the states of the encoder."""
+    """The head reads the states of the encoder directly."""
 
     kind: Literal["linear"] = "linear"
 
 
 class BilstmTop(Config):
-    """A random BiLSTM between states and head; `hidden_size` is that of one direction."""
+    """A randomly initialised BiLSTM between the encoder and the head."""
 
     kind: Literal["bilstm"] = "bilstm"
-    hidden_size: int = Field(default=256, ge=1)
+    hidden_size: int = Field(default=256, ge=1)  # of one direction
     num_layers: int = Field(default=1, ge=1)
 
 
@@ -101,49 +98,48 @@ Top = Annotated[LinearTop | BilstmTop, Field(discriminator="kind")]
 
 
 class FinetuneConfig(Config):
-    """The recipe of Devlin et al. 2019, appendix A.3; their grid: learning rate 5e-5, 3e-5, 2e-5;
-    batch 16, 32; epochs 2 to 4.
-
-    Fine-tuning sees few examples many times: `dropout` holds for the encoder too, whatever
-    pretraining had. `head_learning_rate` is for all that is not the encoder, null for the same.
-    `batch_size` counts items: an example, or one window of a long text; with `accumulation` k a
-    batch is read in k parts, for the same step in less memory. `best_epoch` keeps the weights of
-    the epoch that is best on the validation split, and not the last ones.
-
-    `pooling` is read by tasks of texts and choice, `both_orders` by pairs of texts, `class_weights`
-    by classification and multilabel, whose loss weighs each class, and having and lacking each
-    label, by 1 / its share of the training items, `windows` by tasks of texts: a text that is too
-    long is read in windows and not cut. `stride` is the tokens from window to window, there and of
-    the context of questions. An answer to one, and a text that is written, has at most
-    `max_answer_tokens`. `legal_tags` lets no tag follow another that its scheme (IOB2, IOBES) does
-    not. `auxiliary_language_model` is the weight of the loss of predicting the next token of each
-    row, beside that of the task (Radford et al. 2018, section 3.2, where it is 0.5).
-    """
+    """Fine-tuning as in Devlin et al. 2019, appendix A.3. Their grid: learning rate 5e-5, 3e-5,
+    2e-5; batch 16, 32; epochs 2 to 4."""
 
     renamed: ClassVar[Mapping[str, str]] = {"use": "adaptation"}
 
-    initialisation: Initialisation = "pretrained"
-    loaded_layers: int | None = Field(default=None, ge=0)  # the lowest so many; null: all
+    initialisation: Initialisation = "pretrained"  # weights of the encoder at the start
+    # load only so many layers, the lowest; null: all
+    loaded_layers: int | None = Field(default=None, ge=0)
     adaptation: Adaptation = FullAdaptation()
     top: Top = LinearTop()
+    # vector of a text, for tasks of texts and choice: first token, mean, or last token
     pooling: Pooling = "cls"
     learning_rate: float = Field(default=5e-5, gt=0)
+    # peak rate of all but the encoder; null: `learning_rate`
     head_learning_rate: float | None = Field(default=None, gt=0)
+    # items per step; an item is an example, or one window of a long text
     batch_size: int = Field(default=32, ge=1)
+    # read a batch in this many parts, for the same step in less memory
     accumulation: int = Field(default=1, ge=1)
     epochs: int = Field(default=3, ge=1)
+    # keep the weights of the epoch that is best on validation; false: the last
     best_epoch: bool = False
+    # share of the steps in which the rate rises to its peak
     warmup_fraction: float = Field(default=0.1, ge=0, lt=1)
     weight_decay: float = Field(default=0.01, ge=0)
+    # also of the encoder, whatever pretraining had, as few examples are seen many times
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    bfloat16: bool = False  # of matrix products, where the device takes them natively
-    sequence_length: int = Field(default=128, ge=3)  # the marks included
-    both_orders: bool = False
+    # compute matrix products in bfloat16, where the device takes them natively
+    bfloat16: bool = False
+    sequence_length: int = Field(default=128, ge=3)  # tokens per row, special tokens included
+    both_orders: bool = False  # for pairs of texts: also read them in reverse order
+    # balanced: weigh the loss of each class, or of having and lacking each label, by one over its
+    # share of the training items
     class_weights: Literal["balanced"] | None = None
-    windows: bool = False
+    windows: bool = False  # for tasks of texts: read a long text in windows; false: cut it
+    # tokens from one window to the next, also in the context of a question
     stride: int = Field(default=64, ge=1)
+    # longest answer to a question, or longest text written
     max_answer_tokens: int = Field(default=30, ge=1)
+    # never predict a tag that its scheme (IOB2, IOBES) forbids after the one before
     legal_tags: bool = False
+    # weight of an added next-token loss; 0.5 in Radford et al. 2018, section 3.2
     auxiliary_language_model: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")

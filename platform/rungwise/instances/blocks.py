@@ -27,10 +27,10 @@ from rungwise.tokens.text import TokenisedText
 
 
 class MaskedBlocksConfig(MaskedConfig):
-    """The config of masked blocks."""
+    """Blocks of text, masked."""
 
     kind: Literal["masked_blocks"] = "masked_blocks"
-    packed: bool = False  # rows hold the texts of several documents; short_rate shortens none
+    packed: bool = False  # rows hold the texts of several documents, and short_rate shortens none
 
 
 def build(

@@ -29,10 +29,10 @@ from rungwise.tokens.text import TokenisedText
 
 
 class CausalConfig(Config):
-    """The config of causal blocks, each of which predicts `sequence_length` tokens."""
+    """Blocks of text in which each token is predicted from those before."""
 
     kind: Literal["causal"] = "causal"
-    sequence_length: int = Field(default=1024, ge=2, le=1 << 20)
+    sequence_length: int = Field(default=1024, ge=2, le=1 << 20)  # tokens predicted per block
     seed: int = Field(default=0, ge=0)
 
 

@@ -29,10 +29,12 @@ class MaskedConfig(Config):
 
     renamed: ClassVar[Mapping[str, str]] = {"units": "mask_units"}
 
-    sequence_length: int = Field(default=128, ge=8, le=65_535)  # special tokens included
-    short_rate: float = Field(default=0.1, ge=0, le=1)  # of instances with a shorter target
-    masking: MaskingConfig = MaskingConfig()
-    mask_units: MaskUnitsConfig = MaskUnitsConfig()
+    # tokens per row, special tokens included
+    sequence_length: int = Field(default=128, ge=8, le=65_535)
+    # share of the rows with a shorter, random target length
+    short_rate: float = Field(default=0.1, ge=0, le=1)
+    masking: MaskingConfig = MaskingConfig()  # which tokens to mask, and how
+    mask_units: MaskUnitsConfig = MaskUnitsConfig()  # what counts as a word or phrase in masking
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")

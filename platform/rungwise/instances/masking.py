@@ -41,17 +41,19 @@ from rungwise.instances.mask_selection import (
 
 
 class MaskingConfig(Config):
-    """The masking block; the defaults are the papers' numbers."""
+    """Which tokens to mask, and how; the defaults are the papers' numbers."""
 
-    unit: Literal["token", "whole_word", "phrase", "span"] = "token"
-    dynamic: bool = True  # anew in every epoch; otherwise as in the first one
-    rate: float = Field(default=0.15, gt=0, lt=1)  # of the tokens, special ones not counted
-    mask_share: float = Field(default=0.8, ge=0, le=1)
-    random_share: float = Field(default=0.1, ge=0, le=1)  # what is left stays as it is
-    max_predictions: int = Field(default=20, ge=1)
-    # Spans: lengths in words, geometric and cut off above, 3.8 words on average.
+    unit: Literal["token", "whole_word", "phrase", "span"] = "token"  # what is masked as a whole
+    dynamic: bool = True  # mask anew in every epoch; false: always as in the first
+    # share of the tokens to predict, special tokens not counted
+    rate: float = Field(default=0.15, gt=0, lt=1)
+    mask_share: float = Field(default=0.8, ge=0, le=1)  # share of these that become [MASK]
+    # share that become a random token; the rest stay as they are
+    random_share: float = Field(default=0.1, ge=0, le=1)
+    max_predictions: int = Field(default=20, ge=1)  # most tokens to predict per row
+    # for spans: parameter of the geometric draw of their length; by default 3.8 words on average
     span_stop_probability: float = Field(default=0.2, gt=0, lt=1)
-    span_max_words: int = Field(default=10, ge=1, le=64)
+    span_max_words: int = Field(default=10, ge=1, le=64)  # for spans: longest, in words
 
     @model_validator(mode="after")
     def _shares(self) -> MaskingConfig:

@@ -39,18 +39,19 @@ _Amount = Annotated[float, Field(ge=0)]
 
 
 class OrderConfig(Config):
-    """How far the order mixes, and how much is read of which source.
+    """How well instances are shuffled, and how much of each source is read.
 
-    Defaults suit files on a disk, lanes are for object stores. Without `weights` and `epochs` every
-    instance is read once an epoch. Shares are of instances, as a batch is, so every batch has them;
-    0 leaves a source out.
+    The defaults suit local files; lanes are for object stores. Without `weights` and `epochs` every
+    instance is read once per epoch; at most one of them may be set. Shares are of instances and
+    hold in every batch; 0 leaves a source out.
     """
 
-    window_instances: int = Field(default=1 << 20, ge=1, le=1 << 40)
-    lanes: int = Field(default=1, ge=1, le=1 << 20)  # best a divisor of the global batch size
-    # A source's share of the instances read, by name: {books: 0.7, wiki: 0.3}. Only ratios count.
+    window_instances: int = Field(default=1 << 20, ge=1, le=1 << 40)  # instances shuffled together
+    # parts read side by side, so a worker needs few shards; must divide the global batch size
+    lanes: int = Field(default=1, ge=1, le=1 << 20)
+    # by source: its share of the instances read, such as {books: 0.7, wiki: 0.3}; only ratios count
     weights: dict[str, _Amount] = Field(default_factory=dict)
-    # How often an epoch reads a source, by name: {wiki: 2.5}; once where it is not named.
+    # by source: how often an epoch reads it, such as {wiki: 2.5}; once if not named
     epochs: dict[str, _Amount] = Field(default_factory=dict)
 
     @model_validator(mode="after")

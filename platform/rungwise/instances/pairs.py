@@ -45,10 +45,10 @@ _TIMES_DRAWN = 8  # a B whose first sentence is too long, before that is cut
 
 
 class MaskedPairsConfig(MaskedConfig):
-    """The config of masked pairs."""
+    """Pairs of texts, masked, for next-sentence prediction, as in BERT."""
 
     kind: Literal["masked_pairs"] = "masked_pairs"
-    dupe_factor: int = Field(default=1, ge=1)  # passes over the text, each with other pairs
+    dupe_factor: int = Field(default=1, ge=1)  # passes over the text, each with different pairs
 
 
 def build(

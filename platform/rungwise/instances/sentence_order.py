@@ -22,7 +22,7 @@ from rungwise.tokens.text import TokenisedText
 
 
 class SentenceOrderConfig(MaskedConfig):
-    """The config of sentence-order pairs."""
+    """Pairs of consecutive texts, masked, half of them swapped, as in ALBERT."""
 
     kind: Literal["sentence_order"] = "sentence_order"
 

@@ -92,8 +92,8 @@ class EncoderFamily(TransformerFamily):
 class BertConfig(EncoderFamily):
     """The shape of a BERT; the defaults are BERT base.
 
-    `dropout` is 0 unless asked for, where the paper has 0.1 everywhere: pretraining sees an
-    instance a few times at most and does not overfit. Fine-tuning should set the paper's 0.1.
+    `dropout` is 0 by default, where the paper has 0.1 everywhere: pretraining sees an instance a
+    few times at most and does not overfit. Fine-tuning should set the paper's 0.1.
     """
 
     year: ClassVar[int] = 2018
@@ -105,8 +105,9 @@ class BertConfig(EncoderFamily):
     activation: ClassVar[Activation] = "gelu"
 
     kind: Literal["bert"] = "bert"
+    # position embeddings, learned or sinusoidal
     positions: Literal["learned", "sinusoid"] = "learned"
-    norm: Norm = "post"
+    norm: Norm = "post"  # layer norm after (post) or before (pre) each sublayer
 
     @model_validator(mode="after")
     def _even_for_sinusoids(self) -> Self:

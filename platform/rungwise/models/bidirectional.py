@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
 
 
 class BidirectionalConfig(TransformerFamily):
-    """The shape; `num_layers` is that of one direction. The defaults have BERT base's 12 blocks."""
+    """Two Transformers, one per direction; the defaults have BERT base's 12 blocks in all."""
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "after Peters et al."
@@ -54,7 +54,7 @@ class BidirectionalConfig(TransformerFamily):
     renamed: ClassVar[Mapping[str, str]] = {"two_way": "bidirectional"}
 
     kind: Literal["bidirectional"] = "bidirectional"
-    num_layers: int = Field(default=6, ge=1)
+    num_layers: int = Field(default=6, ge=1)  # of one direction
 
     @classmethod
     def base(cls) -> Self:

@@ -52,12 +52,7 @@ Filter = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 
 
 class ElmoConfig(Family):
-    """The shape; the defaults are those of the paper, 93.6 M parameters without the output.
-
-    `hidden_size` is what a direction gives for each token, `cell_size` what it remembers. `filters`
-    are pairs of a width in characters and a number. A clip of null cuts nothing. `dropout` is 0
-    unless asked for, where the paper has 0.1: see BertConfig.
-    """
+    """The shape of an ELMo; the defaults are the paper's, 93.6 M parameters without the output."""
 
     objectives: ClassVar = (BILM,)
     carries_state: ClassVar[bool] = True
@@ -68,18 +63,20 @@ class ElmoConfig(Family):
 
     kind: Literal["elmo"] = "elmo"
     num_layers: int = Field(default=2, ge=1)
-    hidden_size: int = Field(default=512, ge=1)
-    cell_size: int = Field(default=4096, ge=1)
-    cell_clip: float | None = Field(default=3.0, gt=0)
+    hidden_size: int = Field(default=512, ge=1)  # output per token, of one direction
+    cell_size: int = Field(default=4096, ge=1)  # of the LSTM's memory, of one direction
+    cell_clip: float | None = Field(default=3.0, gt=0)  # bound on the values of a cell; null: none
+    # bound on the values of an output; null: none
     projection_clip: float | None = Field(default=3.0, gt=0)
+    # pairs of a width in characters (bytes) and a number of filters
     filters: list[Filter] = Field(
         default=[(1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024)], min_length=1
     )
     character_size: int = Field(default=16, ge=1)
     max_characters: int = Field(default=50, ge=3)  # bytes of a token, with a mark at each end
-    num_highways: int = Field(default=2, ge=0)
+    num_highways: int = Field(default=2, ge=0)  # highway layers after the filters
     activation: Activation = "relu"
-    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)  # 0.1 in the paper; see kind `bert`
 
     @model_validator(mode="after")
     def _fit_into_a_token(self) -> Self:

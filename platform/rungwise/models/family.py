@@ -142,10 +142,11 @@ class TransformerFamily(Family):
     num_layers: int = Field(default=12, ge=1)
     num_heads: int = Field(default=12, ge=1)
     hidden_size: int = Field(default=768, ge=1)
-    intermediate_size: int = Field(default=3072, ge=1)
-    max_position_embeddings: int = Field(default=512, ge=1)
-    norm: Norm = "pre"
+    intermediate_size: int = Field(default=3072, ge=1)  # width of the feed-forward layers
+    max_position_embeddings: int = Field(default=512, ge=1)  # tokens of the longest row
+    norm: Norm = "pre"  # layer norm after (post) or before (pre) each sublayer
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    # standard deviation of the normal that random weights are drawn from
     initializer_range: float = Field(default=0.02, gt=0.0)
 
     @model_validator(mode="after")
@@ -224,7 +225,7 @@ class Fitting(Config):
     """
 
     kind: Any
-    objective: str | None = None  # one that the family takes; null: its first
+    objective: str | None = None  # one of the model's objectives; null: its first
 
     reads_tokens: ClassVar[bool] = False  # and not instances
 

@@ -28,8 +28,8 @@ _SQUARES = "_squares"  # of whose gradients the sums have these names
 
 
 class GloveConfig(VectorFamily):
-    """The model of the paper: both sides of a word, nearer words count more, and the vector of a
-    word is the sum of its vectors as a word and as a context."""
+    """The model of the paper: it reads both sides of a word, and nearer words count more. A vector
+    is the sum of the word's vectors as a word and as a context."""
 
     objectives: ClassVar = (objective_of("log_counts", "Weighted squared", "cell"),)
     fitting: ClassVar[str] = "cooccurrence"
@@ -39,10 +39,9 @@ class GloveConfig(VectorFamily):
 
     kind: Literal["glove"] = "glove"
     window: int = Field(default=10, ge=1, le=20)  # words on each side
-    x_max: float = Field(
-        default=100.0, gt=0
-    )  # co-occurrences from which a cell has its full weight
-    alpha: float = Field(default=0.75, ge=0)  # below it the weight is (x / x_max) to this power
+    # co-occurrences from which a pair of words has its full weight
+    x_max: float = Field(default=100.0, gt=0)
+    alpha: float = Field(default=0.75, ge=0)  # below x_max the weight is (x / x_max) to this power
 
     def describe(self) -> str:
         return f"vectors of {self.size}, window {self.window}"

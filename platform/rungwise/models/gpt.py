@@ -51,15 +51,15 @@ class DecoderFamily(TransformerFamily):
 class GptConfig(DecoderFamily):
     """The shape of a GPT; the defaults are the smallest GPT-2.
 
-    `dropout` is 0 unless asked for, where both papers have 0.1: see BertConfig.
+    `dropout` is 0 by default, where both papers have 0.1: see kind `bert`.
     """
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Radford et al."
 
     kind: Literal["gpt"] = "gpt"
-    max_position_embeddings: int = Field(default=1024, ge=1)
-    crosses_documents: bool = False  # a token sees those of earlier documents in its block
+    max_position_embeddings: int = Field(default=1024, ge=1)  # tokens of the longest row
+    crosses_documents: bool = False  # a token also sees earlier documents in its block
 
     @classmethod
     def gpt1(cls) -> Self:

@@ -26,25 +26,23 @@ from rungwise.models.transformer import Transformer, initialise
 
 
 class LlamaConfig(DecoderFamily):
-    """The shape of a Llama; the defaults are about as large as the smallest GPT-2.
-
-    `num_key_value_heads` null: as many as heads. `head_size` null: hidden_size / num_heads.
-    """
+    """The shape of a Llama; the defaults are about as large as the smallest GPT-2."""
 
     year: ClassVar[int] = 2023
     paper: ClassVar[str] = "Touvron et al."
     activation: ClassVar[Activation] = "silu"
 
     kind: Literal["llama"] = "llama"
-    intermediate_size: int = Field(default=2048, ge=1)
-    max_position_embeddings: int = Field(default=2048, ge=1)
+    intermediate_size: int = Field(default=2048, ge=1)  # width of the feed-forward layers
+    max_position_embeddings: int = Field(default=2048, ge=1)  # tokens of the longest row
     norm: Literal["pre"] = "pre"  # pyright: ignore[reportIncompatibleVariableOverride]
+    # heads of keys and values; null: num_heads
     num_key_value_heads: int | None = Field(default=None, ge=1)
-    head_size: int | None = Field(default=None, ge=2)
-    query_key_norm: bool = False
-    rotary_base: float = Field(default=10_000.0, gt=1)
+    head_size: int | None = Field(default=None, ge=2)  # null: hidden_size / num_heads
+    query_key_norm: bool = False  # normalise queries and keys, as in Qwen3
+    rotary_base: float = Field(default=10_000.0, gt=1)  # base of the rotary positions
     norm_epsilon: float = Field(default=1e-6, gt=0)
-    tied: bool = True  # the output matrix is the embedding
+    tied: bool = True  # use the embedding as the output matrix
 
     @model_validator(mode="after")
     def _whole_groups(self) -> Self:

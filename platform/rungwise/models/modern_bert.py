@@ -31,11 +31,7 @@ from rungwise.models.transformer import Transformer, initialise
 
 
 class ModernBertConfig(EncoderFamily):
-    """The shape of a ModernBERT; the defaults are its base.
-
-    `local_window` tokens, half of them on either side, are what local layers see; every
-    `global_every`-th layer sees all.
-    """
+    """The shape of a ModernBERT; the defaults are its base."""
 
     year: ClassVar[int] = 2024
     paper: ClassVar[str] = "Warner et al."
@@ -45,13 +41,16 @@ class ModernBertConfig(EncoderFamily):
 
     kind: Literal["modern_bert"] = "modern_bert"
     num_layers: int = Field(default=22, ge=1)
-    intermediate_size: int = Field(default=1152, ge=1)
-    max_position_embeddings: int = Field(default=8192, ge=1)
+    intermediate_size: int = Field(default=1152, ge=1)  # width of the feed-forward layers
+    max_position_embeddings: int = Field(default=8192, ge=1)  # tokens of the longest row
     norm: Literal["pre"] = "pre"  # pyright: ignore[reportIncompatibleVariableOverride]
+    # every so many layers, from the first on, one sees all tokens; the others are local
     global_every: int = Field(default=3, ge=1)
+    # tokens that a local layer sees, half of them on either side
     local_window: int = Field(default=128, ge=2)
+    # base of the rotary positions in global layers
     global_rotary_base: float = Field(default=160_000.0, gt=1)
-    local_rotary_base: float = Field(default=10_000.0, gt=1)
+    local_rotary_base: float = Field(default=10_000.0, gt=1)  # the same in local layers
 
     @classmethod
     def base(cls) -> Self:

@@ -28,11 +28,7 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
 
 
 class NgramConfig(Family):
-    """An n-gram model of one order; 5 is what published Kneser-Ney baselines have.
-
-    `fallback_discounts` are taken off the counts 1, 2 and 3 or more where a corpus is too small to
-    estimate them; kenlm's are [0.5, 1, 1.5].
-    """
+    """An n-gram model of one order; published Kneser-Ney baselines have 5."""
 
     year: ClassVar[int] = 1998
     paper: ClassVar[str] = "Chen & Goodman"
@@ -42,6 +38,8 @@ class NgramConfig(Family):
 
     kind: Literal["ngram"] = "ngram"
     order: int = Field(default=5, ge=1, le=16)
+    # discounts for counts of 1, 2 and 3 or more, where a corpus is too small to estimate them;
+    # kenlm's are [0.5, 1, 1.5]
     fallback_discounts: tuple[float, float, float] | None = None
 
     def describe(self) -> str:

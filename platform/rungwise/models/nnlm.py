@@ -35,11 +35,7 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
 
 
 class NnlmConfig(Family):
-    """The shape of a neural n-gram model; the defaults are MLP1 of the paper's table 1.
-
-    `dropout` is on x and on o, and 0 unless asked for: see BertConfig. The paper knows none, and
-    stops early.
-    """
+    """The shape of a neural n-gram model; the defaults are MLP1 of the paper's table 1."""
 
     objectives: ClassVar = (CAUSAL,)
 
@@ -50,9 +46,11 @@ class NnlmConfig(Family):
     order: int = Field(default=5, ge=2)  # n: it reads the n - 1 words before
     embedding_size: int = Field(default=60, ge=1)
     hidden_size: int = Field(default=50, ge=1)
-    direct: bool = True  # words are connected with the output past the hidden layer as well
+    direct: bool = True  # also connect the words with the output directly, past the hidden layer
+    # on the words' vectors and the hidden layer; the paper has none and stops early
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    initializer_range: float = Field(default=0.1, gt=0.0)  # of a uniform draw, to both sides of 0
+    # weights are drawn uniformly from minus to plus this
+    initializer_range: float = Field(default=0.1, gt=0.0)
 
     @property
     def depth(self) -> int:

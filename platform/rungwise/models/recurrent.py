@@ -53,11 +53,15 @@ class RecurrentFamily(Family):
 
     num_layers: int = Field(default=2, ge=1)
     hidden_size: int = Field(default=650, ge=1)
-    tied: bool = True  # the output matrix is the embedding
+    tied: bool = True  # use the embedding as the output matrix
+    # share of units dropped, between layers and before the output
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    # share of words dropped, at all their places in a block
     word_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    # share of the weights from token to token dropped
     recurrent_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    initializer_range: float = Field(default=0.05, gt=0.0)  # of a uniform draw, to both sides of 0
+    # weights are drawn uniformly from minus to plus this
+    initializer_range: float = Field(default=0.05, gt=0.0)
 
     @property
     def depth(self) -> int:
@@ -96,8 +100,8 @@ class RecurrentFamily(Family):
 
 
 class LstmConfig(RecurrentFamily):
-    """The shape of an LSTM language model; the defaults are the medium one of Zaremba et al. 2014,
-    arXiv:1409.2329, its output tied."""
+    """An LSTM language model; the defaults are the medium one of Zaremba et al. 2014,
+    arXiv:1409.2329, with its output tied."""
 
     gates: ClassVar[int] = 4
 
@@ -114,7 +118,7 @@ class LstmConfig(RecurrentFamily):
 
 
 class RnnConfig(RecurrentFamily):
-    """The shape of a simple recurrent network; the defaults are near Mikolov's, its output tied."""
+    """A simple recurrent network; the defaults are near Mikolov's, with its output tied."""
 
     gates: ClassVar[int] = 1
 

@@ -38,11 +38,10 @@ _WHOLE = 1 << 32  # a probability of 1 as an integer
 class Word2vecConfig(VectorFamily):
     """One of the four models of the papers: two architectures, two outputs.
 
-    `subsample` is the share of the text above which a word is read more seldom, 0 reads all. Noise
-    is drawn by the counts of words to the `power`, once for all words of a window, which has the
-    expectation of drawing for each (Ji et al. 2016, arXiv:1604.04661). CBOW follows the gradient of
-    the mean, which the first implementations did not (Irsoy et al. 2021, arXiv:2012.15332), and
-    wants a learning rate of about 0.075.
+    Noise is drawn once for all words of a window, which has the same expectation as drawing for
+    each (Ji et al. 2016, arXiv:1604.04661). CBOW follows the gradient of the mean, which the first
+    implementations did not (Irsoy et al. 2021, arXiv:2012.15332), and needs a learning rate of
+    about 0.075.
     """
 
     objectives: ClassVar = (objective_of("context_words", "Held-out context", "pair of words"),)
@@ -52,12 +51,16 @@ class Word2vecConfig(VectorFamily):
     paper: ClassVar[str] = "Mikolov et al."
 
     kind: Literal["word2vec"] = "word2vec"
+    # predict a word from one of its neighbours, or (cbow) from the mean of all
     architecture: Literal["skip_gram", "cbow"] = "skip_gram"
+    # negative sampling, or hierarchical softmax
     output: Literal["negative", "hierarchical"] = "negative"
     window: int = Field(default=5, ge=1)  # words on each side
-    dynamic_window: bool = True  # drawn from 1 to `window` for each word, so near words count more
-    negatives: int = Field(default=5, ge=1)  # words of noise
-    power: float = Field(default=0.75, ge=0)
+    # draw the window from 1 to `window` for each word, so near words count more
+    dynamic_window: bool = True
+    negatives: int = Field(default=5, ge=1)  # noise words, for output negative
+    power: float = Field(default=0.75, ge=0)  # noise words are drawn by their counts to this power
+    # words with a larger share of the text are read less often; 0: read all
     subsample: float = Field(default=1e-3, ge=0)
 
     def describe(self) -> str:

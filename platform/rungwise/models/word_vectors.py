@@ -56,7 +56,7 @@ def objective_of(name: str, part: str, unit: str) -> Objective:
 class VectorFamily(Family):
     """A family whose model is a table of vectors; `size` is that of the papers' comparisons."""
 
-    size: int = Field(default=100, ge=1)  # of a vector
+    size: int = Field(default=100, ge=1)  # size of a vector
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return WordTable(vocab_size, self.size)

@@ -39,14 +39,12 @@ from rungwise.training.config import GradientConfig
 
 
 class ContinuedConfig(Config):
-    """One step: its text, which is a corpus or that of a task, and how it is trained on.
+    """One step: its text, which is a corpus or that of a task, and how to train on it."""
 
-    `task` is the one whose text `task_text` reads, null for each of the recipe's.
-    """
-
-    corpus: CorpusConfig | None = None
+    corpus: CorpusConfig | None = None  # text to read; null: that of a task
+    # task whose text `task_text` reads; null: each of the recipe's
     task: FilesTaskConfig | None = None
-    task_text: TaskTextConfig | None = None
+    task_text: TaskTextConfig | None = None  # read the text of a task; null: that of `corpus`
     instances: InstancesConfig
     pretrain: PretrainConfig
 

@@ -58,26 +58,20 @@ Name = Annotated[str, Field(pattern=r"^[^\W_][\w.-]*$")]
 
 
 class TaskEntry(Config):
-    """One task of an experiment. `finetune` holds what is different for it, as dotted keys of the
-    finetune block; `published` is the column of the published table that it stands beside;
-    `variants` are those that are tried on it, null for all that have an encoder."""
+    """One task of an experiment."""
 
     data: TaskConfig
+    # settings that differ for this task, as dotted keys of the finetune block
     finetune: dict[str, Any] = Field(default_factory=dict)
-    published: str | None = None
-    variants: list[str] | None = None
+    published: str | None = None  # column of the published table to show beside it; null: none
+    variants: list[str] | None = None  # variants to fine-tune on it; null: all that have an encoder
 
 
 class Recipe(Config):
-    """All blocks. Optional ones are needed by the workflows that go so far: `model` and `pretrain`
-    by those that train, those from `tasks` on by those that fine-tune.
+    """All blocks. Each workflow needs those that it reads: training reads `model` and `pretrain`,
+    fine-tuning also the blocks from `tasks` on.
 
-    `variants` are what is compared: each a set of keys of this file with other values, {} for the
-    file as it is. The first is shown in full, and registered unless `evaluate.keep` names
-    another. With `match_pretraining: flops` every variant gets as many steps of pretraining as
-    cost what those of the first cost. `pretrain.initial` fills in `model` and `tokenizer`, whose
-    other keys may stand beside it. `continued_pretraining` names steps on other text,
-    `continue_with` lists those that are taken, in their order.
+    `pretrain.initial` fills in `model` and `tokenizer`; their other keys may still be given.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {
@@ -87,26 +81,34 @@ class Recipe(Config):
     }
 
     name: Name  # labels folders and runs
-    root: str = "artifacts"  # a folder or s3://bucket/prefix
+    root: str = "artifacts"  # folder or s3://bucket/prefix for everything that is built
     corpus: CorpusConfig
     tokenizer: TokenizerConfig
-    instances: InstancesConfig | None = None  # not needed by what is fitted by counts
-    longer_instances: InstancesConfig | None = None  # of the last steps: pretrain.longer_share
+    # how the text becomes training rows; models that are fitted by counts need none
+    instances: InstancesConfig | None = None
+    # rows for the last steps of training, by `pretrain.longer_share`
+    longer_instances: InstancesConfig | None = None
     model: ModelConfig | None = None
     pretrain: PretrainConfig | None = None
     report: ReportConfig = ReportConfig()
-    measure: dict[Name, SuiteConfig] = Field(default_factory=dict)  # what every variant is asked
+    # by name: suites that every variant is measured by
+    measure: dict[Name, SuiteConfig] = Field(default_factory=dict)
     compute: ComputeConfig = ComputeConfig()
     tracking: TrackingConfig = TrackingConfig()
+    # by name: steps of further training on other text
     continued_pretraining: dict[Name, ContinuedConfig] = Field(default_factory=dict)
+    # the continued steps to take, in this order
     continue_with: list[str] = Field(default_factory=list)
     tasks: dict[Name, TaskEntry] = Field(default_factory=dict)
+    # By name: what to compare, each as keys of this file with other values; {} is the file as it
+    # is. The first is shown in full, and registered unless `evaluate.keep` names another.
     variants: dict[Name, dict[str, Any]] = Field(default_factory=lambda: {"pretrained": {}})
+    # flops: give each variant the steps that cost as much compute as the first one's
     match_pretraining: Literal["steps", "flops"] = "steps"
     finetune: FinetuneConfig | None = None
-    sweep: SweepConfig | None = None
-    evaluate: EvaluateConfig | None = None
-    registry: RegistryConfig | None = None
+    sweep: SweepConfig | None = None  # search for fine-tuning settings; null: none
+    evaluate: EvaluateConfig | None = None  # how variants are compared
+    registry: RegistryConfig | None = None  # register models in MLflow; null: do not
 
     @model_validator(mode="before")
     @classmethod

@@ -1,6 +1,6 @@
 """Say what every key of a recipe is: as comments on a resolved recipe, and as docs/reference.
 
-Types and defaults are those of the pydantic models; the words are the comments that stand with the
+Types and defaults come from the pydantic models, descriptions from the comments above or beside the
 fields in the source.
 """
 
@@ -27,9 +27,9 @@ from rungwise.pipeline.recipe import Recipe
 _INTRO = """\
 # Every key of a recipe
 
-`make reference` writes this page from the configuration classes. A key that is left out has its
-default; `rungwise plan WORKFLOW CONFIG --resolved` prints a recipe with all of them. A block that
-has a `kind` is one of several: choose it by that key.
+`make reference` writes this page from the configuration classes. A key that is left out takes its
+default; `rungwise plan WORKFLOW CONFIG --resolved` prints a recipe with every key. Where a block
+comes in several kinds, its key `kind` chooses one.
 """
 _BOUNDS = {
     annotated_types.Ge: ("ge", "≥ {}"),
@@ -64,7 +64,7 @@ def comments_of(block: type[Config]) -> dict[str, str]:
         by_line = {
             token.start[0]: token.string.lstrip("# ")
             for token in tokenize.generate_tokens(io.StringIO(source).readline)
-            if token.type == tokenize.COMMENT
+            if token.type == tokenize.COMMENT and not token.string.startswith("# pyright:")
         }
         [tree] = ast.parse(source).body
         assert isinstance(tree, ast.ClassDef)

@@ -26,7 +26,7 @@ def _kind(block: Any) -> str | None:
 
 
 class CountsConfig(Fitting):
-    """Fitting by counting, once over the text: there is nothing to choose."""
+    """Fitting by counting the text once; there is nothing to choose."""
 
     reads_tokens: ClassVar[bool] = True
 
@@ -42,32 +42,36 @@ class _Passes(Fitting):
 
     reads_tokens: ClassVar[bool] = True
 
-    minimum_count: int = Field(default=5, ge=1)  # tokens met less often get vectors of zeros
-    threads: int = Field(default=1, ge=1)  # of each task; more than 1 is not repeatable to the bit
+    minimum_count: int = Field(default=5, ge=1)  # tokens that occur less often get vectors of zeros
+    # per task; with more than 1 a run is not repeatable to the bit
+    threads: int = Field(default=1, ge=1)
     seed: int = Field(default=0, ge=0)
 
 
 class AsynchronousConfig(_Passes):
-    """Fitting by steps of one word after the other, the rate falling linearly.
+    """Training on one word after the other, with a linearly falling learning rate.
 
     `replicas` models each read a share of the text, on any machine, and are averaged after every
-    round. That is repeatable, and another model than one that reads all: a word that only one share
-    has moves by that part of a step alone. The replicas and their average must fit into memory.
+    round. The result is repeatable, but differs from that of one model that reads everything: a
+    word in only one share moves by that share's part of a step. The replicas and their average must
+    fit into memory.
     """
 
     kind: Literal["asynchronous"] = "asynchronous"
     epochs: int = Field(default=5, ge=1)
     learning_rate: float = Field(default=0.025, gt=0)
-    minimum_rate: float = Field(default=1e-4, gt=0)  # at the end
+    minimum_rate: float = Field(default=1e-4, gt=0)  # learning rate at the end
     replicas: int = Field(default=1, ge=1)
-    rounds_per_epoch: int = Field(default=1, ge=1)  # a killed run goes on from the last
+    # averages per epoch; a killed run resumes from the last
+    rounds_per_epoch: int = Field(default=1, ge=1)
 
 
 class CooccurrenceConfig(_Passes):
-    """Fitting by epochs of AdaGrad over cells of co-occurrence, in the memory of one machine."""
+    """Epochs of AdaGrad over counts of co-occurring words, in the memory of one machine."""
 
     kind: Literal["cooccurrence"] = "cooccurrence"
-    epochs: int = Field(default=25, ge=1)  # a killed run counts again and goes on from the last
+    # a killed run counts again and resumes from the last epoch
+    epochs: int = Field(default=25, ge=1)
     learning_rate: float = Field(default=0.05, gt=0)
 
 

@@ -62,12 +62,12 @@ _STAGES_DRAWN = 20  # more are drawn by kind
 
 
 class ReportConfig(Config):
-    """The title of the page, and its examples, of which each kind of model has its own."""
+    """The title of the page, and how many examples it shows; which kind depends on the model."""
 
-    title: str | None = None  # the label of the run if unset
-    fill_in_examples: int = Field(default=8, ge=0, le=48)
-    continuations: int = Field(default=4, ge=0, le=16)
-    neighbours: int = Field(default=8, ge=0, le=48)  # words shown with those nearest to them
+    title: str | None = None  # null: the label of the run
+    fill_in_examples: int = Field(default=8, ge=0, le=48)  # hidden words that the model guesses
+    continuations: int = Field(default=4, ge=0, le=16)  # prompts that the model continues
+    neighbours: int = Field(default=8, ge=0, le=48)  # words shown with their nearest words
     seed: int = Field(default=0, ge=0)  # draws the examples
 
 

@@ -62,11 +62,11 @@ _REQUIREMENTS = (
 
 
 class RegistryConfig(Config):
-    """The name in the registry, and the alias of the version to use."""
+    """Where models go in the MLflow registry."""
 
-    # And, after it, the task's, or the model.kind of a pretraining: rungwise-sst-2, rungwise-ngram.
+    # followed by the task, or by the model.kind of a pretraining: rungwise-sst-2, rungwise-ngram
     name: str = Field(default="rungwise", pattern=r"^[^/:.%\"']+$")
-    alias: str = "champion"
+    alias: str = "champion"  # alias of the version to use
 
     def name_of(self, what: str) -> str:
         """The name of a model of this task or kind."""

@@ -20,7 +20,7 @@ _OUTSIDE = ("sweep", "evaluate", "registry", "report", "compute", "tracking", "n
 
 
 class RandomSearch(Config):
-    """Independent draws; each of them with every combination of the grid keys, if any.
+    """Independent draws, each with every combination of the grid keys, if any.
 
     Bergstra and Bengio 2012, "Random search for hyper-parameter optimization", JMLR 13.
     """
@@ -35,7 +35,7 @@ class GridSearch(Config):
 
 
 class OptunaSearch(Config):
-    """Optuna's tree-structured Parzen estimator: where good trials lie more is tried.
+    """Optuna's tree-structured Parzen estimator: tries more where earlier trials were good.
 
     Bergstra et al. 2011, "Algorithms for hyper-parameter optimization", NeurIPS.
     """
@@ -50,7 +50,7 @@ class NoScheduler(Config):
 
 
 class HalvingScheduler(Config):
-    """Synchronous successive halving: at each rung of epochs the best go on, when all have come.
+    """Synchronous successive halving: when all trials have reached a rung, the best go on.
 
     Jamieson & Talwalkar 2016, arXiv:1502.07943. The same sweep has the same survivors each time.
     """
@@ -58,8 +58,9 @@ class HalvingScheduler(Config):
     renamed: ClassVar = {"asha": "halving"}
 
     kind: Literal["halving"] = "halving"
-    grace_epochs: int = Field(default=1, ge=1)  # the first rung; each next is times the factor
-    reduction_factor: int = Field(default=2, ge=2)  # one in so many goes on at a rung
+    # epochs before the first rung; each next rung is reduction_factor times as late
+    grace_epochs: int = Field(default=1, ge=1)
+    reduction_factor: int = Field(default=2, ge=2)  # one trial in so many goes on at a rung
 
     def rungs(self, most: int) -> list[int]:
         """The epochs after which trials of at most `most` epochs are compared."""
@@ -71,17 +72,18 @@ class HalvingScheduler(Config):
 
 
 class PbtScheduler(Config):
-    """Population based training: the worst take over the weights of the best and vary its settings.
+    """Population based training: bad trials copy the weights of good ones and vary their settings.
 
-    Jaderberg et al. 2017, arXiv:1711.09846. What a trial ends with is then the work of a schedule
-    of settings, which the last ones alone do not repeat. All trials are begun at once and take
-    turns on the cluster: compute.max_concurrent_trials does not hold for them. Who takes over whom
-    depends on who arrives first, so a second run differs.
+    Jaderberg et al. 2017, arXiv:1711.09846. A trial is then the result of a schedule of settings,
+    which its last ones alone do not reproduce. All trials start at once and take turns on the
+    cluster: compute.max_concurrent_trials does not apply. Which trial copies which depends on who
+    arrives first, so a second run differs.
     """
 
     kind: Literal["pbt"] = "pbt"
-    perturbation_interval_epochs: int = Field(default=1, ge=1)
-    mutations: list[str] = Field(min_length=1)  # keys of `space`
+    perturbation_interval_epochs: int = Field(default=1, ge=1)  # epochs between such copies
+    # keys of `space` that may change while a trial trains
+    mutations: list[str] = Field(min_length=1)
 
 
 Search = Annotated[RandomSearch | GridSearch | OptunaSearch, Field(discriminator="kind")]
@@ -89,16 +91,17 @@ Scheduler = Annotated[NoScheduler | HalvingScheduler | PbtScheduler, Field(discr
 
 
 class SweepConfig(Config):
-    """`space` maps keys of the recipe to what they may be; those of `finetune` are cheap to vary.
+    """Which settings to try. Keys of `finetune` are cheap to vary.
 
-    What comes before fine-tuning is built anew for each value of a key of an earlier block, so such
-    a key takes a list of values.
+    For each value of a key of an earlier block, everything before fine-tuning is built again, so
+    such a key takes a list of values.
     """
 
-    space: dict[str, Space] = Field(min_length=1)
-    search: Search = RandomSearch()
-    scheduler: Scheduler = NoScheduler()
-    trials: int | None = Field(default=None, ge=1)  # None in a grid, whose size follows
+    space: dict[str, Space] = Field(min_length=1)  # by dotted key of the recipe: the values to try
+    search: Search = RandomSearch()  # how settings are chosen
+    scheduler: Scheduler = NoScheduler()  # which trials are stopped early
+    # number of draws; null with search grid, whose size follows from `space`
+    trials: int | None = Field(default=None, ge=1)
     seed: int = Field(default=0, ge=0)  # of the draws and of every trial
 
     @model_validator(mode="after")

@@ -56,13 +56,13 @@ class _Listed(Config):
 
 
 class Choice(_Listed):
-    """One of `values`, each as likely."""
+    """One of `values`, all equally likely."""
 
     kind: Literal["choice"] = "choice"
 
 
 class Grid(_Listed):
-    """Every one of `values`, with every one of all other grid keys."""
+    """Each of `values`, combined with those of all other grid keys."""
 
     kind: Literal["grid"] = "grid"
 
@@ -89,7 +89,7 @@ class _Range(Config):
 
 
 class Uniform(_Range):
-    """A number from `low` to `high`, every one as likely."""
+    """A number drawn uniformly from `low` to `high`."""
 
     kind: Literal["uniform"] = "uniform"
 
@@ -98,7 +98,7 @@ class Uniform(_Range):
 
 
 class LogUniform(_Range):
-    """A number from `low` to `high`, every order of magnitude as likely."""
+    """A number drawn uniformly from `low` to `high` on a logarithmic scale."""
 
     kind: Literal["loguniform"] = "loguniform"
     low: float = Field(gt=0)

@@ -36,7 +36,7 @@ Draw = Literal["balanced", "stratified", "natural"]
 
 
 class ParagraphTaskConfig(Config):
-    """A task of paragraphs of the corpus; every label gets the same number in each split."""
+    """Classify paragraphs of the corpus by label; each split has equally many of every label."""
 
     kind: Literal["paragraph_label"] = "paragraph_label"
     num_labels: int = Field(default=10, ge=2)
@@ -49,27 +49,31 @@ class ParagraphTaskConfig(Config):
 
 
 class FilesTaskConfig(Config):
-    """A task of files in one format. A split without a file is a share of the training texts."""
+    """A task read from files. A split without files is a share of the training examples."""
 
     kind: Literal["files"] = "files"
     format: TaggedFormat
-    # Of splits with another one.
+    # formats of the validation or test files, where they differ from `format`
     formats: dict[Literal["validation", "test"], TaggedFormat] = Field(default_factory=dict)
     train: Paths
-    validation: Paths | None = None
-    test: Paths | None = None
+    validation: Paths | None = None  # null: take `validation_fraction`
+    test: Paths | None = None  # null: take `test_fraction`
+    # share of the training examples; null: read `validation`
     validation_fraction: float | None = Field(default=None, gt=0, lt=1)
+    # share of the training examples; null: read `test`
     test_fraction: float | None = Field(default=None, gt=0, lt=1)
-    train_examples: int | None = Field(default=None, ge=1)  # a label budget; all if unset
-    # How a budget is drawn: as many of each label, the shares of the whole split, or at random.
-    # Unset: `balanced` for classes, `natural` for all else, which has no one label to go by.
+    # training examples to use, a label budget; null: all
+    train_examples: int | None = Field(default=None, ge=1)
+    # How to draw a budget: equally many per label, in the proportions of the split, or at random.
+    # Null: `balanced` for classes, else `natural`, since other examples have no single label.
     draw: Draw | None = None
-    max_validation_examples: int | None = Field(default=None, ge=1)
-    max_test_examples: int | None = Field(default=None, ge=1)
-    # Examples of validation and test with a label that training lacks; `keep` makes it one of the
-    # task's labels, which no model can predict.
+    max_validation_examples: int | None = Field(default=None, ge=1)  # null: use all
+    max_test_examples: int | None = Field(default=None, ge=1)  # null: use all
+    # validation and test examples with a label that training lacks; keep: as a label that no model
+    # can predict
     unseen_labels: Literal["error", "drop", "keep"] = "error"
-    metric: str | None = None  # for selection; the data set's own or its kind's if unset
+    # metric that selects a model; null: the data set's own, or the default for its kind
+    metric: str | None = None
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")

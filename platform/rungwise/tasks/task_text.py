@@ -41,14 +41,15 @@ _LABEL = "task"  # of every document: its origin, and nothing about its class
 
 
 class TaskTextConfig(Config):
-    """The share of the task's training text that is held out to measure the loss on.
+    """Which training text of a task to read. Labels only select examples; they are not text.
 
-    Of the pairs of a task `labels` or `minimum_score` keep those that people have called alike, for
-    objectives that learn from such pairs; null keeps all, and reads no label.
+    `labels` and `minimum_score` keep the pairs that people judged alike, for objectives that learn
+    from such pairs.
     """
 
-    labels: tuple[str, ...] | None = None
-    minimum_score: float | None = None
+    labels: tuple[str, ...] | None = None  # keep examples with these labels; null: all
+    minimum_score: float | None = None  # keep examples with at least this score; null: all
+    # share held out to measure the loss on
     held_out_fraction: float = Field(default=0.1, gt=0, lt=1)
     seed: int = Field(default=0, ge=0)
 

@@ -42,17 +42,16 @@ _LISTS = ("word_list", "phrases")
 
 
 class MaskUnitsConfig(Config):
-    """The units besides the words of the tokenizer.
+    """Units for masking besides the tokenizer's words.
 
-    `jieba` is the segmenter of that name, with its own dictionary and without its guesses at
-    unknown words, which lower its agreement with the gold segmentation of the second SIGHAN
-    bakeoff. `word_list` takes the longest word of a list from left to right. Lists are UTF-8 files,
-    a word or phrase a line; phrases match in any case.
+    `jieba` is the segmenter of that name with its own dictionary. Its guesses at unknown words are
+    off: they lower its agreement with the gold segmentation of the second SIGHAN bakeoff.
+    `word_list` takes the longest word of a list from left to right.
     """
 
-    segmenter: Literal["none", "jieba", "word_list"] = "none"
-    word_list: str | None = None
-    phrases: str | None = None
+    segmenter: Literal["none", "jieba", "word_list"] = "none"  # how Chinese words are found
+    word_list: str | None = None  # UTF-8 file with a word per line, for segmenter word_list
+    phrases: str | None = None  # UTF-8 file with a phrase per line, matched in any case; null: none
 
     @model_validator(mode="after")
     def _list_for_segmenter(self) -> MaskUnitsConfig:

@@ -30,17 +30,18 @@ AVERAGE = "average/"  # before the name of a parameter, in checkpoints
 
 
 class MovingAverageConfig(Config):
-    """An exponential moving average, from the first step on."""
+    """An exponential moving average of the weights, from the first step on."""
 
     kind: Literal["ema"] = "ema"
+    # weight of the previous average; less in the first steps
     decay: float = Field(default=0.999, gt=0, lt=1)
 
 
 class LastAverageConfig(Config):
-    """The plain mean over the last steps."""
+    """The plain mean of the weights over the last steps."""
 
     kind: Literal["last"] = "last"
-    steps: int = Field(ge=1)
+    steps: int = Field(ge=1)  # number of these steps
 
 
 AverageConfig = Annotated[MovingAverageConfig | LastAverageConfig, Field(discriminator="kind")]

@@ -21,32 +21,40 @@ Precision = Literal["float32", "bfloat16", "auto"]
 
 
 class GradientConfig(Fitting):
-    """Keys that decide the weights that come out.
+    """Training by gradient descent: the keys that decide the resulting weights.
 
-    A run ends after `steps`, or when a budget of tokens or seconds is spent, whichever comes first,
-    and the learning rate has gone its whole way by then: it follows the largest share spent.
+    A run ends after `steps`, or when its budget of tokens or seconds is spent, whichever comes
+    first. The learning rate follows the largest share spent, so its schedule is complete by then.
     """
 
     kind: Literal["gradient"] = "gradient"
-    # A folder of transformers to begin with; model and tokenizer are then its own. null: a draw.
+    # folder of a transformers model to start from, whose model and tokenizer are used; null: random
+    # weights
     initial: str | None = Field(default=None, min_length=1)
     steps: int = Field(ge=1)
-    # The share of the steps, the last ones, that read `longer_instances`.
+    # share of the steps, at the end, that read `longer_instances`; null: none
     longer_share: float | None = Field(default=None, gt=0, lt=1)
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_seconds: float | None = Field(default=None, gt=0)  # in the loop, validation included
-    global_batch_size: int = Field(default=256, ge=1)  # instances
+    max_tokens: int | None = Field(default=None, ge=1)  # budget of tokens; null: none
+    # budget of seconds in the training loop, validation included; null: none
+    max_seconds: float | None = Field(default=None, gt=0)
+    global_batch_size: int = Field(default=256, ge=1)  # instances per step, over all workers
     order: OrderConfig = OrderConfig()
     optimizer: AnyOptimizerConfig = OptimizerConfig()
+    # of computation; auto: bfloat16 where the processor multiplies it natively, else float32
     precision: Precision = "auto"
-    bfloat16_stream: bool = False  # also what goes from block to block, where products are in it
+    bfloat16_stream: bool = False  # with bfloat16, also pass activations between blocks in it
     validation_every_steps: int = Field(default=1000, ge=1)
-    validation_instances: int = Field(default=512, ge=1)
+    validation_instances: int = Field(default=512, ge=1)  # held-out instances per validation
     log_every_steps: int = Field(default=20, ge=1)
-    max_skipped_steps: int = Field(default=10, ge=0)  # because their gradient was not finite
-    spike_factor: float = Field(default=1.5, gt=1)  # times the running median of the loss
-    skip_outliers: OutlierConfig | None = None  # null: a step that stands out is only named
-    average: AverageConfig | None = None  # of the weights, for validation and the model
+    # steps that may be skipped for a non-finite gradient before the run fails
+    max_skipped_steps: int = Field(default=10, ge=0)
+    # report a step whose loss exceeds this many times the running median
+    spike_factor: float = Field(default=1.5, gt=1)
+    # leave out steps that stand out; null: only report them
+    skip_outliers: OutlierConfig | None = None
+    # average of the weights, for validation and the final model; null: none
+    average: AverageConfig | None = None
+    # end the run when the validation loss stops falling; null: never
     early_stop: EarlyStopConfig | None = None
     seed: int = Field(default=0, ge=0)
 

@@ -55,18 +55,23 @@ _SHARE = "learning_rate_share"  # of a group, a key of its own
 
 
 class ScheduleConfig(Config):
-    """How the learning rate goes up and down; fractions, so that a longer run keeps its shape.
+    """How the learning rate rises and falls. Fractions of the steps keep the shape in a longer run.
 
-    The paper warms up for 10,000 of 1,000,000 steps and goes down on a line to 0. The decay's keys
-    are read by warmup_stable_decay alone. A number of steps takes the place of its fraction: it
-    stays the same in a longer run, which can then go on from the plateau of a shorter one.
+    The BERT paper warms up for 10,000 of 1,000,000 steps and decays linearly to 0. A number of
+    steps replaces its fraction. It stays the same in a longer run, which can then continue from the
+    plateau of a shorter one.
     """
 
+    # shape after the warm-up; warmup_stable_decay: a plateau, then a linear decay
     kind: Literal["linear", "cosine", "warmup_stable_decay"] = "linear"
+    # share of the steps in which the rate rises to its peak
     warmup_fraction: float = Field(default=0.01, ge=0.0, lt=1.0)
+    # share of the steps in the decay; for warmup_stable_decay only
     decay_fraction: float = Field(default=0.2, ge=0.0, le=1.0)
-    final_fraction: float = Field(default=0.0, ge=0.0, le=1.0)
+    final_fraction: float = Field(default=0.0, ge=0.0, le=1.0)  # final rate as a share of the peak
+    # steps of warm-up; null: by warmup_fraction
     warmup_steps: int | None = Field(default=None, ge=0)
+    # steps of decay, for warmup_stable_decay only; null: by decay_fraction
     decay_steps: int | None = Field(default=None, ge=0)
 
     def warmup(self, total_steps: int) -> int:
@@ -95,32 +100,32 @@ class ScheduleConfig(Config):
 
 
 class _SharedConfig(Config):
-    learning_rate: float = Field(default=1e-4, gt=0.0)
-    base_width: int | None = Field(default=None, ge=1)  # of a state; null: the model's own
+    learning_rate: float = Field(default=1e-4, gt=0.0)  # the peak
+    # hidden size the rate was tuned at, from which it is rescaled; null: the model's own
+    base_width: int | None = Field(default=None, ge=1)
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
     beta2: float = Field(default=0.999, ge=0.0, lt=1.0)
     epsilon: float = Field(default=1e-6, gt=0.0)
     weight_decay: float = Field(default=0.01, ge=0.0)
+    # largest norm of the gradient; null: no clipping
     clip_norm: float | None = Field(default=1.0, gt=0.0)
     schedule: ScheduleConfig = ScheduleConfig()
 
 
 class OptimizerConfig(_SharedConfig):
-    """AdamW with a schedule. `clip_norm: null` leaves gradients as they are."""
+    """AdamW with a schedule."""
 
     kind: Literal["adamw"] = "adamw"
 
 
 class MuonConfig(_SharedConfig):
-    """Muon for the matrices of the layers, AdamW with the betas and epsilon for the rest.
-
-    The rates of the embeddings and of the heads are peaks, null for `learning_rate`. A tied table
-    is an embedding.
-    """
+    """Muon for the matrices of the layers, AdamW with the betas and epsilon for the rest."""
 
     kind: Literal["muon"] = "muon"
-    momentum: float = Field(default=0.95, ge=0.0, lt=1.0)
+    momentum: float = Field(default=0.95, ge=0.0, lt=1.0)  # of Muon
+    # peak rate of the embeddings, tied or not; null: `learning_rate`
     embedding_learning_rate: float | None = Field(default=None, gt=0.0)
+    # peak rate of the heads; null: `learning_rate`
     head_learning_rate: float | None = Field(default=None, gt=0.0)
 
 

@@ -23,9 +23,11 @@ from rungwise.training.progress import ENOUGH, WINDOW
 
 
 class OutlierConfig(Config):
-    """Times the medians of the hundred steps before; null compares no such value."""
+    """Which steps to leave out. They are compared with the medians of the hundred steps before."""
 
+    # multiple of the median loss that stands out; null: ignore the loss
     loss_factor: float | None = Field(default=1.5, gt=1)
+    # multiple of the median gradient norm that stands out; null: ignore the norm
     norm_factor: float | None = Field(default=4.0, gt=1)
 
     @model_validator(mode="after")

@@ -56,8 +56,9 @@ class Progress:
 class EarlyStopConfig(Config):
     """When the validation loss counts as no longer falling."""
 
-    patience: int = Field(default=3, ge=1)  # validations
-    minimum_improvement: float = Field(default=0.001, ge=0.0)  # nats
+    patience: int = Field(default=3, ge=1)  # validations in a row without an improvement
+    # fall of the loss that counts as an improvement, in nats
+    minimum_improvement: float = Field(default=0.001, ge=0.0)
 
 
 def is_spike(loss: float, recent: Sequence[float], factor: float) -> bool:

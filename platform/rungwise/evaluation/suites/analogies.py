@@ -45,7 +45,7 @@ class Question:
 
 
 class AnalogiesSuite(FileSuite):
-    """Files of questions."""
+    """Files of analogy questions: a is to b as c is to which word?"""
 
     needs: ClassVar[str] = "a vector for each word"
 

@@ -135,4 +135,4 @@ class FileSuite(Suite):
 
     reads: ClassVar[tuple[str, ...]] = ("path",)
 
-    path: Paths
+    path: Paths  # files, folders or globs with the data

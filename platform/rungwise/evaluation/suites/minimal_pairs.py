@@ -64,17 +64,16 @@ class Pair:
 
 
 class MinimalPairsSuite(FileSuite):
-    """Pairs in JSON Lines, as BLiMP.zip and ZhoBLiMP.tar.gz have them.
-
-    `pairs_per_paradigm` takes so many of each, the first of a fixed draw; null takes all.
-    `published` is a file of published accuracies, as BLiMP's `published_models_summary.jsonl`.
-    """
+    """Pairs of acceptable and unacceptable sentences, JSON Lines as in BLiMP.zip and
+    ZhoBLiMP.tar.gz."""
 
     needs: ClassVar[str] = "probabilities of a text"
     reads: ClassVar[tuple[str, ...]] = ("path", "published")
 
     kind: Literal["minimal_pairs"] = "minimal_pairs"
+    # file of published accuracies, such as BLiMP's `published_models_summary.jsonl`
     published: Paths | None = None
+    # pairs per paradigm, the first of a fixed draw; null: all
     pairs_per_paradigm: int | None = Field(default=None, ge=1)
 
     def serves(self, rung: Rung) -> bool:

@@ -49,16 +49,17 @@ class _Text:
 
 
 class PerplexitySuite(Suite):
-    """The documents of the held-out split, or `documents` of them evenly spread over it; or the
-    lines of `path`, a sentence each, which are one text if `contiguous`."""
+    """Perplexity of the held-out split, or of the lines of files."""
 
     needs: ClassVar[str] = "probabilities of a text"
     reads: ClassVar[tuple[str, ...]] = ("path",)
 
     kind: Literal["perplexity"] = "perplexity"
+    # held-out documents to read, evenly spread; null: all
     documents: int | None = Field(default=None, ge=1)
+    # files to read instead, a sentence per line; null: the held-out split
     path: Paths | None = None
-    contiguous: bool = False
+    contiguous: bool = False  # read the lines of `path` as one text; false: each line begins anew
 
     @model_validator(mode="after")
     def _of_lines(self) -> Self:

@@ -40,13 +40,13 @@ _NEAREST = 3  # occurrences shown
 
 
 class PolysemySuite(Suite):
-    """`words` is how many nearest words are listed, `occurrences` how many of a word in the
-    held-out text are looked at, evenly spread."""
+    """A few ambiguous words: do their vectors differ between senses, and what is near them?"""
 
     needs: ClassVar[str] = "vectors of words"
 
     kind: Literal["polysemy"] = "polysemy"
-    words: int = Field(default=10, ge=1)
+    words: int = Field(default=10, ge=1)  # nearest words to list
+    # occurrences of a word in the held-out text to compare, evenly spread
     occurrences: int = Field(default=100, ge=1)
 
     def serves(self, rung: Rung) -> bool:

@@ -52,20 +52,19 @@ Places = NDArray[np.int64]
 
 
 class ProbeSuite(Suite):
-    """Tagged sentences to learn from and to ask; whole ones, spread evenly, of about so many words.
-
-    `format` is a block as in `task.data`.
-    """
+    """Linear probes: which tags can be read off each layer?"""
 
     needs: ClassVar[str] = "vectors of words"
     reads: ClassVar[tuple[str, ...]] = ("train", "test")
 
     kind: Literal["probe"] = "probe"
-    train: Paths
-    test: Paths
+    train: Paths  # files of tagged sentences to train the probe on
+    test: Paths  # files of tagged sentences to test it on
+    # format of these files, as in the data of a task
     format: Annotated[ConllFormat | ConlluFormat, Field(discriminator="kind")]
+    # about how many words to train on, in whole sentences, evenly spread
     train_words: int = Field(default=8000, ge=1)
-    test_words: int = Field(default=5000, ge=1)
+    test_words: int = Field(default=5000, ge=1)  # about how many words to test on, likewise
 
     def serves(self, rung: Rung) -> bool:
         return reads_words(rung)

@@ -51,13 +51,14 @@ _SHOWN = 40  # characters to each side of the word
 
 
 class SensesSuite(FileSuite):
-    """Folders of CoarseWSD-20; `sentences_per_word` bounds train and test alike, null reads all."""
+    """Folders of CoarseWSD-20: do a word's vectors tell its senses apart?"""
 
     needs: ClassVar[str] = "vectors of words"
 
     kind: Literal["senses"] = "senses"
+    # most training and most test sentences per word; null: all
     sentences_per_word: int | None = Field(default=200, ge=1)
-    neighbours: int = Field(default=5, ge=1)
+    neighbours: int = Field(default=5, ge=1)  # nearest training sentences that vote on the sense
 
     def serves(self, rung: Rung) -> bool:
         return reads_words(rung)

@@ -35,11 +35,12 @@ WORDS = "words"  # the part of a table of words
 
 
 class SentencesSuite(FileSuite):
-    """Pairs of sentences with scores; `format` is one of tasks that has them."""
+    """Pairs of sentences with similarity scores."""
 
     needs: ClassVar[str] = "vectors of words"
 
     kind: Literal["sentences"] = "sentences"
+    # a task format that has scores
     format: Annotated[TableFormat | SickFormat | StsFormat, Field(discriminator="kind")]
 
     @field_validator("format")

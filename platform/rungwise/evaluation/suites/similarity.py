@@ -39,7 +39,7 @@ _PAIRS = TableFormat(
 
 
 class SimilaritySuite(FileSuite):
-    """Files of word, word and score, separated by tabs; `#` begins a comment."""
+    """Files with two words and a score per line, separated by tabs; `#` begins a comment."""
 
     needs: ClassVar[str] = "a vector for each word"
 

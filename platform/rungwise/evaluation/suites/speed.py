@@ -24,13 +24,14 @@ from rungwise.models.capabilities import LanguageModel
 
 
 class SpeedSuite(Suite):
-    """Texts of these `lengths` in tokens, read `rounds` times each; a part is a length."""
+    """Tokens read per second, for texts of different lengths."""
 
     needs: ClassVar[str] = "probabilities of a text"
 
     kind: Literal["speed"] = "speed"
+    # lengths of the texts, in tokens; each is reported by itself
     lengths: tuple[int, ...] = Field(default=(16, 128), min_length=1)
-    rounds: int = Field(default=20, ge=3)
+    rounds: int = Field(default=20, ge=3)  # times each text is read
 
     def serves(self, rung: Rung) -> bool:
         return isinstance(rung.model, LanguageModel)

@@ -36,8 +36,8 @@ class FormatConfig(Config, ABC):
 
     renamed: ClassVar[Mapping[str, str]] = {"bad_rows": "on_error", "bad_answers": "on_error"}
 
-    encoding: str = "utf-8"  # that of Python's codecs
-    on_error: Literal["error", "drop"] = "error"  # an example that is damaged; dropped are counted
+    encoding: str = "utf-8"  # a Python codec
+    on_error: Literal["error", "drop"] = "error"  # a damaged example: fail, or drop and count it
 
     @field_validator("encoding")
     @classmethod

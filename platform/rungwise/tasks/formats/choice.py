@@ -26,16 +26,17 @@ from rungwise.tasks.formats.rows import Column, json_of
 
 
 class ChoiceColumns(Config):
-    """The columns of a choice, as those of a table. One of `options` and `option` is set."""
+    """The columns of a multiple-choice table, named as in a table. Set `options` or `option`."""
 
-    context: TextColumn | None = None  # or a question, or both
-    question: TextColumn | None = None
-    options: TextColumn | None = None  # a column each, or one JSON list
-    names: Column | None = None  # of the options: a JSON list, if `answer` is one of them
-    begins: Column | None = None  # every option begins with this, as in SWAG
-    option: TextColumn | None = None  # in rows: the option of the row
-    group: Column | None = None  # in rows: the same in all rows of an example, one after another
-    answer: Column
+    context: TextColumn | None = None  # text that comes first; set this, `question` or both
+    question: TextColumn | None = None  # the question about it
+    options: TextColumn | None = None  # a column per option, or one column with a JSON list
+    names: Column | None = None  # names of the options, a JSON list, if `answer` is one of them
+    begins: Column | None = None  # text that begins every option, as in SWAG
+    option: TextColumn | None = None  # with an option per row: the option
+    # with an option per row: a value shared by the consecutive rows of an example
+    group: Column | None = None
+    answer: Column  # the right answer
 
     @model_validator(mode="after")
     def _whole(self) -> ChoiceColumns:
@@ -49,14 +50,15 @@ class ChoiceColumns(Config):
 
 
 class ChoiceFormat(RecordsFormat):
-    """A choice in each row or object; or an option in each, the rows of an example together."""
+    """Multiple choice, with an example per row or object, or an option per row."""
 
     kind: Literal["choice"] = "choice"
     columns: ChoiceColumns
-    # What `columns.answer` holds: a number, a letter, or the option itself; in rows, whether it is.
+    # what `columns.answer` holds: the option's number, its letter or its text
     answer: Literal["index", "letter", "text"] = "index"
-    first: int = Field(default=0, ge=0, le=1)  # the number of the first option
-    right: tuple[str, ...] = ("1", "true")  # in rows: the answer of the right option
+    first: int = Field(default=0, ge=0, le=1)  # number of the first option
+    # with an option per row: values of `columns.answer` that mark the right one
+    right: tuple[str, ...] = ("1", "true")
 
     @property
     def fields(self) -> dict[str, TextColumn | None]:
@@ -144,7 +146,7 @@ class _Preset(FormatConfig):
 
 
 class SwagFormat(_Preset):
-    """Comma-separated with quoting; the columns are found by the header."""
+    """SWAG: comma-separated with quoting; the columns are found by the header."""
 
     kind: Literal["swag"] = "swag"
 
@@ -156,7 +158,7 @@ class SwagFormat(_Preset):
 
 
 class CodahFormat(_Preset):
-    """Tab-separated without a header: category, prompt, four endings, label."""
+    """CODAH: tab-separated without a header: category, prompt, four endings, label."""
 
     kind: Literal["codah"] = "codah"
 
@@ -166,7 +168,7 @@ class CodahFormat(_Preset):
 
 
 class DreamFormat(_Preset):
-    """JSON: a list of [turns of the dialogue, [{question, choice, answer}], id]."""
+    """DREAM, in JSON: a list of [turns of the dialogue, [{question, choice, answer}], id]."""
 
     kind: Literal["dream"] = "dream"
 

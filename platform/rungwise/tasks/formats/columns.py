@@ -37,9 +37,8 @@ _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 
 
 class _Tagging(FormatConfig):
-    labels: tuple[str, ...] | None = Field(
-        default=None, min_length=1
-    )  # the tags there may be, as read
+    # the allowed tags, as written in the file; null: any
+    labels: tuple[str, ...] | None = Field(default=None, min_length=1)
 
     @property
     def task_kind(self) -> Kind:
@@ -106,15 +105,17 @@ class _Layout:
 
 
 class ConllFormat(_Tagging):
-    """Columns by index from 0; -1 is the last one."""
+    """A word per line, in columns numbered from 0; -1 is the last one."""
 
     kind: Literal["conll"] = "conll"
     word: int = 0
     tag: int = -1
-    separator: Literal["blank", "tab"] = "blank"  # a run of blanks and tabs, or one tab
-    comment: str | None = Field(default=None, min_length=1)  # a line that begins so is left out
-    scheme: Literal["iob2", "as_is"] = "iob2"
-    # Characters have their place in the segmented word glued to them (1 of "X1"), as in Weibo NER.
+    # blank: any run of blanks and tabs; tab: a single tab
+    separator: Literal["blank", "tab"] = "blank"
+    # skip lines that begin with this; null: none
+    comment: str | None = Field(default=None, min_length=1)
+    scheme: Literal["iob2", "as_is"] = "iob2"  # iob2: convert the tags to IOB2; as_is: keep them
+    # remove the digit after a character, its place in the word (X1), as in Weibo NER
     glued_digit: bool = False
 
     @property
@@ -129,6 +130,7 @@ class ConlluFormat(_Tagging):
     """CoNLL-U; multiword ranges and empty nodes are skipped."""
 
     kind: Literal["conllu"] = "conllu"
+    # universal (upos) or language-specific (xpos) parts of speech
     tags: Literal["upos", "xpos"] = "upos"
 
     @property

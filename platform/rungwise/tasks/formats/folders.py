@@ -24,13 +24,15 @@ from rungwise.tasks.formats.base import (
 
 
 class FoldersFormat(FormatConfig):
-    """The name of a file or of its folder is the class of what is in it."""
+    """The name of a file, or of its folder, is the class of its content."""
 
     kind: Literal["folders"] = "folders"
-    label: Literal["folder", "file"] = "folder"  # what has the name; of a file without .txt
-    example: Literal["file", "line"] = "file"  # what an example is; blank lines are none
-    labels: Labels | None = None  # {name of the folder or file: class}, or a list of names
-    skip_labels: tuple[str, ...] = ()  # folders or files that are left out
+    # whose name is the class; a file's is taken without .txt
+    label: Literal["folder", "file"] = "folder"
+    example: Literal["file", "line"] = "file"  # what an example is; blank lines are skipped
+    # {name of the folder or file: class}, or a list of the allowed names; null: any name
+    labels: Labels | None = None
+    skip_labels: tuple[str, ...] = ()  # folders or files to leave out
 
     @property
     def task_kind(self) -> Kind:

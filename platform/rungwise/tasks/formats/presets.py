@@ -110,11 +110,11 @@ class GlueFormat(_Preset):
 
 
 class SickFormat(_Preset):
-    """SICK: relatedness of 1 to 5, or entailment, of pairs of sentences (Marelli et al. 2014).
+    """SICK: relatedness from 1 to 5, or entailment, of pairs of sentences (Marelli et al. 2014).
 
-    `full` is the single SICK.txt, whose column SemEval_set says what belongs to which split: name
-    it as train, validation and test. `semeval` is the three files of SemEval-2014 task 1
-    (SICK_train.txt and so on), in which the column of the entailment has another name.
+    `full` is the single SICK.txt, whose column SemEval_set names the split: give it as train,
+    validation and test. `semeval` is the three files of SemEval-2014 task 1 (SICK_train.txt and so
+    on), in which the entailment column has another name.
     """
 
     kind: Literal["sick"] = "sick"
@@ -145,11 +145,11 @@ class SickFormat(_Preset):
 
 
 class StsFormat(_Preset):
-    """The STS benchmark: similarity of 0 to 5 (Cer et al. 2017, arXiv:1708.00055).
+    """The STS benchmark: similarity from 0 to 5 (Cer et al. 2017, arXiv:1708.00055).
 
-    `original` is sts-train.csv and so on: tab-separated without quoting, the score in column 4 and
-    the sentences in 5 and 6, and in some rows their sources after them. `csv` is stsb-en-train.csv
-    and so on: sentence, sentence, score.
+    `original` is sts-train.csv and so on: tab-separated without quoting, the score in column 4, the
+    sentences in 5 and 6, and in some rows their sources after them. `csv` is stsb-en-train.csv and
+    so on: sentence, sentence, score.
     """
 
     kind: Literal["sts"] = "sts"

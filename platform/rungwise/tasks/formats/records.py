@@ -33,7 +33,7 @@ Record = tuple[str, dict[str, Any]]  # where it stands in the file, values by ke
 
 
 class SplitColumn(Config):
-    """The column that says which split a row belongs to, and its value for each split."""
+    """The column that names the split of a row, and its value for each split."""
 
     column: Column
     train: str
@@ -44,17 +44,20 @@ class SplitColumn(Config):
 class RecordsFormat(FormatConfig):
     """Records by the names of their fields, or by indexes from 0."""
 
-    layout: Literal["delimited", "json_lines", "json"] = "delimited"  # json: an array, or an object
-    # JSON: the list in a record that has the examples, or lists of one length, gone through
-    # together; what is around them belongs to each.
+    # delimited rows, a JSON object per line, or one JSON array or object
+    layout: Literal["delimited", "json_lines", "json"] = "delimited"
+    # JSON: the field of a record that lists its examples, or several such lists in parallel; other
+    # fields apply to each
     each: tuple[str, ...] = ()
     delimiter: str = Field(default="\t", min_length=1, max_length=1)
     header: bool = True
-    quoting: bool = False  # false: a quote is a character like any other
-    comment: str | None = Field(default=None, min_length=1)  # a row that begins so is left out
-    rest_of_line: bool = False  # the last column asked for goes on to the end of the line
+    quoting: bool = False  # fields may be quoted; false: a quote is an ordinary character
+    # skip rows that begin with this; null: none
+    comment: str | None = Field(default=None, min_length=1)
+    rest_of_line: bool = False  # the last column read extends to the end of the line
     extra_columns: bool = False  # rows may be longer than the first one
-    split: SplitColumn | None = None  # for one file that holds all splits
+    # how one file holds all splits; null: each split has its own files
+    split: SplitColumn | None = None
 
     @property
     @abstractmethod

@@ -19,13 +19,13 @@ from rungwise.tasks.formats.rows import json_of
 
 
 class SquadFormat(FormatConfig):
-    """SQuAD JSON; the questions show the version."""
+    """SQuAD JSON, version 1.1 or 2.0; the questions show which."""
 
     kind: Literal["squad"] = "squad"
-    # squad: as published; others: an object for each question, with its context and
-    # answers: {text: [...], answer_start: [...]}, as other tools export it.
+    # squad: as published; others: an object per question, with its context and answers: {text:
+    # [...], answer_start: [...]}, as other tools export it
     layout: Literal["squad", "json_lines", "json"] = "squad"
-    # Questions without an answer; dropping them turns version 2.0 into 1.1.
+    # questions without an answer; drop turns version 2.0 into 1.1
     unanswerable: Literal["keep", "drop"] = "keep"
 
     @property

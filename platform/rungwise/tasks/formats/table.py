@@ -21,16 +21,16 @@ from rungwise.tasks.formats.rows import Column
 
 
 class ColumnsConfig(Config):
-    """The columns of a table: names in the header, or indexes from 0;
-    names of JSON fields, with a dot for those inside of others. Texts of several are joined."""
+    """The columns of a table: names in the header, indexes from 0, or JSON fields, with a dot for
+    nested ones. The texts of several columns are joined."""
 
     text: TextColumn = "text"
-    second: TextColumn | None = None  # of pairs
-    label: Column | None = None  # in classification
-    # Any number of labels: a list, text with `label_separator`, or columns of 0 and 1.
+    second: TextColumn | None = None  # second text of a pair
+    label: Column | None = None  # the class, in classification
+    # any number of labels: a list, text with `label_separator`, or columns of 0 and 1
     labels: TextColumn | None = None
-    score: Column | None = None  # in regression
-    target: TextColumn | None = None  # in generation: the text to write
+    score: Column | None = None  # the number to predict, in regression
+    target: TextColumn | None = None  # the text to write, in generation
 
     @model_validator(mode="after")
     def _one_target(self) -> ColumnsConfig:
@@ -54,15 +54,17 @@ class ColumnsConfig(Config):
 
 
 class TableFormat(RecordsFormat):
-    """A table with one example in each row or, in JSON, in each object."""
+    """A table with one example per row or, in JSON, per object."""
 
     kind: Literal["table"] = "table"
     columns: ColumnsConfig
-    labels: Labels | None = None  # {what the file says: name}, or a list of names
-    label_separator: str = Field(default=",", min_length=1)  # of several labels in one text
-    label_until: str | None = Field(default=None, min_length=1)  # where a label ends: `coarse:fine`
-    skip_labels: tuple[str, ...] = ()  # rows with these are left out, such as SNLI's "-"
-    score_range: tuple[float, float] | None = None
+    # {value in the file: name}, or a list of the allowed values; null: any value
+    labels: Labels | None = None
+    label_separator: str = Field(default=",", min_length=1)  # separates several labels in one text
+    # cut a label off here, such as at the colon of `coarse:fine`; null: take all of it
+    label_until: str | None = Field(default=None, min_length=1)
+    skip_labels: tuple[str, ...] = ()  # leave out rows with these labels, such as SNLI's "-"
+    score_range: tuple[float, float] | None = None  # lowest and highest score allowed; null: any
 
     @property
     def fields(self) -> dict[str, TextColumn | None]:

@@ -28,8 +28,10 @@ _WORD = re.compile(rf"[{HAN}]|[^\W_{HAN}]+|[^\s]")
 
 
 class _JsonTags(RecordsFormat):
+    # a JSON object per line, or one JSON array or object
     layout: Literal["delimited", "json_lines", "json"] = "json_lines"
-    labels: Labels | None = None  # {what the file says: name}, or a list of names
+    # {value in the file: name}, or a list of the allowed values; null: any value
+    labels: Labels | None = None
 
     @model_validator(mode="after")
     def _json(self) -> _JsonTags:
@@ -47,18 +49,18 @@ class _JsonTags(RecordsFormat):
 
 
 class TokenColumns(Config):
-    """The fields that have the words and their tags."""
+    """The fields that hold the words and their tags."""
 
     words: str = "tokens"
     tags: str = "tags"
 
 
 class TokensFormat(_JsonTags):
-    """Lists of words and of tags, which may be numbers with `labels` that name them."""
+    """Lists of words and of tags; tags may be numbers that `labels` names."""
 
     kind: Literal["tokens"] = "tokens"
     columns: TokenColumns = TokenColumns()
-    scheme: Literal["iob2", "as_is"] = "iob2"
+    scheme: Literal["iob2", "as_is"] = "iob2"  # iob2: convert the tags to IOB2; as_is: keep them
 
     @property
     def fields(self) -> dict[str, TextColumn | None]:
@@ -98,22 +100,21 @@ class TokensFormat(_JsonTags):
 
 
 class MarkColumns(Config):
-    """The fields of the text and of the list of marks, and those of each mark (indexes, as names,
-    where a mark is a list)."""
+    """The fields of the text and of its marks. Where a mark is a list, its fields are indexes."""
 
     text: str = "text"
     marks: str = "label"
-    start: str = "0"
-    end: str = "1"
+    start: str = "0"  # of a mark: its first character
+    end: str = "1"  # of a mark: the character after it
     label: str = "2"
 
 
 class MarksFormat(_JsonTags):
-    """A text, and [start, end) of characters with a label; or {label: {words: [[start, end]]}}."""
+    """A text and labelled [start, end) in characters; or {label: {words: [[start, end]]}}."""
 
     kind: Literal["marks"] = "marks"
     columns: MarkColumns = MarkColumns()
-    end_included: bool = False  # `end` is the last character, and not the one after it
+    end_included: bool = False  # `end` is the last character of the mark, not the one after it
 
     @property
     def fields(self) -> dict[str, TextColumn | None]:
