@@ -123,9 +123,10 @@ def test_a_gpt_that_crosses_documents_reads_all_of_its_block() -> None:
     assert torch.equal(model.module.logits(ids_BT, document_BT, document_BT), logits_BTV)
 
 
+@pytest.mark.parametrize("positions", ["learned", "sinusoid"])
 @torch.no_grad()
-def test_a_masked_model_scores_each_token_behind_a_mask() -> None:
-    model = trained("mlm")
+def test_a_masked_model_scores_each_token_behind_a_mask(positions: str) -> None:
+    model = trained("mlm", positions=positions)
     size = LENGTH - 2
     for text, scores in zip(TEXTS, model.log_probabilities(TEXTS), strict=True):
         for place, score in enumerate(scores):

@@ -68,7 +68,9 @@ class EncoderFamily(TransformerFamily):
             return SentenceModel(model, self.max_length, *special.require("cls", "sep"))
         if not objective.masks:
             return CausalModel(model, self.max_length, *special.require("end"))
-        return MaskedModel(model, self.max_length, *special.require("cls", "sep", "mask"))
+        # A pass per token takes windows, also where sinusoids would allow rows of any length.
+        length = self.max_position_embeddings
+        return MaskedModel(model, length, *special.require("cls", "sep", "mask"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """The stack of blocks (of a whole row, where TSDAE reads a shorter one; with its decoder),
