@@ -1,8 +1,8 @@
 """Measure what `sequence_length` cuts off a split, and find a length that cuts little.
 
 Encoding records for each item what it left out (`Item.cut`) and how long its rows would have been
-(`Item.needs`). The windows over a text together cut nothing, and a long tagged sentence
-continues in the next row, so only questions, single words and the shorter text of a pair can be cut there.
+(`Item.needs`). Windows cover the whole text, and a long tagged sentence continues in the next row,
+so only questions, single words and the shorter text of a pair can be cut there.
 """
 
 from __future__ import annotations
