@@ -44,9 +44,9 @@ def decode(
 ) -> list[dict[str, Any]]:
     """Predict {"text", "start", "end", "no_answer_score"} for each example.
 
-    `text` is exactly `context[start:end]`, empty for no answer. Without a threshold in
-    `calibration` every context with a token has an answer. `no_answer_score` is the lead of no answer over the
-    best span.
+    `text` is exactly `context[start:end]`, empty for no answer; without a threshold in
+    `calibration` every context with a token has one. `no_answer_score` is the lead of no answer
+    over the best span.
     """
     best = [_Best() for _ in examples]
     for output, item in zip(outputs, items, strict=True):

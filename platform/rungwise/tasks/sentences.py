@@ -3,8 +3,7 @@
 A text that is too long is cut at its end, or read in windows, each an item with the target of its
 example. The logits of an example are the mean over its windows. Its label probabilities are then
 the normalised geometric mean over the windows, the logarithmic opinion pool (Genest & Zidek 1986,
-"Combining probability distributions", Statistical Science 1); a mean of log
-probabilities gives the same.
+"Combining probability distributions", Statistical Science 1), as for a mean of log probabilities.
 """
 
 from __future__ import annotations
