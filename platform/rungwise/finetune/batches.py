@@ -28,7 +28,6 @@ class ItemBatch:
     targets: Tensor | None
 
     def to(self, device: torch.device) -> Self:
-        """Copy to `device`."""
         return type(self)(
             self.ids.to(device),
             self.segments.to(device),

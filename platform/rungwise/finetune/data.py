@@ -143,7 +143,6 @@ def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Obje
 def _check_auxiliary(
     config: FinetuneConfig, info: TaskInfo, model: Family, objective: Objective
 ) -> None:
-    """Raise ConfigError if no language model can be trained beside the task."""
     if config.fixes_encoder:
         why = f"finetune.adaptation.kind is {config.adaptation.kind}, where the encoder is fixed"
     elif info.kind == "generation":

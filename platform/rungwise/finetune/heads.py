@@ -52,7 +52,6 @@ class Rows:
     word_place: Tensor | None = None  # (W,) int64, the token that stands for the word
 
     def to(self, device: torch.device) -> Self:
-        """Copy to `device`."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return replace(
             self, **{n: v.to(device) for n, v in values.items() if isinstance(v, torch.Tensor)}
@@ -187,7 +186,6 @@ class HeadedEncoder(nn.Module):
         encoder.requires_grad_(not fixed)
 
     def forward(self, ids_RT: Tensor, segments_RT: Tensor | None, rows: Rows) -> Tensor:
-        """Return the logits of the head."""
         return self.read(self.states(ids_RT, segments_RT, rows.lengths), rows)
 
     def read(self, states_RTE: Tensor, rows: Rows) -> Tensor:

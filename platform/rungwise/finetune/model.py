@@ -82,7 +82,6 @@ class TaskModel(HeadedEncoder):
 
     @property
     def device(self) -> torch.device:
-        """The device of the weights."""
         return self.head.linear.weight.device
 
     @torch.no_grad()

@@ -119,7 +119,6 @@ def _answers(model: TaskModel, items: Sequence[Item]) -> tuple[list[Output], flo
 
 
 def _by_length(items: Sequence[Item]) -> Iterator[list[int]]:
-    """Batch the indices of items of similar length, to save padding."""
     lengths = [max(len(row.ids) for row in item.rows) for item in items]
     chunk: list[int] = []
     rows = 0

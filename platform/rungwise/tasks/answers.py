@@ -100,7 +100,6 @@ def calibrate(
 
 
 def _take(best: _Best, logits: NDArray[np.float64], item: Item, max_answer_tokens: int) -> None:
-    """Update `best` from one window."""
     best.no_answer = min(best.no_answer, float(logits[0].sum()))
     count = len(item.places)
     held = np.array([start < end for start, end in item.places], bool)

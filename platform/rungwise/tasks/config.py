@@ -108,7 +108,6 @@ class FilesTaskConfig(Config):
         return self
 
     def format_of(self, split: str) -> TaggedFormat:
-        """Return the format of a split's files."""
         own: Mapping[str, TaggedFormat] = {**self.formats}
         return own.get(split, self.format)
 

@@ -168,7 +168,6 @@ def _of(example: Example) -> tuple[str, ...]:
 
 
 def _sorted(labels: set[str]) -> list[str]:
-    """Sort labels as numbers if all are numbers, otherwise as text."""
     if all(label.isascii() and label.isdigit() for label in labels):
         return sorted(labels, key=lambda label: (int(label), label))
     return sorted(labels)
@@ -217,7 +216,6 @@ def _check_tags(labels: Sequence[str], splits: dict[str, list[Example]]) -> None
 
 
 def _metric(config: FilesTaskConfig, labels: tuple[str, ...]) -> str:
-    """Return the metric in the config, the data set's own, or the kind's default."""
     kind = config.format.task_kind
     spans = kind == "tagging" and marks_spans(labels)
     default = METRICS[kind][0] if kind != "tagging" or spans else "accuracy"

@@ -162,5 +162,4 @@ def fewest(columns: Mapping[Any, list[Any]], but: Any) -> Any:
 
 
 def as_list(value: Any) -> Sequence[Any]:
-    """Return the value if it is a list, else an empty one."""
     return value if isinstance(value, list) else ()

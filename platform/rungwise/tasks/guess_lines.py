@@ -98,7 +98,6 @@ def _with_names(
 def _without_names(
     rows: Sequence[Sequence[str]], layout: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield tables without a header, guessed from the contents of the columns."""
     columns = {place: list(cells) for place, cells in enumerate(zip(*rows, strict=True))}
     lengths = {place: mean_length(cells) for place, cells in columns.items()}
     text = max(lengths, key=lambda place: lengths[place])

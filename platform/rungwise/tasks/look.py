@@ -74,7 +74,6 @@ def look(path: str) -> Guess:
 
 
 def _forms(files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
-    """Yield format blocks that may read the files, likeliest first."""
     folders = {file.uri.rpartition("/")[0] for file in files}
     content = b"".join(pieces(files[0]))
     encoding, text = _decoded(content)
@@ -91,7 +90,6 @@ def _forms(files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
 
 
 def _tried(form: dict[str, Any], files: Sequence[SourceFile]) -> Guess | None:
-    """Read the files with a block; None if that fails or too many examples are damaged."""
     counts: Counter[str] = Counter()
     examples: list[Example] = []
     try:

@@ -99,7 +99,6 @@ def _edits(
 
 
 def _mistyped(word: str, way: int, place: int, side: int) -> str:
-    """Make one error in a word, chosen by three random numbers."""
     at = 1 + place % (len(word) - 2)
     letter = word[at]
     beside = _BESIDE.get(letter.lower(), word[at + 1])

@@ -95,6 +95,5 @@ def _first(example: Example) -> str:
 
 
 def _draws(texts: Sequence[str], seed: int) -> NDArray[np.float64]:
-    """Return a number in [0, 1) for each text."""
     hashes = [document_hash(text) for text in texts]
     return uniform(seed, np.array(hashes, dtype=np.uint64))

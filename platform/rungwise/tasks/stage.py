@@ -1,6 +1,6 @@
 """Task stage: labelled examples in three splits, and the test scores of trivial rules.
 
-    {train,validation,test}.parquet     see examples.py
+Writes train.parquet, validation.parquet and test.parquet (examples.py).
 """
 
 from __future__ import annotations

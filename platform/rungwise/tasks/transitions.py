@@ -4,8 +4,8 @@
     IOBES    if any label is E- or S-: B- and I- must also be continued, by I- or E- of their type
 
 A sequence scores the sum of its logits, which differs from its log probability under independent
-words by a constant. The recursion of Viterbi 1967 ("Error bounds for convolutional codes") finds the best.
-Nothing is learnt, so any model can be decoded with or without it.
+words by a constant. The recursion of Viterbi 1967 ("Error bounds for convolutional codes") finds
+the best one. Nothing is learnt, so any model can be decoded with or without it.
 
 Shapes: W words, C labels.
 """

@@ -180,13 +180,11 @@ def words(value: Any, where: str, what: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """Shorten a value for a message."""
     text = repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def listed(names: Iterable[str]) -> str:
-    """Shorten a list of names for a message."""
     names = list(names)
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return (", ".join(names[:_NAMES_SHOWN]) or "none") + more

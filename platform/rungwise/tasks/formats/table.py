@@ -107,7 +107,6 @@ class TableFormat(RecordsFormat):
                 yield Text(f"{file.name}:{line}", text, second, target)
 
     def _values_of_labels(self, row: Mapping[str, Any], where: str) -> list[str]:
-        """The labels of a row as written in the file."""
         if "columns.label" in row:
             return [_label_text(row["columns.label"], where)]
         value = row.get("columns.labels", [])

@@ -179,7 +179,6 @@ def _listed(given: Any) -> Sequence[Any]:
 
 
 def _cut(where: str, text: str, marks: Sequence[tuple[int, int, str]]) -> Tagged:
-    """Split a text into words with tags in IOB2."""
     found, tags, at = [], [], 0
     for start, end, label in [*marks, (len(text), len(text), "")]:
         outside, inside = _WORD.findall(text[at:start]), _WORD.findall(text[start:end])
