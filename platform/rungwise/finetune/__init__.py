@@ -4,8 +4,8 @@
     model = finetune(config, data, seed, on_epoch)
     scores = evaluate(model, data, "test")
 
-config.py says what can be asked, model.py puts encoder, top and head together, batches.py makes
-tensors of items, learning.py says what moves how fast, scoring.py reads the answers. The sweep and
+config.py has the settings, model.py combines encoder, top and head, batches.py turns items into
+tensors, learning.py sets learning rates per layer, and scoring.py decodes outputs. The sweep and
 the evaluation call the same functions.
 """
 

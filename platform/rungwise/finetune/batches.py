@@ -1,4 +1,4 @@
-"""Items as tensors: rows padded to the longest one of their batch.
+"""Items as tensors: rows padded to the longest row of their batch.
 
 Shapes: R rows, B items, T sequence, W words.
 """
@@ -19,17 +19,15 @@ from rungwise.tasks.items import Item
 
 @dataclass(frozen=True)
 class ItemBatch:
-    """Rows that one forward pass reads, and the answers that it should give."""
+    """The rows of one forward pass, and their targets."""
 
     ids: Tensor  # (R, T) int64
     segments: Tensor  # (R, T) int64
     rows: Rows
-    # (B,), of several labels (B, C), of tagging and generation (W,), of spans (B, 2); None: not all
-    # are known
+    # (B,); multilabel (B, C), tagging and generation (W,), spans (B, 2). None if any is unknown.
     targets: Tensor | None
 
     def to(self, device: torch.device) -> Self:
-        """The same on `device`."""
         return type(self)(
             self.ids.to(device),
             self.segments.to(device),
@@ -39,7 +37,7 @@ class ItemBatch:
 
 
 def collate(items: Sequence[Item], kind: Kind) -> ItemBatch:
-    """The items as one batch; the lengths are left out where no row is padded."""
+    """Make one batch of items; lengths are None if no row is padded."""
     rows = [row for item in items for row in item.rows]
     lengths = [len(row.ids) for row in rows]
     ids_RT = torch.zeros((len(rows), max(lengths)), dtype=torch.int64)

@@ -1,7 +1,7 @@
 """A bidirectional LSTM between the states of an encoder and a head.
 
-Devlin et al. 2019 (arXiv:1810.04805) put one with random weights on the left-to-right model, table
-5 "+ BiLSTM", and on the fixed features of BERT, section 5.3.
+Devlin et al. 2019 (arXiv:1810.04805) add one with random weights to the left-to-right model (table
+5, "+ BiLSTM") and to the fixed features of BERT (section 5.3).
 
 Shapes: B batch, T sequence, E width of a state, H hidden size of one direction.
 """
@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 class BiLstm(nn.Module):
-    """Both directions; `dropout` is between layers, and the head drops what comes out."""
+    """A BiLSTM. `dropout` applies between layers only: the head drops out its inputs itself."""
 
     def __init__(self, width: int, hidden_size: int, num_layers: int, dropout: float) -> None:
         super().__init__()
@@ -28,10 +28,10 @@ class BiLstm(nn.Module):
         )
 
     def forward(self, states_BTE: Tensor, lengths_B: Tensor | None) -> Tensor:
-        """(B, T, 2H), zeros at padding. None for `lengths_B` says that no row is padded."""
+        """Return (B, T, 2H), zeros at padding. `lengths_B` is None if no row is padded."""
         if lengths_B is None:
             return self.lstm(states_BTE)[0]
-        # Packed, or the direction from the right would begin with the padding.
+        # Pack, as the right-to-left direction would otherwise begin with the padding.
         packed = pack_padded_sequence(
             states_BTE, lengths_B.cpu(), batch_first=True, enforce_sorted=False
         )

@@ -1,12 +1,12 @@
-"""Keys of fine-tuning: the recipe, how the encoder is adapted, and what stands on it.
+"""Settings of fine-tuning: the recipe, how the encoder is adapted, and the layer on top of it.
 
 adaptation      the encoder                                                     trained
-full            all its weights learn (Devlin et al. 2019, arXiv:1810.04805)    everything
-frozen          as pretrained, nothing dropped; its last layer is read          top and head
-discriminative  each layer learns more slowly than the one above it, and may    everything, in
-                wait for its turn (Howard & Ruder 2018, arXiv:1801.06146)       the end
-features        as pretrained; a learned mix of its layers is read (Peters et   mix, top, head
-                al. 2018, arXiv:1802.05365)
+full            all weights learn (Devlin et al. 2019, arXiv:1810.04805)        everything
+frozen          fixed, without dropout; its last layer is read                  top, head
+discriminative  a layer learns more slowly than the one above, and may wait for all, in the end
+                its turn (Howard & Ruder 2018, arXiv:1801.06146)
+lora            fixed, with low-rank changes (Hu et al. 2021, arXiv:2106.09685) changes, top, head
+features        fixed; layers are mixed (Peters et al. 2018, arXiv:1802.05365)  mix, top, head
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class FinetuneConfig(Config):
 
     @property
     def unfreeze_every_epochs(self) -> int | None:
-        """That of a discriminative adaptation; None if all layers learn from the start."""
+        """The setting of a discriminative adaptation; None if all layers learn from the start."""
         adaptation = self.adaptation
         if isinstance(adaptation, DiscriminativeAdaptation):
             return adaptation.unfreeze_every_epochs
@@ -183,5 +183,5 @@ class FinetuneConfig(Config):
 
     @property
     def fixes_encoder(self) -> bool:
-        """Whether the encoder stays as it is."""
+        """Whether the encoder runs without gradients and dropout."""
         return self.adaptation.kind in ("frozen", "features")

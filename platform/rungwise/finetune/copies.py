@@ -1,10 +1,10 @@
-"""One model on several devices: its weights lie on the first, and copies of them on the others.
+"""One model on several devices: its weights are on the first, copies of them on the others.
 
     weights on cuda:0 ──┬────────────────────> part 0 of a batch ──> loss 0 ──┐
                         └──> copy on cuda:1 ──> part 1 of a batch ──> loss 1 ──┴──> backward
 
-Copying is an operation that autograd records, so gradients of all copies add up in the weights
-themselves and the optimizer knows of one device alone.
+Autograd records the copying, so the gradients of all copies add up in the weights on the first
+device, and the optimizer sees only these.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from rungwise.models.device import own_devices
 
 
 def devices_of(model: TaskModel) -> list[torch.device]:
-    """Where `model` works: on the devices of this process if it lies on the first of them."""
+    """Return the devices of this process if `model` is on the first of them, else its own."""
     devices = own_devices()
     return devices if devices[0] == model.device else [model.device]
 
 
 class Copies:
-    """The weights of `model` as they are now; a device has its copy from its first call on."""
+    """The current weights of `model`, copied to a device at its first call."""
 
     def __init__(self, model: TaskModel) -> None:
         self._model = model
         self._weights: dict[torch.device, dict[str, Tensor]] = {}
 
     def call(self, device: torch.device, function: Callable[..., Any], *arguments: Any) -> Any:
-        """`function(model, *arguments)` with weights on `device`, where the arguments are too."""
+        """Call `function(model, *arguments)` with weights on `device`, where the arguments are."""
         model = self._model
         if device == model.device:
             return function(model, *arguments)
@@ -45,7 +45,7 @@ class Copies:
 
 
 class _Called(nn.Module):
-    """A module whose forward pass is any function of a model: what `functional_call` takes."""
+    """A module that runs any function of a model as its forward pass, for `functional_call`."""
 
     def __init__(self, model: TaskModel) -> None:
         super().__init__()

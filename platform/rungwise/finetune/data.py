@@ -1,4 +1,4 @@
-"""Data of fine-tuning, loaded once, and what is refused before anything is trained."""
+"""Load the data of fine-tuning, and reject impossible settings before training."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NOISE_SEED = 0  # the same errors for every model
 
 @dataclass(frozen=True)
 class Split:
-    """Examples, and the items that were made of them."""
+    """Examples, and the items made of them."""
 
     examples: list[Any]
     items: list[Item]
@@ -40,14 +40,14 @@ class Split:
 
 @dataclass(frozen=True)
 class TaskData:
-    """A task as the pretrained model reads it, and that model."""
+    """A task encoded for a pretrained model, and that model."""
 
     info: TaskInfo
     splits: dict[str, Split]
     model: Family
     objective: Objective
     vocab_size: int
-    pretrained: dict[str, Tensor]  # its weights, under the names of pretraining
+    pretrained: dict[str, Tensor]  # the model's weights, with the names of pretraining
     tokenizer: Tokenizer
 
 
@@ -58,11 +58,11 @@ def load_data(
     config: FinetuneConfig,
     noise: Sequence[float] = (),
 ) -> TaskData:
-    """The task framed for the model, and the weights of the model. The test split is there again
-    with typing errors at each rate of `noise`, as `noise.split_of(rate)`.
+    """Load the task, encoded for the model, and the model's weights. For each rate of `noise` there
+    is another test split with typing errors, `noise.split_of(rate)`.
 
-    Raises ConfigError where they and the config do not go together, DataError for a tokenizer of
-    another size than the model's vocabulary.
+    Raises ConfigError if config, task and model do not fit together, DataError if the tokenizer is
+    not of the size of the model's vocabulary.
     """
     info, trained = TaskSummary.of(task).info, PretrainSummary.of(pretrain)
     model, objective = trained.model, trained.model.objective(trained.objective)
@@ -92,9 +92,9 @@ def frame_of(
     vocab_size: int,
     tokenizer: Tokenizer,
 ) -> Frame:
-    """How rows are framed for a model pretrained on `objective`.
+    """Return how rows are framed for a model pretrained on `objective`.
 
-    Raises DataError if the model needs [CLS] and [SEP] and the tokenizer has none.
+    Raises DataError if the model needs [CLS] and [SEP] and the tokenizer lacks them.
     """
     ahead = not _outline(model, objective).causal
     if new_tokens_of(objective):
@@ -106,7 +106,7 @@ def frame_of(
 
 
 def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Objective) -> None:
-    """Raise ConfigError, naming the key, for what this model or this task cannot be asked."""
+    """Raise ConfigError, naming the key, for settings that do not fit this model or this task."""
     encoder = _outline(model, objective)
     if info.kind == "generation":
         encoder.write()
@@ -143,7 +143,6 @@ def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Obje
 def _check_auxiliary(
     config: FinetuneConfig, info: TaskInfo, model: Family, objective: Objective
 ) -> None:
-    """Raise ConfigError where no language model can be trained beside the task."""
     if config.fixes_encoder:
         why = f"finetune.adaptation.kind is {config.adaptation.kind}, where the encoder is fixed"
     elif info.kind == "generation":
@@ -160,7 +159,7 @@ def _check_auxiliary(
 
 
 def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
-    """Raise ConfigError, naming the key, for what makes no sense for this task."""
+    """Raise ConfigError, naming the key, for settings that do not fit this task."""
     of_text = info.kind in OF_TEXT
     tags = info.kind == "tagging" and (not info.labels or tagging.marks_spans(info.labels))
     for key, fits, meant in (
@@ -198,6 +197,6 @@ def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
 
 
 def _outline(model: Family, objective: Objective) -> LayeredEncoder:
-    """The encoder without its numbers: all that can be asked of it, for nothing."""
+    """Build the encoder without allocating weights, to ask for its properties."""
     with torch.device("meta"):
         return model.encoder(objective, vocab_size=1, dropout=0.0)

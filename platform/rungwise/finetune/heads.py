@@ -1,22 +1,22 @@
-"""Heads for an encoder, one for each kind of task, and encoder and head as one model.
+"""Heads, one for each kind of task, and encoder and head as one model.
 
     ids ──> encoder ──> states (R, T, E) ──> top ──> head ──> logits
 
-    head      of                            logits
-    sequence  labels, regression            (B, C), C = 1 for a number
-    token     tagging, generation           (W, C), one for each word of the batch; in generation
-                                            for each place of a target, C the vocabulary
-    span      questions                     (B, T, 2), start and end of the answer
-    choice    multiple choice               (B, O), O the most options; -inf where an item has fewer
+    head      tasks                                   logits
+    sequence  classification, multilabel, regression  (B, C), C = 1 for a number
+    token     tagging, generation                     (W, C), for each word of the batch; in
+                                                      generation each target token, C the vocabulary
+    span      questions                               (B, T, 2), start and end of the answer
+    choice    multiple choice                         (B, O), O the most options; -inf if missing
 
 The heads are those of Devlin et al. 2019 (arXiv:1810.04805, section 4): one linear layer after
-dropout, in the sequence and the choice head over one vector a row. That is the state of the first
-token, [CLS], the mean, or the state of the last token, what Radford et al. 2018 call extract. A
-pooler, a layer and tanh on [CLS], is BERT's, and pretraining with sentence pairs trains one.
+dropout. The sequence and choice heads read one vector per row: the state of the first token, [CLS],
+the mean, or the state of the last token, "extract" in Radford et al. 2018. BERT's pooler, a layer
+and tanh on [CLS], is trained by pretraining with sentence pairs.
 
-An item may have several rows. The vectors of the two orders of a pair are added before the linear
-layer (Radford et al. 2018, figure 1), so that their order does not matter; of a choice each option
-is a row and has a score.
+An item may have several rows. The vectors of both orders of a pair are added before the linear
+layer (Radford et al. 2018, figure 1), so that the order does not matter; each option of a choice is
+a row with its own score.
 
 Shapes: R rows, B items, T sequence, E width of a state, C classes, W words, O options.
 """
@@ -38,21 +38,20 @@ from rungwise.models.encoders import LayeredEncoder
 from rungwise.models.transformer import initialise
 
 Pooling = Literal["cls", "mean", "last"]
-INITIALIZER_RANGE = 0.02  # of the weights of a head, whatever the encoder's: BERT's and GPT's own
+INITIALIZER_RANGE = 0.02  # of the weights of a head, as in BERT and GPT, whatever the encoder's
 
 
 @dataclass(frozen=True)
 class Rows:
-    """How rows make up items, and where in them words stand."""
+    """How rows make up items, and where words are in them."""
 
     lengths: Tensor | None  # (R,) int64 real tokens; None: no row is padded
-    item: Tensor  # (R,) int64 which item a row is of; rows of one are neighbours, in their order
+    item: Tensor  # (R,) int64 index of the item; the rows of an item are neighbours, in order
     count: int  # B
-    word_row: Tensor | None = None  # (W,) int64, for tagging and generation alone
+    word_row: Tensor | None = None  # (W,) int64, only for tagging and generation
     word_place: Tensor | None = None  # (W,) int64, the token that stands for the word
 
     def to(self, device: torch.device) -> Self:
-        """The same on `device`."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return replace(
             self, **{n: v.to(device) for n, v in values.items() if isinstance(v, torch.Tensor)}
@@ -60,7 +59,7 @@ class Rows:
 
 
 class Pool(nn.Module):
-    """One vector for a row, through BERT's pooler if there is one."""
+    """Reduces each row to one vector, optionally through BERT's pooler."""
 
     def __init__(self, width: int, pooling: Pooling, pooler: bool) -> None:
         super().__init__()
@@ -69,7 +68,7 @@ class Pool(nn.Module):
         self.dense = nn.Linear(width, width) if pooler else None
 
     def forward(self, states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
-        """(R, E)."""
+        """Return (R, E)."""
         match self.pooling:
             case "cls":
                 pooled_RE = states_RTE[:, 0]
@@ -81,7 +80,7 @@ class Pool(nn.Module):
 
 
 class SequenceHead(nn.Module):
-    """One answer for a text or for a pair of them."""
+    """One prediction for a text or a pair of texts."""
 
     def __init__(
         self, width: int, num_outputs: int, pooling: Pooling, dropout: float, pooler: bool = False
@@ -93,7 +92,7 @@ class SequenceHead(nn.Module):
         initialise(self, INITIALIZER_RANGE)
 
     def forward(self, states_RTE: Tensor, rows: Rows) -> Tensor:
-        """Logits (B, C)."""
+        """Return logits (B, C)."""
         pooled_RE = self.pool(states_RTE, rows.lengths)
         if len(pooled_RE) != rows.count:
             zeros_BE = pooled_RE.new_zeros(rows.count, pooled_RE.shape[1])
@@ -112,10 +111,10 @@ class ChoiceHead(nn.Module):
         initialise(self, INITIALIZER_RANGE)
 
     def forward(self, states_RTE: Tensor, rows: Rows) -> Tensor:
-        """Logits (B, O), -inf where an item has no such option."""
+        """Return logits (B, O), -inf where an item has no such option."""
         score_R = self.linear(self.dropout(self.pool(states_RTE, rows.lengths))).squeeze(-1)
         none_B = rows.item.new_zeros(rows.count)
-        options_B = none_B.index_add(0, rows.item, torch.ones_like(rows.item))  # how many each has
+        options_B = none_B.index_add(0, rows.item, torch.ones_like(rows.item))  # number per item
         first_B = options_B.cumsum(0) - options_B
         option_R = torch.arange(len(score_R), device=score_R.device) - first_B[rows.item]
         empty_BO = score_R.new_full((rows.count, int(options_B.max())), -math.inf)
@@ -123,8 +122,7 @@ class ChoiceHead(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """One tag for each word, from the state of the token that stands for it, or the token to write
-    behind each."""
+    """One tag for each word, or the token to write after each place of a target, from one state."""
 
     def __init__(self, width: int, num_outputs: int, dropout: float) -> None:
         super().__init__()
@@ -133,15 +131,15 @@ class TokenHead(nn.Module):
         initialise(self, INITIALIZER_RANGE)
 
     def forward(self, states_RTE: Tensor, rows: Rows) -> Tensor:
-        """Logits (W, C)."""
+        """Return logits (W, C)."""
         assert rows.word_row is not None
         assert rows.word_place is not None
         return self.linear(self.dropout(states_RTE[rows.word_row, rows.word_place]))
 
 
 class SpanHead(nn.Module):
-    """Where an answer begins and ends: a start vector and an end vector, as in Devlin et al. 2019,
-    section 4.2. No dropout, as in run_squad.py of google-research/bert."""
+    """Start and end of an answer, by two vectors (Devlin et al. 2019, section 4.2). No dropout, as
+    in run_squad.py of google-research/bert."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -149,7 +147,7 @@ class SpanHead(nn.Module):
         initialise(self, INITIALIZER_RANGE)
 
     def forward(self, states_RTE: Tensor, rows: Rows) -> Tensor:
-        """Logits (B, T, 2), -inf at padding: no probability is spent there."""
+        """Return logits (B, T, 2), -inf at padding, which gets no probability."""
         logits_BT2 = self.linear(states_RTE)
         if rows.lengths is None:
             return logits_BT2
@@ -162,10 +160,10 @@ Head = SequenceHead | ChoiceHead | TokenHead | SpanHead
 
 
 class HeadedEncoder(nn.Module):
-    """An encoder, what may stand between, and a head.
+    """An encoder, optionally a mix of its layers and a BiLSTM on top, and a head.
 
-    With `fixed` the encoder stays as it is: no gradient reaches it, and it never drops anything.
-    `mixed` are the layers that `mix` weighs, 0 the embeddings; without a mix the last is read.
+    With `fixed` the encoder gets no gradient and never uses dropout. `mixed` are the layers that
+    `mix` weighs, 0 the embeddings; without a mix the last layer is read.
     """
 
     def __init__(
@@ -188,11 +186,10 @@ class HeadedEncoder(nn.Module):
         encoder.requires_grad_(not fixed)
 
     def forward(self, ids_RT: Tensor, segments_RT: Tensor | None, rows: Rows) -> Tensor:
-        """The logits of the head."""
         return self.read(self.states(ids_RT, segments_RT, rows.lengths), rows)
 
     def read(self, states_RTE: Tensor, rows: Rows) -> Tensor:
-        """The logits of the head, from the states of the encoder."""
+        """Return the logits of the head from the states of the encoder."""
         if self.top is not None:
             states_RTE = self.top(states_RTE, rows.lengths)
         return self.head(states_RTE, rows)
@@ -200,7 +197,7 @@ class HeadedEncoder(nn.Module):
     def states(
         self, ids_RT: Tensor, segments_RT: Tensor | None, lengths_R: Tensor | None
     ) -> Tensor:
-        """The states (R, T, E) of the encoder, mixed if layers are."""
+        """Return the states (R, T, E) of the encoder, from its last layer or the mix."""
         with torch.no_grad() if self.fixed else contextlib.nullcontext():
             layers = self.encoder.layers(ids_RT, segments_RT, lengths_R)
         if self.mix is None:
@@ -208,7 +205,7 @@ class HeadedEncoder(nn.Module):
         return self.mix([layers[index] for index in self.mixed])
 
     def train(self, mode: bool = True) -> Self:
-        """As in PyTorch, but a fixed encoder is never in training."""
+        """Set the mode as in PyTorch, but keep a fixed encoder in evaluation mode."""
         super().train(mode)
         if self.fixed:
             self.encoder.eval()
@@ -216,18 +213,18 @@ class HeadedEncoder(nn.Module):
 
 
 def mean_over_tokens(states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
-    """The mean (R, E) of the real tokens of each row; the marks take part."""
+    """Return the mean (R, E) over the real tokens of each row, marks included."""
     if lengths_R is None:
         return states_RTE.mean(dim=1)
     position_T = torch.arange(states_RTE.shape[1], device=states_RTE.device)
     real_RT1 = (position_T < lengths_R[:, None])[:, :, None]  # (R, T) -> (R, T, 1)
-    # A choice and not a product, for whatever stands at padding, even NaN, must not count.
+    # Select instead of multiplying: padding may hold NaN, and must not count.
     kept_RTE = torch.where(real_RT1, states_RTE, states_RTE.new_zeros(()))
     return kept_RTE.sum(dim=1) / lengths_R[:, None].to(states_RTE.dtype)
 
 
 def last_token(states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
-    """The state (R, E) of the last real token of each row."""
+    """Return the state (R, E) of the last real token of each row."""
     if lengths_R is None:
         return states_RTE[:, -1]
     return states_RTE[torch.arange(len(states_RTE), device=states_RTE.device), lengths_R - 1]

@@ -1,4 +1,4 @@
-"""The weights of the epoch that is best on the validation split, which outlive the later ones."""
+"""Keep the weights of the epoch that is best on the validation split."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PREFIX, _SCORES = "kept/", "kept_scores"
 
 @dataclass(frozen=True)
 class Kept:
-    """An epoch, counted from 1, with its judged score and loss on validation, and its weights."""
+    """An epoch, counted from 1, its score and loss on validation, and its weights."""
 
     epoch: int
     score: float
@@ -25,13 +25,13 @@ class Kept:
     def better(
         cls, kept: Self | None, epoch: int, score: float, loss: float, model: nn.Module
     ) -> Self:
-        """`kept`, or `model` as it is now; of equal scores the smaller loss, then the earlier."""
+        """Return the better of `kept` and `model`: higher score, then lower loss, then earlier."""
         if kept is not None and (kept.score, -kept.loss) >= (score, -loss):
             return kept
         return cls(epoch, score, loss, {n: t.clone() for n, t in model.state_dict().items()})
 
     def told(self) -> dict[str, float]:
-        """The numbers, as metrics of an epoch."""
+        """Return the numbers as metrics of an epoch."""
         return {
             f"{_PREFIX}epoch": self.epoch,
             f"{_PREFIX}score": self.score,
@@ -39,13 +39,13 @@ class Kept:
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of it under names that no weights have; `from_tensors` reads it."""
+        """Return everything under names that no weights have; `from_tensors` reads it."""
         numbers = torch.tensor([self.epoch, self.score, self.loss], dtype=torch.float64)
         return {_SCORES: numbers} | {f"{_PREFIX}{n}": t for n, t in self.weights.items()}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self | None:
-        """The one among `tensors`, None if there is none."""
+        """Read what `tensors` wrote; None if it is absent."""
         if _SCORES not in tensors:
             return None
         epoch, score, loss = tensors[_SCORES].tolist()

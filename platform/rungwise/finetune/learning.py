@@ -1,10 +1,9 @@
-"""Learning rates of the layers, settings in force, and the state that can be kept after an epoch.
+"""Learning rates per layer, settings in force, and the state that can be saved after an epoch.
 
-A state is safetensors, with the names that a checkpoint of pretraining has: `model/NAME`,
-`optimizer/PARAMETER/KEY`, and `epoch`, how many are done; the weights of the best epoch are in it
-too where they are kept (kept.py). There is no generator in it: the order follows from seed and
-epoch, dropout from seed and step. The learning rate is not in it either, so that whoever goes on
-with other settings (population based training) gets those.
+A state is safetensors with the names of a pretraining checkpoint: `model/NAME`,
+`optimizer/PARAMETER/KEY`, and `epoch`, the number done; with `best_epoch` also the best weights
+(kept.py). It has no generator state: the order depends on seed and epoch, dropout on seed and step.
+It has no learning rate, so that population based training can resume with other settings.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ _EPOCH = "epoch"
 
 
 def learning_rate_shares(model: TaskModel, config: FinetuneConfig) -> dict[str, float]:
-    """The share of `learning_rate` that each parameter has, by name.
+    """Return the factor on `learning_rate` of each parameter, by name.
 
-    Of L layers, layer l has decay^(L - l), and the embeddings are layer 0.
+    Of L layers, layer l has decay^(L - l); the embeddings are layer 0.
     """
     adaptation = config.adaptation
     decay = adaptation.decay if isinstance(adaptation, DiscriminativeAdaptation) else 1.0
@@ -40,7 +39,7 @@ def learning_rate_shares(model: TaskModel, config: FinetuneConfig) -> dict[str, 
 
 
 def thaw(model: TaskModel, config: FinetuneConfig, epoch: int) -> None:
-    """Let those layers learn whose turn it is in `epoch`, counted from 0, and no others."""
+    """Unfreeze the layers whose turn has come in `epoch`, counted from 0, and freeze the others."""
     every = config.unfreeze_every_epochs
     if every is None:
         return
@@ -52,9 +51,9 @@ def thaw(model: TaskModel, config: FinetuneConfig, epoch: int) -> None:
 
 
 def effective(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """The highest learning rates that the optimizer has now, by the keys that should say so.
+    """Return the highest learning rates in the optimizer now, by config key.
 
-    That of a fixed encoder is the head's: nothing else learns.
+    For a fixed encoder `learning_rate` is the head's, as nothing else learns.
     """
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     of_encoder = [rates.pop(id(p)) for p in model.encoder.parameters() if id(p) in rates]
@@ -67,9 +66,9 @@ def effective(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[str, f
 def in_force(
     config: FinetuneConfig, data: TaskData, weights: torch.Tensor | None, parts: int
 ) -> dict[str, float]:
-    """The effect of those of these keys that are not at their default: 0 for none.
+    """Return the measured effect of these keys where they differ from their default; 0: none.
 
-    `weights` are those of the classes, and `parts` how many the first batch came in.
+    `weights` are the class weights, and `parts` is the number of parts of the first batch.
     """
     windows = data.info.kind != "tagging" and any(
         len(split.items) > len(split.examples) for split in data.splits.values()
@@ -89,7 +88,7 @@ def in_force(
 def take_state(
     model: TaskModel, optimizer: torch.optim.Optimizer, epoch: int, kept: Kept | None = None
 ) -> bytes:
-    """All that is needed to go on after `epoch` epochs."""
+    """Return everything needed to resume after `epoch` epochs."""
     tensors = named_state(model, (optimizer,)) | {_EPOCH: torch.tensor(epoch)}
     tensors |= {} if kept is None else kept.tensors()
     return safetensors.torch.save({name: t.detach().clone() for name, t in tensors.items()})
@@ -99,7 +98,7 @@ def take_state(
 def put_state(
     model: TaskModel, optimizer: torch.optim.Optimizer, state: bytes
 ) -> tuple[int, Kept | None]:
-    """Go on from `state`: how many epochs are done, and what is kept of them.
+    """Load `state`. Returns the number of epochs done, and the best epoch if one was kept.
 
     Raises UserError for the state of another model.
     """

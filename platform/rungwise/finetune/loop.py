@@ -1,19 +1,19 @@
-"""Fine-tuning one model on one task with one seed (Devlin et al. 2019, arXiv:1810.04805, section
-4.1): AdamW, linear warm-up and decay, one process with one device or several (copies.py). The same
+"""Fine-tune one model on one task with one seed (Devlin et al. 2019, arXiv:1810.04805, section
+4.1): AdamW, linear warm-up and decay, one process with one or more devices (copies.py). The same
 seed gives the same bits.
 
-    item                  loss
+    task                  loss of an item
     classification        cross entropy of the label
-    multilabel            cross entropy of whether it has each label, the mean over the labels
+    multilabel            binary cross entropy, averaged over the labels
     regression            squared error
-    tagging               cross entropy of the tag, the mean over the words of a batch
-    span                  cross entropy of start and of end, their mean
+    tagging               cross entropy of the tags, averaged over the words of a batch
+    span                  mean of the cross entropies of start and end
     choice                cross entropy of the option
-    generation            cross entropy of the next token, the mean over a batch, ends included
+    generation            cross entropy of the next tokens, averaged over a batch, ends included
 
-With class weights the loss of an item counts as many times as its class weighs. It is divided by
-the items and not by their weights, whose mean over the training split is 1: a batch of one class
-would else be weighed like any other.
+Class weights multiply the losses. The sum is divided by the number of items, not by their weights:
+the mean weight over the training split is 1, and dividing by the weights would cancel them in a
+batch of one class.
 """
 
 from __future__ import annotations
@@ -64,15 +64,14 @@ from rungwise.training.optimizer import (
     set_learning_rate,
 )
 
-# What keeps these numbers apart from those of the order of items.
+# Keep these random numbers apart from those of the order of items.
 _DROPOUT, _BATCHES = 0xD209, 0xBA7C
 _POOL_BATCHES = 32
 
 
 class OnEpoch(Protocol):
-    """Called after each epoch, counted from 1, with what `finetune` says; `state()` makes the bytes
-    from which to go on, and costs nothing if it is not called. A training that has none leaves it
-    out."""
+    """Called after each epoch, counted from 1, with the metrics of `finetune`. `state()` makes the
+    bytes to resume from, at no cost unless called; None if the training has no state."""
 
     def __call__(
         self, epoch: int, metrics: dict[str, float], state: Callable[[], bytes] | None = None, /
@@ -86,20 +85,19 @@ def finetune(
     on_epoch: OnEpoch | None = None,
     start: bytes | None = None,
 ) -> TaskModel:
-    """The model trained on the training split, calibrated on the validation split.
+    """Train a model on the training split, and calibrate it on the validation split.
 
-    That is scored after the last epoch, and after each where `best_epoch` or `on_epoch` wants it.
-    After each epoch `on_epoch` gets `loss` and the metrics of the validation split, and under
-    `effective/KEY` settings as they were found in force: the learning rates at the end of the
-    warm-up, the items of the first batch, and those of `in_force`. With `best_epoch` it gets
-    `kept/epoch`, `kept/score` and `kept/loss` of the weights that would be kept now. `start` is a
-    state to go on from, with the same result as without the break. Raises ConfigError for what
-    cannot be asked, UserError for a loss that is not finite.
+    The validation split is scored after the last epoch, and after every epoch for `best_epoch` and
+    `on_epoch`. `on_epoch` then gets `loss`, the metrics, and under `effective/KEY` settings as
+    measured: the peak learning rates, the size of the first batch, and those of `in_force`. With
+    `best_epoch` it also gets `kept/epoch`, `kept/score` and `kept/loss` of the weights kept so far.
+    `start` is a state to resume from, with the same result as without the interruption. Raises
+    ConfigError for impossible settings, UserError for a loss that is not finite.
     """
     check(config, data.info, data.model, data.objective)
     keep_freed_memory()
     torch.manual_seed(seed)
-    # Drawn where the same seed gives the same weights, whatever there is to train on.
+    # Draw the weights on the CPU, so that they depend on the seed and not on the device.
     model = build(config, data).to(own_devices()[0])
     devices = devices_of(model)
     optimizer_config = OptimizerConfig(
@@ -128,7 +126,7 @@ def finetune(
                 collate([items[index] for index in part], data.info.kind).to(device)
                 for part, device in zip(parts, itertools.cycle(devices), strict=False)
             ]
-            # Dropout depends on the step and not on what was drawn before.
+            # Make dropout depend on the step, not on earlier draws.
             seed_generators(int(bits(seed, step, _DROPOUT)) >> 1, devices)
             rate = learning_rate_at(step, total_steps, optimizer_config)
             set_learning_rate(optimizer, rate)
@@ -175,8 +173,8 @@ def add_gradients(
 ) -> float:
     """Add the gradient of the mean loss of a batch, which comes in parts, and return that loss.
 
-    Parts lie on `devices` in turn and go through side by side; without any, on the model's. An
-    auxiliary language model adds its own: the mean over the rows, times its weight.
+    Parts are on `devices` in turn, by default on the model's, and run in parallel. An auxiliary
+    language model adds its mean loss over the rows, times its weight.
     """
     count = sum(len(part.targets) for part in parts if part.targets is not None)
     rows = sum(len(part.ids) for part in parts)
@@ -205,11 +203,11 @@ def add_gradients(
 def batches_of(
     items: Sequence[Item], batch_size: int, seed: int, epoch: int
 ) -> list[NDArray[np.int64]]:
-    """The items of each batch of an epoch: every one once, those of a batch of like length.
+    """Return the items of each batch of an epoch: each once, those of a batch of similar length.
 
-    A batch is padded to its longest row, and of sentences drawn at random half is padding. So items
-    are shuffled, sorted by length within pools of some batches, and the batches shuffled again. All
-    is a function of the seed and the epoch.
+    Batches are padded to their longest row, and of a random batch of sentences half is padding. So
+    items are shuffled, sorted by length within pools of `_POOL_BATCHES` batches, and full batches
+    shuffled again; the rest comes last. The result depends on the seed and the epoch only.
     """
     order = np.argsort(bits(seed, epoch, np.arange(len(items))))
     lengths = np.array([max(len(row.ids) for row in items[index].rows) for index in order])
@@ -223,7 +221,7 @@ def batches_of(
 
 
 def build(config: FinetuneConfig, data: TaskData) -> TaskModel:
-    """The model before training, its random parts drawn from PyTorch's generator."""
+    """Build the model before training; its random parts use PyTorch's generator."""
     model = TaskModel(config, data.info, data.model, data.objective, data.vocab_size)
     if config.initialisation == "pretrained":
         model.load_pretrained(data.pretrained)

@@ -1,6 +1,6 @@
-"""Low-rank adaptation (Hu et al. 2021, arXiv:2106.09685, section 4.1): to each matrix W (n, m) of
-the encoder's linear layers comes (alpha / r) · B A, with B (n, r) zero at the start and A (r, m)
-random. Only A and B learn, and at the end they are added to W: what is kept is a plain model.
+"""Low-rank adaptation (Hu et al. 2021, arXiv:2106.09685, section 4.1): each weight W (n, m) of the
+encoder's linear layers becomes W + (alpha / r) · B A, with B (n, r) initially zero and A (r, m)
+random. Only A and B learn; after training they are merged into W, so that a plain model remains.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rungwise.finetune.config import LoraAdaptation
 
 
 class LowRank(nn.Module):
-    """W with its change added; a parametrization of the weight of a linear layer."""
+    """W plus its low-rank change; a parametrization of the weight of a linear layer."""
 
     def __init__(self, weight: Tensor, rank: int, alpha: float) -> None:
         super().__init__()
@@ -30,9 +30,9 @@ class LowRank(nn.Module):
 
 
 def adapt(encoder: nn.Module, adaptation: LoraAdaptation) -> None:
-    """Fix the weights of `encoder`, and let changes of its linear layers learn.
+    """Freeze `encoder` and add trainable low-rank changes to its linear layers.
 
-    Raises ConfigError if it has none.
+    Raises ConfigError if it has no linear layers.
     """
     encoder.requires_grad_(False)
     linear = [module for module in encoder.modules() if isinstance(module, nn.Linear)]
@@ -48,7 +48,7 @@ def adapt(encoder: nn.Module, adaptation: LoraAdaptation) -> None:
 
 @torch.no_grad()
 def merge(encoder: nn.Module) -> None:
-    """Add the changes to the weights, which are plain ones again."""
+    """Add the changes to the weights and remove the parametrizations."""
     for module in encoder.modules():
         if parametrize.is_parametrized(module, "weight"):
             parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)

@@ -1,4 +1,4 @@
-"""The model of a task: encoder, top and head as the config asks, and itself as plain data.
+"""The model of a task: encoder, top and head as configured, and its description as plain data.
 
 description, tensors = describe(model), model.state_dict()      JSON and safetensors
 model = restore(description, tensors)
@@ -31,13 +31,13 @@ from rungwise.models.family import Family
 from rungwise.models.objectives import Objective
 from rungwise.tasks.examples import TaskInfo
 
-DESCRIPTION = "model.json"  # the file of `describe` beside the weights
+DESCRIPTION = "model.json"  # file name of `describe`, beside the weights
 
 
 class TaskModel(HeadedEncoder):
-    """A model for one task, with all that its answers depend on.
+    """A model for one task, with everything its predictions depend on.
 
-    `calibration` is what was found on the validation split, such as the threshold of no answer.
+    `calibration` is fitted on the validation split, such as the threshold of no answer.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TaskModel(HeadedEncoder):
             sizes = config.top
             top = BiLstm(width, sizes.hidden_size, sizes.num_layers, config.dropout)
             width = 2 * sizes.hidden_size
-        # A pooler stands on the last state of the first token and nowhere else.
+        # A pooler reads the last layer's state of the first token and nothing else.
         pooler = bool(encoder.pooler) and config.pooling == "cls" and top is None and not mixed
         super().__init__(
             encoder,
@@ -82,16 +82,15 @@ class TaskModel(HeadedEncoder):
 
     @property
     def device(self) -> torch.device:
-        """The device of its weights."""
         return self.head.linear.weight.device
 
     @torch.no_grad()
     def load_pretrained(self, pretrained: Mapping[str, Tensor]) -> None:
-        """Start from the weights of pretraining, or from as many layers as the config says.
+        """Load pretrained weights, or only as many layers as the config says.
 
-        What stood on the states goes into the head where it fits: a pooler, and in generation what
-        predicted tokens. It keeps its random start where pretraining has not trained it, and above
-        layers that were not loaded. Raises DataError for weights that do not fit.
+        The head also starts from what pretraining put on the states, if all layers are loaded and
+        shapes fit: a pooler, and in generation the output layer. What pretraining did not train
+        stays random. Raises DataError for weights that do not fit the encoder.
         """
         self.encoder.load(pretrained, self.config.loaded_layers)
         whole = self.config.loaded_layers in (None, self.encoder.num_layers)
@@ -127,7 +126,7 @@ def _head(
 
 
 def describe(model: TaskModel) -> dict[str, Any]:
-    """All of the model but its tensors, as JSON holds it; `restore` reads it."""
+    """Return the model without its tensors as JSON data; `restore` reads it."""
     return {
         "model": model.model_config.model_dump(mode="json"),
         "objective": model.objective.name,
@@ -139,7 +138,7 @@ def describe(model: TaskModel) -> dict[str, Any]:
 
 
 def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TaskModel:
-    """The model that was described, ready to answer.
+    """Build the described model, in evaluation mode.
 
     Raises DataError naming the first tensor that is missing, left over or of another shape.
     """

@@ -1,4 +1,4 @@
-"""The answers of a model, its loss, and the metrics of its task.
+"""The outputs of a model, its loss, and the metrics of its task.
 
 Shapes: B items, T sequence, C classes, W words, O options.
 """
@@ -34,8 +34,8 @@ Output = NDArray[Any]
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of one split. `predictions` are one for each example, in their order, and so are
-    `probabilities` of all that could be predicted (None where there are none)."""
+    """Scores of one split. `predictions` and `probabilities` have one entry per example, in order;
+    a probability is None for a kind without them."""
 
     loss: float
     metrics: dict[str, float]
@@ -44,21 +44,21 @@ class Scores:
 
 
 def outputs(model: TaskModel, items: Sequence[Item]) -> list[Output]:
-    """The logits of each item, in their order: classification and multilabel (C,), regression (),
-    tagging (words of the item, C), span (T, 2) over its row, choice (options of the item,). Of
-    generation the ids that are written, without an end."""
+    """Return the logits of each item, in order: classification and multilabel (C,), regression (),
+    tagging (words of the item, C), span (T, 2), choice (options of the item,). For generation the
+    written ids without the end."""
     return _answers(model, items)[0]
 
 
 def evaluate(model: TaskModel, data: TaskData, split: str) -> Scores:
-    """Loss, metrics and predictions of a split, with the model's calibration."""
+    """Return loss, metrics and predictions of a split, with the model's calibration."""
     part = data.splits[split]
     outputs, loss = _answers(model, part.items)
     return _score(model, data, part, outputs, loss)
 
 
 def calibrate_and_score(model: TaskModel, data: TaskData) -> Scores:
-    """Calibrate the model on the validation split, and score it there."""
+    """Calibrate the model on the validation split and score it there."""
     part = data.splits["validation"]
     outputs, loss = _answers(model, part.items)
     model.calibration = kinds.calibrate(
@@ -90,7 +90,7 @@ def _score(
 
 @torch.no_grad()
 def _answers(model: TaskModel, items: Sequence[Item]) -> tuple[list[Output], float]:
-    """The outputs of the items, and their loss; NaN where not all targets are known."""
+    """Return the outputs of the items and their mean loss, NaN if any target is unknown."""
     model.eval()
     kind = model.info.kind
     outputs: list[Output | None] = [None] * len(items)
@@ -104,7 +104,7 @@ def _answers(model: TaskModel, items: Sequence[Item]) -> tuple[list[Output], flo
         batches = [
             collate(chunk, kind).to(device) for chunk, device in zip(chunks, devices, strict=False)
         ]
-        # All devices have their work before the first is waited for.
+        # Start the work of all devices before waiting for the first.
         placed = zip(devices, batches, strict=False)
         answers = [copies.call(device, logits_of, batch) for device, batch in placed]
         for places, chunk, batch, logits in zip(together, chunks, batches, answers, strict=True):
@@ -119,7 +119,6 @@ def _answers(model: TaskModel, items: Sequence[Item]) -> tuple[list[Output], flo
 
 
 def _by_length(items: Sequence[Item]) -> Iterator[list[int]]:
-    """Places of items that are near in length, so that little of a batch is padding."""
     lengths = [max(len(row.ids) for row in item.rows) for item in items]
     chunk: list[int] = []
     rows = 0
@@ -134,7 +133,7 @@ def _by_length(items: Sequence[Item]) -> Iterator[list[int]]:
 
 
 def _split(model: TaskModel, logits: Tensor, items: Sequence[Item]) -> Iterator[Output]:
-    """The part that each item has of the logits of its batch, without padding, or its text."""
+    """Yield the output of each item from the logits of its batch, without padding."""
     match model.info.kind:
         case "classification" | "multilabel":
             parts = list(logits)
@@ -148,14 +147,14 @@ def _split(model: TaskModel, logits: Tensor, items: Sequence[Item]) -> Iterator[
             parts = [row[: len(item.rows)] for row, item in zip(logits, items, strict=True)]
         case "generation":
             return iter(_written(model, items))
-    # Copies: a view would keep the logits of the whole batch.
+    # Copy: a view would keep the logits of the whole batch alive.
     return (part.numpy().copy() for part in parts)
 
 
 def _written(model: TaskModel, items: Sequence[Item]) -> list[Output]:
-    """The ids that the model writes after each source: always the likeliest, up to the end.
+    """Write the likeliest ids after each source, up to the end mark (greedy decoding).
 
-    The row is read anew for each of them; texts are short, and that needs no cache.
+    Each step reads the whole row again; texts are short enough to need no cache.
     """
     config = model.config
     texts: list[list[int]] = [[] for _ in items]
@@ -175,19 +174,18 @@ def _written(model: TaskModel, items: Sequence[Item]) -> list[Output]:
 
 
 def _with(row: Row, written: Sequence[int]) -> Row:
-    """The first text of a row, and what is written of the second."""
+    """The first text of a row, followed by `written` as the second."""
     ids, segments = row.ids[: row.second], row.segments[: row.second]
     return Row((*ids, *written), (*segments, *[1] * len(written)), row.second)
 
 
 def logits_of(model: TaskModel, batch: ItemBatch) -> Tensor:
-    """The logits of a batch that is on the device of the model, in float32 whatever the products
-    are taken in."""
+    """Return the logits of a batch on the device of the model, in float32."""
     return logits_and_states(model, batch)[0]
 
 
 def logits_and_states(model: TaskModel, batch: ItemBatch) -> tuple[Tensor, Tensor]:
-    """The same, and the states (R, T, E) of the encoder below them."""
+    """Return the logits, in float32, and the states (R, T, E) of the encoder."""
     with precision(model):
         states_RTE = model.states(batch.ids, batch.segments, batch.rows.lengths)
         logits = model.read(states_RTE, batch.rows)
@@ -195,16 +193,15 @@ def logits_and_states(model: TaskModel, batch: ItemBatch) -> tuple[Tensor, Tenso
 
 
 def precision(model: TaskModel) -> AbstractContextManager[object]:
-    """The context in which the products of this model are taken: bfloat16 if it asks and its
-    device multiplies that natively."""
+    """Return the autocast context of the model: bfloat16 if configured and native to its device."""
     if model.config.bfloat16 and multiplies_bfloat16(model.device):
         return torch.autocast(model.device.type, torch.bfloat16)
     return nullcontext()
 
 
 def language_model_loss(model: TaskModel, batch: ItemBatch, states_RTE: Tensor) -> Tensor:
-    """The sum over the rows of a batch of the mean cross entropy of their tokens but the first,
-    each predicted by the table of tokens from the state before it."""
+    """Return the sum over rows of the mean cross entropy of all tokens but the first, each
+    predicted by the token embeddings from the state before it."""
     R, T = batch.ids.shape
     lengths_R = batch.rows.lengths
     if lengths_R is None:
@@ -226,10 +223,9 @@ def language_model_loss(model: TaskModel, batch: ItemBatch, states_RTE: Tensor) 
 
 
 def class_weights(kind: Kind, targets: Sequence[Any], num_classes: int) -> Tensor:
-    """N / (K · N_c) for each class (C,), of N targets in K classes: scikit-learn's `balanced`
-    (King & Zeng 2001, "Logistic regression in rare events data"). 1 for a class without target.
-
-    Of several labels each is two classes, that a text lacks it and that it has it: (2, C)."""
+    """Return N / (K · N_c) for each class (C,), of N targets in the K classes that occur:
+    scikit-learn's `balanced` (King & Zeng 2001, "Logistic regression in rare events data"). 1 for a
+    class without targets. Each label of multilabel is two classes, absent and present: (2, C)."""
     given = torch.tensor(targets)
     if kind == "multilabel":
         counts = torch.stack(((given == 0).sum(dim=0), given.sum(dim=0)))
@@ -242,7 +238,7 @@ def class_weights(kind: Kind, targets: Sequence[Any], num_classes: int) -> Tenso
 def loss_sums(
     kind: Kind, logits: Tensor, targets: Tensor, weights: Tensor | None = None
 ) -> tuple[Tensor, int]:
-    """The sum of the losses, times the weight of their class, and of how many: words in tagging,
+    """Return the sum of the losses, times their class weights, and their number: words in tagging,
     tokens in generation, else items."""
     match kind:
         case "multilabel":
@@ -253,7 +249,7 @@ def loss_sums(
         case "regression":
             total = functional.mse_loss(logits[:, 0], targets, reduction="sum")
         case "span":
-            # (B, T, 2) -> (B, 2, T): two questions, T places to choose from.
+            # (B, T, 2) -> (B, 2, T): two classifications over T positions.
             each_X = functional.cross_entropy(
                 logits.transpose(1, 2).flatten(0, 1), targets.flatten(), reduction="none"
             )

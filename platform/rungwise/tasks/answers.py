@@ -1,11 +1,11 @@
-"""Decode the logits of windows as the answer in the text, or as no answer (SPEC F7).
+"""Decode the logits of windows into the answer in the text, or into no answer.
 
-The score of a span is the sum of its start and end logits, and the best over all windows wins.
-The released code for SQuAD lets a token start an answer only in the window with most context around
-it; here it may in any, because that rule hides an answer that is whole in another window only. The
-score of no answer is that of the row's first token, in the window where it is lowest; no answer is
-given if it beats the best span by more than a threshold chosen on the validation split (Devlin et
-al. 2019, section 4.3).
+The score of a span is the sum of its start and end logits; the best over all windows wins. The
+released SQuAD code lets a token begin an answer only in the window with the most context around it.
+Here it may in any window, because that rule hides an answer that is whole in another window only.
+The score of no answer is that of the row's first token, the lowest over the windows. It wins if it
+exceeds the best span by more than a threshold chosen on the validation split (Devlin et al. 2019,
+section 4.3).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rungwise.tasks.examples import Question, TaskInfo
 from rungwise.tasks.items import Item
 
 THRESHOLD = "null_threshold"
-_NO_TOKEN = 1e9  # the lead of no answer if the context has no token to answer with
+_NO_TOKEN = 1e9  # lead of no answer if the context has no token
 
 
 @dataclass
@@ -42,11 +42,11 @@ def decode(
     calibration: Mapping[str, float],
     max_answer_tokens: int,
 ) -> list[dict[str, Any]]:
-    """{"text", "start", "end", "no_answer_score"} of each example.
+    """Predict {"text", "start", "end", "no_answer_score"} for each example.
 
     `text` is exactly `context[start:end]`, empty for no answer; without a threshold in
-    `calibration` there always is one, if the context has a token. `no_answer_score` is the lead of
-    no answer over the best span.
+    `calibration` every context with a token has one. `no_answer_score` is the lead of no answer
+    over the best span.
     """
     best = [_Best() for _ in examples]
     for output, item in zip(outputs, items, strict=True):
@@ -74,9 +74,9 @@ def calibrate(
     info: TaskInfo,
     max_answer_tokens: int,
 ) -> dict[str, float]:
-    """The threshold with the best `info.metric` on these examples, {} if all have answers.
+    """Return the threshold with the best `info.metric`, exact match or else F1, on these examples.
 
-    The metric is exact match or else F1. Of equally good thresholds the lowest is taken.
+    The lowest of equally good thresholds; {} if all examples have answers.
     """
     if all(example.answers for example in examples):
         return {}
@@ -90,7 +90,7 @@ def calibrate(
     scores = np.array([prediction["no_answer_score"] for prediction in answered])
     order = np.argsort(scores, kind="stable")
     gains = np.array(if_answered)[order] - np.array(if_not)[order]
-    # Total when the first k in this order are answered, against none: k = 0 to all of them.
+    # Gain over answering none if the first k in this order are answered, for k = 0 to all.
     totals = np.concatenate([[0.0], np.cumsum(gains)])
     ranked = scores[order]
     # A threshold cannot separate examples of equal score.
@@ -100,7 +100,6 @@ def calibrate(
 
 
 def _take(best: _Best, logits: NDArray[np.float64], item: Item, max_answer_tokens: int) -> None:
-    """Replace `best` if this window has a better span."""
     best.no_answer = min(best.no_answer, float(logits[0].sum()))
     count = len(item.places)
     held = np.array([start < end for start, end in item.places], bool)
@@ -109,7 +108,7 @@ def _take(best: _Best, logits: NDArray[np.float64], item: Item, max_answer_token
     second = item.rows[0].second
     starts, ends = np.where(held[:, None], logits[second : second + count], -np.inf).T
     longest = min(max_answer_tokens, count)
-    # scores[s, l]: the span from s on with l more tokens.
+    # scores[s, l]: the span of tokens s to s + l.
     padded = np.concatenate([ends, np.full(longest - 1, -np.inf)])
     scores = starts[:, None] + np.lib.stride_tricks.sliding_window_view(padded, longest)
     first, more = divmod(int(scores.argmax()), longest)

@@ -1,22 +1,21 @@
 """Baselines: the scores of simple rules that read little or none of the input.
 
-    majority       the commonest label, set of labels, tag, target or place of the right option in
-                   the training split
-    chance         the expected score of a random guess
-    no_label       no text has one
-    most_frequent  the commonest labels of the training split, as many as have the best micro F1
-                   there
-    every_label    every text has all of them
+    majority       the commonest label, set of labels, tag, target, or position of the right option
+                   in the training split
+    chance         the expected accuracy of a random guess (classification and choice)
+    no_label       no text has a label
+    most_frequent  the commonest labels of the training split, as many as maximise micro F1 there
+    every_label    every text has all labels
     mean           the mean of the training scores
-    word_majority  each word's commonest tag in the training split, the commonest of all for others
-    no_answer      no question has one
-    first_sentence, first_words
-                   where the context begins; as many words as the answers have in the median
-    longest        the option of the most characters
-    copy           the source, as it is
+    word_majority  each word's commonest tag in the training split; the overall one for new words
+    no_answer      no question has an answer
+    first_sentence the first sentence of the context
+    first_words    as many first words of the context as the median answer has
+    longest        the option with the most characters
+    copy           the unchanged source
 
 A model has learned something if it beats them (Gururangan et al. 2018, arXiv:1803.02324, show how
-much half of the input tells).
+much half of the input reveals).
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ _SENTENCE = re.compile(r".*?(?:[.!?](?=\s)|[。！？]|$)", re.DOTALL)  # noqa: 
 def baselines(
     info: TaskInfo, train: Sequence[Any], test: Sequence[Any]
 ) -> dict[str, dict[str, float]]:
-    """The metrics of each rule on `test`, by name; the rules are fitted on `train`, which is the
-    whole of it whatever number of labels a model gets.
+    """Score each rule on `test`; `train`, on which the rules are fitted, is the whole training
+    split, whatever label budget a model gets.
 
     Raises DataError for an example of `test` without a target.
     """
@@ -68,7 +67,7 @@ def _multilabel(
 ) -> dict[str, Predictions]:
     gold_NC = indicators([example.target for example in train], info)
     order_C = np.argsort(-gold_NC.sum(axis=0), kind="stable")
-    right_C = gold_NC.sum(axis=0)[order_C].cumsum()  # if the first 1, 2, ... are said of each
+    right_C = gold_NC.sum(axis=0)[order_C].cumsum()  # if each text gets the first 1, 2, ... labels
     f1_C = 2 * right_C / (len(train) * np.arange(1, len(right_C) + 1) + gold_NC.sum())
     rules = {
         "no_label": (),
@@ -149,7 +148,7 @@ def _first_words(context: str, words: int) -> str:
 
 
 def _commonest(values: Iterable[Any] | Counter[str]) -> Any:
-    """The most frequent value; of several the one that sorts first."""
+    """Return the most frequent value; the first in sorted order on a tie."""
     counts = values if isinstance(values, Counter) else Counter(values)
     return min(counts, key=lambda value: (-counts[value], value))
 

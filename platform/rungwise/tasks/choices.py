@@ -1,10 +1,10 @@
-"""Multiple choice: a row for each option, and the softmax over their scores (SPEC F5).
+"""Multiple choice: one row per option, and a softmax over their scores.
 
     start  context question  between  option  end
 
-A row that is too long loses the front of the context, because an option continues its end; then
-the front of the question, and last the end of the option. The longest option decides how much is
-cut, so that all options of an example are judged by the same context.
+A row that is too long first loses the front of the context, because an option continues its end,
+then the front of the question, then the end of the option. The longest option decides the cut, so
+that all options of an example are judged by the same context.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from rungwise.tasks.pieces import cuts, ids_of
 
 
 def encode(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
-    """Encode each example as an item with a row for each option.
+    """Encode each example as an item with one row per option.
 
-    Raises DataError for a target that is none of the options.
+    Raises DataError for a target that is not one of the options.
     """
     contexts = ids_of(tokenizer, [example.context for example in examples])
     questions = ids_of(tokenizer, [example.question or "" for example in examples])

@@ -1,10 +1,9 @@
-"""chrF, the F score of the letters of a text (Popović 2015, "chrF: character n-gram F-score for
-automatic MT evaluation"), as sums over examples that the bootstrap can draw.
+"""chrF, the character F score (Popović 2015, "chrF: character n-gram F-score for automatic MT
+evaluation"), as sums over examples that the bootstrap can draw.
 
-Of each order 1 to 6 precision and recall are shares of the runs of so many letters, blanks left
-out, and the score is the F of their means over the orders, recall weighing twice. As in sacrebleu,
-whose chrF2 it is, orders that one of the sides lacks do not count, nor does what a text has of an
-order that its target lacks.
+For n = 1 to 6, precision and recall are shares of the character n-grams, without blanks. The score
+is the F of their means over n, with recall weighted twice (chrF2). As in sacrebleu, an n counts
+only if both sides have n-grams, and for each example only if its target has any.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ _BETA_SQUARED = 4
 
 
 def counts(said: str, gold: str) -> list[int]:
-    """Runs of each order in `said`, then in `gold`, then in both."""
+    """Count the n-grams of each n in `said`, then in `gold`, then in both."""
     pairs = list(zip(_runs(said), _runs(gold), strict=True))
     told = [a.total() if b else 0 for a, b in pairs]
     return [*told, *(b.total() for _, b in pairs), *((a & b).total() for a, b in pairs)]
 
 
 def value(totals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The score (...) of summed counts (..., 18)."""
+    """Return the score (...) of summed counts (..., 18)."""
     told, wanted, both = np.split(totals, 3, axis=-1)
     there = (told > 0) & (wanted > 0)
     shares = [
@@ -40,8 +39,7 @@ def value(totals: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def same(said: str, gold: str) -> bool:
-    """Whether the texts are equal but for their blanks, which count no more than in chrF: of many
-    tokenizers they do not come back."""
+    """Whether the texts are equal without blanks, which chrF ignores and many tokenizers lose."""
     return "".join(said.split()) == "".join(gold.split())
 
 

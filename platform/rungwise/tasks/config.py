@@ -1,8 +1,7 @@
-"""The task block: paragraphs of the corpus, or files as published, and the digests of those files.
+"""The task block: paragraphs of the corpus, or published files and their digests.
 
-`identity` is the config without its paths and `outside` the digests that replace them, so a data
-set that moves is the same one and one that changes is another. Both run before anything is built,
-and refuse a path that matches nothing.
+`identity` is the config without its paths; `outside` returns the digests that replace them. So
+moving a data set keeps the identity and changing it does not. Both run before anything is built.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from rungwise.tasks.examples import SPLITS, Kind
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.table import TableFormat
 
-# The metrics that can select a model, by kind, the default first; higher is better for all.
+# Metrics that can select a model, by kind, the default first; higher is better for all.
 METRICS: Mapping[Kind, tuple[str, ...]] = {
     "classification": ("accuracy", "macro_f1", "f1", "matthews"),
-    # Each decision on a label counts once in micro F1, so that rare labels do not decide it.
+    # Micro F1 counts each decision on a label once, so that rare labels do not dominate.
     "multilabel": ("micro_f1", "macro_f1", "exact_match"),
     "regression": ("pearson", "spearman"),
     "tagging": ("f1", "precision", "recall", "accuracy"),
@@ -109,12 +108,11 @@ class FilesTaskConfig(Config):
         return self
 
     def format_of(self, split: str) -> TaggedFormat:
-        """The format of a split's files."""
         own: Mapping[str, TaggedFormat] = {**self.formats}
         return own.get(split, self.format)
 
     def paths(self) -> dict[str, tuple[str, ...]]:
-        """The paths of the splits that have files."""
+        """Return the paths of the splits that have files."""
         return {split: getattr(self, split) for split in SPLITS if getattr(self, split) is not None}
 
 
@@ -122,7 +120,7 @@ TaskConfig = Annotated[ParagraphTaskConfig | FilesTaskConfig, Field(discriminato
 
 
 def identity(config: ParagraphTaskConfig | FilesTaskConfig) -> dict[str, Any]:
-    """The part of the config that decides the result: all but the paths."""
+    """Return the part of the config that decides the result: all but the paths."""
     plain = config.model_dump(mode="json")
     if isinstance(config, FilesTaskConfig):
         for split in SPLITS:
@@ -131,9 +129,9 @@ def identity(config: ParagraphTaskConfig | FilesTaskConfig) -> dict[str, Any]:
 
 
 def outside(config: ParagraphTaskConfig | FilesTaskConfig) -> dict[str, Any]:
-    """Digests of the files that the task reads now, by split; {} if it reads none.
+    """Digest the files that the task reads, by split; {} if it reads none.
 
-    Raises ConfigError or DataError if a path matches nothing or what it matches is empty.
+    Raises ConfigError if a path matches nothing, DataError if the files of a split are empty.
     """
     if not isinstance(config, FilesTaskConfig):
         return {}
@@ -141,10 +139,10 @@ def outside(config: ParagraphTaskConfig | FilesTaskConfig) -> dict[str, Any]:
 
 
 def files_of(config: FilesTaskConfig, split: str) -> list[SourceFile]:
-    """The files that a split's paths match, sorted, each once."""
+    """Return the files that a split's paths match, sorted, each once."""
     return matching(config.paths()[split], key_of(split))
 
 
 def key_of(name: str) -> str:
-    """The config key of a field of the block, for a message."""
+    """Return the config key of a field of the block, for messages."""
     return f"data.{name}"

@@ -1,9 +1,8 @@
-"""The share of a split that `sequence_length` cuts off, and the length that would cut little.
+"""Measure what `sequence_length` cuts off a split, and find a length that cuts little.
 
-Encoding says of each item what it left out (`Item.cut`) and how long its rows would have been
-(`Item.needs`). Nothing is counted twice: of the windows over a text together nothing is cut, and a
-tagged sentence goes on in the next row, so only questions, words, and of a pair the shorter text
-can be too long there.
+Encoding records for each item what it left out (`Item.cut`) and how long its rows would have been
+(`Item.needs`). Windows cover the whole text, and a long tagged sentence continues in the next row,
+so only questions, single words and the shorter text of a pair can be cut there.
 """
 
 from __future__ import annotations
@@ -20,14 +19,12 @@ from rungwise.tasks.items import Cut, Item
 from rungwise.tasks.pieces import WORD
 from rungwise.tasks.splits import parts, whole
 
-NOTED = 0.05  # of the examples: what is cut beyond that is worth a line
+NOTED = 0.05  # cuts in more than this share of the examples are reported
 
 
 class CutShare(Part):
-    """Examples of a split, those that lost something and those read in several items, their words
-    and those not wholly read.
-
-    With the row length `length` at most 5 % of the examples would lose anything.
+    """Counts of a split: examples, examples that lost something, examples read in several items,
+    words, and words not read completely. Rows of `length` tokens would cut at most 5 % of them.
     """
 
     examples: int
@@ -51,12 +48,12 @@ class CutShare(Part):
 
 
 def cut_share(examples: Sequence[Any], items: Sequence[Item], tokenizer: Tokenizer) -> CutShare:
-    """Count what `items` lack of `examples`. A word is a run without blanks, or a Han character."""
+    """Count what `items` lost of `examples`. A word is a run without blanks, or a Han character."""
     needs = [0] * len(examples)
     for item in items:
         needs[item.example] = max(needs[item.example], item.needs)
     cuts = [cut for item in items for cut in item.cut]
-    # A target is a text too where it is to be written, and loses words.
+    # In generation the target is a text too, and can lose words.
     targets = (c.text for i in items for c in i.cut if c.text not in parts(examples[i.example]))
     read = itertools.chain(map(whole, examples), targets)
     return CutShare(
@@ -70,8 +67,7 @@ def cut_share(examples: Sequence[Any], items: Sequence[Item], tokenizer: Tokeniz
 
 
 def note(name: str, sequence_length: int, shares: dict[str, CutShare]) -> str | None:
-    """A line for the user on what the variant `name` does not read, or reads in windows, None if
-    that is little."""
+    """Describe what the variant `name` cuts or reads in windows; None if that is little."""
     cut = {split: share for split, share in shares.items() if share.of_examples > NOTED}
     if not cut:
         long = {split: each.windowed for split, each in shares.items() if each.windowed > NOTED}
@@ -93,7 +89,7 @@ def note(name: str, sequence_length: int, shares: dict[str, CutShare]) -> str | 
 
 
 def _lost(cuts: Sequence[Cut], tokenizer: Tokenizer) -> list[int]:
-    """The words of each text that its kept tokens do not hold as a whole."""
+    """Count for each cut text the words that its kept tokens do not cover completely."""
     texts = list(dict.fromkeys(cut.text for cut in cuts))
     encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
     offsets_of = {text: each.offsets for text, each in zip(texts, encodings, strict=True)}

@@ -1,17 +1,16 @@
-"""The examples of downstream tasks: seven kinds, four dataclasses, and the files they are kept in.
+"""The examples of downstream tasks: seven kinds, four dataclasses, and their files.
 
-    kind             example    what is asked
-    classification   Text       one label for a sentence or for a pair (SPEC F2, F3)
-    multilabel       Text       any number of labels for a sentence or for a pair
-    regression       Text       one number for a pair (F4)
-    tagging          Tagged     one tag for each word (F6)
-    span             Question   where in the context the answer stands, or that it has none (F7)
-    choice           Choice     which of several options goes on (F5)
-    generation       Text       another text, to be written (F8)
+    kind             example        what is asked
+    classification   Text           one label for a text or a pair of texts
+    multilabel       Text           any number of labels for a text or a pair
+    regression       Text           one number for a text or a pair
+    tagging          Tagged         one tag for each word
+    span             Question       where in the context the answer is, or that there is none
+    choice           ChoiceExample  which of several options continues the context
+    generation       Text           another text, to be written
 
-`where` says where an example came from, such as `train.tsv:12`, so that every message about it can.
-Targets are names and characters and never ids: a label is its name, an answer its text and the
-place of its first character. Where there is no target, as in what is to be predicted, it is None.
+`where` says where an example came from, such as `train.tsv:12`, for messages. Targets are names and
+characters, never ids. The target is None where it is unknown, as in data to predict.
 """
 
 from __future__ import annotations
@@ -35,9 +34,8 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Text:
-    """A sentence, or a pair of them. The target is a label's name, a number in regression, the text
-    to write in generation, and of several labels all of their names in alphabetical order, () for
-    none."""
+    """A text or a pair of texts. The target is the label's name (classification), all label names
+    in alphabetical order, () for none (multilabel), a number (regression), or the text to write."""
 
     where: str
     text: str
@@ -53,7 +51,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Tagged:
-    """The words of a sentence with a tag each."""
+    """The words of a sentence with one tag each."""
 
     where: str
     words: tuple[str, ...]
@@ -62,7 +60,7 @@ class Tagged:
 
 @dataclass(frozen=True)
 class Answer:
-    """`text` is what stands in the context from character `start` on (code points, from 0)."""
+    """An answer whose `text` begins at character `start` of the context (code points from 0)."""
 
     text: str
     start: int
@@ -70,7 +68,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """`answers` are what different people marked; an empty tuple says that there is no answer."""
+    """A question about a context. Several annotators may have given `answers`; () means that it
+    has no answer."""
 
     where: str
     id: str
@@ -81,7 +80,7 @@ class Question:
 
 @dataclass(frozen=True)
 class ChoiceExample:
-    """One of `options` goes on after the context and, if there is one, the question."""
+    """One of `options` continues the context and, if there is one, the question."""
 
     where: str
     context: str
@@ -101,15 +100,15 @@ _OF_KIND: Mapping[Kind, type[Example]] = {
     "choice": ChoiceExample,
     "generation": Text,
 }
-OF_TEXT: tuple[Kind, ...] = ("classification", "multilabel", "regression")  # one answer a text
+OF_TEXT: tuple[Kind, ...] = ("classification", "multilabel", "regression")
 
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """Facts common to all splits of a task, as the task stage read them.
+    """Facts common to all splits of a task.
 
-    `labels` are the names of the classes or tags in a fixed order, () where there are none; `pair`
-    says that every text has a second one; `metric` is the one that selects, higher is better.
+    `labels` are the names of the classes or tags in a fixed order, () where there are none; `pair`:
+    every text has a second one; `metric` selects a model, higher is better.
     """
 
     kind: Kind
@@ -119,7 +118,7 @@ class TaskInfo:
 
     @property
     def asked(self) -> str:
-        """The question in words: `one of 3 labels for a text`."""
+        """The task in words: `one of 3 labels for a text`."""
         labels, of = len(self.labels), "a pair of texts" if self.pair else "a text"
         return {
             "classification": f"one of {labels} labels for {of}",
@@ -133,25 +132,25 @@ class TaskInfo:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> TaskInfo:
-        """From plain data with the keys of this class, and maybe others."""
+        """Build from plain data; other keys are ignored."""
         return cls(data["kind"], tuple(data["labels"]), data["pair"], data["metric"])
 
     def as_data(self) -> dict[str, Any]:
-        """Plain data; `from_data` reads it."""
+        """Return plain data that `from_data` reads."""
         return {**asdict(self), "labels": list(self.labels)}
 
 
 class ExampleCounts(PerSplit):
-    """A number of labelled examples for each split."""
+    """The number of labelled examples of each split."""
 
     test: int
 
 
 class TaskSummary(Summary):
-    """Facts of a task that a variant needs, and baselines to hold a score against.
+    """Facts of a task that a variant needs, and baselines to compare a score with.
 
-    `overlap` counts examples of a split whose text stands in train too, `irregular` what was left
-    out or mended by split and reason, `baselines` scores what knows nothing of the text.
+    `overlap` counts examples of a split whose text also occurs in train, `irregular` counts what
+    was left out or mended, by split and reason, and `baselines` are scores of trivial rules.
     """
 
     info: TaskInfo
@@ -162,13 +161,13 @@ class TaskSummary(Summary):
 
 
 def write(examples: Sequence[Example], output: Folder, split: str) -> None:
-    """Keep the examples of a split, all of one kind, in `{split}.parquet`."""
+    """Write the examples of a split, all of one kind, to `{split}.parquet`."""
     with output.staged(_file(split)) as path:
         pq.write_table(pa.Table.from_pylist([asdict(example) for example in examples]), path)
 
 
 def read(task: Artifact, split: str) -> list[Any]:
-    """The examples of a split, in the order they were written."""
+    """Read the examples of a split, in the order they were written."""
     example_type = _OF_KIND[TaskSummary.of(task).info.kind]
     rows = pq.read_table(task.folder.local(_file(split))).to_pylist()
     return [_example(example_type, row) for row in rows]

@@ -21,8 +21,8 @@ from rungwise.tasks.tagging import marks_spans
 class Task:
     """A loaded task: its splits, and what they have in common.
 
-    `overlap` and `irregular` are those of the summary; `notes` are lines that the user should read.
-    `whole_train` is the training split before a budget was drawn from it, if one was.
+    `overlap` and `irregular` are as in TaskSummary; `notes` are lines for the user. `whole_train`
+    is the training split before a budget was drawn from it, None without a budget.
     """
 
     info: TaskInfo
@@ -34,7 +34,7 @@ class Task:
 
 
 def load(config: FilesTaskConfig) -> Task:
-    """Load the task that the config asks for.
+    """Load the task of the config.
 
     Raises DataError, naming file and line, for data that no model should be trained on.
     """
@@ -121,9 +121,9 @@ def _check_filled(split: str, examples: Sequence[Example], config: FilesTaskConf
 def _labels(
     config: FilesTaskConfig, splits: dict[str, list[Example]], counts: dict[str, Counter[str]]
 ) -> tuple[str, ...]:
-    """The names of the labels; examples with a label that training lacks are refused or left out.
+    """Return the names of the labels; reject, drop or keep examples whose label training lacks.
 
-    The whole training split decides, before a budget is drawn from it.
+    Runs on the whole training split, before a budget is drawn from it.
     """
     if config.format.task_kind not in ("classification", "multilabel", "tagging"):
         return ()
@@ -160,7 +160,7 @@ def _labels(
 
 
 def _of(example: Example) -> tuple[str, ...]:
-    """The labels of an example of a kind that has labels, each once."""
+    """Return the labels of a classification, multilabel or tagging example, each once."""
     if isinstance(example, Tagged):
         return tuple(dict.fromkeys(example.tags or ()))
     assert isinstance(example, Text)
@@ -168,7 +168,6 @@ def _of(example: Example) -> tuple[str, ...]:
 
 
 def _sorted(labels: set[str]) -> list[str]:
-    """Sort labels by number if all are numbers, otherwise by text."""
     if all(label.isascii() and label.isdigit() for label in labels):
         return sorted(labels, key=lambda label: (int(label), label))
     return sorted(labels)
@@ -196,8 +195,8 @@ def _budget(
 
 
 def _check_tags(labels: Sequence[str], splits: dict[str, list[Example]]) -> None:
-    """Refuse tags that mark spans but for a few: those are typed wrongly, and would be scored word
-    by word without a word of it."""
+    """Raise DataError if nearly all tags mark spans but a few do not. These are typing errors, and
+    would silently change the metric to accuracy per word."""
     spans = {label for label in labels if SPANS.fullmatch(label)} - {"O"}
     if len(bare := {label for label in labels if label in BARE} - {"O"}) > 2 and not spans:
         spans = bare  # such as B, M, E and S
@@ -217,7 +216,6 @@ def _check_tags(labels: Sequence[str], splits: dict[str, list[Example]]) -> None
 
 
 def _metric(config: FilesTaskConfig, labels: tuple[str, ...]) -> str:
-    """The metric in the config, the data set's own, or the kind's default."""
     kind = config.format.task_kind
     spans = kind == "tagging" and marks_spans(labels)
     default = METRICS[kind][0] if kind != "tagging" or spans else "accuracy"

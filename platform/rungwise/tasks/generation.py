@@ -1,11 +1,11 @@
-"""A text that is written after another one, such as a summary or a translation (SPEC F8).
+"""Write a text after another one, such as a summary or a translation.
 
     start  source  between  target  end
 
-One Transformer reads the source and writes the target, as Khandelwal et al. 2019
-(arXiv:1905.08836) do: each token of the target, and the end behind it, is predicted from the state
-before it, and only those are trained on. Both texts have room of their own in a row, so that a
-source is cut alike whether its target is known or is still to be written.
+One Transformer reads the source and writes the target (Khandelwal et al. 2019, arXiv:1905.08836):
+each token of the target, and the end after it, is predicted from the state before it, and only
+these have a loss. Each text has its own room in a row, so that a source is cut in the same way
+whether or not its target is known.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from rungwise.tasks.pieces import cuts, ids_of
 
 
 def longest_target(sequence_length: int, max_answer_tokens: int) -> int:
-    """The most tokens of a target, the end left out: at most half of a row."""
+    """Return the most tokens of a target, without the end: at most half of a row."""
     return min(max_answer_tokens, (sequence_length - 3) // 2)
 
 
 def encode(
     examples: Sequence[Text], tokenizer: Tokenizer, frame: Frame, max_answer_tokens: int
 ) -> list[Item]:
-    """Encode each example as an item of one row. Both texts are cut at their ends; a target that is
-    cut does not teach where to end."""
+    """Encode each example as an item of one row. Both texts are cut at their ends; a cut target
+    does not train the end."""
     longest = longest_target(frame.sequence_length, max_answer_tokens)
     room = frame.sequence_length - 3 - longest
     texts = [str(example.target or "") for example in examples]
@@ -54,6 +54,6 @@ def encode(
 
 
 def decode(outputs: Sequence[NDArray[Any]], tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """Predict {"text"} for each example from the tokens that were written for it."""
-    # Of the marks of fine-tuning the tokenizer knows nothing, and leaves them out.
+    """Predict {"text"} for each example from the ids that were written for it."""
+    # The tokenizer does not know the marks that fine-tuning adds and leaves them out.
     return [{"text": tokenizer.decode(ids.tolist())} for ids in outputs]

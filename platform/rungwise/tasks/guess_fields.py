@@ -1,4 +1,4 @@
-"""Guess the blocks that read records with named fields: choices, pairs, texts."""
+"""Guess format blocks for records with named fields: choices, pairs, texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-ROWS = 400  # of a sample that are looked at
+ROWS = 400  # rows of a sample to look at
 LABELS = (
     *("label_desc", "gold_label", "entailment_label", "label", "labels", "accept", "category"),
     *("class", "intent", "sentiment", "is_duplicate", "quality", "polarity", "target", "topic"),
@@ -39,7 +39,7 @@ _SERIES = re.compile(r"(.*?)([0-9]|[A-H])")
 
 
 def by_fields(fields: Mapping[str, list[Any]], layout: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Blocks for records with named fields: choices, pairs, texts."""
+    """Yield format blocks for records with these fields; `layout` is part of each block."""
     lower = {name.lower(): name for name in fields}
     if crowd := next((name for name in fields if name.endswith("-metadata.class-name")), None):
         lower["label"] = crowd
@@ -51,13 +51,13 @@ def by_fields(fields: Mapping[str, list[Any]], layout: dict[str, Any]) -> Iterat
     yield from _choices(fields, lower, layout)
     for pair in WRITTEN:
         before, after = (lower.get(name) for name in pair)
-        # A label recurs, and a text seldom does.
+        # Labels recur; texts rarely do.
         if before and after and len({*map(str, fields[after])}) > len(fields[after]) / 2:
             yield {"kind": "table", **layout, "columns": {"text": before, "target": after}}
     label, score = named(LABELS), named(SCORES)
     if label is None and score is None:
         label = named(("answer",))
-    # A number that seldom recurs is a score.
+    # Numbers that rarely recur are scores.
     target: dict[str, Any] = {"score": score}
     if label and not (score and len({*map(str, fields[label])}) > len(fields[label]) / 2):
         target, keys = labelled(label, fields[label])
@@ -83,11 +83,11 @@ def by_fields(fields: Mapping[str, list[Any]], layout: dict[str, Any]) -> Iterat
 
 
 def labelled(name: Any, values: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The column of the labels, one or several an example, and the key that it needs."""
+    """Return the column of one or several labels per example, and the format keys it needs."""
     if any(isinstance(each, list) and len(each) != 1 for each in values):
         return {"labels": name}, {}
     for separator in ",;|":
-        # Of several together there are more different ones than labels.
+        # Lists of labels take more different values than labels do.
         parts = {part.strip() for each in values for part in str(each).split(separator)}
         if len(parts) < len({*map(str, values)}):
             return {"labels": name}, {} if separator == "," else {"label_separator": separator}
@@ -95,7 +95,7 @@ def labelled(name: Any, values: Sequence[Any]) -> tuple[dict[str, Any], dict[str
 
 
 def marked(columns: Mapping[Any, Sequence[Any]]) -> list[Any]:
-    """The columns of 0 and 1 if there are three or more: a label each."""
+    """Return the columns of 0 and 1, one per label, if there are three or more."""
     found = [name for name, each in columns.items() if {*map(str, each)} <= {"0", "1"}]
     return found if len(found) > 2 else []
 
@@ -145,12 +145,12 @@ def _choices(
 
 
 def mean_length(values: Sequence[Any]) -> float:
-    """In characters; what is no text has none."""
+    """Mean length in characters; values that are not text count as 0."""
     return fmean(len(value) if isinstance(value, str) else 0 for value in values)
 
 
 def fewest(columns: Mapping[Any, list[Any]], but: Any) -> Any:
-    """The column whose short values recur most, if there is one."""
+    """Return the column whose short values recur most, None if none recurs."""
     shares = {
         name: len({*map(str, values)}) / len(values)
         for name, values in columns.items()
@@ -162,5 +162,4 @@ def fewest(columns: Mapping[Any, list[Any]], but: Any) -> Any:
 
 
 def as_list(value: Any) -> Sequence[Any]:
-    """The value if it is a list, else an empty one."""
     return value if isinstance(value, list) else ()

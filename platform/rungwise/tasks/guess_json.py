@@ -1,4 +1,4 @@
-"""Guess the blocks that read JSON, an array or a record a line."""
+"""Guess format blocks for JSON and JSON Lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rungwise.tasks.guess_fields import ROWS, as_list, by_fields, labelled
 
 
 def of_json(text: str) -> Iterator[dict[str, Any]]:
-    """Blocks that may read it, the likeliest first."""
+    """Yield format blocks that may read the text, likeliest first."""
     layout: dict[str, Any] = {"layout": "json"}
     records: Sequence[Any] = []
     try:
@@ -94,7 +94,7 @@ def _of_records(
 
 
 def _chosen(records: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
-    """The choices of Label Studio."""
+    """The choices of each record as Label Studio exports them."""
     for record in records:
         match record:
             case {"annotations": [{"result": [{"value": {"choices": [*chosen]}}, *_]}, *_]}:
@@ -102,7 +102,7 @@ def _chosen(records: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
 
 
 def _included(text: str, marks: Mapping[str, Any]) -> bool:
-    """Whether marks with their words name their last character, and not the one after it."""
+    """Whether the ends of marks are the last character, judged by the words they mark."""
     for words in marks.values():
         for word, [[start, end], *_] in words.items() if isinstance(words, dict) else ():
             return text[start : end + 1] == word
@@ -110,7 +110,7 @@ def _included(text: str, marks: Mapping[str, Any]) -> bool:
 
 
 def _fields(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """The values of each field, those of nested objects with a dot."""
+    """The values of each field, with dots for nested objects."""
     values: dict[str, list[Any]] = {}
 
     def add(name: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Guess the blocks that read lines: tables with and without a header, words with tags."""
+"""Guess format blocks for line-based files: tables with and without a header, tagged words."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from rungwise.tasks.guess_fields import (
     mean_length,
 )
 
-_WORDS_OF_A_NAME = 4  # at most, of one that heads a column
+_WORDS_OF_A_NAME = 4  # a column name has fewer blanks than this
 
 
 def of_lines(text: str) -> Iterator[dict[str, Any]]:
-    """Blocks that may read it, the likeliest first."""
+    """Yield format blocks that may read the text, likeliest first."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[: 20 * ROWS]
     yield from _conll(lines)
     filled = [line for line in lines if line.strip()][:ROWS]
@@ -79,7 +79,7 @@ def _rows(lines: Sequence[str], delimiter: str, quoting: bool) -> list[list[str]
 def _with_names(
     header: Sequence[str], rows: Sequence[Sequence[str]], layout: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """A table whose header has names of its own: none is a label of the column that it heads."""
+    """Yield tables with unknown header names. A header cell that occurs as a label is data."""
     for form in _without_names(rows, layout) if rows else ():
         columns = form["columns"]
         target = columns.get("label", columns.get("labels", columns.get("score")))
@@ -98,7 +98,6 @@ def _with_names(
 def _without_names(
     rows: Sequence[Sequence[str]], layout: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """A table without a header, by what stands in its columns."""
     columns = {place: list(cells) for place, cells in enumerate(zip(*rows, strict=True))}
     lengths = {place: mean_length(cells) for place, cells in columns.items()}
     text = max(lengths, key=lambda place: lengths[place])
@@ -120,7 +119,7 @@ def _without_names(
     if not any(map(DECIMAL, columns[label])):
         about, keys = labelled(label, columns[label])
     plain |= keys
-    # A second text is about as long as the first, and as seldom twice the same.
+    # A second text is about as long as the first and rarely repeats.
     second = [
         place
         for place, length in lengths.items()
@@ -136,7 +135,7 @@ def _without_names(
 
 
 def _conll(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """A word a line with tags beside it, sentences apart by blank lines."""
+    """Yield blocks for one word and its tags per line, with blank lines between sentences."""
     filled = [line for line in lines if line.strip()]
     ends = sum(not line.strip() for line in lines)
     if not filled:
@@ -160,7 +159,7 @@ def _conll(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
         form |= {"word": 1} if numbered else {}
         form |= {"tag": tag} if tag != width - 1 else {}
         form |= {"separator": "tab"} if separator else {}
-        # A # within a sentence is a word.
+        # Inside a sentence, # is a word.
         starts = {
             before.strip() == "" and line[:2].strip()
             for before, line in itertools.pairwise(["", *lines])

@@ -3,10 +3,10 @@
     one text    start  a a a  end
     two texts   start  a a a  between  b b b  end
 
-In BERT start is [CLS] and the other two are [SEP] (Devlin et al. 2019, arXiv:1810.04805, figure 4);
-in GPT they are three new tokens, start, delimiter and extract, that fine-tuning learns (Radford et
+In BERT start is [CLS] and the other two are [SEP] (Devlin et al. 2019, arXiv:1810.04805, figure 4).
+In GPT they are three new tokens that fine-tuning learns: start, delimiter and extract (Radford et
 al. 2018, "Improving Language Understanding by Generative Pre-Training", figure 1). Segments are 0
-up to and with `between` and 1 after it; GPT ignores them.
+up to and including `between` and 1 after it; GPT ignores them.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Cut:
 class Item:
     """The rows of one forward pass that give one prediction.
 
-    It has one row, or one for each option of a choice, or two for the orders of a similarity.
+    An item has one row, or one for each option of a choice, or two for both orders of a pair.
     `example` is the index of its example; a long context gives several items. `target` is what the
-    head is trained on, None if it is unknown:
+    head is trained on, None if unknown:
 
         classification  the index of the label
         multilabel      1 for each of the task's labels that it has, 0 for the others
@@ -50,12 +50,12 @@ class Item:
         choice          the index of the option
         generation      the ids of the tokens to write, the end included
 
-    `places` maps the row back to the example. Tagging: the position in the row of the piece that
-    represents each word, and `first` is the index of the item's first word. Generation: the
-    positions that predict the tokens of the target. Span: for each token of
-    the context from `rows[0].second` on, its first character and the one after its last.
+    `places` maps the row back to the example. Tagging: the row position of the token that
+    represents each word (`first` is the index of the item's first word). Generation: the positions
+    that predict the target. Span: [start, end) in characters of each context token, from
+    `rows[0].second` on.
 
-    `needs` is the length of its longest row if nothing had to be cut, and `cut` what was.
+    `needs` is the length of the longest row if nothing were cut, and `cut` what was.
     """
 
     rows: tuple[Row, ...]
@@ -69,10 +69,9 @@ class Item:
 
 @dataclass(frozen=True)
 class Frame:
-    """The ids of the three marks, and the longest row, the marks included.
+    """The ids of the three marks, and the longest row, marks included.
 
-    `reads_ahead` says whether a position sees those after it; if not, a word is represented by its
-    last piece instead of its first.
+    `reads_ahead`: whether a position sees those after it. If not, the last token represents a word.
     """
 
     start: int

@@ -1,15 +1,15 @@
 """One interface to the seven kinds of tasks: examples to items, logits to predictions to scores.
 
-`encode` makes the model's inputs, `decode` turns its outputs into predictions, and `score` (of
-scores.py) measures them. `outputs` are logits, one float array for each item:
+`encode` makes the model's inputs, `decode` turns its outputs into predictions, and `score` (from
+scores.py) measures them. `outputs` are logits, one float array per item:
 
-    classification  (C,)         of C labels
+    classification  (C,)         C labels
     multilabel      (C,)
     regression      ()
-    tagging         (words, C)   of the words of the item
+    tagging         (words, C)   the words of the item
     span            (T, 2)       start and end logits of every token of the row
     choice          (options,)
-    generation      (tokens,)    no logits, but the ids of the tokens that were written
+    generation      (tokens,)    not logits, but the ids that were written
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def encode(
     max_question_tokens: int = 64,
     max_answer_tokens: int = 30,
 ) -> list[Item]:
-    """Encode `examples` as items, in their order, at least one for each.
+    """Encode `examples`, in their order, as one or more items each.
 
-    `both_orders` gives pairs a second row with the texts swapped; with `windows` a long text gives
-    several items, as the context of a question always does, and `stride` is the distance in tokens
+    `both_orders` gives pairs a second row with the texts swapped. With `windows` a long text gives
+    several items, as the context of a question always does; `stride` is the distance in tokens
     between them. Raises DataError, naming the example, for a target that the task does not have.
     """
     match info.kind:
@@ -79,8 +79,7 @@ def decode(
     legal_tags: bool = False,
     tokenizer: Tokenizer | None = None,
 ) -> list[dict[str, Any]]:
-    """Predict each example from the logits of its items; predictions are plain data. `tokenizer`
-    spells texts that were written.
+    """Predict each example from the outputs of its items, as plain data:
 
     classification  {"label", "probability"}
     multilabel      {"labels", "probabilities"}
@@ -88,7 +87,7 @@ def decode(
     tagging         {"tags"}
     span            {"text", "start", "end", "no_answer_score"}
     choice          {"option", "probabilities"}
-    generation      {"text"}
+    generation      {"text"}, decoded by `tokenizer`
     """
     match info.kind:
         case "classification" | "regression":
@@ -109,9 +108,9 @@ def decode(
 def probabilities(
     outputs: Sequence[NDArray[Any]], items: Sequence[Item], count: int, info: TaskInfo
 ) -> list[Any]:
-    """The probabilities of every label for each example, of every option; of tags a list a word.
+    """Return the probabilities of all labels or options of each example; a list per word for tags.
 
-    None for each where there are none: numbers, places in a text, and texts that are written.
+    None for each example of a kind without them: regression, span and generation.
     """
     match info.kind:
         case "regression" | "span" | "generation":
@@ -136,7 +135,7 @@ def calibrate(
     """Calibrate `decode` on the validation split.
 
     Returns {"null_threshold": logits} for spans if some question has no answer,
-    {"label_threshold": probability} for several labels, else {}.
+    {"label_threshold": probability} for multilabel, else {}.
     """
     match info.kind:
         case "multilabel":

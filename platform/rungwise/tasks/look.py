@@ -1,9 +1,9 @@
 """Look at a file of labelled data, and guess the format block that reads it.
 
-    content ──> blocks that may read it, the likeliest first ──> the first that reads nearly all
+    content ──> candidate blocks, likeliest first ──> the first that reads nearly all
 
-A guess goes by the names of fields, as data sets and labelling tools have them, and by what stands
-in a column where there are no names. It is made for a person to read beside the examples.
+A guess goes by field names that data sets and labelling tools use, or else by the contents of the
+columns. A person is expected to check it against the examples.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rungwise.tasks.guess_fields import ROWS
 from rungwise.tasks.guess_json import of_json
 from rungwise.tasks.guess_lines import of_lines
 
-_SAMPLE_BYTES = 1 << 20  # of a file that is read by lines
+_SAMPLE_BYTES = 1 << 20  # read from a file of lines
 _MOST_DAMAGED = 0.3
 
 
@@ -37,8 +37,8 @@ class _Block(Config):
 
 @dataclass(frozen=True)
 class Guess:
-    """The format block that was found, the examples that it read from a sample, and how many of
-    the sample it could not use."""
+    """The format block found, the examples it read from a sample, and how many examples it could
+    not read."""
 
     form: dict[str, Any]
     examples: list[Example]
@@ -46,9 +46,9 @@ class Guess:
 
     @property
     def labels(self) -> Counter[str]:
-        """How often each label stands in them, a tag for each word."""
+        """How often each label occurs; tags count once per word."""
         if "target" in self.form.get("columns", ()):
-            return Counter()  # which are texts to write
+            return Counter()  # targets are texts to write
         targets = [getattr(e, "tags", None) or getattr(e, "target", None) for e in self.examples]
         return Counter(
             label
@@ -59,9 +59,9 @@ class Guess:
 
 
 def look(path: str) -> Guess:
-    """Guess how to read what `path` matches, by the first file of it.
+    """Guess how to read the files that `path` matches, from the first of them.
 
-    Raises ConfigError where nothing is there, DataError where no block reads it.
+    Raises ConfigError if nothing matches, DataError if no block reads it.
     """
     files = matching([path], "FILE")
     for form in _forms(files):
@@ -74,7 +74,6 @@ def look(path: str) -> Guess:
 
 
 def _forms(files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
-    """Blocks that may read the files, the likeliest first."""
     folders = {file.uri.rpartition("/")[0] for file in files}
     content = b"".join(pieces(files[0]))
     encoding, text = _decoded(content)
@@ -91,7 +90,6 @@ def _forms(files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
 
 
 def _tried(form: dict[str, Any], files: Sequence[SourceFile]) -> Guess | None:
-    """Read the files by a block; None if it cannot, or if too much of it is damaged."""
     counts: Counter[str] = Counter()
     examples: list[Example] = []
     try:
@@ -108,7 +106,7 @@ def _tried(form: dict[str, Any], files: Sequence[SourceFile]) -> Guess | None:
 
 
 def _sample(file: SourceFile, form: Mapping[str, Any]) -> SourceFile:
-    """The whole of a JSON file, and the first lines of others."""
+    """Return a JSON file as a whole, and the first lines of other files."""
     content = b"".join(pieces(file))
     if form.get("layout") != "json" and form["kind"] not in ("squad", "dream", "folders"):
         kept = content[:_SAMPLE_BYTES]
@@ -119,7 +117,7 @@ def _sample(file: SourceFile, form: Mapping[str, Any]) -> SourceFile:
 
 
 def _decoded(content: bytes) -> tuple[str, str]:
-    # Of text that is mostly ASCII too little is seen to guess by.
+    # Mostly-ASCII text gives the detector too little to guess an encoding from.
     try:
         return "utf-8", content.decode().removeprefix("\ufeff")
     except UnicodeDecodeError:

@@ -1,13 +1,12 @@
 """The metric of a task as a function of sums over its examples, for the bootstrap.
 
-A resample of the examples is then a sum of rows, and thousands of them one matrix product. N
-examples, k sums each; C labels. All metrics are shares or correlations; 0/0 is 0, as in the
-libraries that scores.py calls, and both agree on the whole set. Macro F1 is the mean over the
-classes that occur in the targets or the predictions being scored, as in scikit-learn; of several
-labels over all labels of the task, as there.
+A resample of the examples is a sum of rows, and thousands of resamples are one matrix product. N
+examples, k sums each, C labels. All metrics are shares or correlations; 0/0 is 0. On the whole set
+they agree with the libraries that scores.py calls. As in scikit-learn, macro F1 averages over the
+classes that occur in the targets or the predictions, and for multilabel over all of the labels.
 
-Spearman's correlation is Pearson's of ranks, and these are found once, on the whole set: on a
-resample it is that of these ranks, not of the ranks within the resample.
+Spearman's correlation is Pearson's of ranks. The ranks are computed once, on the whole set, and not
+within each resample.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from rungwise.tasks.tagging import marks_spans, spans_of
 Numbers = NDArray[np.float64]
 Predictions = Sequence[Mapping[str, Any]]
 _CORRELATIONS, _ERRORS = ("matthews", "pearson", "spearman"), ("loss", "mean_squared_error")
-_ROUNDING = 1e-12  # of a variance beside the squares it is made of
+_ROUNDING = 1e-12  # a variance below this share of the sum of squares counts as zero
 
 
 def sums(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> Numbers:
-    """The sums of each example (N, k). `value` of their total over examples is `info.metric`.
+    """Return the sums (N, k) of the examples; `value` of their total is `info.metric`.
 
     Raises DataError for an example without a target, ConfigError for a metric of another kind.
     """
@@ -48,15 +47,14 @@ def sums(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> N
 
 
 def indicators(labels: Iterable[Any], info: TaskInfo) -> NDArray[np.bool_]:
-    """Which of the task's labels each example has: (N, C). `labels` are a collection of names for
-    each example."""
+    """Return which of the task's labels each example has, (N, C), from collections of names."""
     return np.array([[name in each for name in info.labels] for each in labels], bool)
 
 
 def label_sums(
     said_NC: NDArray[np.bool_], gold_NC: NDArray[np.bool_], info: TaskInfo
 ) -> NDArray[np.bool_]:
-    """The sums of each example for several labels: (N, 3C) as for classes, and for exact match
+    """Return the sums of multilabel examples: (N, 3C) as for classes; for exact match (N, 2),
     whether all labels are right, and 1."""
     if info.metric == "exact_match":
         right_N = (said_NC == gold_NC).all(axis=1)
@@ -65,13 +63,13 @@ def label_sums(
 
 
 def value(totals: Numbers, info: TaskInfo) -> Numbers:
-    """The metric `info.metric` (...) of each of the summed rows (..., k)."""
+    """Return the metric `info.metric` (...) of summed rows (..., k)."""
     _, of_totals = _OF_KIND[info.kind]
     return of_totals(np.asarray(totals, np.float64), info)
 
 
 def check(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> None:
-    """Raise DataError for an example whose target is unknown or none of the task's labels."""
+    """Raise DataError for an example without a target or with a label the task does not have."""
     assert len(predictions) == len(examples), "a prediction an example"
     known = set(info.labels)
     for example in examples:
@@ -89,14 +87,14 @@ def check(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> 
 
 
 def range_of(metric: str) -> tuple[float, float]:
-    """The lowest and the highest value of a metric of scores.py, and of a loss."""
+    """Return the lowest and highest possible value of a metric of scores.py or a loss."""
     if metric in _ERRORS:
         return 0.0, math.inf
     return (-1.0 if metric in _CORRELATIONS else 0.0), 1.0
 
 
 def target_of(example: Example) -> Any:
-    """The target of an example, None if it is unknown."""
+    """Return the target of an example, None if it is unknown."""
     if isinstance(example, Tagged):
         return example.tags
     if isinstance(example, Question):
@@ -105,7 +103,7 @@ def target_of(example: Example) -> Any:
 
 
 def _selecting(info: TaskInfo) -> tuple[str, ...]:
-    """The metrics of a task for which higher is better."""
+    """Return the metrics of a task for which higher is better."""
     known = METRICS[info.kind]
     if info.kind == "classification" and len(info.labels) != 2:
         return tuple(name for name in known if name != "f1")
@@ -117,7 +115,7 @@ def _selecting(info: TaskInfo) -> tuple[str, ...]:
 def _classification_sums(
     predictions: Predictions, examples: Sequence[Text], info: TaskInfo
 ) -> Numbers:
-    """For each class whether it was correctly predicted, predicted, and the target: (N, 3C)."""
+    """For each class: predicted correctly, predicted, is the target. (N, 3C)."""
     numbers = {label: number for number, label in enumerate(info.labels)}
     one_hot = np.eye(len(numbers))
     predicted = one_hot[[numbers[prediction["label"]] for prediction in predictions]]
@@ -130,7 +128,7 @@ def _classification_value(totals: Numbers, info: TaskInfo) -> Numbers:
     if info.metric == "accuracy":
         return _ratio(right.sum(-1), wanted.sum(-1))
     if info.metric == "matthews":
-        # Gorodkin 2004: the correlation of the two assignments, for any number of classes.
+        # Gorodkin 2004: the correlation of two assignments, for any number of classes.
         number = wanted.sum(-1)
         covariance = right.sum(-1) * number - (predicted * wanted).sum(-1)
         variances = (number**2 - (predicted**2).sum(-1)) * (number**2 - (wanted**2).sum(-1))
@@ -157,14 +155,14 @@ def _multilabel_value(totals: Numbers, info: TaskInfo) -> Numbers:
 
 
 def _regression_sums(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) -> Numbers:
-    """(N, 6): 1, x, y and their products, where x is predicted and y the target."""
+    """(N, 6): 1, x, y, x², y², xy, where x is the prediction and y the target."""
     x = np.array([float(prediction["score"]) for prediction in predictions])
     y = np.array([example.number for example in examples])
     if info.metric == "spearman":
         from scipy.stats import rankdata
 
         x, y = rankdata(x), rankdata(y)
-    # Small numbers lose less when they are squared and subtracted; constants become exact zeros.
+    # Shifting loses fewer digits when squares are subtracted; constants become exact zeros.
     x, y = (z - z[:1] for z in (x, y))
     return np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y], axis=1)
 
@@ -179,7 +177,7 @@ def _regression_value(totals: Numbers, info: TaskInfo) -> Numbers:
 
 
 def _tagging_sums(predictions: Predictions, examples: Sequence[Tagged], info: TaskInfo) -> Numbers:
-    """Correct words and words (N, 2), or correct, predicted and wanted spans (N, 3)."""
+    """Correct words and words (N, 2), or correct, predicted and target spans (N, 3)."""
     pairs = [(p["tags"], list(e.tags or ())) for p, e in zip(predictions, examples, strict=True)]
     if info.metric == "accuracy":
         rows = [
@@ -221,7 +219,7 @@ def _choice_sums(
 
 
 def _generation_sums(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) -> Numbers:
-    """The counts of chrF (N, 18), or whether each text is that of the target, and 1: (N, 2)."""
+    """The counts of chrF (N, 18); for exact match whether the texts are equal, and 1: (N, 2)."""
     pairs = [(p["text"], str(e.target)) for p, e in zip(predictions, examples, strict=True)]
     if info.metric == "chrf":
         return np.array([chrf.counts(*pair) for pair in pairs], np.float64)
@@ -237,11 +235,11 @@ def _mean_value(totals: Numbers, info: TaskInfo) -> Numbers:
 
 
 def _ratio(above: Numbers, below: Numbers) -> Numbers:
-    """above / below, and 0 where below is 0."""
+    """Divide, with 0 where `below` is 0."""
     return np.divide(above, below, out=np.zeros(np.shape(above)), where=np.asarray(below) != 0)
 
 
-# The sums of each example, and the metric of their totals.
+# Per kind: the sums of the examples, and the metric of their totals.
 _OF_KIND: Mapping[
     Kind,
     tuple[Callable[[Predictions, Any, TaskInfo], Numbers], Callable[[Numbers, TaskInfo], Numbers]],

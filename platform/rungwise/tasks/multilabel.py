@@ -1,7 +1,7 @@
-"""Any number of labels for a text: each has a probability, and is said above a threshold.
+"""Any number of labels for a text: those with a probability above a threshold.
 
-The threshold is one for all labels and chosen on the validation split, for the best one for F1 is
-half of the F1 that can be had and never above 0.5 (Lipton et al. 2014, arXiv:1402.1892).
+One threshold serves all labels and is chosen on the validation split: the best one for F1 is half
+of the highest possible F1, so never above 0.5 (Lipton et al. 2014, arXiv:1402.1892).
 
 Shapes: N examples, C labels.
 """
@@ -30,8 +30,8 @@ def decode(
     info: TaskInfo,
     calibration: Mapping[str, float],
 ) -> list[dict[str, Any]]:
-    """Predict {"labels", "probabilities"} for each example: the labels in alphabetical order, the
-    probabilities of all labels in the order of the task's."""
+    """Predict {"labels", "probabilities"} for each example: labels in alphabetical order,
+    probabilities of all labels in the order of the task."""
     threshold = calibration.get(THRESHOLD, 0.5)
     return [
         {
@@ -48,9 +48,9 @@ def calibrate(
     examples: Sequence[Text],
     info: TaskInfo,
 ) -> dict[str, float]:
-    """The threshold, in hundredths, with the best `info.metric` on these examples.
+    """Return the threshold, in hundredths, with the best `info.metric` on these examples.
 
-    Of equally good ones the nearest to 0.5 is taken.
+    Of equally good ones, the nearest to 0.5.
     """
     share_NC = expit(np.stack(pooled(outputs, items)))
     gold_NC = metrics.indicators([example.target for example in examples], info)

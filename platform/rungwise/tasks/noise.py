@@ -1,19 +1,19 @@
-"""Typing errors in the inputs of examples, for a score on noisy text (SPEC D19, K25).
+"""Typing errors in the inputs of examples, for a score on noisy text (claim K25).
 
-Each word of four letters or more is changed with a stated probability, by one error inside of it:
+Each word of four letters or more is changed with a given probability, by one error inside it:
 
-    swap     two letters beside each other change places
-    drop     a letter is left out
-    insert   the key beside a letter is hit as well
-    replace  the key beside a letter is hit instead
+    swap     two neighbouring letters change places
+    drop     a letter is missing
+    insert   a neighbouring key is hit as well
+    replace  a neighbouring key is hit instead
 
-after the synthetic noise of Belinkov & Bisk 2018 (arXiv:1711.02173): the first and the last letter
-stay. A word is a run of letters; of letters that are not on an American keyboard the next letter of
-the word is hit. What is drawn depends on the seed, the example and the place of the word alone, and
-the words that are changed at one rate are changed in the same way at each higher one.
+As in Belinkov & Bisk 2018 (arXiv:1711.02173) the first and last letter stay. A word is a run of
+letters; for a letter that is not on an American keyboard the next letter of the word is hit. Errors
+depend only on the seed, the example and the position of the word, and the words changed at one rate
+are changed in the same way at each higher rate.
 
-Labels stay right: of tagged words none is lost, and the words of an answer are left as they are,
-its place going with them.
+Targets stay valid: no tagged word is lost, and the words of an answer are not changed while its
+offset moves with the text.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _BESIDE = {
     key: row[max(0, n - 1) : n] + row[n + 1 : n + 2] for row in _ROWS for n, key in enumerate(row)
 }
 
-Edit = tuple[int, int, str]  # [begin, end) of a text, and what stands there instead
+Edit = tuple[int, int, str]  # [begin, end) of a text, and its replacement
 
 
 def noisy(examples: Sequence[Any], rate: float, seed: int) -> list[Any]:
-    """The examples with an error in each word with the probability `rate`, their targets as before.
+    """Return the examples with an error in each word with probability `rate`, targets unchanged.
 
-    Raises DataError if no word is changed, which would be called robust.
+    Raises DataError if no word is changed: the model would seem robust.
     """
     copies = [_noisy(example, rate, seed) for example in examples]
     if copies == list(examples):
@@ -55,7 +55,7 @@ def noisy(examples: Sequence[Any], rate: float, seed: int) -> list[Any]:
 
 
 def split_of(rate: float) -> str:
-    """The name of the test split with errors at this rate."""
+    """Return the name of the test split with errors at this rate."""
     return f"noise_{rate:g}"
 
 
@@ -89,7 +89,7 @@ def _noisy(example: Any, rate: float, seed: int) -> Any:
 def _edits(
     text: str, kept: Sequence[tuple[int, int]], rate: float, place: tuple[int, int, int]
 ) -> Iterator[Edit]:
-    """The words that are changed, in their order, none of them in a place that is `kept`."""
+    """Yield the changes of words in order; words that overlap a range in `kept` stay."""
     words = list(_WORD.finditer(text))
     changed_W = uniform(*place, np.arange(len(words)), 0) < rate
     numbers_W3 = bits(*place, np.arange(len(words))[:, None], np.arange(1, 4))
@@ -99,7 +99,6 @@ def _edits(
 
 
 def _mistyped(word: str, way: int, place: int, side: int) -> str:
-    """The word with one error, by three random numbers."""
     at = 1 + place % (len(word) - 2)
     letter = word[at]
     beside = _BESIDE.get(letter.lower(), word[at + 1])
@@ -115,7 +114,7 @@ def _mistyped(word: str, way: int, place: int, side: int) -> str:
             changed = word[:at] + key + word[at + 1 :]
         case _:
             changed = word
-    # A letter is dropped, and where an equal one would be put in its place.
+    # Drop a letter, also where the error above changed nothing because letters are equal.
     return word[:at] + word[at + 1 :] if changed == word else changed
 
 
@@ -128,5 +127,5 @@ def _edited(text: str, edits: Sequence[Edit]) -> str:
 
 
 def _moved(place: int, edits: Sequence[Edit]) -> int:
-    """Where what stood at `place` stands after the edits."""
+    """Return the position after the edits of what was at `place`."""
     return place + sum(len(new) - (stop - begin) for begin, stop, new in edits if stop <= place)

@@ -1,10 +1,9 @@
 """The paragraph task: classify paragraphs of the corpus by the library that they document.
 
 Labels are the corpus's own (the origin of each document), so the task needs no other data. The name
-of the library is replaced in each paragraph, where it would give the label away. Training and
-validation paragraphs come from documents the model was pretrained on, without labels, and test
-paragraphs from held-out documents that no earlier stage has seen; no document gives paragraphs to
-two splits, and no text is in two of them.
+of the library is replaced in each paragraph, as it would reveal the label. Training and validation
+paragraphs come from documents that pretraining read without labels, test paragraphs from held-out
+documents that no earlier stage has seen. Splits share neither documents nor texts.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from rungwise.tasks.examples import SPLITS, TaskInfo, Text
 from rungwise.tasks.files import Task
 from rungwise.tokens.text import document_hash
 
-_VALIDATION_DOCUMENTS = 0.4  # of the training documents
+_VALIDATION_DOCUMENTS = 0.4  # share of the training documents
 _NEUTRAL = "library"
 
 
@@ -39,7 +38,7 @@ def load(config: ParagraphTaskConfig, corpus: Artifact) -> Task:
         for label in sorted(pools)
         if all(len(pools[label][split]) >= number for split, number in wanted.items())
     ]
-    # The labels with the most paragraphs in the smallest split.
+    # Prefer the labels with the most test paragraphs.
     enough.sort(key=lambda label: (-len(pools[label]["test"]), label))
     labels = sorted(enough[: config.num_labels])
     if len(labels) < config.num_labels:
@@ -61,14 +60,14 @@ def load(config: ParagraphTaskConfig, corpus: Artifact) -> Task:
 
 
 def hide_name(text: str, label: str) -> str:
-    """Replace the name of the library in `text`, in any case and within dotted names."""
+    """Replace the library's name in `text`, in any case and inside dotted names."""
     return re.sub(rf"(?i)(?<![a-z0-9]){re.escape(label)}(?![a-z0-9])", _NEUTRAL, text)
 
 
 def _pools(
     config: ParagraphTaskConfig, corpus: Artifact
 ) -> dict[str, dict[str, list[tuple[str, str]]]]:
-    """(text, document) by label and split, without texts that occur in two labels or splits."""
+    """(text, document) by label and split, without texts of several labels or splits."""
     places_of: dict[str, list[tuple[str, str, str]]] = {}
     for row in CorpusSummary.of(corpus).files:
         for document in read_documents(corpus.folder, row.file):
@@ -99,7 +98,7 @@ def _paragraphs(document: Document, config: ParagraphTaskConfig) -> Iterator[str
 
 
 def _drawn(pool: list[tuple[str, str]], number: int, seed: int) -> list[tuple[str, str]]:
-    """Draw `number` of the pool by the hash of the text, so that its order does not matter.
+    """Draw `number` of the pool by the hash of the text, independent of the order of the pool.
 
     Documents take turns, so that a large module does not crowd out the small ones.
     """

@@ -1,4 +1,4 @@
-"""Encode texts as token ids, and read those that do not fit in their row: cut, or in windows."""
+"""Encode texts as token ids, and cut those that do not fit in a row or read them in windows."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ WORD = re.compile(rf"[{HAN}]|[^\s{HAN}]+")
 
 
 def ids_of(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of each text, without special tokens."""
+    """Return the ids of each text, without special tokens."""
     encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     return [encoding.ids for encoding in encodings]
 
 
 def cuts(*kept: tuple[str, Sequence[int], int, int]) -> tuple[Cut, ...]:
-    """Those texts that lost something, of (text, its ids, first token kept, the one after)."""
+    """Return the texts that lost something, from (text, ids, first token kept, end)."""
     return tuple(Cut(text, begin, end) for text, ids, begin, end in kept if end - begin < len(ids))
 
 
 def windows(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """[begin, end) of each window of at most `room` tokens; together they hold all tokens."""
+    """Return [begin, end) of each window of at most `room` tokens; together they cover all."""
     step = max(1, min(stride, room // 2))
     spans = [(0, min(tokens, room))]
     while spans[-1][1] < tokens:
@@ -39,8 +39,8 @@ def longest_first(
 ) -> tuple[Sequence[int], Sequence[int]]:
     """Cut both texts at their ends to at most `room` tokens together.
 
-    The longer one loses tokens until they fit, and the second if they are equally long, as in
-    BERT's released code for pairs.
+    The longer one loses tokens until they fit, the second if they are equally long, as in BERT's
+    released code.
     """
     fair = room // 2
     shorter_first, shorter_second = len(first) <= fair, len(second) <= fair

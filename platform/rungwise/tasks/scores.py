@@ -1,9 +1,8 @@
 """All metrics of a task's predictions, computed by the usual libraries.
 
-Labels are scored by scikit-learn, numbers by SciPy, and tagged spans by seqeval in its default
-mode, which counts as conlleval does: an I- that follows nothing of its type begins a span. Texts
-that are written have chrF by sacrebleu. Answers use squad_rules.py. Every number is a share or a
-correlation, never a percentage.
+scikit-learn scores labels, SciPy numbers, sacrebleu written texts (chrF), and seqeval tagged spans
+in its default mode, which like conlleval begins a span at an I- that continues none of its type.
+Answers use squad_rules.py. Every number is a share or a correlation, never a percentage.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from rungwise.tasks.metrics import Predictions, check, indicators
 from rungwise.tasks.tagging import marks_spans
 
 Metrics = dict[str, float]
-_NOTHING: Any = 0  # the value of 0/0; the libraries declare a string, for "warn"
+_NOTHING: Any = 0  # value of 0/0; the libraries' annotations allow only strings such as "warn"
 
 
 def score(predictions: Predictions, examples: Sequence[Any], info: TaskInfo) -> Metrics:
@@ -40,13 +39,13 @@ def _classification(predictions: Predictions, examples: Sequence[Text], info: Ta
     metrics = {
         "accuracy": float(accuracy_score(wanted, predicted)),
         "macro_f1": float(f1_score(wanted, predicted, average="macro", zero_division=_NOTHING)),
-        # If all have one label the library gives 0 as well, with a warning.
+        # For a single label the library also returns 0, but warns.
         "matthews": float(matthews_corrcoef(wanted, predicted))
         if len({*wanted, *predicted}) > 1
         else 0.0,
     }
     if len(info.labels) == 2:
-        # Both names as 0 and 1: the library looks for the second label among those that occur.
+        # As 0 and 1: given names, the library looks for the second label among those that occur.
         ones = [[label == info.labels[1] for label in labels] for labels in (wanted, predicted)]
         metrics["f1"] = float(f1_score(*ones, zero_division=_NOTHING))
     return metrics
@@ -61,7 +60,7 @@ def _multilabel(predictions: Predictions, examples: Sequence[Text], info: TaskIn
         f"{average}_f1": float(f1_score(wanted, predicted, average=average, zero_division=_NOTHING))
         for average in ("micro", "macro")
     }
-    # Of several labels the library's accuracy is the share of examples with all of them right.
+    # For multilabel the library's accuracy is exact match.
     return f1 | {"exact_match": float(accuracy_score(wanted, predicted))}
 
 
@@ -71,12 +70,12 @@ def _regression(predictions: Predictions, examples: Sequence[Text], info: TaskIn
     predicted = np.array([float(prediction["score"]) for prediction in predictions])
     wanted = np.array([example.number for example in examples])
     metrics = {"mean_squared_error": float(np.mean((predicted - wanted) ** 2))}
-    # A constant correlates with nothing: 0.0 instead of the library's NaN, so that a model that
-    # has learned nothing has a score that can be compared.
+    # Constant values have no correlation. 0.0 instead of the library's NaN lets a model that has
+    # learned nothing be compared.
     if len(predicted) < 2 or np.ptp(predicted) == 0 or np.ptp(wanted) == 0:
         return metrics | {"pearson": 0.0, "spearman": 0.0}
     with warnings.catch_warnings():
-        # An untrained head predicts nearly the same for all; the library warns of lost digits.
+        # An untrained head predicts nearly constants; the library warns of lost digits.
         warnings.simplefilter("ignore")
         results: list[Any] = [pearsonr(predicted, wanted), spearmanr(predicted, wanted)]
     pearson, spearman = (float(result.statistic) for result in results)

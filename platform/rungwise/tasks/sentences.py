@@ -1,10 +1,9 @@
-"""Sentences and sentence pairs, with labels or one number for each (SPEC F2, F3, F4).
+"""Texts and pairs of texts, each with labels or a number.
 
-A text that is too long loses its end, or is read in windows, each an item with the target of its
-example. The logits of an example are then the mean of those of its windows. The label's
-probabilities are so the normalised geometric mean of the windows', the logarithmic opinion pool
-(Genest & Zidek 1986, "Combining probability distributions", Statistical Science 1); a mean of log
-probabilities gives the same.
+A text that is too long is cut at its end, or read in windows, each an item with the target of its
+example. The logits of an example are the mean over its windows. Its label probabilities are then
+the normalised geometric mean over the windows, the logarithmic opinion pool (Genest & Zidek 1986,
+"Combining probability distributions", Statistical Science 1), as for a mean of log probabilities.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ def encode(
     windows: bool,
     stride: int,
 ) -> list[Item]:
-    """Encode each example as an item of one row, or with `both_orders` of (A, B) and (B, A).
+    """Encode each example as an item of one row, or with `both_orders` of rows (A, B) and (B, A).
 
-    A sentence is cut at its end, a pair longest first; both orders hold the same tokens. With
-    `windows` there is an item for each window over the longer text, beside it the shorter one,
-    which is cut to half of the row. Raises DataError for a pair where a sentence is expected, the
-    reverse, and a target of another task; ConfigError for `both_orders` without pairs.
+    A single text is cut at its end, a pair longest first; both orders hold the same tokens. With
+    `windows` there is an item per window over the longer text; the shorter one stands in each, cut
+    to half of the row. Raises DataError for a single text where a pair is expected, the reverse,
+    or a target of another task; ConfigError for `both_orders` without pairs.
     """
     if both_orders and not info.pair:
         raise ConfigError(
@@ -70,12 +69,12 @@ def encode(
             rows = _rows(first[slice(*one)], second[slice(*two)], info.pair, frame, both_orders)
             target = _target(example, info, numbers)
             items.append(Item(rows, index, target, needs=needs + marks, cut=cut))
-            cut = ()  # said once of the windows of an example
+            cut = ()  # reported once per example
     return items
 
 
 def _windows(first: int, second: int, room: int, stride: int) -> list[_Spans]:
-    """The windows of two texts of so many tokens; the second is the longer if they are equal."""
+    """Windows over two texts of these lengths; of equal lengths the second counts as longer."""
     if first + second <= room:
         return [((0, first), (0, second))]
     kept = (0, min(first, second, room // 2))
@@ -84,7 +83,7 @@ def _windows(first: int, second: int, room: int, stride: int) -> list[_Spans]:
 
 
 def pooled(outputs: Sequence[NDArray[Any]], items: Sequence[Item]) -> list[NDArray[np.float64]]:
-    """The outputs of each example: the mean of those of its windows, which are neighbours."""
+    """Average the outputs of each example over its windows, which must be neighbours."""
     windows = itertools.groupby(zip(items, outputs, strict=True), lambda pair: pair[0].example)
     return [
         np.asarray(np.mean([output for _, output in each], axis=0, dtype=np.float64))

@@ -1,17 +1,17 @@
-"""Questions and their contexts: windows over long ones, and the characters of each token (SPEC F7).
+"""Encode questions and their contexts: windows over long contexts, and the characters of tokens.
 
-    start  question  between  tokens of the context from the window's begin on  end
+    start  question  between  tokens of the context in this window  end
 
-Windows follow the released code for SQuAD (google-research/bert, run_squad.py): each begins
-`stride` tokens after the last. Two bounds are ours, and change nothing at the paper's 384 tokens
-and stride 128: a question takes at most half of the row, and no window begins more than half a
-window after the last, so that an answer of up to half a window is whole in one.
+Windows follow the released SQuAD code (google-research/bert, run_squad.py): each begins `stride`
+tokens after the previous one. Two bounds are our own and change nothing at the paper's 384 tokens
+and stride 128: a question takes at most half of the row, and a window begins at most half a window
+after the previous one, so that some window contains each answer of up to half a window.
 
 Places count code points of the original text, whatever the tokenizer normalises, so that an answer
-is a slice of it. The place of a token leaves out the blanks at both ends, and that of a blank token
-is empty. Tokens that share a character, as bytes do, have the same place. Accents that a tokenizer
-drops belong to the letter before them. Other characters that it drops at the edge of a token, such
-as a byte order mark, belong to none, as annotators do not see them either.
+is a slice of it. A token's place excludes blanks at both ends and is empty for a blank token.
+Tokens that share a character, such as bytes, share a place. Accents that a tokenizer drops belong
+to the letter before them. Other characters dropped at the edge of a token, such as a byte order
+mark, belong to none: annotators do not see them either.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from rungwise.tasks.examples import Question
 from rungwise.tasks.items import Frame, Item
 from rungwise.tasks.pieces import cuts, ids_of, windows
 
-NO_ANSWER = (0, 0)  # as a target: both at the first token of the row
+NO_ANSWER = (0, 0)  # target: start and end at the first token of the row
 
 
 @dataclass(frozen=True)
 class Located:
-    """The N tokens of a text: ids, first characters, and those after the last, both ascending."""
+    """The N tokens of a text: ids, and places [start, end) with both bounds ascending."""
 
     ids: list[int]
     starts: list[int]
     ends: list[int]
 
     def covering(self, start: int, end: int) -> tuple[int, int] | None:
-        """The first and the last token with a character in [start, end), None if none has one."""
+        """Return the first and last token with a character in [start, end), None if none has."""
         first = bisect_right(self.ends, start)
         last = bisect_left(self.starts, end) - 1
         while first <= last and self.starts[first] == self.ends[first]:
@@ -56,7 +56,7 @@ def encode(
     stride: int,
     max_question_tokens: int,
 ) -> list[Item]:
-    """Encode each window as an item. Questions are cut at their end; an empty context has a window.
+    """Encode each window as an item; an empty context has one. Questions are cut at their end.
 
     The target is the first answer if the window holds all of its tokens, else NO_ANSWER.
     """
@@ -82,12 +82,12 @@ def encode(
                     target = (wanted[0] + offset, wanted[1] + offset)
             places = tuple(zip(text.starts[begin:end], text.ends[begin:end], strict=True))
             items.append(Item((row,), index, target, places, needs=needs, cut=cut))
-            cut = ()  # said once of the windows of a question
+            cut = ()  # reported once per question
     return items
 
 
 def locate(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Located]:
-    """Tokenise each text, with the places of its tokens."""
+    """Tokenise each text and find the places of its tokens."""
     encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
     return [_located(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
@@ -101,7 +101,7 @@ def _located(text: str, encoding: Encoding) -> Located:
             end -= 1
         starts.append(start)
         ends.append(end)
-    # The accents that a normaliser strips follow the letter they are on.
+    # Accents that a normaliser strips follow their letter.
     for token in range(len(starts)):
         limit = starts[token + 1] if token + 1 < len(starts) else len(text)
         while starts[token] < ends[token] < limit and _is_mark(text[ends[token]]):

@@ -1,7 +1,7 @@
 """Choose a task's examples: split a file, draw a label budget, and count overlaps of splits.
 
-Every choice is by a hash of the text and the seed, so that it depends neither on the order of the
-file nor on its other examples, and a smaller budget is part of a larger one.
+Every choice hashes the text and the seed, so it depends neither on the order of the file nor on
+other examples, and a smaller budget is a subset of a larger one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _BETWEEN = "\x1f"
 def shares(
     examples: Sequence[Example], fractions: dict[str, float], seed: int
 ) -> dict[str, list[Example]]:
-    """Split `examples` by the given fractions, with the rest under "train".
+    """Split `examples` by the given fractions; the rest is "train".
 
-    Examples with the same first text, such as the questions about one context, stay together, so a
-    share of examples is only about its fraction.
+    Examples with the same first text, such as questions about one context, stay together, so the
+    fractions hold only approximately.
     """
     bounds = np.cumsum(list(fractions.values()))
     splits = [*fractions, "train"]
@@ -40,10 +40,10 @@ def shares(
 def drawn(
     examples: Sequence[Example], number: int, seed: int, draw: Draw = "natural"
 ) -> list[Example]:
-    """Draw `number` of the examples, or all if there are fewer, in their order.
+    """Draw `number` of the examples, or all if there are fewer, in their original order.
 
-    `balanced` lets labels take turns, so that all have equal numbers until one runs out;
-    `stratified` lets each have its share of the whole, rounded.
+    `balanced` draws from the labels in turn, so that all have equal numbers until one runs out;
+    `stratified` gives each label its share of the whole, rounded.
     """
     draws = _draws([whole(example) for example in examples], seed)
     order = np.argsort(draws, kind="stable")
@@ -61,18 +61,18 @@ def drawn(
 
 
 def overlap(train: Sequence[Example], other: Sequence[Example]) -> int:
-    """The number of examples of `other` whose input is also in `train`."""
+    """Count the examples of `other` whose input is also in `train`."""
     seen = {whole(example) for example in train}
     return sum(whole(example) in seen for example in other)
 
 
 def whole(example: Example) -> str:
-    """The whole input of an example as one text."""
+    """Return the whole input of an example as one text."""
     return _BETWEEN.join(parts(example))
 
 
 def parts(example: Example) -> list[str]:
-    """The texts of the input of an example, "" for one that is optional and not there."""
+    """Return the texts of an example's input, "" for an optional one that is absent."""
     match example:
         case Text():
             return [example.text, example.second or ""]
@@ -95,6 +95,5 @@ def _first(example: Example) -> str:
 
 
 def _draws(texts: Sequence[str], seed: int) -> NDArray[np.float64]:
-    """A number in [0, 1) for each text."""
     hashes = [document_hash(text) for text in texts]
     return uniform(seed, np.array(hashes, dtype=np.uint64))

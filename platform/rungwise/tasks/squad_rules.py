@@ -1,15 +1,15 @@
 """Score answers by the rules of SQuAD's official script, and of CMRC 2018's for Chinese.
 
-SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250; evaluate-v2.0.py, 2018): case, ASCII punctuation,
-the articles a, an, the and extra white space do not count. Exact match compares the rest, F1 its
-words as bags. The best of several gold answers counts. A question without an answer, or whose gold
+SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250; evaluate-v2.0.py, 2018) ignores case, ASCII
+punctuation, the articles a, an, the and extra white space. Exact match compares the rest, F1 its
+words as bags; the best of several gold answers counts. A question without an answer, or whose gold
 answers are all empty by these rules, is right only if nothing is answered.
 
-CMRC 2018 (Cui et al. 2019, arXiv:1810.07366; cmrc2018_evaluate.py): case and a list of signs do not
-count, each han character is a word, and F1 counts the longest common stretch instead of a bag. For
+CMRC 2018 (Cui et al. 2019, arXiv:1810.07366; cmrc2018_evaluate.py) ignores case and a list of
+signs, each Han character is a word, and F1 uses the longest common substring instead of bags. For
 other scripts the official code uses NLTK's words; here a word is a run between blanks, dashes and
-ASCII punctuation, with points and commas inside, and each such sign is a word. The context decides
-which rules apply: it is Chinese if it has more han characters than words of other scripts.
+ASCII punctuation, with points and commas inside, and each such sign is a word. These rules apply to
+a context with more Han characters than words of other scripts.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _WITHOUT_SIGNS = str.maketrans(
     "",
     "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』",  # noqa: RUF001
 )
-_OTHER = rf"[^\s{HAN}{re.escape(string.punctuation)}\u2013\u2014]+"  # two dashes are signs too
+_OTHER = rf"[^\s{HAN}{re.escape(string.punctuation)}\u2013\u2014]+"  # en and em dash end a word
 _CHINESE_WORD = re.compile(rf"[{HAN}]|{_OTHER}(?:[.,]{_OTHER})*|\S")
 
 
 def of_example(predicted: str, example: Question) -> tuple[float, float]:
-    """(exact match, F1) of a predicted text, "" for no answer. The example must have answers."""
+    """Return (exact match, F1) of a text, "" for no answer. The example must have answers."""
     assert example.answers is not None, "an example without known answers has no score"
     chinese = is_chinese(example.context)
     bare = chinese_normalised if chinese else normalised
@@ -49,32 +49,32 @@ def of_example(predicted: str, example: Question) -> tuple[float, float]:
 
 
 def normalised(text: str) -> str:
-    """Normalise as SQuAD does: lower case, no punctuation, no articles, single blanks, in order."""
+    """Normalise as SQuAD does: lower case, no punctuation, no articles, single blanks."""
     text = text.lower().translate(_WITHOUT_PUNCTUATION)
     return " ".join(_ARTICLE.sub(" ", text).split())
 
 
 def word_f1(gold: str, predicted: str) -> float:
-    """SQuAD's F1 of two texts; if one has no words, 1 if neither has any, else 0."""
+    """SQuAD's F1 of two texts. If one has no words: 1 if the other has none either, else 0."""
     wanted, given = normalised(gold).split(), normalised(predicted).split()
     shared = sum((Counter(wanted) & Counter(given)).values())
     return _f1(shared, wanted, given)
 
 
 def chinese_normalised(text: str) -> str:
-    """Normalise as CMRC does: lower case, without its list of signs and blanks at both ends."""
+    """Normalise as CMRC does: lower case, without blanks at both ends and its list of signs."""
     return text.lower().strip().translate(_WITHOUT_SIGNS)
 
 
 def chinese_f1(gold: str, predicted: str) -> float:
-    """CMRC's F1 of two texts; if one has no words, 1 if neither has any, else 0."""
+    """CMRC's F1 of two texts. If one has no words: 1 if the other has none either, else 0."""
     wanted = _CHINESE_WORD.findall(chinese_normalised(gold))
     given = _CHINESE_WORD.findall(chinese_normalised(predicted))
     return _f1(_longest_common_stretch(wanted, given), wanted, given)
 
 
 def is_chinese(text: str) -> bool:
-    """Whether a text has more han characters than words of other scripts."""
+    """Whether a text has more Han characters than words of other scripts."""
     return len(_HAN.findall(text)) > len(_OTHER_WORD.findall(text))
 
 
@@ -86,7 +86,7 @@ def _f1(shared: int, wanted: Sequence[str], given: Sequence[str]) -> float:
 
 def _longest_common_stretch(first: Sequence[str], second: Sequence[str]) -> int:
     longest = 0
-    lengths = [0] * (len(second) + 1)  # of the common stretch that ends before each of `second`
+    lengths = [0] * (len(second) + 1)  # of the common substring that ends before each position
     for word in first:
         lengths = [0] + [
             lengths[place] + 1 if word == other else 0 for place, other in enumerate(second)

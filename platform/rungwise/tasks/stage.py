@@ -1,9 +1,6 @@
-"""Task stage: labelled examples in three splits, and what a trivial answer scores on the test.
+"""Task stage: labelled examples in three splits, and the test scores of trivial rules.
 
-    {train,validation,test}.parquet     see examples.py
-
-The summary says what a variant needs to know of the task and what a score is worth beside: the
-baselines that know nothing of the text.
+Writes train.parquet, validation.parquet and test.parquet (examples.py).
 """
 
 from __future__ import annotations
@@ -23,9 +20,9 @@ def build_task(
     output: Folder,
     context: Context,
 ) -> TaskSummary:
-    """Write the splits. `inputs` has the corpus for `paragraph_label` and nothing for `files`.
+    """Write the splits. `inputs` has the corpus for `paragraph_label` and is empty for `files`.
 
-    Raises DataError for data that no model should be trained on, with the file and the line.
+    Raises DataError, naming file and line, for data that no model should be trained on.
     """
     from rungwise.tasks.baselines import baselines
 
@@ -43,7 +40,7 @@ def build_task(
     return TaskSummary(
         info=task.info,
         examples=ExampleCounts(**counts),
-        # A balanced draw of few labels does not tell the commonest one, but the data set does.
+        # A balanced draw hides which label is the commonest; the whole training split shows it.
         baselines=baselines(
             task.info, task.whole_train or task.splits["train"], task.splits["test"]
         ),

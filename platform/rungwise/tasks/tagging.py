@@ -1,7 +1,7 @@
-"""Words and their tags, and the piece of a row that represents each word (SPEC F6).
+"""Words and their tags, and the token that represents each word.
 
-Each word is tokenised by itself, as it has its own tag, and its first piece represents it (Devlin
-et al. 2019, section 5.3), or its last one if the model does not see what follows.
+Each word is tokenised by itself and represented by its first token (Devlin et al. 2019, section
+5.3), or by its last one if the model does not see what follows.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def encode(
 ) -> list[Item]:
     """Encode sentences as items that together hold every word once, in order.
 
-    A sentence longer than the frame is cut between words, as late as possible, and a longer word
-    after its last piece that fits. A word without any piece, such as one of control characters, is
-    the unknown token. Raises DataError for tags that do not fit the words or the task.
+    A sentence longer than a row is cut between words, as late as possible; a word longer than a row
+    loses its end. A word without tokens, such as one of control characters, becomes the unknown
+    token. Raises DataError for tags that do not fit the words or the task.
     """
     pieces = _pieces(tokenizer, dict.fromkeys(word for e in examples for word in e.words))
     numbers = {label: number for number, label in enumerate(info.labels)}
@@ -54,15 +54,15 @@ def encode(
             target = None if tags is None else tuple(tags[first:end])
             row = (frame.one(ids),)
             items.append(Item(row, index, target, tuple(places), first, needs, cut))
-            cut = ()  # said once of the rows of a sentence
+            cut = ()  # reported once per sentence
     return items
 
 
 def decode(
     outputs: Sequence[NDArray[Any]], items: Sequence[Item], count: int, info: TaskInfo, legal: bool
 ) -> list[dict[str, Any]]:
-    """Predict {"tags"} for each of `count` examples: the likeliest tag of each word by itself, or
-    with `legal` the likeliest sequence that the scheme allows."""
+    """Predict {"tags"} for each of `count` examples: the likeliest tag of each word, or with
+    `legal` the likeliest sequence that the scheme allows."""
     allowed = Transitions.of(info.labels) if legal else None
     return [
         {"tags": [info.labels[tag] for tag in (allowed.best(each) if allowed else each.argmax(1))]}
@@ -73,7 +73,7 @@ def decode(
 def joined(
     outputs: Sequence[NDArray[Any]], items: Sequence[Item], count: int, info: TaskInfo
 ) -> list[NDArray[np.float64]]:
-    """The logits of each of `count` sentences, (words, C), of all its rows together."""
+    """Join the logits of all rows of each of `count` sentences, (words, C)."""
     rows: list[list[NDArray[Any]]] = [[] for _ in range(count)]
     for output, item in zip(outputs, items, strict=True):
         assert len(rows[item.example]) == item.first, "the items of a sentence are in order"
@@ -83,25 +83,25 @@ def joined(
 
 
 def is_span_tag(label: str) -> bool:
-    """Whether a tag belongs to a scheme for spans: O, or B-, I-, E- or S- and a type."""
+    """Whether a tag belongs to a span scheme: O, or B-, I-, E- or S- and a type."""
     return label == "O" or (label[:2] in ("B-", "I-", "E-", "S-") and len(label) > 2)
 
 
 def marks_spans(labels: Sequence[str]) -> bool:
-    """Whether the labels of a task mark spans, so that spans can be scored."""
+    """Whether all labels of a task are span tags, so that spans can be scored."""
     return all(map(is_span_tag, labels)) and any(label != "O" for label in labels)
 
 
 def spans_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
-    """The spans that tags mark, as seqeval reads them: type, first and last word."""
-    from seqeval.metrics.sequence_labeling import get_entities  # half a second to import
+    """Return the spans that tags mark, as seqeval reads them: type, first and last word."""
+    from seqeval.metrics.sequence_labeling import get_entities  # takes half a second to import
 
     return set(get_entities(list(tags)))
 
 
 def _pieces(tokenizer: Tokenizer, words: dict[str, None]) -> dict[str, list[int]]:
-    # In byte-level BPE a word that follows a blank has other tokens than one that follows nothing,
-    # and words of a text mostly do; Chinese has no blanks.
+    # In byte-level BPE a word after a blank has other tokens than one after nothing, and most words
+    # of a text follow a blank. Chinese has no blanks.
     blank = _blank_is_part_of_word(tokenizer)
     texts = [f" {w}" if blank and not _BEGINS_HAN.match(w) else w for w in words]
     ids_by_word = dict(zip(words, ids_of(tokenizer, texts), strict=True))
@@ -120,7 +120,7 @@ def _blank_is_part_of_word(tokenizer: Tokenizer) -> bool:
 
 
 def _cuts(lengths: Sequence[int], room: int) -> list[tuple[int, int]]:
-    """[first, end) words of each item; a sentence without words gives one empty item."""
+    """[first, end) of the words of each item; a sentence without words gives one empty item."""
     cuts = []
     first, used = 0, 0
     for word, length in enumerate(lengths):

@@ -1,19 +1,17 @@
 """The text of a task without its labels, as a corpus for task-adaptive pretraining.
 
-See Gururangan et al. 2020 (arXiv:2004.10964, section 4). Only the training split is read. An
-example becomes a document of whole sentences:
+See Gururangan et al. 2020 (arXiv:2004.10964, section 4). Documents, from the training split only:
 
-    classification, multilabel, regression, generation   the text; its second text follows
+    classification, multilabel, regression, generation   the text, then its second text
     tagging     the words, joined by blanks
     span        a context once, after all questions about it
-    choice      a context once, and each question about it with all its options
+    choice      a context once, then each question about it with all its options
 
-Options keep the order of the data, right and wrong ones alike: leaving the wrong ones out, or
-putting the right one first, would tell the answer. Labels are never read as text: class names,
-numbers, tags, which option is right, where an answer is. They may say which pairs are kept.
+Options keep the order of the data, right and wrong ones alike; any other choice would reveal the
+answer. Targets are never read as text, but they may select examples.
 
-The text of a task fits in memory, so it is built in this process and not on Ray Data; the files
-have the format of any corpus.
+The text of a task fits in memory, so this process builds it without Ray Data. The files have the
+format of any corpus.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.examples import ChoiceExample, Example, Question, Tagged, Text, read
 
 _SPLIT = "train"
-_LABEL = "task"  # of every document: its origin, and nothing about its class
+_LABEL = "task"  # the origin of every document; says nothing about its class
 
 
 class TaskTextConfig(Config):
@@ -57,9 +55,9 @@ class TaskTextConfig(Config):
 def build_task_text(
     config: TaskTextConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> CorpusSummary:
-    """Write the corpus of the input `task` to `output`; its summary is that of any corpus.
+    """Write the corpus of the input `task` to `output`.
 
-    Raises DataError if there is too little text to train on some and hold out some.
+    Raises DataError if there is too little text for both a training and a held-out part.
     """
     rules = Rules(
         minimum_characters=1, held_out_fraction=config.held_out_fraction, seed=config.seed
@@ -74,9 +72,9 @@ TASK_TEXT = StageType("task_text", 4, build_task_text, CorpusSummary)
 
 
 def alike(config: TaskTextConfig, examples: Sequence[Example]) -> Sequence[Example]:
-    """The examples that the config keeps.
+    """Return the examples that the config keeps.
 
-    Raises ConfigError where they have no labels, or no scores, to go by.
+    Raises ConfigError if it selects by labels or scores that the examples do not have.
     """
     for key, kind in (("labels", str), ("minimum_score", float)):
         wanted: Any = getattr(config, key)
@@ -94,8 +92,8 @@ def alike(config: TaskTextConfig, examples: Sequence[Example]) -> Sequence[Examp
 
 
 def documents(examples: Sequence[Example]) -> Iterator[RawDocument]:
-    """The documents of these examples, all of one kind; the ids say where they came from."""
-    # For each context: where it occurred first, and the questions about it.
+    """Yield the documents of examples of one kind; the ids say where they came from."""
+    # For each context: where it first occurred, and the questions about it.
     asked: dict[str, tuple[str, dict[str, None]]] = {}
     for example in examples:
         match example:

@@ -1,12 +1,11 @@
-"""Which tag may follow which in a scheme of spans, and the likeliest sequence that is legal.
+"""Which tag may follow which in a span scheme, and the likeliest legal sequence.
 
-    IOB2     I- goes on from B- or I- of its type
-    IOBES    where a label is E- or S-: besides, B- and I- must go on, to I- or E- of their type
+    IOB2     I- continues a B- or I- of its type
+    IOBES    if any label is E- or S-: B- and I- must also be continued, by I- or E- of their type
 
-The score of a sequence is the sum of its logits, which differs from its log probability under
-independent words by a constant, and the best one is found by the recursion of Viterbi 1967
-("Error bounds for convolutional codes"). Nothing is learnt, so that a model can be read with it or
-without.
+A sequence scores the sum of its logits, which differs from its log probability under independent
+words by a constant. The recursion of Viterbi 1967 ("Error bounds for convolutional codes") finds
+the best one. Nothing is learnt, so any model can be decoded with or without it.
 
 Shapes: W words, C labels.
 """
@@ -22,13 +21,13 @@ from numpy.typing import NDArray
 
 from rungwise.core.errors import ConfigError
 
-_GOES_ON = ("I", "E")  # from a word before
+_GOES_ON = ("I", "E")  # marks that continue a span
 
 
 @dataclass(frozen=True)
 class Transitions:
-    """Labels that may begin and end a sentence (C,), and pairs that may follow (C, C), as 0 for
-    what is allowed and -inf for what is not."""
+    """Labels that may begin and end a sentence (C,), and pairs that may follow each other (C, C):
+    0 if allowed, -inf if not."""
 
     first: NDArray[np.float64]
     follow: NDArray[np.float64]
@@ -36,9 +35,9 @@ class Transitions:
 
     @classmethod
     def of(cls, labels: Sequence[str]) -> Self:
-        """Those of labels that mark spans.
+        """Return the transitions of labels that mark spans.
 
-        Raises ConfigError for a label that no legal sequence has.
+        Raises ConfigError for a label that occurs in no legal sequence.
         """
         marks = [(label[:1], label[2:]) for label in labels]
         ends = any(mark in "ES" for mark, _ in marks)
@@ -59,7 +58,7 @@ class Transitions:
         return cls(*(np.where(each, 0.0, -np.inf) for each in (~goes_on, follow, ~left_open)))
 
     def best(self, logits_WC: NDArray[Any]) -> list[int]:
-        """The legal sequence of labels with the highest sum of logits."""
+        """Return the legal sequence of labels with the highest sum of logits."""
         if not len(logits_WC):
             return []
         score_C = self.first + logits_WC[0]

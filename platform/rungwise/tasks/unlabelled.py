@@ -1,14 +1,14 @@
 """Read inputs for prediction: lines of text, tables or JSON Lines, as examples without a target.
 
-    kind                       text lines   columns of TSV or CSV, keys of JSON Lines
-    labels, generation         the text     text
-    pairs, regression          -            text, second
-    tagging                    words        words (JSON: a list), or text, cut at blanks
-    span                       -            question, context, and maybe id
+    task                       text lines   columns of TSV or CSV, keys of JSON Lines
+    single texts, generation   the text     text
+    pairs                      -            text, second
+    tagging                    words        words (JSON: a list), or text, split at blanks
+    span                       -            question, context, optionally id
     choice                     -            context, question (may be empty), option0, option1, ...
                                             (JSON: options, a list)
 
-Lines are read one by one, so that an endless stream is answered as it comes.
+Lines are read one by one, so that an endless stream is answered as it arrives.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OPTION = "option"
 def read_lines(
     lines: Iterable[str], form: Format, info: TaskInfo, source: str
 ) -> Iterator[Example]:
-    """Read an example from each line; empty lines count in text files and are skipped in others.
+    """Yield an example per line. An empty line is an example in text files, and else skipped.
 
     Raises DataError with `source` and the line if a line does not fit.
     """
@@ -66,7 +66,7 @@ def read_lines(
 
 
 def examples_in(given: Any, info: TaskInfo) -> list[Example]:
-    """Make the examples of a call: a text or named values, or a list of these.
+    """Return the examples of a call: a text, an object with named values, or a list of these.
 
     Raises DataError naming `input 1` and so on if one does not fit.
     """
@@ -88,7 +88,7 @@ def examples_in(given: Any, info: TaskInfo) -> list[Example]:
 
 
 def text_column(info: TaskInfo) -> str:
-    """The column that a bare line of text fills; DataError if an example has more than one."""
+    """Return the column that a line of text fills; DataError if an example has several."""
     if info.kind in ("tagging", "generation") or (info.kind in OF_TEXT and not info.pair):
         return "text"
     raise DataError(
@@ -98,7 +98,7 @@ def text_column(info: TaskInfo) -> str:
 
 
 def columns(info: TaskInfo) -> tuple[str, ...]:
-    """The columns that an example must have."""
+    """Return the columns that an example must have."""
     match info.kind:
         case "classification" | "multilabel" | "regression" | "generation":
             return ("text", "second") if info.pair else ("text",)
@@ -111,7 +111,7 @@ def columns(info: TaskInfo) -> tuple[str, ...]:
 
 
 def example_of(record: Mapping[str, Any], info: TaskInfo, where: str) -> Example:
-    """Make an example from named values; a DataError names `where` and what is missing."""
+    """Make an example from named values. Raises DataError with `where` and what is missing."""
 
     def get(name: str) -> str:
         value = record.get(name)
@@ -152,7 +152,7 @@ def _options(record: Mapping[str, Any], where: str) -> tuple[str, ...]:
 
 
 def _given(value: Any) -> bool:
-    """Whether a cell has a value; a frame marks those that have none by NaN."""
+    """Whether a cell has a value; a data frame has NaN in empty cells."""
     return value is not None and value == value
 
 

@@ -1,4 +1,4 @@
-"""Published formats of task data: a config block for each, which reads files of its format."""
+"""Published formats of task data: a config block for each, which reads its files."""
 
 from __future__ import annotations
 

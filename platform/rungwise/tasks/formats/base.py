@@ -1,4 +1,4 @@
-"""The base of all formats of task data, and helpers for what they read and say."""
+"""The base of all formats of task data, and helpers for reading and for messages."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rungwise.corpus.sources import DETECT, codec_of
 from rungwise.corpus.streams import UnsoundError, pieces
 from rungwise.tasks.examples import Example, Kind
 
-DROPPED = "examples_dropped_for_"  # how a reason begins
+DROPPED = "examples_dropped_for_"  # prefix of the reasons that count damaged examples
 _SHOWN = 60
 _NAMES_SHOWN = 20
 
 
 class Damage(DataError):
-    """One example cannot be used; those around it can. `reason` counts it, if it is left out."""
+    """One example cannot be used; others can. `reason` names the counter if it is left out."""
 
     def __init__(self, message: str, reason: str = "damage") -> None:
         super().__init__(message)
@@ -50,19 +50,19 @@ class FormatConfig(Config, ABC):
     @property
     @abstractmethod
     def task_kind(self) -> Kind:
-        """The kind of task that files of this format hold."""
+        """The kind of task in files of this format."""
 
     @abstractmethod
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Example]:
-        """The examples of a file, in their order; `counts` counts those left out, by reason.
+        """Yield the examples of a file in order; `counts` counts those left out, by reason.
 
         Raises DataError, naming file and line, for data that cannot be used.
         """
 
     @contextlib.contextmanager
     def sound(self, counts: Counter[str], what: str = "examples") -> Iterator[None]:
-        """Leave out the example, or `what` else is made below, if it is damaged and `on_error` says
-        so."""
+        """Skip and count the example, or other `what`, if the block raises Damage and `on_error` is
+        drop."""
         try:
             yield
         except Damage as damage:
@@ -72,12 +72,12 @@ class FormatConfig(Config, ABC):
 
     @property
     def default_metric(self) -> str | None:
-        """The metric of this data set, or None if it is the default of its kind."""
+        """The metric of this data set, or None for the default of its kind."""
         return None
 
     @property
     def stated_labels(self) -> tuple[str, ...]:
-        """The names of the labels in their order, () if the file decides."""
+        """The names of the labels in order, () if the file decides."""
         return ()
 
 
@@ -94,12 +94,12 @@ def _as_names(value: Any) -> Any:
     return tuple(map(as_text, value)) if isinstance(value, list | tuple) else value
 
 
-# The values in a file and the name of each, or only the names.
+# {value in the file: name}, or only the names.
 Labels = Annotated[dict[str, str] | tuple[str, ...], BeforeValidator(_as_names)]
 
 
 def names_of(labels: dict[str, str] | tuple[str, ...] | None) -> tuple[str, ...]:
-    """The names in `labels`, each once, in order."""
+    """Return the names in `labels`, each once, in order."""
     names = labels.values() if isinstance(labels, dict) else labels or ()
     return tuple(dict.fromkeys(names))
 
@@ -107,9 +107,9 @@ def names_of(labels: dict[str, str] | tuple[str, ...] | None) -> tuple[str, ...]
 def name_of(
     value: str, labels: dict[str, str] | tuple[str, ...] | None, where: str, key: str
 ) -> str:
-    """The name of the label written in the file as `value`; `key` is the config key of labels.
+    """Return the name of the label written as `value`; `key` is the config key of the labels.
 
-    Raises Damage if it is empty or not one of those stated.
+    Raises Damage if `value` is empty or not one of the stated labels.
     """
     if not value:
         raise Damage(
@@ -128,9 +128,9 @@ def name_of(
 
 
 def text_of(file: SourceFile, encoding: str = "utf-8") -> str:
-    """The content of a file, unpacked if its name ends in .gz, without a byte order mark.
+    """Read a file, unpacked if its name ends in .gz, without a byte order mark.
 
-    Raises DataError if it is not of `encoding`, naming the line, or not a sound .gz.
+    Raises DataError if it is not in `encoding`, naming the line, or is a damaged .gz.
     """
     try:
         content = b"".join(pieces(file))
@@ -148,14 +148,14 @@ def text_of(file: SourceFile, encoding: str = "utf-8") -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a text, ended by LF, CRLF or CR and by nothing else, without their ends."""
+    """Split a text at LF, CRLF and CR only; the lines have no line ends."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def words(value: Any, where: str, what: str) -> str:
-    """Return `value` if it is text and not blank, or several of them joined by blanks; `what` names
-    it in the Damage if not."""
+    """Return `value` if it is a text that is not blank, or join a list of texts by blanks;
+    raise Damage that names `what` for anything else."""
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         value = " ".join(each for each in value if each.strip())
     if not isinstance(value, str):
@@ -180,19 +180,17 @@ def words(value: Any, where: str, what: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value shortened for a message."""
     text = repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def listed(names: Iterable[str]) -> str:
-    """A list of names shortened for a message."""
     names = list(names)
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return (", ".join(names[:_NAMES_SHOWN]) or "none") + more
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A hint at the most similar name, empty if none is similar."""
+    """Suggest the most similar name; empty if none is similar."""
     matches = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
     return f" (did you mean {matches[0]!r}?)" if matches else ""

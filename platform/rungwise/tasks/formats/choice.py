@@ -1,10 +1,9 @@
 """Multiple choice: tables with options in columns, in a list or in rows; SWAG, CODAH and DREAM.
 
 SWAG (Zellers et al. 2018, arXiv:1808.05326): the first sentence is the context, and each option is
-the beginning of the second one with an ending. CODAH (Chen et al. 2019, arXiv:1904.04365) has the
-same task without a context of its own: a prompt and four endings. DREAM (Sun et al. 2019,
-arXiv:1902.00164) asks questions about dialogues, and C3 (Sun et al. 2020, arXiv:1904.09679) has its
-layout.
+the beginning of the second sentence with one ending. CODAH (Chen et al. 2019, arXiv:1904.04365) has
+a prompt and four endings. DREAM (Sun et al. 2019, arXiv:1902.00164) asks questions about dialogues;
+C3 (Sun et al. 2020, arXiv:1904.09679) has the same layout.
 """
 
 from __future__ import annotations

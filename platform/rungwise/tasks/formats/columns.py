@@ -1,10 +1,10 @@
-"""One word a line in columns, with blank lines between sentences: CoNLL files and CoNLL-U.
+"""One word per line, in columns, with blank lines between sentences: CoNLL files and CoNLL-U.
 
 CoNLL-2003 (Tjong Kim Sang and De Meulder 2003, arXiv:cs/0306050) marks entities in IOB1: B- is used
 only where an entity directly follows another of its type. Later files, and the usual scorer, use
-IOB2: B- opens every entity. Others mark the last word too, and the only one: IOBES (also BIOES),
-BILOU, and BMES, in which Chinese words are marked without a type. By default all of these are
-converted to IOB2, so that equal tags mean the same in all data sets. CoNLL-U follows
+IOB2: B- begins every entity. Other schemes also mark the last word and single-word entities: IOBES
+(or BIOES), BILOU, and BMES, which marks Chinese words without a type. By default all of these are
+converted to IOB2, so that a tag means the same in all data sets. CoNLL-U follows
 universaldependencies.org/format.html.
 """
 
@@ -24,10 +24,10 @@ from rungwise.tasks.examples import Kind, Tagged
 from rungwise.tasks.formats.base import Damage, FormatConfig, lines_of, name_of, shown, text_of
 
 SPANS = re.compile(r"O|[BIMESLU]-.+")
-BARE = frozenset("BIMESO")  # without a type
-_BEGINS = "BSU"  # and the others go on
+BARE = frozenset("BIMESO")  # tags without a type
+_BEGINS = "BSU"  # marks that begin a span
 _BARE_TYPE = "span"
-# Only these two: an ideographic or a no-break space is a word where characters are words.
+# Only blank and tab: an ideographic or no-break space is a word where characters are words.
 _BLANKS = re.compile(r"[ \t]+")
 _DOCUMENT = "-DOCSTART-"
 _CONLLU_WIDTH = 10
@@ -51,10 +51,10 @@ class _Tagging(FormatConfig):
     @property
     @abstractmethod
     def layout(self) -> _Layout:
-        """Where words and tags stand."""
+        """The columns of words and tags."""
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
-        """The sentences of a file; a Damage for a line with the wrong number of columns."""
+        """Yield the sentences of a file; Damage for a line with the wrong number of columns."""
         rows = list(_words(file, self.encoding, self.layout))
         scheme = {row.tag for row in rows if isinstance(row, _Word)}
         sentence: list[_Word | Damage] = []
@@ -91,7 +91,7 @@ class _Word(NamedTuple):
 
 @dataclass(frozen=True)
 class _Layout:
-    """The columns of the word and the tag; a `width` of 0 is taken from the first line."""
+    """Columns of the word and the tag; with `width` 0 the first line decides the width."""
 
     word: int
     tag: int
@@ -140,8 +140,8 @@ class ConlluFormat(_Tagging):
 
 
 def to_iob2(tags: Sequence[str], scheme: Collection[str] = ()) -> list[str]:
-    """Convert a sentence to IOB2. `scheme` are the tags of its file: where one of them belongs to
-    no scheme of spans, only I- that opens a span is changed."""
+    """Convert the tags of a sentence to IOB2. `scheme` are all tags of its file; if one belongs to
+    no span scheme, the only change is that an I- that begins a span becomes B-."""
     if BARE.issuperset(scheme) and not {"B", "S"}.isdisjoint(scheme):
         tags = [tag if tag == "O" else f"{tag}-{_BARE_TYPE}" for tag in tags]
     elif not all(map(SPANS.fullmatch, scheme)):
@@ -163,7 +163,7 @@ def _as_iob(tag: str) -> str:
 
 
 def _words(file: SourceFile, encoding: str, layout: _Layout) -> Iterator[_Word | Damage | None]:
-    """The words, None where a sentence ends, and what is wrong with a line."""
+    """Yield the words, None where a sentence ends, and a Damage for each bad line."""
     width = layout.width
     for line, text in enumerate(lines_of(text_of(file, encoding)), start=1):
         cells = text.split("\t") if layout.tabs else _BLANKS.split(text.strip(" \t"))
@@ -172,7 +172,7 @@ def _words(file: SourceFile, encoding: str, layout: _Layout) -> Iterator[_Word |
             continue
         if layout.comment and text.startswith(layout.comment):
             continue
-        # All lines have as many columns as the first one: one with fewer lacks its word or its tag.
+        # The first line decides the width; a line with fewer columns lacks its word or its tag.
         width = width or len(cells)
         if len(cells) != width or width < layout.least:
             yield Damage(

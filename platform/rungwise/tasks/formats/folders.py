@@ -1,6 +1,6 @@
-"""Files that are sorted by their class: a folder or a file for each.
+"""Files sorted by class, with one folder or one file per class.
 
-So are movie reviews (aclImdb, rt-polarity) and newsgroups published.
+Movie reviews (aclImdb, rt-polarity) and newsgroups are published in this form.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Published tables: GLUE's tasks, SICK and the STS benchmark, each with its columns filled in.
 
-GLUE (Wang et al. 2018, arXiv:1804.07461) comes as tab-separated files in which quotes are literal.
-The columns are those of its baselines (github.com/nyu-mll/GLUE-baselines): CoLA has no header and
-is laid out as its authors published it (Warstadt, Singh and Bowman 2018, arXiv:1805.12471), the
-others are found by name. The test files have no labels. Metrics are the benchmark's, the first
-where it has two.
+GLUE (Wang et al. 2018, arXiv:1804.07461) comes as tab-separated files with literal quotes. Columns
+are those of its baselines (github.com/nyu-mll/GLUE-baselines): CoLA has no header, as its authors
+published it (Warstadt, Singh and Bowman 2018, arXiv:1805.12471); the others are found by name. The
+test files have no labels. Metrics are the benchmark's, the first where it has two.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def _pair(
 
 
 def _nli(text: str, second: str, label: str) -> TableFormat:
-    # "-" marks pairs on which the annotators did not agree (Bowman et al. 2015, arXiv:1508.05326).
+    # "-" marks pairs without agreement of the annotators (Bowman et al. 2015, arXiv:1508.05326).
     return _pair(text, second, label, _NLI).model_copy(update={"skip_labels": ("-",)})
 
 
@@ -63,7 +62,7 @@ _GLUE: dict[GlueTask, TableFormat] = {
     "QNLI": _pair("question", "sentence", "label", _TWO_WAY),
     "RTE": _pair("sentence1", "sentence2", "label", _TWO_WAY),
     "WNLI": _pair("sentence1", "sentence2", "label", {"0": "not_entailment", "1": "entailment"}),
-    "AX": _pair("Premise", "Hypothesis", "Label", _NLI),  # diagnostic-full.tsv, the one with labels
+    "AX": _pair("Premise", "Hypothesis", "Label", _NLI),  # in diagnostic-full.tsv, which has labels
 }
 _GLUE_METRICS: dict[GlueTask, str] = {
     "CoLA": "matthews",

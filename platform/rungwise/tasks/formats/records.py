@@ -1,6 +1,6 @@
-"""The base of formats with named fields: delimited text, JSON Lines and JSON, read as records.
+"""Base of formats with named fields: delimited text, JSON Lines and JSON, read as records.
 
-file ──> rows or objects ──> those that each holds (`each`) ──> the fields that are asked for
+file ──> rows or objects ──> the records inside each (`each`) ──> the fields that are asked for
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from rungwise.tasks.formats.rows import (
     parsed,
 )
 
-# Of several, the texts are joined by blanks.
+# The texts of several columns are joined by blanks.
 TextColumn = Column | tuple[Column, ...]
-Record = tuple[str, dict[str, Any]]  # where it stands in the file, values by key
+Record = tuple[str, dict[str, Any]]  # (place in the file, values by key)
 
 
 class SplitColumn(Config):
@@ -62,10 +62,10 @@ class RecordsFormat(FormatConfig):
     @property
     @abstractmethod
     def fields(self) -> dict[str, TextColumn | None]:
-        """The columns that are read, by the key below `data.format` that names each."""
+        """The columns to read, by their keys below `data.format`."""
 
     def asked(self) -> dict[str, TextColumn]:
-        """`fields` that are set, and the column of the split."""
+        """Return the `fields` that are set, and the column of the split."""
         split = {"split.column": self.split.column if self.split else None}
         given = {**self.fields, **split}
         return {key: column for key, column in given.items() if column is not None}
@@ -86,7 +86,7 @@ class RecordsFormat(FormatConfig):
         return self
 
     def records(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Record]:
-        """The records of a split, each with its values by key; several columns give a list."""
+        """Yield the records of a split, with values by key; several columns give a list."""
         read = self._from_cells if self.layout == "delimited" else self._from_json
         for line, record in read(file, counts):
             if self.split is None or record["split.column"] == getattr(self.split, split):
@@ -160,7 +160,7 @@ class RecordsFormat(FormatConfig):
 def objects(
     form: FormatConfig, layout: str, file: SourceFile, counts: Counter[str]
 ) -> Iterator[Record]:
-    """The objects of JSON Lines, of an array, or the only one, each with its line or number."""
+    """Yield the objects of JSON Lines, of an array, or the only object, with line or number."""
     if layout == "json_lines":
         problem = "expected a JSON object on each line, found no JSON"
         remedy = "mend the line, or change data.format.layout"

@@ -1,7 +1,7 @@
-"""Read the rows of delimited text and JSON Lines, with the line each begins on, and JSON.
+"""Read the rows of delimited text, and JSON and JSON Lines.
 
-The standard library's `csv` splits the rows. A quoted field may hold line breaks, so the number of
-a row is not that of its line, which is what an editor shows.
+A quoted field may hold line breaks, so the line that a row begins on, which messages give, is not
+the number of the row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, listed, nearest, text_of
 
-# The csv module's own limit is 131,072 characters; passages for reading are longer.
+# The csv module's default limit is 131,072 characters; reading passages are longer.
 csv.field_size_limit(1 << 30)
 
 Column = str | int  # a name in the header, or an index from 0
@@ -32,8 +32,8 @@ def delimited(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (line, cells) of each row that is neither blank nor a comment.
 
-    With `quoting` a cell may be in double quotes, in which a quote is doubled; without it a quote
-    is an ordinary character. Raises DataError if quotes do not match.
+    With `quoting` a cell may be in double quotes, with quotes inside it doubled; else a quote is an
+    ordinary character. Raises DataError if quotes do not match.
     """
     rows = csv.reader(
         io.StringIO(text_of(file, encoding), newline=""),
@@ -55,7 +55,7 @@ def delimited(
 
 
 def object_of(value: Any, where: str) -> dict[str, Any]:
-    """A JSON object, or an array with the places of its items as names; a Damage if neither."""
+    """Return a JSON object, or an array as {index: item}. Raises Damage for anything else."""
     if isinstance(value, list):
         return {str(place): each for place, each in enumerate(value)}
     if not isinstance(value, dict):
@@ -67,8 +67,8 @@ def object_of(value: Any, where: str) -> dict[str, Any]:
 
 
 def nested(record: Mapping[str, Any], column: str, where: str, key: str) -> Any:
-    """The value of a field, or of `outer.inner` where there is no field of that whole name. An
-    array is gone into by the place of an item, from 0, or by `*` for a list of all of them.
+    """Return the value of the field `column`, or of `outer.inner` if no field has the whole name.
+    A number is the index of an array item, from 0; `*` gives a list of all items.
 
     Raises a Damage that lists the fields if there is none.
     """
@@ -94,10 +94,10 @@ def _inside(value: Any, names: Sequence[str]) -> Any:
 def each_of(
     record: dict[str, Any], lists: Sequence[str], where: str, key: str
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (where, fields) of what a record holds several of, with the fields around it.
+    """Yield (where, fields) for each item in the lists of a record, with the fields around it.
 
-    `lists` names one list of objects, `outer.inner` lists inside of those of another; or several
-    lists of the same length, which are gone through together.
+    `lists` names one list of objects, where `outer.inner` are lists inside the objects of another,
+    or several lists of the same length, which are read in parallel.
     """
     if len(lists) > 1:
         columns = {name: nested(record, name, where, key) for name in lists}
@@ -125,7 +125,7 @@ def each_of(
 
 
 def _fields(record: Mapping[str, Any]) -> list[str]:
-    """The names of the fields, those of nested objects with a dot."""
+    """The names of the fields, with dots for nested objects."""
     names: list[str] = []
     for name, value in record.items():
         inner = _fields(value) if isinstance(value, dict) else []
@@ -134,13 +134,13 @@ def _fields(record: Mapping[str, Any]) -> list[str]:
 
 
 def json_of(file: SourceFile, encoding: str) -> Any:
-    """Parse a file of JSON; a DataError with the line if it is not JSON."""
+    """Parse a JSON file. Raises Damage with the line if it is not JSON."""
     remedy = "fetch the file again, or change data.format.kind"
     return parsed(text_of(file, encoding), file, 1, "expected JSON, found none", remedy)
 
 
 def parsed(text: str, file: SourceFile, line: int, problem: str, remedy: str) -> Any:
-    """Parse JSON that begins on `line` of a file."""
+    """Parse JSON that begins on `line` of a file. Raises Damage if it is not JSON."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -156,9 +156,9 @@ def parsed(text: str, file: SourceFile, line: int, problem: str, remedy: str) ->
 
 
 def index_of(column: Column, header: Sequence[str] | None, where: str, key: str) -> int:
-    """The index of `column`, a name in the header or an index; `key` is its config key.
+    """Return the index of `column`, a name in the header or an index; `key` is its config key.
 
-    Raises a DataError that lists the columns if the name is not there exactly once.
+    Raises a DataError that lists the columns if the name does not occur exactly once.
     """
     if isinstance(column, int):
         return column
@@ -173,7 +173,7 @@ def index_of(column: Column, header: Sequence[str] | None, where: str, key: str)
 
 
 def missing(column: str, known: Sequence[str], where: str, key: str, times: int = 0) -> Damage:
-    """The error for a column that is missing, or occurs more than once."""
+    """Make the error for a column that is missing or occurs more than once."""
     count = "none" if times == 0 else f"{times} of them"
     return Damage(
         f"{where}: expected one column {column!r}, found {count}{nearest(column, known)}; the "

@@ -1,8 +1,8 @@
-"""SQuAD's JSON, versions 1.1 and 2.0, and data sets published in the same form, such as CMRC 2018.
+"""SQuAD's JSON, versions 1.1 and 2.0, and data sets in the same form, such as CMRC 2018.
 
 Rajpurkar et al. 2016 (arXiv:1606.05250) and 2018 (arXiv:1806.03822, `is_impossible`). Offsets count
 characters (code points) of the context from 0. Plausible answers of impossible questions are not
-answers. Some data sets have answers with wrong offsets, from which a model would learn other words.
+read. An answer that is not at its offset is Damage: a model would learn other words.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SquadFormat(FormatConfig):
     def _entries(
         self, file: SourceFile, counts: Counter[str]
     ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        """(place, context, question with its answers), all as in SQuAD."""
+        """Yield (place, context, question with its answers) in SQuAD's form."""
         if self.layout != "squad":
             for line, record in objects(self, self.layout, file, counts):
                 where = f"{file.uri}:{line}"
@@ -100,7 +100,7 @@ class SquadFormat(FormatConfig):
 
 
 def _objects(record: dict[str, Any], key: str, before: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a list, each with its place, which begins with `before`."""
+    """Yield the objects of a list, each with its place, which begins with `before`."""
     for number, entry in enumerate(_value(record, key, before.rstrip(" ,."), list)):
         place = f"{before}{key}[{number}]"
         if not isinstance(entry, dict):

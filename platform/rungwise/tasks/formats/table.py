@@ -1,7 +1,4 @@
-"""Sentences and pairs in TSV, CSV, JSON or JSON Lines, with a stated mapping of the columns.
-
-The presets of other formats (GLUE, SICK, STS) are tables with their columns filled in.
-"""
+"""Texts and pairs in TSV, CSV, JSON or JSON Lines, with a stated mapping of the columns."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ class ColumnsConfig(Config):
 
     @property
     def targets(self) -> list[str]:
-        """The keys that are set of those that name a target."""
+        """The target keys that are set."""
         return [
             key for key in ("label", "labels", "score", "target") if getattr(self, key) is not None
         ]
@@ -86,7 +83,7 @@ class TableFormat(RecordsFormat):
         return names_of(self.labels)
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
-        """The examples of a file. Without a target column their target is None."""
+        """Yield the examples of a file; their target is None if there is no target column."""
         for line, row in self.records(file, split, counts):
             where = f"{file.uri}:{line}"
             with self.sound(counts):
@@ -110,7 +107,6 @@ class TableFormat(RecordsFormat):
                 yield Text(f"{file.name}:{line}", text, second, target)
 
     def _values_of_labels(self, row: Mapping[str, Any], where: str) -> list[str]:
-        """The labels of a row as the file says them."""
         if "columns.label" in row:
             return [_label_text(row["columns.label"], where)]
         value = row.get("columns.labels", [])
@@ -135,7 +131,7 @@ def _is_marked(value: Any, where: str) -> bool:
 
 
 def _label_text(value: Any, where: str) -> str:
-    """A label as text; in JSON it may be a number, true or false, or a list of one of these."""
+    """Return a label as text; in JSON it may be an integer, a boolean, or a list of one of them."""
     match value:
         case [only]:
             return _label_text(only, where)
@@ -152,7 +148,7 @@ def _label_text(value: Any, where: str) -> str:
 
 def _score(value: Any, within: tuple[float, float] | None, where: str) -> float:
     try:
-        # float(True) is 1.0, but `true` in a file of scores is a mistake.
+        # float(True) is 1.0, but `true` among scores is a mistake.
         score = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         score = math.nan

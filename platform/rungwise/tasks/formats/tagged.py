@@ -1,8 +1,8 @@
-"""Tagged words in JSON: lists of words and tags, or a text with marks by characters.
+"""Tagged words in JSON: lists of words and tags, or a text with marked character ranges.
 
-The second is how labelling tools export entities. Their text is cut into words here: runs of
-letters and digits, and each other character by itself, as is each Chinese one. A mark ends a word
-at both of its ends, so that it is always whole words.
+Labelling tools export entities as marks. Their text is split into words here: runs of letters and
+digits, with every other character, and every Chinese one, a word of its own. Words also end at both
+ends of a mark, so that a mark is always whole words.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class MarksFormat(_JsonTags):
 
     @property
     def stated_labels(self) -> tuple[str, ...]:
-        return ()  # of marks, and not of words
+        return ()  # `labels` names marks, not tags of words
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
         for line, row in self.records(file, split, counts):
@@ -167,7 +167,7 @@ class MarksFormat(_JsonTags):
 
 
 def _listed(given: Any) -> Sequence[Any]:
-    """The marks as a list; {label: {words: [[start, end]]}} too, and nothing for None."""
+    """Return the marks as a list, also from {label: {words: [[start, end]]}} or None."""
     if not isinstance(given, dict):
         return given or ()
     return [
@@ -179,7 +179,6 @@ def _listed(given: Any) -> Sequence[Any]:
 
 
 def _cut(where: str, text: str, marks: Sequence[tuple[int, int, str]]) -> Tagged:
-    """The words of a text, and their tags in IOB2."""
     found, tags, at = [], [], 0
     for start, end, label in [*marks, (len(text), len(text), "")]:
         outside, inside = _WORD.findall(text[at:start]), _WORD.findall(text[start:end])
