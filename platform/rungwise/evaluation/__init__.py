@@ -1,1 +1,1 @@
-"""Evaluation: scores on new seeds with intervals, and pretrained models on held-out text."""
+"""Evaluation of fine-tuned variants over new seeds, and of pretrained models on held-out text."""
