@@ -67,7 +67,7 @@ class Rung:
         return _apart(encoded.ids.tolist(), encoded)
 
     def encode_words(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[bool]]]:
-        """The ids of each text, and whether each begins a word of the tokenizer."""
+        """The ids of each text, and for each id whether a word of the tokenizer begins there."""
         encoded = self._encoded(texts, words=True)
         assert encoded.word_starts is not None
         return (

@@ -29,7 +29,7 @@ Vectors = NDArray[np.floating]
 Classes = NDArray[np.int64]
 _DECIMALS = 10  # of a cosine; states can differ little from their mean
 _STEPS = 200
-# Weight of the L2 penalty against the summed loss: scikit-learn uses 1, but senses have few examples.
+# L2 penalty relative to the summed loss: 1 in scikit-learn, but a sense has few sentences.
 _PENALTY = 10.0
 
 

@@ -40,8 +40,8 @@ from rungwise.models.capabilities import HidesWords, LanguageModel
 TIES_TO_GOOD, TIES = "ties_to_good", "ties"  # parts besides the one with half credit
 PUBLISHED = "published.json"
 
-# Nats. Float32 rounding of a sentence's sum is about 1e-5 and depends on the batch; real differences
-# are this small in fewer than one of 67,000 pairs.
+# Nats. A sentence's sum has a float32 rounding error of about 1e-5, which depends on the batch; real
+# differences are this small in fewer than one of 67,000 pairs.
 _EQUAL = 1e-4
 _AT_ONCE = 1 << 13  # sentences, so that batches fill with rows of one length
 # The released files separate two paradigms that the paper's tables count to another phenomenon.
@@ -129,8 +129,7 @@ def sentence_scores(rung: Rung, texts: Sequence[str]) -> NDArray[np.float64]:
 
 
 def read(paths: Paths, key: str) -> list[Pair]:
-    """All pairs, sorted by paradigm; `key` names the paths in errors. Raises DataError for a line
-    that is not a pair, or if there is none."""
+    """All pairs, sorted by paradigm. Raises DataError, naming `key`, for a line that is no pair."""
     pairs = []
     for where, row in json_lines(paths, key):
         try:

@@ -17,9 +17,9 @@ the number of the sense, `classes_map.txt` the names of senses.
     nearest context     the nearest mean for the averaged static vectors of the surrounding words;
                         likewise neighbours and linear
 
-A static vector is the same in every sentence and scores as the most frequent sense does; its other
-source is the context. The map shows test sentences in the layer (static layer 0 excluded if there
-are others) whose nearest means score best in cross-validation on train.
+A static vector is the same in every sentence and scores as the most frequent sense does; `context`
+shows what the surrounding words add. The map shows test sentences in the layer (above the static
+layer 0, if any) whose nearest means score best in cross-validation on train.
 """
 
 from __future__ import annotations
@@ -202,8 +202,7 @@ def read(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]:
 
 
 def plane(vectors_NE: NDArray[np.floating]) -> NDArray[np.float64]:
-    """The first two principal components (N, 2), each signed so that its largest value is
-    positive."""
+    """The first two principal components (N, 2), each with its largest coordinate positive."""
     centred = vectors_NE.astype(np.float64) - vectors_NE.mean(axis=0)
     left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
     points = np.zeros((len(vectors_NE), 2))
