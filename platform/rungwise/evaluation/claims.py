@@ -93,7 +93,6 @@ class Compared(Part):
 
 
 class Judged(Part):
-
     id: str
     says: str
     contradicted_by: str
@@ -102,7 +101,6 @@ class Judged(Part):
 
 
 class ClaimsSummary(Summary):
-
     claims: tuple[Judged, ...]
 
 

@@ -74,13 +74,11 @@ class Step(Part):
 
 
 class Reference(Part):
-
     table: str
     source: str
 
 
 class TableSummary(Summary):
-
     scores: tuple[Score, ...]
     differences: tuple[Step, ...]
     budgets: tuple[BudgetScore, ...]

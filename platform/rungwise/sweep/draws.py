@@ -54,11 +54,8 @@ def points(sweep: SweepConfig) -> list[Values]:
 
 
 def upstream_values(sweep: SweepConfig) -> list[Values]:
-    """The distinct values of keys of blocks before `finetune`; each needs its own artifacts.
-
-    Their indices are the numbers in the titles of the stage's inputs. Empty if the sweep varies
-    `finetune` alone.
-    """
+    """The distinct values of keys of blocks before `finetune`, each needing its own artifacts;
+    their indices number the titles of the stage's inputs."""
     keys = sorted(key for key in sweep.space if not key.startswith(f"{FINETUNE}."))
     if not keys:
         return []

@@ -94,7 +94,7 @@ class Epoch(Part):
 
 
 class Trial(Part):
-    """A finished `TrialRecord`."""
+    """A `TrialRecord` that has ended."""
 
     name: str
     drawn: dict[str, Any]

@@ -17,7 +17,7 @@ from rungwise.core.config import Config, ConfigT, validate, with_overrides
 from rungwise.core.errors import ConfigError
 
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
-# Position inside a range that is also tested: 9.7 in 8 to 12 reveals that a key takes only integers.
+# Position inside a range to test as well: 9.7 in 8 to 12 reveals that a key takes only integers.
 _INSIDE = 0.4142
 
 

@@ -1,7 +1,7 @@
 """Sweep stage: try settings of one variant, scored on the validation split only.
 
-The winner's score is a maximum over trials and so too high; evaluation/compare.py gives the unbiased
-score, with new seeds on the test split.
+The winner's score is a maximum over trials and so too high; evaluation/compare.py gives an unbiased
+one, with new seeds on the test split.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def _summary(job: Job, tried: list[dict[str, Any]]) -> SweepSummary:
         raise UserError(
             f"all {len(trials)} trials of the sweep failed, the first with: {trials[0].error}"
         )
-    # Stopped trials were not trained as their settings say. Ties are broken by smaller loss, then by
-    # number, so that the winner is deterministic.
+    # Stopped trials were not trained as their settings say. Ties are broken by smaller loss, then
+    # by number, so that the winner is deterministic.
     whole = [trial for trial in scored if not trial.stopped_early] or scored
     best = min(whole, key=_rank)
     asked = sum(trial.epochs_asked for trial in trials)

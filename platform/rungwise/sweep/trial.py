@@ -200,7 +200,7 @@ def _begin(name: str, values: Values, saved: Saved | None, job: Job) -> TrialRec
         trial.history = trial.history[: saved.rows] if saved else []
         if job.population:
             trial.values, trial.upstream = values, upstream_of(job.config.sweep, values)
-            trial.effective = {}  # measured with other values, possibly
+            trial.effective = {}  # may have been measured with other values
     trial.saved, trial.state, trial.error = saved, "running", None
     trial.settings = settings_of(job.config, values).model_dump(mode="json")
     records.write(trial, job.output)

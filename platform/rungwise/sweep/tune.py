@@ -134,7 +134,6 @@ def _optuna(
     numbers = iter([*again, *(number for number in left if number not in cut_off)])
 
     class Numbered(Searcher):
-
         def suggest(self, trial_id: str) -> dict[str, Any] | None:
             values = super().suggest(trial_id)
             return (

@@ -40,8 +40,8 @@ from rungwise.models.capabilities import HidesWords, LanguageModel
 TIES_TO_GOOD, TIES = "ties_to_good", "ties"  # parts besides the one with half credit
 PUBLISHED = "published.json"
 
-# Nats. A sentence's sum has a float32 rounding error of about 1e-5, which depends on the batch; real
-# differences are this small in fewer than one of 67,000 pairs.
+# Nats. Float32 rounding of a sentence's sum is about 1e-5 and varies with the batch; models differ
+# truly by less than this in fewer than one of 67,000 pairs.
 _EQUAL = 1e-4
 _AT_ONCE = 1 << 13  # sentences, so that batches fill with rows of one length
 # The released files separate two paradigms that the paper's tables count to another phenomenon.

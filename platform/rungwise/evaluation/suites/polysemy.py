@@ -2,13 +2,12 @@
 
     play (sport)  play (sport)  play (theatre)  play (theatre)   of polysemy.yaml
         each pair ──> cosine of the two states, in every layer
-        each ──> is the nearest of the others one of its own sense?
+        each ──> does the nearest of the others have the same sense?
         each ──> the nearest occurrences of the word in the held-out text
-    play ──> the nearest words by the table of static vectors, which has one vector for it
+    play ──> the nearest words in the table of static vectors (one vector per word)
 
-After Peters et al. 2018 (arXiv:1802.05365), table 4. Ten sentences are an illustration and no
-measurement: that is the suite `senses`. Where several are equally near, as all are by static
-vectors, the credit is shared among them.
+After Peters et al. 2018 (arXiv:1802.05365), table 4. Ten sentences illustrate; the suite `senses`
+measures. Ties, as among static vectors, share the credit.
 """
 
 from __future__ import annotations
