@@ -154,7 +154,6 @@ CLAIMS = StageType(
 
 
 def measured_name(rung: str) -> str:
-    """The name of the input that holds the measurement of a rung."""
     return str(Title("measure", variant=rung))
 
 

@@ -117,7 +117,6 @@ def choose(
 
 
 def fill(model: BlankLogits, tokenizer: Tokenizer, blanks: Sequence[Blank]) -> list[Filled]:
-    """The model's best guesses for each blank, with their probabilities."""
     if not blanks:
         return []
     with torch.no_grad():

@@ -44,8 +44,6 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Continued:
-    """A prompt with its greedy and its sampled continuation."""
-
     prompt: Prompt
     greedy: str
     sampled: str

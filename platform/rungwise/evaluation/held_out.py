@@ -30,7 +30,6 @@ def blocks(reader: InstanceReader, instances: NDArray[np.int64]) -> CausalBlocks
 
 
 def end_of(reader: InstanceReader) -> int:
-    """The id that ends a document."""
     (end,) = reader.special.require("end")
     return end
 

@@ -55,7 +55,6 @@ class MeasureSummary(Summary):
     seconds: dict[str, float]
 
     def value(self, suite: str, metric: str, part: str = "") -> Score | None:
-        """The value over all items; None if not measured."""
         key = (suite, part, metric, None)
         return next(
             (row for row in self.scores if (row.suite, row.part, row.metric, row.group) == key),

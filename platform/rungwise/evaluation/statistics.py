@@ -103,9 +103,9 @@ def paired_bootstrap(
     difference should hold for another training as well as for another test set. The interval is the
     percentile interval (Efron and Tibshirani 1993, "An introduction to the bootstrap", ch. 13).
 
-    Drawing both is conservative (Owen 2007, "The pigeonhole bootstrap", Annals of Applied
-    Statistics 1), but too narrow for few seeds if most noise comes from them: prefer Student's t
-    (`paired_difference`) then. With one seed the interval covers examples only.
+    Drawing both is conservative for noise of (seed, example) pairs (Owen 2007, "The pigeonhole
+    bootstrap", Annals of Applied Statistics 1), but the interval is too narrow if most noise comes
+    from a few seeds: prefer Student's t (`paired_difference`). One seed covers examples only.
 
     Raises ValueError if the shapes differ or an axis is empty.
     """

@@ -96,5 +96,4 @@ class EvaluateSummary(Summary):
         }
 
     def best_trivial(self) -> tuple[str, float] | None:
-        """Name and score of the best trivial baseline."""
         return max(self.trivial().items(), key=lambda item: item[1], default=None)

@@ -62,7 +62,6 @@ class Passage:
 
     @property
     def first_right(self) -> int:
-        """The number of tokens guessed right."""
         return sum(seen.first == seen.text for seen in self.tokens)
 
 

@@ -201,7 +201,6 @@ class _Finetune(Config):
 
 
 def most_epochs(config: SweepStageConfig) -> int:
-    """The epochs of the longest possible trial."""
     allowed = config.sweep.space.get(EPOCHS)
     return config.finetune.epochs if allowed is None else int(max(allowed.probes()))
 

@@ -88,7 +88,6 @@ class Legs(Searcher):
         return {"trial": {"number": number, "values": self._drawn[number]}, "until": until}
 
     def leg_ended(self, name: str, failed: bool) -> None:
-        """Note the end of a leg; the record holds its result."""
         self._under_way.discard(name)
         if failed:
             self._failed.add(name)
@@ -123,7 +122,6 @@ class Legs(Searcher):
         return legs
 
     def _came_through(self, name: str) -> bool:
-        """Whether a trial survived the previous rung."""
         return not self._round or name in self._decided[str(self._ends[self._round - 1])]
 
     def _choose(self) -> None:

@@ -67,12 +67,10 @@ class TrialRecord:
         return flatten(self.settings, "finetune") | flatten(others)
 
     def points(self, row: dict[str, Any]) -> dict[str, float]:
-        """Metrics of an epoch for tracking."""
         shown = {f"validation/{key}": value for key, value in row["metrics"].items()}
         return shown | {f"setting/{key}": value for key, value in row.get("values", {}).items()}
 
     def trial(self) -> Trial:
-        """The trial for the stage's summary."""
         fields = asdict(self)
         del fields["saved"], fields["number"]
         fields["finetune"] = fields.pop("settings")
@@ -154,7 +152,6 @@ def name_of(number: int) -> str:
 
 
 def write(record: TrialRecord, output: Folder) -> None:
-    """Write or replace a record in the artifact `output`."""
     text = json.dumps(asdict(record), indent=1, ensure_ascii=False, allow_nan=False)
     output.write_bytes(_file(record.name), text.encode("utf-8"))
 
@@ -169,7 +166,6 @@ def read(name: str, output: Folder) -> TrialRecord | None:
 
 
 def read_all(output: Folder) -> list[TrialRecord]:
-    """The records of all trials begun, by number."""
     names = [name.removesuffix(".json") for name in (output / FOLDER).names()]
     begun = [read(name, output) for name in names if not name.rpartition("/")[2].startswith(".")]
     return sorted((one for one in begun if one), key=lambda record: record.number)

@@ -83,7 +83,6 @@ class _Range(Config):
         return [self.low, self.low + _INSIDE * (self.high - self.low), self.high]
 
     def nearest(self, value: float) -> float:
-        """Clip `value` to the range."""
         return min(max(value, self.low), self.high)
 
 

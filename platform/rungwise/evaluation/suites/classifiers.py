@@ -59,7 +59,6 @@ def by_neighbours(
 
 
 def by_line(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Classes:
-    """The likeliest class (M,) by logistic regression."""
     from sklearn.linear_model import LogisticRegression  # takes a second
 
     if len(np.unique(classes_N)) == 1:

@@ -104,7 +104,6 @@ def _sums(
 
 
 def _held_out(rung: Rung, end: int) -> Iterator[_Text]:
-    """The held-out documents, named by their hashes."""
     sizes = {}
     for row in CorpusSummary.of(rung.corpus).files:
         if row.split != "validation":

@@ -90,8 +90,6 @@ class PolysemySuite(Suite):
 
 @dataclass(frozen=True)
 class Occurrence:
-    """A word in a sentence, with its sense."""
-
     sentence: Sentence  # with one word asked
     sense: str
 
@@ -101,7 +99,6 @@ class Occurrence:
 
 
 def textbook() -> dict[str, list[Occurrence]]:
-    """The occurrences of each word in polysemy.yaml."""
     file = resources.files("rungwise.evaluation.suites") / "polysemy.yaml"
     data = yaml.safe_load(file.read_text("utf-8"))
     return {
@@ -125,7 +122,6 @@ def _with_partners(senses: Sequence[str]) -> list[int]:
 def _nearest(
     reader: WordReader, states_KNE: NDArray[np.float32], pool: Sequence[Sentence]
 ) -> list[list[list[dict[str, Any]]]]:
-    """For each layer and occurrence, the nearest of the pool."""
     if not pool:
         return [[[] for _ in layer] for layer in states_KNE]
     found = reader.layers(pool).layers

@@ -109,8 +109,6 @@ class ProbeSuite(Suite):
 
 
 class _Split(NamedTuple):
-    """The words of all sentences, concatenated."""
-
     names: list[str]  # file, line of the sentence and position in it
     words: list[str]
     tags: list[str]

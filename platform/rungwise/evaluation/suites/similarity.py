@@ -29,7 +29,7 @@ from rungwise.models.capabilities import WordVectors
 from rungwise.tasks.examples import Text
 from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
 
-FEWEST = 3  # pairs; with two, rho is always 1 or -1
+FEWEST = 3  # pairs; with two, rho is 1 or -1
 _PAIRS = TableFormat(
     columns=ColumnsConfig(text=0, second=1, score=2),
     header=False,
@@ -60,7 +60,6 @@ class SimilaritySuite(FileSuite):
 
 
 def _of_set(rung: Rung, suite: str, part: str, pairs: Sequence[Text]) -> list[Items]:
-    """The cosines of a set, and its share of known pairs."""
     first, knows_first = vectors_of(rung, [pair.text for pair in pairs])
     second, knows_second = vectors_of(rung, [str(pair.second) for pair in pairs])
     known = knows_first & knows_second

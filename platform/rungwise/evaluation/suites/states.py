@@ -7,10 +7,10 @@
                   [END] the ban ##k of the river            for all others
     vector        mean of the states of ban and ##k, in each layer
 
-Rows have the special tokens of pretraining, none untrained. A word is the mean of its pieces, also
-in left-to-right models, although only its last piece has seen the whole word: the mean includes
-that piece, and one rule for all rungs keeps their layers 0 comparable. A rung with only a word
-table has that as layer 0.
+Rows are framed as in pretraining, with no untrained special tokens. A word is the mean of its
+pieces, even in left-to-right models, where only the last piece has seen the whole word: the mean
+includes that piece, and one rule for all rungs keeps their layers 0 comparable. A rung with only a
+word table has that as layer 0.
 
 A sentence longer than the model's limit is read in windows (`windows` of language_models.py), so no
 word is lost. A word without a piece, such as one of control characters, has a zero vector.
