@@ -1,1 +1,1 @@
-"""Evaluation of fine-tuned variants over new seeds, and of pretrained models on held-out text."""
+"""Evaluation: variants over new seeds, and pretrained models on held-out text."""

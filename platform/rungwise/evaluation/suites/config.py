@@ -1,4 +1,4 @@
-"""The union of all suites, discriminated by `kind`. A new suite is added here."""
+"""The union of all suites, discriminated by `kind`; new suites are added here."""
 
 from __future__ import annotations
 
