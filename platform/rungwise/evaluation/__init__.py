@@ -1,1 +1,1 @@
-"""Evaluation: scores on new seeds with intervals, and pretrained models on held-out text."""
+"""Evaluation: variants over new seeds, and pretrained models on held-out text."""

@@ -1,12 +1,11 @@
-"""Claims stage: what the history of pretraining claims, put to the test on a ladder.
+"""Claims stage: test claims from the history of pretraining on the rungs of a ladder.
 
     items of every rung ──────────┐
-    scores of fine-tuned seeds ───┼──> comparisons with 95 % intervals ──> a verdict a claim
+    scores of fine-tuned seeds ───┼──> comparisons with 95 % intervals ──> one verdict per claim
     claims.yaml ──────────────────┘
 
-The claims stand in claims.yaml with what would contradict them, written down before any run. A
-verdict is one of `VERDICTS`; a claim whose rungs are not all on the ladder is judged by what could
-be compared, and is `not tested` where nothing could.
+claims.yaml states each claim and what would contradict it, written before any run. A claim with
+missing rungs can be contradicted but not supported; it is `not tested` if nothing can be compared.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from rungwise.evaluation.measure import items_of_rung
 from rungwise.evaluation.statistics import Estimate, estimate
 from rungwise.evaluation.summary import EvaluateSummary
 
-TASKS = "tasks"  # what a comparison is of: the judged metric of all tasks
-FEW = "few"  # the smallest number of labelled examples
-LAST = "last"  # the highest layer that a rung has
+TASKS = "tasks"  # `Comparison.of`: the judged metric, averaged over all tasks
+FEW = "few"  # the smallest label budget
+LAST = "last"  # the highest layer of a rung
 
 Verdict = Literal["supported", "contradicted", "unresolved", "not tested"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -67,7 +66,6 @@ class Claims(Config):
 
 @cache
 def registered() -> Claims:
-    """The claims of claims.yaml."""
     text = (resources.files("rungwise.evaluation") / "claims.yaml").read_text("utf-8")
     return validate(Claims, yaml.safe_load(text), source="claims.yaml")
 
@@ -79,8 +77,7 @@ class ClaimsConfig(Config):
 
 
 class Compared(Part):
-    """A comparison with its 95 % interval; no value where `missing` rungs or parts keep it from
-    being made."""
+    """A comparison with its 95 % interval; `value` is None if rungs or parts are `missing`."""
 
     of: str
     metric: str | None
@@ -96,8 +93,6 @@ class Compared(Part):
 
 
 class Judged(Part):
-    """A claim with its verdict."""
-
     id: str
     says: str
     contradicted_by: str
@@ -106,17 +101,15 @@ class Judged(Part):
 
 
 class ClaimsSummary(Summary):
-    """Every claim with its verdict."""
-
     claims: tuple[Judged, ...]
 
 
 def judge_claims(
     config: ClaimsConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> ClaimsSummary:
-    """Put every claim to the test, and write `claims.csv`.
+    """Judge every claim and write `claims.csv`.
 
-    Inputs: `measure` of each rung (`measured_name`), and every evaluation on a task.
+    Inputs: the measurement of each rung (`measured_name`) and every evaluation on a task.
     """
     measured = {
         rung: items_of_rung(artifact)
@@ -161,13 +154,11 @@ CLAIMS = StageType(
 
 
 def measured_name(rung: str) -> str:
-    """The name of the input that holds what a rung was asked."""
     return str(Title("measure", variant=rung))
 
 
 def verdict_of(value: Estimate, threshold: float) -> Verdict:
-    """Supported above the threshold with the whole interval, contradicted below, else unresolved;
-    unresolved too where there is no interval."""
+    """The verdict of an interval; unresolved if it straddles the threshold or is NaN."""
     if value.low > threshold:
         return "supported"
     return "contradicted" if value.high < threshold else "unresolved"
@@ -209,7 +200,7 @@ def _compare(
 def _on_suite(
     comparison: Comparison, measured: Mapping[str, Mapping[tuple[str, str, str], Items]]
 ) -> Estimate | tuple[str, ...]:
-    """The estimate, or the terms that were not measured."""
+    """The estimate, or the terms that are missing."""
     metric = comparison.metric or "accuracy"
     sign = 1.0 if METRICS[metric].higher_is_better else -1.0
     terms, missing = [], []
@@ -225,7 +216,7 @@ def _on_suite(
 
 
 def _part(part: str, suite: str, metric: str, of_rung: Mapping[tuple[str, str, str], Items]) -> str:
-    """The part that a term names; `... last` is the one with the highest number."""
+    """The part that a term names, with a trailing `last` replaced by the highest number."""
     words, _, place = part.rpartition(" ")
     if place != LAST:
         return part
@@ -241,8 +232,7 @@ def _part(part: str, suite: str, metric: str, of_rung: Mapping[tuple[str, str, s
 def _on_tasks(
     terms: Mapping[str, float], evaluated: Sequence[EvaluateSummary]
 ) -> Estimate | tuple[str, ...]:
-    """The estimate over seeds of the mean over tasks that have all terms, or the terms that were
-    not evaluated."""
+    """The estimate over seeds, averaged over tasks that have all terms; else the missing terms."""
     few = min((each.budget for each in evaluated if each.budget is not None), default=None)
     sums: list[list[float]] = []
     missing: dict[str, None] = {}

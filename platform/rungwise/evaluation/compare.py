@@ -1,14 +1,14 @@
-"""Evaluate stage: several variants on one task, with the same new seeds, on the test split.
+"""Evaluate stage: compare variants on the test split of one task, all with the same new seeds.
 
     variant, seed ──> fine-tune ──> scores and predictions ──┬──> means with 95 % intervals
-                                                             └──> every pair of variants: difference
+                                                             └──> differences of all pairs
 
-Where a variant was swept, the settings are the sweep's winner's; its own score is the highest of
-several and so too good. The seeds here are not the sweep's and the test split selected nothing, so
-the winner's luck does not enter. Variants share seeds, so that a difference is taken pair by pair.
+A swept variant uses the settings of the sweep's winner, whose own score, a maximum over trials, is
+too high; new seeds and a test split that selected nothing avoid this bias. Variants share seeds so
+that differences can be paired.
 
-Each (variant, seed) leaves its result in the artifact's folder when it is done: a stage that was
-killed goes on with those that are missing.
+Each (variant, seed) stores its result in the artifact's folder when it finishes, so a killed stage
+resumes with the missing ones.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ class CompareConfig(Config):
 def compare_variants(
     config: CompareConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> EvaluateSummary:
-    """Scores of every variant and seed; of `evaluate.keep` the model that is best on validation.
+    """Score every variant with every seed; keep the model of `evaluate.keep` best on validation.
 
-    Inputs: task; and for each variant a tokenizer and a pretraining, several where a sweep varied
-    what comes before fine-tuning, and its sweep if there was one (`input_name`).
+    Inputs: the task, and for each variant its tokenizer and pretraining (several if a sweep varied
+    earlier blocks) and its sweep, if any; see `input_name`.
     """
     settings = config.evaluate
     seeds = settings.seeds
@@ -172,32 +172,28 @@ EVALUATE = StageType("evaluate", 8, compare_variants, EvaluateSummary, resumes=T
 
 
 class _ScoredSeed(SeedRow):
-    """A row with what only this stage needs: the stem of its files, the model it describes, and of
-    the first seed what was cut off."""
+    """A row with what only this stage needs; `cut` is counted for the first seed only."""
 
     files: str
     model: dict[str, Any]
     cut: dict[str, CutShare]
 
     def shown(self) -> SeedRow:
-        """The row as the summary has it."""
         return SeedRow(**self.model_dump(exclude={"files", "model", "cut"}))
 
 
 def input_name(stage: str, variant: str, number: int | None = None) -> str:
-    """The name of the input that a stage is for a variant; `number` is that of its upstream values
-    where a sweep tried several."""
+    """The name of the input from `stage` for a variant; `number` indexes upstream values."""
     return str(Title(stage, variant=variant, number=number))
 
 
 def _settings(config: CompareConfig, inputs: dict[str, Artifact], name: str) -> FinetuneConfig:
-    """The settings that the sweep of a variant chose, or the config's where there was none."""
     sweep = inputs.get(input_name("sweep", name))
     return config.variants[name] if sweep is None else SweepSummary.of(sweep).best.finetune
 
 
 def source_of(inputs: dict[str, Artifact], stage: str, variant: str) -> Artifact:
-    """The tokenizer or pretraining of a variant; where the sweep tried several, the winner's."""
+    """The tokenizer or pretraining of a variant; the winner's if a sweep tried several."""
     only = inputs.get(input_name(stage, variant))
     if only is not None:
         return only
@@ -213,7 +209,7 @@ def _rows(
     scratch: Folder,
     context: Context,
 ) -> list[_ScoredSeed]:
-    """One row a variant and seed, from earlier attempts or from Ray tasks of this one."""
+    """One row per variant and seed, from earlier attempts or from Ray tasks."""
     import ray
 
     score = ray.remote(
@@ -222,7 +218,7 @@ def _rows(
     rows: list[_ScoredSeed] = []
     pending: dict[Any, str] = {}
     for seed, name in itertools.product(seeds, config.variants):
-        # The settings of an earlier attempt can differ: a sweep may have been built again.
+        # An earlier attempt may have used other settings: the sweep can have been rebuilt since.
         asked = fingerprint(
             {"settings": chosen[name], "inputs": [a.fingerprint for a in inputs.values()]}
         )
@@ -275,7 +271,7 @@ def _score(
     counts_cut: bool,
     noise: list[float],
 ) -> _ScoredSeed:
-    """Fine-tune with one seed in a Ray task; the row, and beside it predictions and weights."""
+    """Fine-tune with one seed in a Ray task; write the row, the predictions and the weights."""
     name = f"{variant}-seed-{seed}"
     report.nested(name, {"variant": variant, "seed": seed, **config.model_dump(mode="json")})
     began = time.monotonic()
@@ -296,7 +292,7 @@ def _score(
         shown = {f"validation/{k}": v for k, v in scores.items() if "/" not in k}
         report.metrics(shown, epoch, run=name)
 
-    # Scoring every epoch takes longer than training where labels are few.
+    # With few labels, scoring every epoch takes longer than training.
     model = finetune(config, data, seed, on_epoch if config.best_epoch else None)
     scores = {split: evaluate(model, data, split) for split in ("validation", "test")}
     of_noise = {rate: evaluate(model, data, split_of(rate)).metrics for rate in noise}
@@ -338,13 +334,13 @@ def _differences(
     settings: EvaluateConfig,
     scratch: Folder,
 ) -> tuple[PairedDifference, ...]:
-    """Every pair of variants, first minus second: over seeds, and over test examples as well.
+    """First minus second variant for every pair.
 
-    The interval over seeds is Student's t and covers the luck of fine-tuning. The bootstrap draws
-    test examples too, so that it covers which examples happen to be in the test split.
+    Student's t interval covers the randomness of fine-tuning; the bootstrap also resamples test
+    examples and so covers the choice of the test split.
     """
     scores = {name: [row.test[info.metric] for row in rows] for name, rows in rows_of.items()}
-    # (S, N, k): what each test example adds to the metric with each seed.
+    # (S, N, k): the contribution of each test example to the metric, per seed
     sums = {
         name: np.stack(
             [metrics.sums(_predictions(scratch, row.files), examples, info) for row in rows]
@@ -378,7 +374,7 @@ def _differences(
 def _keep(
     rows: list[_ScoredSeed], best: _ScoredSeed, inputs: dict[str, Artifact], output: Folder
 ) -> None:
-    """Keep the chosen model with all that prediction needs, and every prediction; scratch goes."""
+    """Keep every prediction and the chosen model with its tokenizer; remove the scratch folder."""
     scratch = output / _SCRATCH
     examples = read(inputs["task"], "test")
     kept = [

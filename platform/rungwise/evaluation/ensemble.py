@@ -1,15 +1,15 @@
-"""Seeds together as one answer, and another threshold, of kept predictions: nothing is trained.
+"""Ensembles of seeds and tuned thresholds, computed from kept predictions without training.
 
-    classification, choice, tagging    the mean of the seeds' probabilities; of tags for each word
-    regression                         the mean of their numbers
-    multilabel                         the labels that more than half of the seeds say
-    span, generation                   what most seeds say, of equally many the first seed's
+    classification, choice, tagging    mean of the seeds' probabilities (tagging: per word)
+    regression                         mean of the seeds' predictions
+    multilabel                         labels predicted by more than half of the seeds
+    span, generation                   most frequent prediction; ties go to the earliest seed
 
-Seeds of one pretraining are less than the seven systems of other pretrainings and seeds that Devlin
-et al. 2019 put together (SPEC T10). A threshold on the second of two labels would be too good on
-the examples that it was chosen on: each fifth of them has the one that is best on the others.
+Members share one pretraining; those of the ensemble of seven in Devlin et al. 2019
+(arXiv:1810.04805, table 2) do not. A threshold for binary classification would be too good on the
+examples that selected it, so it is cross-fitted: each fifth uses the best one of the others.
 
-Shapes: S seeds, N examples, k sums of an example (tasks/metrics.py).
+Shapes: S seeds, N examples, k sums per example (tasks/metrics.py).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Sums = NDArray[np.float64]
 
 
 def combined(evaluated: Artifact, task: Artifact) -> Iterator[tuple[str, str, float, Difference]]:
-    """For each variant, all seeds together and for two labels with a threshold: variant, how, the
-    judged metric, and that minus what one of the seeds has on average."""
+    """Yield (variant, method, score, gain over the mean of single seeds). The methods are the
+    ensemble of all seeds and, for binary classification, the tuned threshold."""
     info, examples = TaskSummary.of(task).info, read(task, "test")
     rows: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for row in predictions.read(evaluated.folder):
@@ -58,7 +58,7 @@ def combined(evaluated: Artifact, task: Artifact) -> Iterator[tuple[str, str, fl
 
 
 def together(rows: Sequence[dict[str, Any]], info: TaskInfo) -> Any:
-    """The answer of all seeds for one example, whose rows these are."""
+    """The ensemble's answer to one example, given its row of each seed."""
     match info.kind:
         case "regression":
             return float(np.mean([row["prediction"] for row in rows]))
@@ -76,19 +76,19 @@ def together(rows: Sequence[dict[str, Any]], info: TaskInfo) -> Any:
 
 
 def _cross_fitted(share_N: Sums, either: Sums, info: TaskInfo) -> Sums:
-    """The sums (N, k) of answers by thresholds; `either` (2, N, k) are those of each label."""
+    """The sums (N, k) with cross-fitted thresholds; `either` (2, N, k) holds those per label."""
     fold_N = np.arange(len(share_N)) % 5
     bounds = [threshold(share_N[fold_N != f], either[:, fold_N != f], info) for f in range(5)]
     return np.where((share_N > np.array(bounds)[fold_N])[:, None], either[1], either[0])
 
 
 def threshold(share_N: Sums, either: Sums, info: TaskInfo) -> float:
-    """The share of the second label above which saying it scores best; half way to the next one."""
+    """The best-scoring threshold on the second label's probability, midway between two values."""
     order = np.argsort(-share_N, kind="stable")
     gains = (either[1] - either[0])[order].cumsum(axis=0)
     totals = either[0].sum(axis=0) + np.concatenate([np.zeros_like(gains[:1]), gains])
     ranked = np.concatenate([[1.0], share_N[order], [0.0]])
-    # The first n say the second label; equal shares cannot be told apart.
+    # The n highest get the second label; no threshold can split equal probabilities.
     scores = np.where(ranked[:-1] > ranked[1:], metrics.value(totals, info), -np.inf)
     n = int(scores.argmax())
     return float(ranked[n] + ranked[n + 1]) / 2

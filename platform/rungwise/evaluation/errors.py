@@ -1,8 +1,8 @@
-"""Where a model errs, from the rows of its predictions alone: by class, confidence and length.
+"""Error analysis from prediction rows: by class, confidence and length.
 
-The rows of all seeds of a variant are taken together; counts are of all of them. A reliability
-curve has ten bins of equal width, and the expected calibration error is the mean of their gaps
-between confidence and accuracy, weighed by their rows (Guo et al. 2017, arXiv:1706.04599).
+The rows of all seeds of a variant are pooled. A reliability curve has ten bins of equal width; the
+expected calibration error is the mean gap between confidence and accuracy, weighted by bin size
+(Guo et al. 2017, arXiv:1706.04599).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BINS, _PARTS, _SHOWN = 10, 4, 12
 
 @dataclass(frozen=True)
 class ClassScores:
-    """A label, or a type of spans: shares, and how many there are (gold) and are said."""
+    """Scores of a label or span type, with its counts in gold and in predictions (`said`)."""
 
     name: str
     precision: float
@@ -36,7 +36,7 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class Bin:
-    """Predictions of like confidence: how many, their mean confidence, the share that is right."""
+    """A bin of the reliability curve: size, mean confidence, accuracy."""
 
     count: int
     confidence: float
@@ -45,7 +45,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Part:
-    """Examples of like length, in words: how many rows, and their mean score."""
+    """Examples of similar length (words): bounds, number of rows, mean score."""
 
     shortest: int
     longest: int
@@ -55,7 +55,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Shown:
-    """An example that a model gets wrong, and with another variant what that one says."""
+    """A misclassified example; `other` is the answer of another variant."""
 
     where: str
     text: str
@@ -67,8 +67,8 @@ class Shown:
 
 @dataclass(frozen=True)
 class Errors:
-    """All of it for one variant. `confusion` are counts of (gold, said) of labels, of words for
-    tags; `score_of` says what the score of an example is; what a kind of task lacks is empty."""
+    """The error analysis of one variant; parts that its task kind lacks are empty. `confusion`
+    counts (gold, predicted) labels, per word for tagging."""
 
     variant: str
     classes: tuple[ClassScores, ...]
@@ -81,7 +81,7 @@ class Errors:
 
 
 def errors(rows: Sequence[Row], variant: str, info: TaskInfo) -> Errors:
-    """Sum up the mistakes of a variant; `rows` are those of all variants."""
+    """Analyse the errors of one variant; `rows` holds the predictions of all variants."""
     own = [row for row in rows if row["variant"] == variant]
     decisions = [each for row in own for each in _decisions(row, info)]
     pairs = Counter((gold, said) for gold, said, _ in decisions)
@@ -106,8 +106,8 @@ def errors(rows: Sequence[Row], variant: str, info: TaskInfo) -> Errors:
 def disagreements(
     rows: Sequence[Row], first: str, second: str, info: TaskInfo
 ) -> tuple[dict[str, int], tuple[Shown, ...]]:
-    """How often each of two variants alone is right, over all seeds, and examples of the first
-    seed where only the first is wrong."""
+    """Count which of two variants is right; list examples of the first seed that only `first` gets
+    wrong. Not for regression."""
     others = {(row["seed"], i): row for i, row in _numbered(rows, second)}
     counts = {"both": 0, "first": 0, "second": 0, "neither": 0}
     shown = []
@@ -133,7 +133,7 @@ _SCORE_OF = {
 
 
 def score(row: Row, info: TaskInfo) -> float:
-    """The score of one example: 1 is right, and of regression the distance."""
+    """The score of one example: 1 if right; for regression, the absolute error."""
     match info.kind:
         case "regression":
             return abs(row["prediction"] - row["gold"])
@@ -151,8 +151,7 @@ def score(row: Row, info: TaskInfo) -> float:
 
 
 def _decisions(row: Row, info: TaskInfo) -> list[tuple[str, str, float | None]]:
-    """(gold, said, confidence) of each decision of a row: one, or one a word, or of several labels
-    for each whether the text has it."""
+    """(gold, predicted, confidence) per row, word (tagging) or label (multilabel: present?)."""
     match info.kind:
         case "tagging":
             shares = row["probabilities"]
@@ -214,7 +213,7 @@ def _reliability(decisions: Sequence[tuple[float, bool]]) -> tuple[Bin, ...]:
 
 
 def _by_length(scored: Sequence[tuple[int, float]]) -> tuple[Part, ...]:
-    """Four parts of about as many examples; equal lengths stay together."""
+    """Split into four parts of about equal size; equal lengths stay together."""
     lengths = np.array([length for length, _ in scored])
     scores = np.array([each for _, each in scored])
     bounds = np.unique(np.quantile(lengths, np.arange(1, _PARTS) / _PARTS, method="lower"))
@@ -229,7 +228,7 @@ def _by_length(scored: Sequence[tuple[int, float]]) -> tuple[Part, ...]:
 
 
 def _numbered(rows: Sequence[Row], variant: str) -> list[tuple[int, Row]]:
-    """The rows of a variant with the place of their example, the same for each seed."""
+    """The rows of a variant, each with the index of its example, the same for each seed."""
     places = Counter[int]()
     numbered = []
     for row in rows:
@@ -240,7 +239,7 @@ def _numbered(rows: Sequence[Row], variant: str) -> list[tuple[int, Row]]:
 
 
 def text_of(row: Row) -> str:
-    """The input of an example as a person reads it."""
+    """The input of an example as readable text."""
     words = [" ".join(row["words"])] if "words" in row else []
     names = ("context", "question", "text", "second")
     return "\n".join([*words, *(row[name] for name in names if row.get(name))])
@@ -264,7 +263,7 @@ def _shown(row: Row, info: TaskInfo, other: Row | None = None) -> Shown:
 
 
 def _written(row: Row, value: Any, info: TaskInfo) -> str:
-    """A gold answer or a prediction as a person reads it; of tags those that are not O."""
+    """A gold answer or prediction as readable text; tags O are left out."""
     match info.kind:
         case "choice":
             return row["options"][value]

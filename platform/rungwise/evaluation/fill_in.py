@@ -1,9 +1,9 @@
-"""Fill in the blank: words of held-out text hidden from the pretrained model, and its guesses.
+"""Fill in the blank: hide words of held-out text and list the pretrained model's guesses.
 
-Nothing is picked by hand or by how well the model does: a counter-based generator orders the first
-held-out instances and draws one whole word in each, of segment A where there are two; an instance
-without one is passed over. A masked model reads the whole instance with that one token replaced by
-[MASK]; a two-direction model reads the whole block, for its guess at a place never sees it.
+Blanks are not hand-picked: a counter-based generator orders the held-out instances and draws a
+whole word from each (from segment A if there are two) that has one. A masked model reads the
+instance with [MASK] for that token; a two-direction model reads the whole block, since its
+prediction at a position never sees the token there.
 
 B blanks, T sequence, V vocabulary
 """
@@ -25,12 +25,12 @@ from rungwise.models.capabilities import BlankLogits
 
 TOP = 5
 _INSTANCE, _WORD = 11, 12  # streams of the generator
-_SHOWN_TOKENS = 16  # on either side of the blank
+_SHOWN_TOKENS = 16  # minimum on either side of the blank
 
 
 @dataclass(frozen=True)
 class Blank:
-    """A hidden word: the ids the model reads (padded), and the text shown around it."""
+    """A hidden word: the (padded) ids that the model reads, and the text shown around it."""
 
     instance: int
     position: int
@@ -63,7 +63,7 @@ class Filled:
 def choose(
     reader: MaskedReader | InstanceReader, tokenizer: Tokenizer, number: int, seed: int
 ) -> list[Blank]:
-    """`number` blanks, or fewer if the text has not so many whole words."""
+    """Choose up to `number` blanks; fewer if the text lacks whole words."""
     spelling = Spelling.of(tokenizer)
     special = (reader.reader if isinstance(reader, MaskedReader) else reader).special
     borders = (special.cls, special.sep, special.end)
@@ -117,7 +117,6 @@ def choose(
 
 
 def fill(model: BlankLogits, tokenizer: Tokenizer, blanks: Sequence[Blank]) -> list[Filled]:
-    """The model's best guesses for each blank, with their probabilities."""
     if not blanks:
         return []
     with torch.no_grad():
@@ -148,7 +147,7 @@ def _shown(
     borders: tuple[int | None, ...],
     spelling: Spelling,
 ) -> tuple[int, int]:
-    """The tokens that are shown, from and up to: of one document, and whole words if they end."""
+    """The range [first, stop) of tokens to show: one document, cut at words where possible."""
     least, most = _SHOWN_TOKENS, 2 * _SHOWN_TOKENS
     first, stop = position, position + 1
     while first > 1 and ids[first - 1] not in borders and position - first < most:

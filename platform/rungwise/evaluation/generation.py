@@ -1,13 +1,12 @@
-"""How a model goes on: text it makes up after the beginning of a held-out passage.
+"""Text generation from prompts taken from held-out text.
 
-Nothing is picked by hand or by what comes out: a counter-based generator orders the first held-out
-blocks, and in each the longest stretch of one document gives a prompt; a block without a long
-enough one is passed over. The model goes on greedily, always with the likeliest token, and once by
-drawing each token from its probabilities at a temperature. Draws are counter-based too, so a page
-made again has the same text.
+Prompts are not hand-picked: a counter-based generator orders the held-out blocks, and the longest
+stretch of one document in a block yields a prompt; blocks without a long enough stretch are
+skipped. Each prompt is continued greedily and by sampling at a temperature. Sampling is
+counter-based too, so rebuilding a page reproduces its text.
 
-The whole prefix is read anew for every token: a page asks for a few dozen, inside one window, and
-that needs no cache. N rows, T sequence, V vocabulary
+The prefix is recomputed for every token: a page needs a few dozen tokens within one window, so a
+cache is not worth it. N rows, T sequence, V vocabulary
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _BLOCK, _TOKEN = 22, 23  # streams of the generator
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt, and `truth`, what follows it in the text."""
+    """A prompt; `truth` is the text that follows it in the original."""
 
     instance: int
     ids: tuple[int, ...]
@@ -45,15 +44,13 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Continued:
-    """A prompt with what the model adds, greedily and drawn."""
-
     prompt: Prompt
     greedy: str
     sampled: str
 
 
 def choose(reader: InstanceReader, tokenizer: Tokenizer, number: int, seed: int) -> list[Prompt]:
-    """`number` prompts, or fewer if the text has not so many long stretches."""
+    """Choose up to `number` prompts; fewer if the text lacks long stretches."""
     spelling, end = Spelling.of(tokenizer), held_out.end_of(reader)
     window = reader.width - 1
     prompts: list[Prompt] = []
@@ -63,7 +60,7 @@ def choose(reader: InstanceReader, tokenizer: Tokenizer, number: int, seed: int)
         row = reader.rows(np.array([instance]))
         stretch = _longest_stretch(row.ids[0, : row.lengths[0]].tolist(), end)
         while len(stretch) > 1 and stretch[0] != end and spelling.continues(stretch[0]):
-            stretch = stretch[1:]  # a block begins anywhere, in a word too
+            stretch = stretch[1:]  # a block can begin within a word
         if len(stretch) < _SHORTEST_STRETCH:
             continue
         length = _cut(stretch, spelling)
@@ -80,7 +77,7 @@ def choose(reader: InstanceReader, tokenizer: Tokenizer, number: int, seed: int)
 def go_on(
     model: NextTokenLogits, tokenizer: Tokenizer, prompts: Sequence[Prompt], end: int, seed: int
 ) -> list[Continued]:
-    """Each prompt with its two continuations, which stop where the model ends the document."""
+    """Continue each prompt both ways, until the model ends the document."""
     if not prompts:
         return []
     greedy, sampled = (
@@ -95,11 +92,11 @@ def go_on(
 def _generated(
     model: NextTokenLogits, prompts: Sequence[Prompt], end: int, seed: int, temperature: float
 ) -> list[list[int]]:
-    """New tokens of each prompt, the end symbol included. Temperature 0 takes the likeliest."""
+    """New tokens per prompt, including the end symbol; temperature 0 is greedy."""
     rows = [list(prompt.ids) for prompt in prompts]
     open_rows = [row for row, prompt in enumerate(prompts) if prompt.room > 0]
     while open_rows:
-        # Padding at the end of a row is seen by nothing before it.
+        # Padding at the end of a row is invisible to the positions before it.
         longest = max(len(rows[row]) for row in open_rows)
         ids_NT = torch.tensor([rows[r] + [0] * (longest - len(rows[r])) for r in open_rows])
         last_N = torch.tensor([len(rows[row]) - 1 for row in open_rows])
@@ -109,7 +106,7 @@ def _generated(
             draw_N = uniform(
                 seed, _TOKEN, np.array([prompts[row].instance for row in open_rows]), last_N.numpy()
             )
-            # Scaled by the sum, which rounding leaves beside 1: a draw never falls past the end.
+            # Rounding leaves the sum beside 1; scaling by it keeps every draw within range.
             drawn_N1 = torch.from_numpy(draw_N)[:, None] * below_NV[:, -1:]
             next_N = torch.searchsorted(below_NV, drawn_N1, right=True)[:, 0]
         else:
@@ -125,15 +122,14 @@ def _generated(
 
 
 def _longest_stretch(ids: list[int], end: int) -> list[int]:
-    """The longest run of one document, with the symbol that opens it if it is there."""
+    """The longest run of one document, including the symbol that opens it, if present."""
     opens = [0, *(place for place, token in enumerate(ids) if token == end and place), len(ids)]
     begin, stop = max(pairwise(opens), key=lambda bounds: bounds[1] - bounds[0])
     return ids[begin:stop]
 
 
 def _cut(stretch: list[int], spelling: Spelling) -> int:
-    """How long the prompt is: up to half of the stretch, and to the end of a word if there is
-    one in the second half of that."""
+    """The prompt's length: at most half of the stretch, if possible up to a word boundary."""
     most = min(LONGEST_PROMPT, len(stretch) // 2)
     for length in range(most, most // 2, -1):
         if not spelling.continues(stretch[length]):
@@ -146,10 +142,10 @@ def _text(tokenizer: Tokenizer, ids: Sequence[int], end: int) -> str:
 
 
 def _added(tokenizer: Tokenizer, prompt: Sequence[int], new: Sequence[int], end: int) -> str:
-    """The text that `new` adds to the prompt, blanks included."""
+    """The text that `new` adds to the prompt, whitespace included."""
     before = _text(tokenizer, prompt, end)
     whole = _text(tokenizer, [*prompt, *new], end)
     if whole.startswith(before):
         return whole[len(before) :]
-    # The last letter of the prompt was half a character, or decoding moved a blank.
+    # The prompt ended within a multi-byte character, or decoding moved a space.
     return " " + _text(tokenizer, new, end)

@@ -1,9 +1,7 @@
-"""Held-out instances, evenly spread over the split, as text stands in shards as it came.
+"""Held-out instances, evenly spread over the split, because shards keep the order of the corpus.
 
-They are as many as are asked for, so a page about terabytes needs no more rows than a page about
-megabytes. Indices and masks are those of training's own validation.
-
-B batch, T sequence
+The number read does not grow with the corpus. Indices and masks are those of validation in
+training. B batch, T sequence
 """
 
 from __future__ import annotations
@@ -18,28 +16,26 @@ from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.instances.order import evenly
 from rungwise.instances.reader import InstanceReader, MaskedReader
 
-MOST_INSTANCES = 2048  # that a page looks at
+MOST_INSTANCES = 2048  # per page
 _ROWS_AT_ONCE = 512
 
 
 def rows(reader: MaskedReader, instances: NDArray[np.int64], seed: int) -> MaskedBatch:
-    """These instances with the masks of epoch 0, which validation uses."""
+    """Return these instances with the masks of epoch 0, as validation uses them."""
     return reader.batch(instances, np.zeros_like(instances), seed)
 
 
 def blocks(reader: InstanceReader, instances: NDArray[np.int64]) -> CausalBlocks:
-    """These blocks."""
     return causal.batch(reader.rows(instances), end_of(reader))
 
 
 def end_of(reader: InstanceReader) -> int:
-    """The id that ends a document."""
     (end,) = reader.special.require("end")
     return end
 
 
 def originals(batch: MaskedBatch) -> NDArray[np.int64]:
-    """The ids (B, T) as they were before masking."""
+    """The ids (B, T) before masking."""
     ids = batch.masked.ids.copy()
     row, column = np.nonzero(batch.masked.weights)
     ids[row, batch.masked.positions[row, column]] = batch.masked.targets[row, column]
@@ -47,7 +43,7 @@ def originals(batch: MaskedBatch) -> NDArray[np.int64]:
 
 
 def drawn(seed: int, stream: int, count: int) -> list[int]:
-    """At most MOST_INSTANCES of `count` instances, in an order that the seed draws."""
+    """At most MOST_INSTANCES of `count` instances, in random order by the seed."""
     chosen = evenly(count, MOST_INSTANCES)
     key = bits(seed, stream, np.arange(len(chosen)))
     return chosen[np.argsort(key, kind="stable")].tolist()
@@ -56,10 +52,8 @@ def drawn(seed: int, stream: int, count: int) -> list[int]:
 def most_frequent_share(
     reader: MaskedReader | InstanceReader, count: int, seed: int
 ) -> tuple[int, float]:
-    """The token that is asked for most often in `count` instances, and its share.
-
-    That is the accuracy of always guessing this one token.
-    """
+    """The most frequent target in `count` instances and its share: the accuracy of always
+    guessing it."""
     vocab_size = (reader.reader if isinstance(reader, MaskedReader) else reader).vocab_size
     total = np.zeros(vocab_size, dtype=np.int64)
     chosen = evenly(len(reader), count)

@@ -1,14 +1,14 @@
-"""Results item by item, so that any two models can be compared on the same items.
+"""Results per item, so that any two models can be compared on the same items.
 
-    metric              an item is              its two numbers    value
-    perplexity          a document              nats, tokens       exp(sum of nats / tokens)
-    bits_per_byte       a document              nats, bytes        sum of nats / ln 2 / bytes
-    accuracy            a pair, a question ...  credit, 1          share of the credit
-    correlation         a pair of texts         gold, predicted    Spearman's rho
-    tokens_per_second   a round                 tokens, seconds    sum of tokens / seconds
+    metric              item                    two numbers        value
+    perplexity          document                nats, tokens       exp(sum of nats / tokens)
+    bits_per_byte       document                nats, bytes        sum of nats / ln 2 / bytes
+    accuracy            pair, question, ...     credit, 1          mean credit
+    correlation         pair of texts           gold, predicted    Spearman's rho
+    tokens_per_second   round                   tokens, seconds    sum of tokens / seconds
 
-An interval draws items with replacement, and with them the seeds of pretraining where there are
-several: a difference is to hold for another test set and for another training (statistics.py).
+An interval resamples items and, except for correlations, the seeds of pretraining, so that it
+covers another test set and another training (statistics.py).
 
 S seeds, N items, R resamples
 """
@@ -33,8 +33,7 @@ _RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Metric:
-    """A number made of items. `value` makes it of summed rows (..., 2); None where it is of ranks
-    and not of sums."""
+    """A metric over items. `value` maps summed rows (..., 2) to it; None for rank statistics."""
 
     name: str
     higher_is_better: bool
@@ -57,8 +56,8 @@ METRICS = {
 class Items:
     """The items of one metric on one model.
 
-    `part` sets apart results of one suite, such as the layers of a probe; "" where there is one.
-    `groups` are what items may be looked at by, such as the phenomenon of a pair; "" for none.
+    `part` separates results of one suite, such as the layers of a probe; "" if there is only one.
+    `groups` are for breakdowns, such as the phenomenon of a pair; "" for none.
     """
 
     suite: str
@@ -70,11 +69,9 @@ class Items:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Suite, part and metric."""
         return self.suite, self.part, self.metric
 
     def of_group(self, group: str) -> Items:
-        """Those of one group."""
         kept = [index for index, name in enumerate(self.groups) if name == group]
         return Items(
             self.suite,
@@ -87,7 +84,7 @@ class Items:
 
 
 def estimate(seeds: Sequence[Items], seed: int = 0) -> Estimate:
-    """The metric of one model with its 95 % interval; one `Items` for each seed of pretraining."""
+    """The metric of one model with its 95 % interval; one `Items` per seed of pretraining."""
     return contrast([(1.0, seeds)], seed)
 
 
@@ -96,16 +93,16 @@ def contrast(
 ) -> Estimate:
     """A weighted sum of the metric of several models, with its 95 % interval.
 
-    Weights of 1 and -1 make a difference, 1, -1, -1 and 1 an interaction; `log` sums logarithms.
-    What is drawn are the items that all models have, the same for each. Raises DataError where they
-    have none in common, and where a model lacks a name that another seed of it has.
+    Weights 1, -1 give a difference; 1, -1, -1, 1 an interaction. `log` sums logarithms and is
+    ignored for correlations. Only items that all models have are used. Raises DataError if there
+    are none, or if a model's later seed lacks an item of its first.
     """
     first, *others = (seeds[0] for _, seeds in terms)
     shared = set(first.names).intersection(*(items.names for items in others))
     if not shared:
         raise DataError(f"the models have no item of {first.suite} in common")
     names = [name for name in first.names if name in shared]
-    count = min(len(seeds) for _, seeds in terms)  # seeds that are paired
+    count = min(len(seeds) for _, seeds in terms)  # paired seeds
     weights = np.array([weight for weight, _ in terms])
     numbers = np.stack(
         [[_picked(items, names) for items in seeds[:count]] for _, seeds in terms]
@@ -130,7 +127,7 @@ def contrast(
 
 
 def write(items: Sequence[Items]) -> bytes:
-    """All items as Parquet, a row an item."""
+    """Serialise all items as Parquet, one row per item."""
     columns = {
         "suite": [each.suite for each in items for _ in each.names],
         "part": [each.part for each in items for _ in each.names],
@@ -171,7 +168,7 @@ def read(data: bytes) -> list[Items]:
 
 
 def _picked(items: Items, names: list[str]) -> NDArray[np.float64]:
-    """The numbers (N, 2) of these names. Raises DataError for a name that is not there."""
+    """The numbers (N, 2) of these names. Raises DataError if one is missing."""
     if items.names == names:
         return items.numbers
     place = {name: index for index, name in enumerate(items.names)}
@@ -185,14 +182,14 @@ def _picked(items: Items, names: list[str]) -> NDArray[np.float64]:
 
 
 def _chosen(count: int, seed: int) -> NDArray[np.int64]:
-    """The items as they are, then those of each resample (1 + R, N)."""
+    """Indices (1 + R, N): first the original items, then each resample."""
     drawn = np.random.default_rng(seed).integers(count, size=(_RESAMPLES, count))
     return np.concatenate([np.arange(count)[None], drawn])
 
 
 def _rank_correlations(rows: NDArray[np.float64], chosen: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Spearman's rho (1 + R,) of the chosen of these rows (N, 2); 0 where one side is constant."""
-    from scipy.stats import rankdata  # most of a second to import
+    """Spearman's rho (1 + R,) of each choice of rows (N, 2); 0 where one side is constant."""
+    from scipy.stats import rankdata  # takes most of a second
 
     gold, predicted = (rankdata(rows[chosen, column], axis=1) for column in (0, 1))
     gold -= gold.mean(axis=1, keepdims=True)

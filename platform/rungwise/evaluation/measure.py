@@ -1,9 +1,9 @@
-"""Measure stage: what one rung knows, asked by suites such as perplexity and minimal pairs.
+"""Measure stage: run suites such as perplexity and minimal pairs on one rung.
 
     model with its capabilities ──> suite ──> items ──> value with a 95 % interval
 
-Every item is kept (`items.parquet`, items.py), so that any two rungs are compared item by item
-without asking them again. A suite that needs what the rung has not is passed over by name.
+Every item is kept (`items.parquet`, items.py), so any two rungs can be compared item by item later.
+A suite whose needs the rung does not meet is skipped and listed by name.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class MeasureConfig(Config):
 
 
 class Score(Part):
-    """A value of one suite with its 95 % interval over `count` items. `group` is None for all of
-    them."""
+    """A value with its 95 % interval over `count` items; `group` is None for all items."""
 
     suite: str
     part: str
@@ -49,14 +48,13 @@ class Score(Part):
 
 
 class MeasureSummary(Summary):
-    """All values; suites that the rung cannot be asked with what it lacks; seconds by suite."""
+    """All values; `passed_over`: for each skipped suite, what the rung lacks; seconds by suite."""
 
     scores: tuple[Score, ...]
     passed_over: dict[str, str]
     seconds: dict[str, float]
 
     def value(self, suite: str, metric: str, part: str = "") -> Score | None:
-        """The value over all items; None if it was not measured."""
         key = (suite, part, metric, None)
         return next(
             (row for row in self.scores if (row.suite, row.part, row.metric, row.group) == key),
@@ -67,9 +65,9 @@ class MeasureSummary(Summary):
 def measure(
     config: MeasureConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> MeasureSummary:
-    """Ask a rung with every suite that it can answer.
+    """Run every suite that the rung supports.
 
-    Inputs: pretrain, and the corpus, tokenizer and tokens that it was trained on.
+    Inputs: pretrain, and the corpus, tokenizer and tokens of its training.
     """
     keep_freed_memory()
     rung = Rung(
@@ -104,7 +102,7 @@ def measure(
 
 
 def items_of_rung(artifact: Artifact) -> dict[tuple[str, str, str], Items]:
-    """The items of a finished stage by suite, part and metric."""
+    """The items of a finished stage by (suite, part, metric)."""
     return {items.key: items for items in items_of.read(artifact.folder.read_bytes(ITEMS))}
 
 
@@ -141,7 +139,7 @@ def _outside(config: MeasureConfig) -> dict[str, Any]:
 
 
 def _identity(config: MeasureConfig) -> dict[str, Any]:
-    """The config without paths, whose digests stand for them."""
+    """The config without paths; digests of the files stand for them."""
     return {
         name: suite.model_dump(mode="json", exclude=set(suite.reads))
         for name, suite in config.suites.items()

@@ -1,9 +1,8 @@
-"""The words nearest to a word: by the cosine of their vectors, among whole words of a vocabulary.
+"""Nearest neighbours of a word by cosine, among the whole words of a vocabulary.
 
     word ──> its pieces ──> the mean of their vectors ──> cosine with every whole word ──> nearest
 
-Whole words are tokens of letters alone, 3 at least in scripts with letters (spelling.py).
-
+Whole words are tokens of letters only, at least 3 in ASCII (spelling.py).
 N words, D size of a vector
 """
 
@@ -26,12 +25,12 @@ from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokensFile
 
 _DRAWN = 31  # stream of the generator
-_LOOKED_AT = 4096  # tokens that are drawn, of which most words are met before
+_LOOKED_AT = 4096  # tokens drawn, enough to meet most of the words asked for
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A word and the cosine of the angle to it."""
+    """A word and its cosine with the word asked."""
 
     word: str
     cosine: float
@@ -39,7 +38,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A word with its nearest ones, the nearest first."""
+    """A word with its neighbours, nearest first."""
 
     word: str
     nearest: tuple[Neighbour, ...]
@@ -61,10 +60,7 @@ class Neighbourhood:
         self.words = [tokenizer.decode([token]).strip() for token in self.ids]
 
     def of(self, word: str, count: int) -> Neighbours:
-        """The `count` nearest words, itself left out.
-
-        Raises DataError, with words that are spelled alike, if it has no vector.
-        """
+        """The `count` nearest words, excluding itself; raises as `vector`."""
         vector_D = self.vector(word)
         cosine_N = self._unit_ND @ (vector_D / np.linalg.norm(vector_D))
         spelled = self._tokenizer.decode(self._ids(word)).strip()
@@ -73,7 +69,10 @@ class Neighbourhood:
         return Neighbours(word, tuple(each for each in near if each.word != spelled)[:count])
 
     def vector(self, word: str) -> NDArray[np.float32]:
-        """The vector (D,) of a word, which is the mean of those of its pieces; raises as `of`."""
+        """The mean vector (D,) of a word's pieces.
+
+        Raises DataError, naming words spelled alike, if there is none.
+        """
         ids = self._ids(word)
         vector_D = self._model.vectors(ids).mean(axis=0) if ids else np.zeros(1, np.float32)
         if special_ids(self._tokenizer).unk in ids or not vector_D.any():
@@ -91,8 +90,7 @@ class Neighbourhood:
 def drawn(
     model: WordVectors, tokenizer: Tokenizer, tokens: Artifact, words: int, count: int, seed: int
 ) -> list[Neighbours]:
-    """Words of held-out text with their `count` nearest: those that a generator with this seed
-    meets first."""
+    """Neighbours of the first `words` distinct words drawn from held-out text by the seed."""
     around = Neighbourhood(model, tokenizer)
     spelled = dict(zip(around.ids, around.words, strict=True))
     file = TokensSummary.of(tokens).files_of("validation")[0].file

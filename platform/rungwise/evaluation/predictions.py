@@ -1,14 +1,14 @@
-"""Predictions of the test split as `predictions.parquet`, a row a variant, seed and example.
+"""Predictions on the test split in `predictions.parquet`: one row per variant, seed and example.
 
     variant, seed    which model
     where            the example's file and line
-    text, second / words / id, question, context / context, question, options     its input
-    gold             the label, labels, number, tags, list of answers, index of the option, or text
-    prediction       the same, of an answer its text ("" for none)
-    probabilities    of all labels in the order of the task's, of all options; of tags a list a word
+    text, second / words / id, question, context / context, question, options     the input
+    gold             label, labels, number, tags, list of answers, index of the option, or text
+    prediction       likewise; for an answer its text ("" for none)
+    probabilities    over labels (in the task's order) or options; for tags a list per word
 
-Answers to questions have `start` and `no_answer_score` in place of probabilities, numbers and texts
-that were written neither.
+Answers have `start` and `no_answer_score` instead of probabilities; numbers and generated texts
+have neither.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rungwise.tasks.examples import Example, Kind, TaskSummary
 
 FILE = "predictions.parquet"
 _TARGETS = ("target", "tags", "answers")
-# The key of what is predicted, in a prediction of each kind of task.
+# The key of the answer in a prediction of each task kind.
 PREDICTED: Mapping[Kind, str] = {
     "classification": "label",
     "multilabel": "labels",
@@ -46,7 +46,7 @@ PREDICTED: Mapping[Kind, str] = {
 def rows(
     variant: str, seed: int, examples: Sequence[Example], predictions: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The rows of one model; `predictions` are those of kinds.py, with probabilities."""
+    """The rows of one model; `predictions` are those of kinds.py, with probabilities added."""
     return [
         {"variant": variant, "seed": seed, **_row(asdict(example), prediction)}
         for example, prediction in zip(examples, predictions, strict=True)
@@ -54,26 +54,23 @@ def rows(
 
 
 def write(written: Sequence[dict[str, Any]], output: Folder) -> None:
-    """Keep the rows of all models of a task."""
     with output.staged(FILE) as path:
         pq.write_table(pa.Table.from_pylist(list(written)), path)
 
 
 def read(folder: Folder) -> list[dict[str, Any]]:
-    """The rows that `write` kept, in their order."""
     return pq.read_table(folder.local(FILE)).to_pylist()
 
 
 def of_chosen(evaluated: Artifact) -> list[dict[str, Any]]:
-    """The rows of the model that was kept, one a test example."""
+    """The rows of the kept model, one per test example."""
     chosen = EvaluateSummary.of(evaluated).chosen
     which = (chosen.variant, chosen.seed)
     return [row for row in read(evaluated.folder) if (row["variant"], row["seed"]) == which]
 
 
 def sums_of_chosen(evaluated: Artifact, task: Artifact) -> NDArray[np.float64]:
-    """The share of each test example in the metric of the model that was kept: (1, N, k), as
-    `paired_bootstrap` takes it."""
+    """The sums (1, N, k) of the kept model's metric per test example, for `paired_bootstrap`."""
     info = TaskSummary.of(task).info
     said = [{PREDICTED[info.kind]: row["prediction"]} for row in of_chosen(evaluated)]
     return metrics.sums(said, tasks.read(task, "test"), info)[None]

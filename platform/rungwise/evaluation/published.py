@@ -1,10 +1,9 @@
-"""Published results, as reference beside ours and never in one column with them.
+"""Published results, shown as reference beside ours and never in the same column.
 
-They are of models a hundred to ten thousand times as large as what a laptop trains, and of the full
-data sets; what can be compared is the sign of a difference. Shares are in percent as printed. The
-rows are those that SPEC.md names T1, T2 and T6 to T10: of Peters et al. 2018 (arXiv:1802.05365,
-table 1), of Devlin et al. 2019 (arXiv:1810.04805, tables 1 to 5 and 7) and of what it cites. GPT's
-STS-B is 80.0 here and 82.0 in its own paper.
+The published models are a hundred to ten thousand times larger and use the full data sets, so only
+the signs of differences are comparable. Shares are in percent, as printed. Sources: T2 is table 1
+of Peters et al. 2018 (arXiv:1802.05365); T6, T7, T8, T9 and T10 are tables 1, 5, 7, 4 and 2 of
+Devlin et al. 2019 (arXiv:1810.04805). GPT's STS-B is 80.0 here and 82.0 in its own paper.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ TableName = Literal["T2", "T6", "T7", "T8", "T9", "T10"]
 
 @dataclass(frozen=True)
 class Published:
-    """A table: its source, its columns, and rows of as many values, None where nothing is given."""
+    """A table; rows have one value per column, None where none was published."""
 
     source: str
     columns: tuple[str, ...]
@@ -106,7 +105,7 @@ TABLES: Mapping[TableName, Published] = {
     ),
 }
 
-# T1, which is of no task: perplexity and parameters by the order of an n-gram model.
+# T1, not tied to a task: perplexity and number of parameters by n-gram order.
 ORDERS = Published(
     "38 million words of the Wall Street Journal, Jurafsky & Martin, Speech and Language "
     "Processing; order 4 and the parameters as in SPEC.md, T1",
@@ -114,14 +113,14 @@ ORDERS = Published(
     {"perplexity": (962, 170, 109, 99), "parameters": (2e5, 4e10, 8e15, 1.6e21)},
 )
 
-# T11: the words nearest to this one by GloVe, Peters et al. 2018, table 4.
+# T11: the words nearest to this one in GloVe, Peters et al. 2018, table 4.
 GLOVE_WORD = "play"
 GLOVE_NEIGHBOURS = (
     *("playing", "game", "games", "played", "players", "plays", "player", "Play", "football"),
     "multiplayer",
 )
 
-# The models of BLiMP's file of published accuracies, in its order, and people one by one.
+# The models in BLiMP's file of published accuracies, in its order, and individual human accuracy.
 BLIMP_SOURCE = "Warstadt et al. 2020"
 BLIMP_MODELS = ("5-gram", "LSTM", "Transformer-XL", "GPT-2")
 BLIMP_HUMAN: Mapping[str, float] = {

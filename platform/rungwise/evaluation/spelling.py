@@ -1,8 +1,7 @@
-"""Where words begin in a tokenizer's pieces: every family spells that in its own way.
+"""Where words begin among a tokenizer's pieces, for each family of tokenizers.
 
-WordPiece marks a piece that goes on with a word (`##ing`); byte-level BPE and Unigram mark the
-blank before one (`Ġthe`, `▁the`). A token of a word vocabulary is a word, and one of a character
-vocabulary hardly ever.
+WordPiece marks pieces that continue a word (`##ing`); byte-level BPE and Unigram mark the space
+before a word (`Ġthe`, `▁the`). Tokens of a word vocabulary are words; characters hardly ever are.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from typing import Literal
 
 from tokenizers import Tokenizer
 
-MINIMUM_LETTERS = 3  # of an English word; other scripts have words of one sign
-_LINE_BREAK = "Ċ"  # as byte-level BPE writes it
-# Byte-level BPE writes a space and a line break as letters.
+MINIMUM_LETTERS = 3  # of a word in ASCII; words of other scripts can be one sign
+_LINE_BREAK = "Ċ"  # in byte-level BPE, which writes spaces and line breaks as letters
 _BLANKS = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "Ġ": "␣", "Ċ": "⏎"})
 _HALF_A_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 Mark = Literal["##", "Ġ", "▁", "word", "character"]
@@ -22,14 +20,14 @@ Mark = Literal["##", "Ġ", "▁", "word", "character"]
 
 @dataclass(frozen=True)
 class Spelling:
-    """`tokenizer` with the mark that it uses."""
+    """A tokenizer and how it marks word boundaries."""
 
     tokenizer: Tokenizer
     mark: Mark
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Spelling:
-        """Found from the model and the decoder, so a vocabulary from elsewhere is read as well."""
+        """Infer the mark from the model and the decoder, so foreign vocabularies work too."""
         decoder = type(tokenizer.decoder).__name__
         match type(tokenizer.model).__name__:
             case "WordPiece":
@@ -41,7 +39,7 @@ class Spelling:
         return cls(tokenizer, mark)
 
     def continues(self, token: int) -> bool:
-        """True if the token goes on with the word before it."""
+        """True if the token continues the word before it."""
         piece = self._piece(token)
         match self.mark:
             case "##":
@@ -54,11 +52,10 @@ class Spelling:
                 return piece[:1].isalnum() and not piece.startswith((self.mark, _LINE_BREAK))
 
     def is_word(self, token: int) -> bool:
-        """True if the token begins a word and is made of letters alone, of enough of them."""
+        """True if the token begins a word and consists of enough letters and nothing else."""
         if self.mark in ("Ġ", "▁") and not self._piece(token).startswith(self.mark):
             return False
-        # A WordPiece inside a word keeps its ##, half a character becomes a mark: neither is
-        # letters.
+        # isalpha() is false for a WordPiece inside a word (##) and for part of a character.
         word = self.tokenizer.decode([token]).strip()
         return word.isalpha() and len(word) >= (MINIMUM_LETTERS if word.isascii() else 1)
 
@@ -69,10 +66,8 @@ class Spelling:
 
 
 def token_text(tokenizer: Tokenizer, token: int) -> str:
-    """A token as the vocabulary spells it, with blanks made visible.
-
-    Tokens of bytes are shown as the characters that they are, if they are whole ones.
-    """
+    """A token as spelled in the vocabulary, with visible whitespace; bytes are decoded if they
+    form whole characters."""
     text = tokenizer.id_to_token(token)
     assert text is not None, f"no token {token}"
     if type(tokenizer.decoder).__name__ == "ByteLevel":

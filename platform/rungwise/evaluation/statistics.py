@@ -1,6 +1,6 @@
-"""Means with intervals, and differences of two variants. A number without its seeds is no result.
+"""Means over seeds with confidence intervals, and differences between variants.
 
-S seeds, N examples, k sums an example, R resamples
+S seeds, N examples, k sums per example, R resamples
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 Agreement = Literal["agrees", "disagrees", "unresolved"]
-Range = tuple[float, float]  # the lowest and the highest value that a metric can have
+Range = tuple[float, float]  # the lowest and highest possible value of a metric
 _ANY: Range = (-math.inf, math.inf)
-_CHUNK = 1 << 22  # weights (resamples times examples) that are held at once
+_CHUNK = 1 << 22  # weights (resamples times examples) held at once
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds with its 95 % interval; the bounds are NaN for a single value."""
+    """A mean over `count` values with its 95 % interval; the bounds are NaN for one value."""
 
     mean: float
     low: float
@@ -35,10 +35,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """First minus second variant with its 95 % interval.
-
-    `p` is two-sided, for a difference of 0: below 0.05 where the interval leaves 0 out.
-    """
+    """First minus second variant with its 95 % interval and two-sided `p` for a difference of 0."""
 
     difference: float
     low: float
@@ -49,8 +46,8 @@ class Difference:
 def estimate(values: Sequence[float], within: Range = _ANY) -> Estimate:
     """The mean of independent values with Student's t interval.
 
-    The interval ends where the metric does, which loses no true mean and so no coverage. Raises
-    ValueError if there is no value.
+    Clipping the interval to the metric's range `within` loses no coverage. Raises ValueError
+    without values.
     """
     if not values:
         raise ValueError("expected at least one value to estimate a mean, found none")
@@ -66,8 +63,7 @@ def estimate(values: Sequence[float], within: Range = _ANY) -> Estimate:
 def paired_difference(
     first: Sequence[float], second: Sequence[float], within: Range = _ANY
 ) -> Estimate:
-    """The mean of first - second, pair by pair: values with the same index share a seed. `within`
-    is the range of the values."""
+    """The mean of first - second over pairs that share a seed; `within` is the metric's range."""
     if len(first) != len(second):
         raise ValueError(f"expected as many values of each, found {len(first)} and {len(second)}")
     widest = within[1] - within[0]
@@ -75,11 +71,11 @@ def paired_difference(
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Each p as if it were the only one: below 0.05 where it stands among all of them.
+    """p values adjusted for multiple comparisons: reject those below 0.05.
 
-    The chance that any true null hypothesis of the family has one below 0.05 is at most 5 %,
-    however they hang together (Holm 1979, "A simple sequentially rejective multiple test
-    procedure", Scandinavian Journal of Statistics 6).
+    Bounds the probability of any false rejection in the family by 5 % under arbitrary dependence
+    (Holm 1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
+    Statistics 6).
     """
     order = np.argsort(ps, kind="stable")
     left = np.arange(len(ps), 0, -1)
@@ -96,23 +92,22 @@ def paired_bootstrap(
     seed: int,
     resamples: int = 10_000,
 ) -> Difference:
-    """The difference of a metric between two variants on the same examples, by resampling them.
+    """The difference of a metric between two variants by bootstrap over examples and seeds.
 
-    `first` and `second` (S, N, k) hold sums of each example, such as true positives, of runs that
-    share a seed; `value` makes the metric (...) of summed rows (..., k). The difference is the mean
-    over seeds of value(first) - value(second). In each resample both variants and all seeds get the
-    same examples, drawn with replacement, so that what is hard for both cancels (Koehn 2004,
-    "Statistical significance tests for machine translation evaluation", EMNLP; Berg-Kirkpatrick et
-    al. 2012, "An empirical investigation of statistical significance in NLP", EMNLP). Seeds are
-    drawn along with them: a difference is to hold for another test set and for another training,
-    and examples alone would call the luck of these seeds a property of the variant. The interval is
-    the percentile interval (Efron and Tibshirani 1993, "An introduction to the bootstrap", ch. 13).
-    Drawing both is conservative where noise is of neither alone (Owen 2007, "The pigeonhole
-    bootstrap", Annals of Applied Statistics 1), and with few seeds too narrow where their luck is
-    most of the noise: Student's t (`paired_difference`) then is the one to believe. With a single
-    seed it covers the examples only.
+    `first` and `second` (S, N, k) hold per-example sums, such as true positives, of runs paired by
+    seed; `value` maps summed rows (..., k) to the metric (...). The difference is the mean over
+    seeds of value(first) - value(second). Each resample draws examples with replacement, the same
+    for both variants and all seeds, so that shared difficulty cancels (Koehn 2004, "Statistical
+    significance tests for machine translation evaluation", EMNLP; Berg-Kirkpatrick et al. 2012, "An
+    empirical investigation of statistical significance in NLP", EMNLP). It draws seeds too: a
+    difference should hold for another training as well as for another test set. The interval is the
+    percentile interval (Efron and Tibshirani 1993, "An introduction to the bootstrap", ch. 13).
 
-    Raises ValueError if the shapes differ or there is no example.
+    Drawing both is conservative for noise of (seed, example) pairs (Owen 2007, "The pigeonhole
+    bootstrap", Annals of Applied Statistics 1), but the interval is too narrow if most noise comes
+    from a few seeds: prefer Student's t (`paired_difference`). One seed covers examples only.
+
+    Raises ValueError if the shapes differ or an axis is empty.
     """
     if first.ndim != 3 or first.shape != second.shape or 0 in first.shape:
         raise ValueError(
@@ -126,7 +121,7 @@ def paired_bootstrap(
 
     observed, drawn = _resampled(np.stack([first, second]), minus, seed, resamples)
     low, high = np.quantile(drawn, [0.025, 0.975])
-    # One is added to each count, so that no p is 0 (Davison and Hinkley 1997, sec. 4.2).
+    # Adding one to each count keeps p above 0 (Davison and Hinkley 1997, sec. 4.2).
     tails = [(np.sum(drawn <= 0) + 1), (np.sum(drawn >= 0) + 1)]
     p = min(1.0, 2 * float(min(tails)) / (resamples + 1))
     return Difference(observed, float(low), float(high), p)
@@ -138,10 +133,10 @@ def bootstrap(
     seed: int,
     resamples: int = 10_000,
 ) -> Estimate:
-    """A number made of several models on the same examples, with its interval.
+    """A statistic of several models on the same examples, with its interval.
 
-    `sums` (V, S, N, k) are those of V models; `value` makes the number of summed rows (V, ..., k).
-    Examples and seeds are drawn as in `paired_bootstrap`; the count is that of examples.
+    `sums` (V, S, N, k) are per model; `value` maps summed rows (V, ..., k) to the statistic.
+    Examples and seeds are drawn as in `paired_bootstrap`; `count` is the number of examples.
     """
     observed, drawn = _resampled(sums, value, seed, resamples)
     low, high = np.quantile(drawn, [0.025, 0.975])
@@ -154,15 +149,14 @@ def _resampled(
     seed: int,
     resamples: int,
 ) -> tuple[float, NDArray[np.float64]]:
-    """The mean over seeds of `value`, which makes a number of summed rows (V, ..., k), and the same
-    of each resample of the examples and seeds of `sums` (V, S, N, k)."""
+    """The mean of `value` over seeds, and its bootstrap draws (R,); arguments as in `bootstrap`."""
     variants, seeds, examples, _ = sums.shape
     of_examples, of_seeds = np.random.default_rng(seed).spawn(2)
     sums = sums.astype(np.float64)
     flat = np.moveaxis(sums, 2, 0).reshape(examples, -1)  # (N, V S k)
     observed = float(np.mean(value(sums.sum(axis=2))))
     drawn = np.empty(resamples)
-    # A mean over S drawn seeds varies by (S - 1) / S of what the mean over S new ones would.
+    # The mean of S resampled seeds has (S - 1) / S of the variance of the mean of S new ones.
     stretch = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 1.0
     rows = max(1, _CHUNK // examples)
     for begin in range(0, resamples, rows):
@@ -177,10 +171,9 @@ def _resampled(
 
 
 def error_reduction(old: float, new: float) -> float:
-    """(new - old) / (1 - old) of two shares: the part of the errors that is gone.
+    """(new - old) / (1 - old): the share of errors removed; negative if errors were added.
 
-    The "relative" column of Peters et al. 2018 (ELMo), table 1. Below 0, errors were added.
-    Raises ValueError if the old variant made no error.
+    The "relative" column of Peters et al. 2018 (ELMo), table 1. Raises ValueError if `old` is 1.
     """
     if old >= 1:
         raise ValueError(f"a variant with score {old} has no errors to reduce")
@@ -188,9 +181,9 @@ def error_reduction(old: float, new: float) -> float:
 
 
 def sign_agreement(published: float, ours: Estimate) -> Agreement:
-    """Does our difference have the published one's sign? Unresolved if the interval crosses 0.
+    """Whether our difference has the published sign.
 
-    Also unresolved where there is no interval, or the published difference is 0.
+    Unresolved if our interval contains 0 or does not exist, or the published difference is 0.
     """
     if published == 0 or not (ours.low > 0 or ours.high < 0):
         return "unresolved"
@@ -198,7 +191,7 @@ def sign_agreement(published: float, ours: Estimate) -> Agreement:
 
 
 def _counts(rng: np.random.Generator, things: int, resamples: int) -> NDArray[np.float64]:
-    """How often each thing is drawn (R, things): multinomial, and quicker than numpy's own."""
+    """Multinomial counts (R, things); faster than numpy's multinomial."""
     drawn = rng.integers(things, size=(resamples, things))
     drawn += things * np.arange(resamples)[:, None]
     counts = np.bincount(drawn.ravel(), minlength=resamples * things)

@@ -1,4 +1,4 @@
-"""The summary of an evaluation: every score, its mean with an interval, and every difference."""
+"""The summary of an evaluation: scores, means with intervals, differences."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from rungwise.tasks.examples import ExampleCounts, Kind
 
 
 class SeedRow(Part):
-    """One fine-tuning: a variant with a seed. `epoch` is the one whose weights were kept and
-    scored, the last unless the best was asked for; `mix` the weight of every layer where a head
-    learnt one; `noise` what `test` is with typing errors, by their rate."""
+    """One fine-tuning run. `epoch` is the epoch kept and scored (the last unless the best was asked
+    for), `mix` the learned layer weights, `noise` the test metrics by rate of typing errors."""
 
     variant: str
     seed: int
@@ -27,7 +26,7 @@ class SeedRow(Part):
 
 
 class Selection(Part):
-    """The score that selected the settings of a variant, which is not the one to report."""
+    """The validation score that selected a variant's settings; biased, so not one to report."""
 
     score: float
     trial: str
@@ -35,8 +34,7 @@ class Selection(Part):
 
 
 class PretrainingCost(Part):
-    """The cost of the weights that a variant began with. Steps and operations are None where they
-    were not fitted step by step."""
+    """The cost of a variant's pretraining; steps and FLOPs are None without gradient steps."""
 
     objective: str
     steps: int | None
@@ -47,9 +45,8 @@ class PretrainingCost(Part):
 
 
 class VariantResult(Part):
-    """A variant on a task: test metrics over seeds, its settings and where they are from, and by
-    split what its `sequence_length` cut off; `noise` is the judged metric with typing errors, by
-    their rate."""
+    """A variant on a task. `cut` is by split what `sequence_length` truncated; `noise` is the
+    judged metric by rate of typing errors."""
 
     estimates: dict[str, Estimate]
     finetune: FinetuneConfig
@@ -60,26 +57,23 @@ class VariantResult(Part):
 
 
 class PairedDifference(Part):
-    """First minus second variant in the judged metric, over pairs that share a seed.
-
-    `seeds` is Student's interval over seeds; `bootstrap` draws test examples as well.
-    `error_reduction` is None where the second made no error.
-    """
+    """First minus second variant in the judged metric. `seeds` is Student's t interval over paired
+    seeds; `bootstrap` resamples test examples too."""
 
     first: str
     second: str
     seeds: Estimate
     bootstrap: Difference
-    error_reduction: float | None
+    error_reduction: float | None  # None if the second made no error
 
 
 class EvaluateSummary(Summary):
-    """Every variant on one task with one number of labelled examples: `budget`, None for all."""
+    """All variants on one task at one label `budget` (None: all labels)."""
 
     task: str
     budget: int | None
     kind: Kind
-    metric: str  # that a variant is judged by; higher is better
+    metric: str  # the judged metric; higher is better
     seeds: tuple[int, ...]
     examples: ExampleCounts
     rows: tuple[SeedRow, ...]
@@ -90,11 +84,11 @@ class EvaluateSummary(Summary):
     chosen: SeedRow
 
     def scores_of(self, variant: str, split: str = "test") -> list[float]:
-        """The judged scores of a variant, one a seed."""
+        """The judged scores of a variant, one per seed."""
         return [getattr(row, split)[self.metric] for row in self.rows if row.variant == variant]
 
     def trivial(self) -> dict[str, float]:
-        """The scores of the trivial baselines, those that have the judged metric."""
+        """The scores of the trivial baselines that have the judged metric."""
         return {
             name: scores[self.metric]
             for name, scores in self.baselines.items()
@@ -102,5 +96,4 @@ class EvaluateSummary(Summary):
         }
 
     def best_trivial(self) -> tuple[str, float] | None:
-        """The trivial baseline that is hardest to beat, by name and score."""
         return max(self.trivial().items(), key=lambda item: item[1], default=None)

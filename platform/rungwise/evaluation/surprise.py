@@ -1,8 +1,7 @@
-"""How surprised a model is by held-out text, token by token: -ln of the probability it gave.
+"""Surprisal of held-out text, token by token: -ln of the probability that the model gave.
 
-A model that reads from left to right gives it after what came before in the document; a
-two-direction model after all of the document but that token. Computed a few blocks at a time, over
-a bounded number of tokens.
+A left-to-right model conditions on the document so far, a two-direction model on all of the
+document but the token. Computed a few blocks at a time, over a bounded number of tokens.
 
 B batch, T sequence, V vocabulary
 """
@@ -26,17 +25,17 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.models.capabilities import TargetLogits
 from rungwise.models.objectives import CausalBatch
 
-MOST_TOKENS = 1 << 14  # that a page reads
+MOST_TOKENS = 1 << 14  # read per page
 _MOST_LOGITS = 1 << 26
 _PASSAGE = 21  # stream of the generator
 _SHOWN_TOKENS = 160
-# The least probability of each level; a token below the last is of the level after it.
+# The lowest probability of each level; tokens below the last bound form one more level.
 LEVELS = (0.5, 0.1, 0.01, 0.001)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One token of a passage. `first` is the model's best guess in its place."""
+    """One token of a passage; `first` is the model's best guess at its position."""
 
     text: str
     probability: float
@@ -45,7 +44,7 @@ class Seen:
 
     @property
     def level(self) -> int:
-        """0 for a token that was expected, up to len(LEVELS) for the greatest surprise."""
+        """0 for an expected token, up to len(LEVELS) for the most surprising."""
         return sum(self.probability < least for least in LEVELS)
 
 
@@ -58,18 +57,17 @@ class Passage:
 
     @property
     def mean_surprise(self) -> float:
-        """Nats a token."""
+        """Nats per token."""
         return float(-np.mean(np.log([max(seen.probability, 1e-30) for seen in self.tokens])))
 
     @property
     def first_right(self) -> int:
-        """The number of tokens whose first guess was right."""
         return sum(seen.first == seen.text for seen in self.tokens)
 
 
 @dataclass(frozen=True)
 class Reach:
-    """Mean surprise of the tokens that the model gives after `low` to `high` tokens."""
+    """Mean surprisal of the tokens predicted after `low` to `high` tokens of context."""
 
     low: int
     high: int
@@ -78,7 +76,7 @@ class Reach:
 
 
 def logits(model: TargetLogits, batch: CausalBlocks) -> Tensor:
-    """Logits (B, T, V) of the targets of these blocks."""
+    """Logits (B, T, V) of the targets."""
     arrays = (batch.ids, batch.targets, batch.weights, batch.document, batch.positions)
     tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
     return model.target_logits(CausalBatch(*tensors))
@@ -87,7 +85,7 @@ def logits(model: TargetLogits, batch: CausalBlocks) -> Tensor:
 def passage(
     model: TargetLogits, reader: InstanceReader, tokenizer: Tokenizer, seed: int
 ) -> Passage:
-    """The beginning of the block that the seed draws, which is picked by nothing else."""
+    """The beginning of a block, chosen by the seed alone."""
     instance = held_out.drawn(seed, _PASSAGE, len(reader))[0]
     batch = held_out.blocks(reader, np.array([instance]))
     count = min(int(batch.weights[0].sum()), _SHOWN_TOKENS)
@@ -107,9 +105,8 @@ def passage(
 
 
 def by_context(model: TargetLogits, reader: InstanceReader) -> list[Reach]:
-    """Mean surprise by how many tokens of its document the model has read, the symbol that opens
-    it included. Ranges double in width: 1 token, 2 to 3, 4 to 7 and so on.
-    """
+    """Mean surprisal by the number of tokens read of the document, its opening symbol included.
+    Ranges double in width: 1 token, 2 to 3, 4 to 7 and so on."""
     total: NDArray[np.float64] = np.zeros(64)
     count = np.zeros(64, dtype=np.int64)
     for batch, nats in _nats(model, reader):
@@ -134,7 +131,7 @@ def by_context(model: TargetLogits, reader: InstanceReader) -> list[Reach]:
 def _nats(
     model: TargetLogits, reader: InstanceReader
 ) -> Iterator[tuple[CausalBlocks, NDArray[np.float32]]]:
-    """Blocks evenly spread over the split, and the surprise (B, T) at each token."""
+    """Blocks evenly spread over the split, and the surprisal (B, T) of each token."""
     length = reader.width - 1
     most = min(max(1, MOST_TOKENS // length), held_out.MOST_INSTANCES)
     chosen = evenly(len(reader), most)

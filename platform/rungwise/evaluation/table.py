@@ -1,10 +1,10 @@
-"""Table stage: all variants on all tasks in one table, what separates them, and the published ones.
+"""Table stage: all variants on all tasks, with differences and the published results.
 
-    variant      tasks ...          mean [95 % interval] over seeds, shares
-    difference  from the row above it, as in the BERT paper's table 5 (SPEC T7), seed by seed
-    published   the same difference in the published table, and whether the signs agree
+    variant      mean [95 % interval] over seeds for each task, as shares
+    difference   from the row above, seed by seed, as in Devlin et al. 2019, table 5
+    published    the same difference in the published table, and whether the signs agree
 
-A sign agrees or disagrees only where the interval of ours leaves out 0; else it is unresolved.
+Signs agree or disagree only if our interval excludes 0; otherwise they are unresolved.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class TableConfig(Config):
 
 
 class Score(Part):
-    """The judged test score of a variant on a task: mean over seeds with its 95 % interval, beside
-    the best trivial baseline."""
+    """The judged test score of a variant on a task, and the best trivial baseline."""
 
     task: str
     variant: str
@@ -50,15 +49,14 @@ class Score(Part):
 
 
 class BudgetScore(Score):
-    """The same at a number of labelled examples."""
+    """The same at one label budget."""
 
     budget: int
 
 
 class Step(Part):
-    """A variant minus the one above it, over seeds and with test examples drawn as well; beside it
-    the published difference in points, and whether the signs agree. `p` is the bootstrap's by
-    itself, `p_holm` the same as one of all differences of the table."""
+    """A variant minus the one above it: Student's t interval over seeds and bootstrap interval.
+    `p_holm` is the bootstrap's `p` corrected for all differences of the table."""
 
     task: str
     variant: str
@@ -76,15 +74,11 @@ class Step(Part):
 
 
 class Reference(Part):
-    """The published table that stands beside ours."""
-
     table: str
     source: str
 
 
 class TableSummary(Summary):
-    """The rows of all tables."""
-
     scores: tuple[Score, ...]
     differences: tuple[Step, ...]
     budgets: tuple[BudgetScore, ...]
@@ -94,7 +88,7 @@ class TableSummary(Summary):
 def build_table(
     config: TableConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> TableSummary:
-    """Write `table.csv`, `differences.csv`, `budgets.csv` and `table.md` of the evaluations."""
+    """Write `table.csv`, `differences.csv`, `budgets.csv` and `table.md`."""
     _check(config)
     evaluated = [EvaluateSummary.of(artifact) for artifact in inputs.values()]
     whole = [each for each in evaluated if each.budget is None]
@@ -159,7 +153,6 @@ def _scores(evaluated: EvaluateSummary) -> list[Score]:
 
 
 def _steps(config: TableConfig, evaluated: EvaluateSummary) -> list[Step]:
-    """Each variant minus the one above it."""
     drawn = {(each.first, each.second): each.bootstrap for each in evaluated.differences}
     steps = []
     for above, name in itertools.pairwise(evaluated.variants):
@@ -167,7 +160,7 @@ def _steps(config: TableConfig, evaluated: EvaluateSummary) -> list[Step]:
             evaluated.scores_of(name), evaluated.scores_of(above), range_of(evaluated.metric)
         )
         published = _published(config, evaluated.task, above, name)
-        both = drawn[above, name]  # above minus name: turned around here
+        both = drawn[above, name]  # above minus name: negated below
         steps.append(
             Step(
                 task=evaluated.task,
@@ -186,13 +179,13 @@ def _steps(config: TableConfig, evaluated: EvaluateSummary) -> list[Step]:
 
 
 def _corrected(steps: list[Step]) -> list[Step]:
-    """The steps as one family of comparisons: some p of many is small by luck."""
+    """Correct p values over all steps as one family of comparisons."""
     ps = holm([step.p for step in steps])
     return [step.model_copy(update={"p_holm": p}) for step, p in zip(steps, ps, strict=True)]
 
 
 def _published(config: TableConfig, task: str, above: str, name: str) -> float | None:
-    """The published difference in points, None where a value is missing."""
+    """The published difference in points; None if a value is missing."""
     column = config.columns.get(task)
     if config.published is None or column is None:
         return None
@@ -204,7 +197,7 @@ def _published(config: TableConfig, task: str, above: str, name: str) -> float |
 
 
 def markdown(scores: Sequence[Score], steps: Sequence[Step], config: TableConfig) -> str:
-    """The table as people write it: variants down, tasks across, and under it the differences."""
+    """The table in Markdown: variants down, tasks across, differences below."""
     cells = {(row.variant, row.task): row for row in scores}
     shown = {(step.variant, step.task): step for step in steps}
     variants = dict.fromkeys(row.variant for row in scores)

@@ -1,8 +1,8 @@
-"""Sweeps on Ray Tune: settings of fine-tuning, and of what comes before it, tried and compared.
+"""Sweeps on Ray Tune over settings of fine-tuning and of earlier blocks.
 
-    space ──> draws ──> Tune ──> trials, a record each ──> winner, curves, epochs saved
+    space ──> draws ──> Tune ──> trials, one record each ──> winner, curves, epochs saved
 
-The space maps dotted keys of the recipe to what they may be; a trial's values go through the same
+The space maps dotted keys of the recipe to allowed values; a trial's values go through the same
 override function as the command line. One stage sweeps one variant.
 """
 

@@ -1,4 +1,4 @@
-"""The `sweep` block: what is tried, how settings are found, and who is stopped on the way."""
+"""The `sweep` block: what to try, how to choose settings, and which trials to stop early."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rungwise.sweep.space import Choice, Grid, Space, check_space
 
 FINETUNE = "finetune"
 EPOCHS = f"{FINETUNE}.epochs"
-# What can change between two epochs of one training: it is read anew at every step.
+# Settings that can change between epochs: training reads them at every step.
 MUTABLE = tuple(f"{FINETUNE}.{name}" for name in ("learning_rate", "weight_decay", "dropout"))
-# Blocks that decide nothing about what a trial trains on or how.
+# Blocks that affect neither the data nor the training of a trial.
 _OUTSIDE = ("sweep", "evaluate", "registry", "report", "compute", "tracking", "name", "root")
 
 
@@ -179,7 +179,7 @@ class SweepConfig(Config):
                 raise ValueError(f"scheduler.mutations: {key} is no key of space")
 
     def size(self) -> int | None:
-        """How many combinations of values there are; None if a key has a range."""
+        """The number of combinations of values; None if a key has a range."""
         return _product(list(self.space.values()))
 
 
@@ -201,7 +201,6 @@ class _Finetune(Config):
 
 
 def most_epochs(config: SweepStageConfig) -> int:
-    """The epochs of the longest trial that can be drawn."""
     allowed = config.sweep.space.get(EPOCHS)
     return config.finetune.epochs if allowed is None else int(max(allowed.probes()))
 

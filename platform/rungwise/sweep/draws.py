@@ -1,7 +1,7 @@
-"""The settings that are tried: a pure function of the `sweep` block, but where Optuna chooses.
+"""The settings to try: a pure function of the `sweep` block, except with Optuna.
 
-A sweep that is started again therefore draws the same trials. The draw of a trial depends on the
-seed and its number alone, so that more trials add to the first ones and change none.
+A restarted sweep therefore draws the same trials. A draw depends only on the seed and the trial's
+number, so adding trials does not change the earlier ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Values = dict[str, Any]  # of one trial, by dotted key
 
 
 def points(sweep: SweepConfig) -> list[Values]:
-    """The values of every trial, by its number; not for Optuna, which chooses as it goes."""
+    """The values of every trial, by number. Not for Optuna, which chooses as it goes."""
     assert not isinstance(sweep.search, OptunaSearch)
     keys = sorted(sweep.space)
     all_of = isinstance(sweep.search, GridSearch)
@@ -41,7 +41,7 @@ def points(sweep: SweepConfig) -> list[Values]:
     for number in range(len(combinations) * (sweep.trials or 1)):
         fixed = combinations[number % len(combinations)]
         values = None
-        # The same settings with the same seed would be the same trial twice.
+        # Redraw duplicates: the same settings and seed would repeat a trial.
         for attempt in itertools.count():
             rng = np.random.default_rng([sweep.seed, number, attempt])
             values = fixed | {key: sweep.space[key].draw(rng) for key in drawn}
@@ -54,11 +54,8 @@ def points(sweep: SweepConfig) -> list[Values]:
 
 
 def upstream_values(sweep: SweepConfig) -> list[Values]:
-    """The values of keys before fine-tuning that trials need, one set of artifacts each.
-
-    Empty if the sweep varies `finetune` alone. Their places in the list are the numbers in the
-    titles of the stage's inputs.
-    """
+    """The distinct values of keys of blocks before `finetune`, each needing its own artifacts;
+    their indices number the titles of the stage's inputs."""
     keys = sorted(key for key in sweep.space if not key.startswith(f"{FINETUNE}."))
     if not keys:
         return []
@@ -69,7 +66,7 @@ def upstream_values(sweep: SweepConfig) -> list[Values]:
 
 
 def upstream_of(sweep: SweepConfig, values: Values) -> int | None:
-    """The place among `upstream` of what these values of a trial need; None if there are none."""
+    """The index in `upstream_values` that matches a trial's values; None if there are none."""
     for place, upstream in enumerate(upstream_values(sweep)):
         if all(values[key] == value for key, value in upstream.items()):
             return place
@@ -77,7 +74,7 @@ def upstream_of(sweep: SweepConfig, values: Values) -> int | None:
 
 
 def settings_of(config: SweepStageConfig, values: Values) -> FinetuneConfig:
-    """The `finetune` block of a trial; ConfigError unless it then holds each value exactly."""
+    """The `finetune` block of a trial. Raises ConfigError unless it holds each value exactly."""
     own = {
         key.removeprefix(f"{FINETUNE}."): value
         for key, value in values.items()
@@ -95,14 +92,14 @@ def settings_of(config: SweepStageConfig, values: Values) -> FinetuneConfig:
 
 
 def check_values(config: SweepStageConfig, info: TaskInfo) -> None:
-    """Raise ConfigError, naming the key, for a value that makes no sense for the task."""
+    """Raise ConfigError, naming the key, for a value that does not fit the task."""
     for key, allowed in config.sweep.space.items():
         for value in allowed.probes():
             check_task(settings_of(config, {key: value}), info)
 
 
 def grid_epochs(config: SweepStageConfig, epochs_asked: int) -> int:
-    """The epochs of every combination to its end, or of these trials where a key has a range."""
+    """Total epochs of the full grid without stopping; `epochs_asked` if a key has a range."""
     size = config.sweep.size()
     if size is None:
         return epochs_asked

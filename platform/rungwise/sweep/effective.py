@@ -1,8 +1,8 @@
-"""Did each drawn value take effect? A sweep over a key that nothing reads looks like any other.
+"""Check that each drawn value took effect: a sweep over a key that nothing reads looks normal.
 
-Three checks: the resolved `finetune` block holds each value (`draws.settings_of`), the artifacts of
-upstream values were made with them (`check_inputs`), and what the training measured of the objects
-it built is what was drawn (`difference`).
+Three checks: the resolved `finetune` block holds each value (`draws.settings_of`); upstream
+artifacts were built with their values (`check_inputs`); what training measured on the objects it
+built equals what was drawn (`difference`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from rungwise.core.title import Title
 from rungwise.sweep.config import FINETUNE
 from rungwise.sweep.space import holds, value_at
 
-_READ = ("pretrain", "task", "tokenizer")  # by a trial
-PREFIX = "effective/"  # of metrics that are measured settings: effective/learning_rate
-_PRECISION = 1e-6  # relative; what was measured may have been a float32
+_READ = ("pretrain", "task", "tokenizer")  # inputs of a trial
+PREFIX = "effective/"  # of metrics that are measured settings, as in effective/learning_rate
+_PRECISION = 1e-6  # relative; measured values may be float32
 
 
 def split_metrics(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
-    """Metrics proper, and measured settings by key of the `finetune` block."""
+    """Separate metrics from measured settings, the latter by key of the `finetune` block."""
     measured = {k.removeprefix(PREFIX): v for k, v in metrics.items() if k.startswith(PREFIX)}
     return {k: v for k, v in metrics.items() if not k.startswith(PREFIX)}, measured
 
@@ -31,13 +31,13 @@ def split_metrics(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[
 def difference(
     trial: str, values: Mapping[str, Any], measured: Mapping[str, float]
 ) -> UserError | None:
-    """An error if a drawn value was not in force, else None. Keys nobody measured are let pass."""
+    """An error if a drawn value was not in force, else None; unmeasured keys are not checked."""
     for key, drawn in values.items():
         block, _, name = key.partition(".")
         if block != FINETUNE or name not in measured or drawn is None:
-            continue  # null stands for what another key says
+            continue  # null defers to another key
         value = measured[name]
-        wanted = 1.0 if isinstance(drawn, str) else drawn  # of a word: whether it is in force
+        wanted = 1.0 if isinstance(drawn, str) else drawn  # a string is measured as 1 if in force
         if not isinstance(wanted, int | float) or not math.isclose(
             wanted, value, rel_tol=_PRECISION
         ):
@@ -51,17 +51,15 @@ def difference(
 
 
 def inputs_of(inputs: Mapping[str, Artifact], upstream: int | None) -> dict[str, Artifact]:
-    """The inputs of a trial: of those that are there once for each of the upstream values, the one
-    with this number."""
+    """The inputs of a trial; those built once per set of upstream values, by its number."""
     return {name: inputs.get(str(Title(name, number=upstream))) or inputs[name] for name in _READ}
 
 
 def check_inputs(inputs: Mapping[str, Artifact], upstream: Sequence[Mapping[str, Any]]) -> None:
-    """Raise UserError unless the artifacts of each set of upstream values were made with them.
+    """Raise UserError unless the artifacts of each set of upstream values were built with it.
 
-    A key is looked up in the recorded config of the inputs; one of a block that none of them read
-    itself, such as `corpus` or a pretraining that was gone on from, is in their lineage and is let
-    pass.
+    Keys are looked up in the recorded config of the inputs. Keys of blocks that no input reads
+    itself, such as `corpus` or a continued pretraining, are only in the lineage and not checked.
     """
     for number, values in enumerate(upstream):
         for name, artifact in inputs_of(inputs, number).items():
@@ -84,8 +82,8 @@ def check_inputs(inputs: Mapping[str, Artifact], upstream: Sequence[Mapping[str,
 
 
 def _goes_on(artifact: Artifact) -> bool:
-    """Was it made of one of its own kind, as by pretraining further? Its config is then not that
-    of the block of the recipe."""
+    """Whether it continues an artifact of its own stage (further pretraining), so that its config
+    is not that of the recipe's block."""
     return any(source["stage"] == artifact.stage for source in artifact.record["inputs"].values())
 
 

@@ -1,19 +1,18 @@
-"""Synchronous successive halving: a rung is decided when all of its trials have come to it.
+"""Synchronous successive halving: a rung is decided once all its trials have reached it.
 
     every trial ──> grace_epochs ──> the best 1 in reduction_factor ──> the next rung ──> ...
 
 Jamieson & Talwalkar 2016, "Non-stochastic best arm identification and hyperparameter optimization",
-AISTATS, arXiv:1502.07943. A decision is a function of scores alone, so a sweep gives the same
-survivors whichever trial ends first, where its asynchronous relative (Li et al. 2020) stops trials
-in the order in which they arrive.
+AISTATS, arXiv:1502.07943. A decision depends on scores alone, so the survivors do not depend on
+which trial ends first; the asynchronous variant (Li et al. 2020) stops trials in order of arrival.
 
-Each way from rung to rung is a trial of Ray Tune of its own, that ends with the state of training
-saved; this searcher hands them out. So trials that wait hold nothing of the cluster, Tune's limit
-of trials at once holds, and one CPU is enough. (Tune's HyperBand fills its brackets in the order of
-arrival and cannot be told of what an earlier attempt has decided; of a scheduler that pauses trials
-Tune starts all at once, more than max_concurrent_trials.)
+Each leg from rung to rung is a separate Ray Tune trial that ends by saving the training state; this
+searcher hands legs out. Waiting trials therefore hold no resources, Tune's limit on concurrent
+trials applies, and one CPU is enough. Tune's own schedulers do not fit: HyperBand fills brackets in
+order of arrival and cannot be given the decisions of an earlier attempt, and with a scheduler that
+pauses trials Tune starts all at once, ignoring max_concurrent_trials.
 
-Decisions are written down before anybody goes on, and a killed sweep keeps to them.
+Decisions are saved before any trial continues, and a restarted sweep keeps to them.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from rungwise.sweep.trial import DECISIONS, STATES, Job
 
 
 def go_on(trials: Iterable[TrialRecord], rung: int, factor: int) -> list[str]:
-    """The names of those that go on: one in `factor` of the trials that came to the rung, at least
-    one; of equal scores the smaller loss, then the earlier trial."""
+    """The names of trials that continue: one in `factor` of those at the rung, at least one. Ties
+    are broken by smaller loss, then by number."""
     ranked = sorted(
         (-row["score"], float("inf") if row["loss"] is None else row["loss"], trial.number)
         for trial in trials
@@ -44,10 +43,8 @@ def go_on(trials: Iterable[TrialRecord], rung: int, factor: int) -> list[str]:
 
 
 class Legs(Searcher):
-    """Hands out the next leg of each trial that is still in, at most to the next rung.
-
-    `stop` is told of a trial that goes no further.
-    """
+    """Hands out the next leg, up to the next rung, of each surviving trial; calls `stop` for each
+    trial that is dropped."""
 
     def __init__(
         self, job: Job, drawn: Sequence[Values], stop: Callable[[TrialRecord], None]
@@ -59,21 +56,21 @@ class Legs(Searcher):
         self._factor = scheduler.reduction_factor
         self._ends = [*scheduler.rungs(most), most]
         self._job, self._drawn, self._stop = job, drawn, stop
-        self._decided: dict[str, list[str]] = {}  # a rung's epochs, and who goes on
+        self._decided: dict[str, list[str]] = {}  # by the rung's epoch: the trials that continue
         if job.output.exists(DECISIONS):
             self._decided = json.loads(job.output.read_bytes(DECISIONS))
         self._round = 0
-        self._failed: set[str] = set()  # now; those of an earlier attempt are tried again
+        self._failed: set[str] = set()  # in this attempt; earlier failures are retried
         self._under_way: set[str] = set()
         self._legs_left = self._legs()
 
     @property
     def most(self) -> int:
-        """The legs of all trials, if all went on to their end."""
+        """The number of legs if no trial were stopped."""
         return len(self._drawn) * len(self._ends)
 
     def decide(self) -> bool:
-        """Decide the rungs that all have come to; whether anything is left to train."""
+        """Decide the rungs that all trials have reached; return whether anything is left to do."""
         while not self._legs_left and not self._under_way and self._round < len(self._ends) - 1:
             self._choose()
             self._round += 1
@@ -81,7 +78,7 @@ class Legs(Searcher):
         return bool(self._legs_left or self._under_way)
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """The next leg; None while the others of its rung are under way."""
+        """The next leg; None while other legs of the round are running."""
         if not self.decide():
             return Searcher.FINISHED  # pyright: ignore[reportReturnType]
         if not self._legs_left:
@@ -91,7 +88,6 @@ class Legs(Searcher):
         return {"trial": {"number": number, "values": self._drawn[number]}, "until": until}
 
     def leg_ended(self, name: str, failed: bool) -> None:
-        """Take note; the record says how it went."""
         self._under_way.discard(name)
         if failed:
             self._failed.add(name)
@@ -99,18 +95,18 @@ class Legs(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Nothing: `leg_ended` comes with the name."""
+        """Does nothing: `leg_ended` is called with the name instead."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: records and decisions are all there is."""
+        """Does nothing: records and decisions are the only state."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing, likewise."""
+        """Does nothing, likewise."""
 
     def _legs(self) -> list[tuple[int, int]]:
-        """Trials that are in and have not come to the end of this round: number, last epoch."""
+        """(number, last epoch) of surviving trials that have not reached the end of this round."""
         end = self._ends[self._round]
-        if str(end) in self._decided:  # by an earlier attempt: what had failed by then is out
+        if str(end) in self._decided:  # by an earlier attempt; failures until then are final
             return []
         begun = {trial.name: trial for trial in records.read_all(self._job.output)}
         legs: list[tuple[int, int]] = []
@@ -126,12 +122,10 @@ class Legs(Searcher):
         return legs
 
     def _came_through(self, name: str) -> bool:
-        """Whether a trial went on at the rung before this round."""
         return not self._round or name in self._decided[str(self._ends[self._round - 1])]
 
     def _choose(self) -> None:
-        """Choose at the rung that the round has come to, if no earlier attempt has, and stop the
-        others."""
+        """Decide this round's rung, unless an earlier attempt has, and stop the other trials."""
         rung, output = self._ends[self._round], self._job.output
         trials = [each for each in records.read_all(output) if self._came_through(each.name)]
         if str(rung) not in self._decided:

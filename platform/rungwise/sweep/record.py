@@ -1,9 +1,8 @@
-"""The record of a trial: one small JSON file, `trials/trial-003.json`, from its start on.
+"""Trial records: one small JSON file per trial, `trials/trial-003.json`.
 
-The trial writes it after every epoch and before it tells Ray Tune of that epoch; what only the
-driver knows (stopped early, failed) the driver adds when the trial has ended. Each write is whole.
-So a sweep whose driver was killed finds here which trials have ended, and no other state is needed:
-Tune's own snapshot is written once in a while and lags behind the trials.
+The trial writes it after every epoch, before reporting the epoch to Ray Tune; the driver adds what
+only it knows (stopped early, failed) when the trial ends. Writes are atomic. After the driver is
+killed, the records alone tell which trials have ended; Tune's snapshots are infrequent and lag.
 """
 
 from __future__ import annotations
@@ -24,10 +23,8 @@ State = Literal["running", "waiting", "finished", "stopped_early", "failed"]  # 
 
 @dataclass
 class Saved:
-    """A state of training that a trial can go on from: whose, after which epoch, in which file.
-
-    `rows` are the rows of the trial's own history that belong before it.
-    """
+    """A training state to resume from: its trial, epoch and file. `rows` is the number of rows in
+    the resuming trial's own history that precede it."""
 
     trial: str
     epoch: int
@@ -37,11 +34,11 @@ class Saved:
 
 @dataclass
 class TrialRecord:
-    """One trial. `history` has a row an epoch: epoch, score, loss, seconds since its start, metrics
-    and, where settings change on the way, those of that epoch.
+    """One trial. `history` has a row per epoch: epoch, score, loss, seconds since the start,
+    metrics and, with PBT, the settings of that epoch.
 
-    `drawn` are the values it began with and `values` those in force, by dotted key of the recipe;
-    `settings` is the resolved `finetune` block, `effective` what the training measured of it.
+    `drawn` are the initial values and `values` the current ones, by dotted key of the recipe;
+    `settings` is the resolved `finetune` block, `effective` what training measured of it.
     """
 
     name: str
@@ -61,21 +58,19 @@ class TrialRecord:
 
     @property
     def ended(self) -> bool:
-        """True if it need not run again; a failed trial may go well the next time."""
+        """True if it need not run again; failed trials are retried."""
         return self.state in ("finished", "stopped_early")
 
     def parameters(self) -> dict[str, Any]:
-        """The parameters of its run for tracking: the whole block, and other keys."""
+        """Parameters for tracking: the whole `finetune` block and other drawn keys."""
         others = {k: v for k, v in self.drawn.items() if not k.startswith("finetune.")}
         return flatten(self.settings, "finetune") | flatten(others)
 
     def points(self, row: dict[str, Any]) -> dict[str, float]:
-        """The points of an epoch for tracking."""
         shown = {f"validation/{key}": value for key, value in row["metrics"].items()}
         return shown | {f"setting/{key}": value for key, value in row.get("values", {}).items()}
 
     def trial(self) -> Trial:
-        """As it stands in the summary of the stage."""
         fields = asdict(self)
         del fields["saved"], fields["number"]
         fields["finetune"] = fields.pop("settings")
@@ -86,7 +81,7 @@ class TrialRecord:
 
 
 class Epoch(Part):
-    """One epoch of a trial. `values` are the settings in force where they change on the way."""
+    """One epoch of a trial. `values` are the current settings where they change during training."""
 
     epoch: int
     score: float
@@ -97,7 +92,7 @@ class Epoch(Part):
 
 
 class Trial(Part):
-    """A trial that has ended, with the fields of `TrialRecord`."""
+    """A `TrialRecord` that has ended."""
 
     name: str
     drawn: dict[str, Any]
@@ -126,15 +121,15 @@ class Trial(Part):
 
 
 class ScoredTrial(Trial):
-    """A trial that did not fail, with what its last epoch scored."""
+    """A trial that did not fail, with the score of its last epoch."""
 
     score: float
     loss: float | None
 
 
 class SweepSummary(Summary):
-    """All trials and the winner. `upstream_values` are those of keys before fine-tuning, by number;
-    `grid_epochs` what every combination of settings would take to its end."""
+    """All trials and the winner. `upstream_values` are values of keys before `finetune`, by number;
+    `grid_epochs` is the cost of the full grid without stopping."""
 
     trials: tuple[ScoredTrial | Trial, ...]
     best: ScoredTrial
@@ -149,7 +144,6 @@ class SweepSummary(Summary):
 
     @property
     def scored(self) -> list[ScoredTrial]:
-        """The trials that did not fail."""
         return [trial for trial in self.trials if isinstance(trial, ScoredTrial)]
 
 
@@ -158,13 +152,12 @@ def name_of(number: int) -> str:
 
 
 def write(record: TrialRecord, output: Folder) -> None:
-    """Keep `record` below the artifact `output`, in place of an earlier one."""
     text = json.dumps(asdict(record), indent=1, ensure_ascii=False, allow_nan=False)
     output.write_bytes(_file(record.name), text.encode("utf-8"))
 
 
 def read(name: str, output: Folder) -> TrialRecord | None:
-    """The record of one trial, None if it has not begun."""
+    """The record of one trial; None if it has not begun."""
     if not output.exists(_file(name)):
         return None
     data = json.loads(output.read_bytes(_file(name)))
@@ -173,14 +166,13 @@ def read(name: str, output: Folder) -> TrialRecord | None:
 
 
 def read_all(output: Folder) -> list[TrialRecord]:
-    """The records of all trials that have begun, by their number."""
     names = [name.removesuffix(".json") for name in (output / FOLDER).names()]
     begun = [read(name, output) for name in names if not name.rpartition("/")[2].startswith(".")]
     return sorted((one for one in begun if one), key=lambda record: record.number)
 
 
 def table(trials: Iterable[Trial]) -> list[dict[str, Any]]:
-    """Trials as flat rows: a column for each swept key, measured values as `effective/<key>`."""
+    """Trials as flat rows, with a column per swept key; measured values are `effective/<key>`."""
     return [
         {
             "trial": trial.name,

@@ -1,4 +1,4 @@
-"""The values of a swept key: a few, or a range to draw from.
+"""The allowed values of a swept key: a list, or a range to draw from.
 
 A key is a dotted key of the recipe, such as `finetune.learning_rate` or `model.num_layers`.
 """
@@ -17,13 +17,12 @@ from rungwise.core.config import Config, ConfigT, validate, with_overrides
 from rungwise.core.errors import ConfigError
 
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
-# Where between its bounds a range is tried as well: 9.7 of 8 to 12 is what betrays that a key
-# takes whole numbers only.
+# Position inside a range to test as well: 9.7 in 8 to 12 reveals that a key takes only integers.
 _INSIDE = 0.4142
 
 
 def _number(value: Any) -> Any:
-    # YAML 1.1, which PyYAML reads, takes 5e-5 for a text because it has no point.
+    # PyYAML follows YAML 1.1 and reads 5e-5, without a decimal point, as a string.
     return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
 
 
@@ -84,7 +83,6 @@ class _Range(Config):
         return [self.low, self.low + _INSIDE * (self.high - self.low), self.high]
 
     def nearest(self, value: float) -> float:
-        """`value`, or the bound that it lies beyond."""
         return min(max(value, self.low), self.high)
 
 
@@ -143,10 +141,10 @@ Space = Annotated[Choice | Grid | Uniform | LogUniform | Integer, Field(discrimi
 
 
 def check_space(model: type[ConfigT], data: dict[str, Any], space: Mapping[str, Space]) -> None:
-    """Put every value of a list, and the bounds and a point inside of a range, into `data`.
+    """Test every listed value, and each range's bounds and one inner point, in `data`.
 
-    `data` is a valid `model` as plain data. Raises ConfigError naming `sweep.space.<key>`, the
-    value, and the nearest key where there is no such key.
+    `data` is a valid `model` as plain data. Raises ConfigError with `sweep.space.<key>`, the value
+    and, for an unknown key, the nearest one.
     """
     for key, allowed in space.items():
         for value in allowed.probes():
@@ -161,15 +159,15 @@ def check_space(model: type[ConfigT], data: dict[str, Any], space: Mapping[str, 
 
 
 def value_at(data: Any, key: str) -> Any:
-    """The value at a dotted key of plain data; KeyError, IndexError if there is no such key."""
+    """The value at a dotted key of plain data. Raises KeyError or IndexError if it is missing."""
     for part in key.split("."):
         data = data[int(part)] if isinstance(data, list) else data[part]
     return data
 
 
 def holds(resolved: Any, value: Any) -> bool:
-    """True if `resolved` is `value`; a block may have more keys than were given."""
+    """True if `resolved` equals `value`; dicts may have more keys than `value`."""
     if isinstance(value, dict) and isinstance(resolved, dict):
         return all(name in resolved and holds(resolved[name], one) for name, one in value.items())
-    # 1 and True are equal in Python, and no key takes both.
+    # 1 == True in Python, and no key takes both.
     return resolved == value and isinstance(resolved, bool) == isinstance(value, bool)

@@ -1,7 +1,7 @@
-"""Sweep stage: settings are tried on one variant and scored on the validation split only.
+"""Sweep stage: try settings of one variant, scored on the validation split only.
 
-The score of a sweep's winner is a maximum over trials and so too good; the honest score comes from
-new seeds on the test split (evaluation/compare.py).
+The winner's score is a maximum over trials and so too high; evaluation/compare.py gives an unbiased
+one, with new seeds on the test split.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ def run_sweep(
     context: Context,
     train: Train = train,
 ) -> SweepSummary:
-    """Run the trials; the winner has the highest validation score of those that ran to their end.
+    """Run the trials; the winner has the best validation score of those that ran to their end.
 
-    `inputs` are task, tokenizer and pretrain, the last two once for each of the upstream values
-    where the sweep has such (`effective.inputs_of`). Started again in the same `output` after a
-    kill, it runs what has not ended. Raises UserError if every trial failed, if a trial asks for
-    more than a node has, or if a value was not in force; ConfigError for a value that makes no
-    sense for the task.
+    `inputs` are task, tokenizer and pretrain, the last two once per set of upstream values, if any
+    (`effective.inputs_of`). Restarted with the same `output`, it runs only unfinished trials.
+    Raises UserError if every trial failed, if a trial needs more than any node has, or if a value
+    was not in force; ConfigError for a value that does not fit the task.
     """
     from rungwise.sweep import tune
 
@@ -51,7 +50,7 @@ def run_sweep(
     info = TaskSummary.of(inputs["task"]).info
     check_values(config, info)
     job = Job(config, inputs, output, info.metric, context.report, train)
-    # What a killed attempt left of Tune's own is of no use.
+    # Tune's files from a killed attempt are of no use.
     (output / ".ray-tune").remove()
     with shared_scratch(output, "ray-tune") as scratch:
         tune.run(job, context.compute, expected_nodes.nodes(), scratch)
@@ -71,8 +70,8 @@ def _summary(job: Job, tried: list[dict[str, Any]]) -> SweepSummary:
         raise UserError(
             f"all {len(trials)} trials of the sweep failed, the first with: {trials[0].error}"
         )
-    # A trial that was stopped was not trained as its settings say. Of equal scores the smaller
-    # loss, then the earlier trial, so that a tie is no coin toss.
+    # Stopped trials were not trained as their settings say. Ties are broken by smaller loss, then
+    # by number, so that the winner is deterministic.
     whole = [trial for trial in scored if not trial.stopped_early] or scored
     best = min(whole, key=_rank)
     asked = sum(trial.epochs_asked for trial in trials)
@@ -106,7 +105,6 @@ def _summary(job: Job, tried: list[dict[str, Any]]) -> SweepSummary:
 
 
 def _rank(trial: ScoredTrial) -> tuple[float, float, str]:
-    """The winner's is the smallest."""
     return -trial.score, math.inf if trial.loss is None else trial.loss, trial.name
 
 

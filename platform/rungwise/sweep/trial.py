@@ -1,6 +1,5 @@
-"""One trial, in a process of its own. It reads the finished artifacts by index and no Ray Data, and
-holds nothing of the cluster but its own CPUs and GPUs, so that no two trials can wait for each
-other.
+"""One trial, in its own process. It reads finished artifacts by index, without Ray Data, and holds
+only its own CPUs and GPUs, so trials cannot deadlock waiting for each other.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from rungwise.sweep.draws import Values, settings_of, upstream_of
 from rungwise.sweep.effective import inputs_of, split_metrics
 from rungwise.sweep.record import Saved, TrialRecord
 
-STATES = ".states"  # of training, to go on from; below the artifact until the sweep has ended
-DECISIONS = "rungs.json"  # of successive halving, there as long
+STATES = ".states"  # training states to resume from, in the artifact until the sweep ends
+DECISIONS = "rungs.json"  # of successive halving, kept as long
 _POINTER = "saved.json"
 
 
 class Train(Protocol):
-    """The training of a trial. `start` is a state that `on_epoch` was given, or None.
+    """The training of a trial. `start` is a state that `on_epoch` received, or None.
 
-    Metrics named `effective/<key of the finetune block>` are settings as they were measured: the
-    highest learning rate that the optimizer had, the rows of the first batch.
+    Metrics named `effective/<key of the finetune block>` are settings as measured: the optimizer's
+    peak learning rate, the rows of the first batch.
     """
 
     def __call__(
@@ -54,14 +53,13 @@ def train(
     on_epoch: OnEpoch,
     start: bytes | None,
 ) -> None:
-    """Fine-tune with these settings."""
     data = load_data(inputs["task"], inputs["tokenizer"], inputs["pretrain"], settings)
     finetune(settings, data, seed, on_epoch, start)
 
 
 @dataclass(frozen=True)
 class Job:
-    """All that the trials of a sweep share; it travels to their processes."""
+    """What all trials of a sweep share; it is sent to their processes."""
 
     config: SweepStageConfig
     inputs: Mapping[str, Artifact]
@@ -77,24 +75,23 @@ class Job:
 
     @property
     def goes_on(self) -> bool:
-        """Whether trials are begun again from a saved state."""
+        """Whether trials resume from saved states."""
         return not isinstance(self.config.sweep.scheduler, NoScheduler)
 
 
 class _AtTheRung(Exception):
-    """Leaves the training of a trial that waits for the others."""
+    """Ends the training of a trial that waits at a rung."""
 
 
 def run_trial(config: dict[str, Any], *, job: Job) -> None:
     """Run one trial, `{"trial": {"number": ..., "values": {dotted key: value}}}`, for Ray Tune.
 
-    With `until` it goes no further than to that epoch. Raises UserError if the score is not a
-    number.
+    Stops at epoch `until`, if given. Raises UserError if the score is not finite.
     """
     from ray import tune
 
-    # A trial that takes over the state of another gets that one's whole config, number included,
-    # but keeps its name.
+    # A PBT trial that takes over another's state gets its whole config, number included, but keeps
+    # its own name.
     name = tune.get_context().get_trial_name()
     assert name is not None
     trial = _begin(name, config["trial"]["values"], _handed_over(), job)
@@ -108,7 +105,7 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
         epoch: int, metrics: dict[str, float], state: Callable[[], bytes] | None = None
     ) -> None:
         shown, measured = split_metrics(metrics)
-        # That of the weights that are kept, if those of an earlier epoch are.
+        # Prefer the score of the kept weights, which can be of an earlier epoch.
         score = shown.get("kept/score", shown[job.metric])
         if not math.isfinite(score):
             raise UserError(f"{name}: {job.metric} is {score} after epoch {epoch}")
@@ -130,7 +127,7 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
                 saved = _save(name, epoch, len(trial.history) + 1, state, job.output)
                 trial.saved = saved
         trial.history.append(row)
-        # The last epoch is the end: what comes after may be cut short by Tune.
+        # Mark the last epoch as the end: Tune may cut short whatever follows.
         trial.state = "finished" if epoch == settings.epochs else "running"
         replaced = trial.saved
         if epoch == until and trial.state == "running":
@@ -171,14 +168,14 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
         trial.state, trial.error = "failed", str(error) or type(error).__name__
         raise
     finally:
-        # Tune ends a trial that it stops by SystemExit; of that one the driver has the last word.
+        # Tune stops a trial by SystemExit; the driver then writes its final state.
         if trial.state != "running":
             records.write(trial, job.output)
         job.report.flush()
 
 
 def _begin(name: str, values: Values, saved: Saved | None, job: Job) -> TrialRecord:
-    """The record of a trial that starts, or goes on from `saved` or from where it was killed."""
+    """The record of a trial that starts, or resumes from `saved` or its own last state."""
     earlier = records.read(name, job.output) if job.goes_on else None
     if earlier is None:
         trial = TrialRecord(
@@ -199,11 +196,11 @@ def _begin(name: str, values: Values, saved: Saved | None, job: Job) -> TrialRec
                 {"from": saved.trial, "epoch": saved.epoch, "rows": len(trial.history)}
             )
             saved.rows = len(trial.history)
-        # Epochs after the state that is gone on from are run again.
+        # Epochs after the resumed state run again.
         trial.history = trial.history[: saved.rows] if saved else []
         if job.population:
             trial.values, trial.upstream = values, upstream_of(job.config.sweep, values)
-            trial.effective = {}  # what was measured may be of other values
+            trial.effective = {}  # may have been measured with other values
     trial.saved, trial.state, trial.error = saved, "running", None
     trial.settings = settings_of(job.config, values).model_dump(mode="json")
     records.write(trial, job.output)
@@ -211,7 +208,7 @@ def _begin(name: str, values: Values, saved: Saved | None, job: Job) -> TrialRec
 
 
 def _handed_over() -> Saved | None:
-    """The state that Tune says to go on from: its own after a pause, or that of a better trial."""
+    """The state Tune hands over: the trial's own after a pause, or that of a better trial."""
     from ray import tune
 
     checkpoint = tune.get_checkpoint()
@@ -222,8 +219,8 @@ def _handed_over() -> Saved | None:
 
 
 def _save(name: str, epoch: int, rows: int, state: Callable[[], bytes], output: Folder) -> Saved:
-    # The file goes to the artifact and only its name to Tune, so that a sweep whose driver was
-    # killed goes on from it without any state of Tune's.
+    # Tune gets only the file's name: the state itself is in the artifact, so that a killed sweep
+    # resumes without Tune's own state.
     saved = Saved(name, epoch, f"{name}-{rows:04d}", rows)
     output.write_bytes(f"{STATES}/{saved.file}", state())
     return saved

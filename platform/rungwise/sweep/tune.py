@@ -1,12 +1,10 @@
-"""Ray Tune: which trial runs when, and which goes on.
+"""Running trials with Ray Tune: scheduling, and resuming after a kill.
 
-There is one mechanism to go on after a kill, and it is not Tune's: the records of the trials.
-Tune's snapshot of an experiment lags behind by many seconds, lies where a later Ray may not read
-it, and knows of settings only what its pickles say. Records are written before Tune hears of an
-epoch, so a trial that has ended is never run again: it is left out of what Tune is given, and
-Optuna is told of its score as if it had seen it. Settings are drawn from the seed, so the rest is
-the same as before. A trial that was cut off starts anew, or from its last saved state under a
-scheduler that saves such.
+Resuming relies on the trial records, not on Tune: its experiment snapshot lags by many seconds,
+may be unreadable for a later Ray, and holds settings only as pickles. Records are written before
+Tune sees an epoch, so a finished trial never runs again: it is withheld from Tune, and Optuna is
+given its score. Settings are drawn from the seed, so the remaining trials are unchanged. An
+interrupted trial restarts, or resumes from its last saved state if its scheduler saves any.
 """
 
 from __future__ import annotations
@@ -36,9 +34,9 @@ _SCORE, _MODE, _TIME = "score", "max", "epoch"
 
 
 def room(compute: ComputeConfig, nodes: Sequence[dict[str, float]]) -> int:
-    """How many trials run at once: as many as asked, or as fit on the nodes (their resources).
+    """The number of concurrent trials: as many as asked for, or as fit on the nodes.
 
-    Raises UserError if a trial asks for more than any node has.
+    `nodes` are their resources. Raises UserError if a trial needs more than any node has.
     """
     cpus, gpus = compute.cpus_per_trial, compute.gpus_per_trial
     fit = sum(
@@ -56,9 +54,9 @@ def room(compute: ComputeConfig, nodes: Sequence[dict[str, float]]) -> int:
 
 
 def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scratch: str) -> None:
-    """Run every trial that has not ended yet; their records say how it went.
+    """Run every unfinished trial; results are in their records.
 
-    Raises UserError where a value that was drawn was not in force.
+    Raises UserError if a drawn value was not in force.
     """
     sweep = job.config.sweep
     at_once = room(compute, nodes)
@@ -86,9 +84,9 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
         search = watch.legs = Legs(job, drawn, watch.close)
         if not search.decide():
             return
-        space, samples = {}, search.most  # it says itself when it has finished
+        space, samples = {}, search.most  # an upper bound; the searcher ends the search itself
     else:
-        # A population has to be there whole to be compared; its trials take turns on what there is.
+        # PBT compares the whole population, so all its trials start and take turns on resources.
         search = BasicVariantGenerator(max_concurrent=0 if job.population else at_once)
         todo = [{"number": n, "values": cut_off.get(n, drawn[n])} for n in left]
         space, samples, limited = {"trial": tune.grid_search(todo)}, 1, None
@@ -103,7 +101,7 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
             search_alg=search,
             scheduler=_population(sweep, job.population) if job.population else FIFOScheduler(),
             max_concurrent_trials=limited,
-            # A process less to start for each trial; training seeds all that it draws from.
+            # Saves starting a process per trial; safe because training seeds all its generators.
             reuse_actors=True,
             trial_name_creator=_trial_name,
             trial_dirname_creator=_folder_name,
@@ -127,7 +125,7 @@ def _folder_name(trial: Any) -> str:
 def _optuna(
     sweep: SweepConfig, ended: list[TrialRecord], cut_off: dict[int, Values], left: list[int]
 ) -> Any:
-    """Optuna that knows the trials that have ended, and first repeats those that were cut off."""
+    """Optuna with the finished trials as observations; it first repeats interrupted ones."""
     import optuna
     from ray.tune.search.optuna import OptunaSearch as Searcher
 
@@ -136,15 +134,13 @@ def _optuna(
     numbers = iter([*again, *(number for number in left if number not in cut_off)])
 
     class Numbered(Searcher):
-        """Gives each trial its number."""
-
         def suggest(self, trial_id: str) -> dict[str, Any] | None:
             values = super().suggest(trial_id)
             return (
                 None if values is None else {"trial": {"number": next(numbers), "values": values}}
             )
 
-    # Started again with the same seed it would draw what it drew at first, so the seed moves on.
+    # Restarted with the same seed, Optuna would repeat its first draws, so change the seed.
     state = np.random.SeedSequence([sweep.seed, len(ended), len(again)]).generate_state(1)
     searcher = Numbered(
         space={key: _distribution(allowed) for key, allowed in sorted(sweep.space.items())},
@@ -172,7 +168,7 @@ def _distribution(allowed: Any) -> Any:
 
 def _population(sweep: SweepConfig, scheduler: PbtScheduler) -> TrialScheduler:
     rng = np.random.default_rng([sweep.seed, len(sweep.space)])
-    random.seed(sweep.seed)  # whom to take over and how to vary, as far as arrival decides it not
+    random.seed(sweep.seed)  # used by PBT to choose and perturb; order of arrival still matters
     varied: dict[str, list[Any] | Callable[[], Any]] = {}
     for key in scheduler.mutations:
         allowed = sweep.space[key]
@@ -197,8 +193,7 @@ def _population(sweep: SweepConfig, scheduler: PbtScheduler) -> TrialScheduler:
 
 
 class _Population(PopulationBasedTraining):
-    """Lets a trial that has done all its epochs end, where Tune's would have it take over once
-    more."""
+    """PBT that lets a trial end after its last epoch; Tune's would exploit once more."""
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         if result[_TIME] >= result["epochs_asked"]:
@@ -207,7 +202,7 @@ class _Population(PopulationBasedTraining):
 
 
 class _Watch(Callback):
-    """Compares what was measured with what was drawn; ends records; tells how many have ended."""
+    """Compares measured with drawn values, completes records and reports progress."""
 
     def __init__(self, job: Job, ended: int, total: int) -> None:
         self.wrong: UserError | None = None
@@ -219,7 +214,7 @@ class _Watch(Callback):
     def on_trial_result(
         self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        # Not those of `trial`, which a population may have changed a moment ago.
+        # Not the values of `trial`, which PBT may have changed already.
         self._compare(str(trial), result["values"], result["measured"])
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
@@ -228,7 +223,7 @@ class _Watch(Callback):
         if self.legs:
             self.legs.leg_ended(record.name, failed=False)
         if self.wrong or record.state == "waiting":
-            return  # all trials are being stopped, and not for their scores; or it may go on
+            return  # the sweep is being aborted, or the trial may continue
         if record.state == "running":
             record.state = "stopped_early"
             records.write(record, self._job.output)
@@ -250,7 +245,7 @@ class _Watch(Callback):
         record = records.read(str(trial), self._job.output)
         if record is not None:
             return record
-        # Its process died before it had begun.
+        # Its process died before writing a record.
         drawn = trial.config["trial"]
         settings = settings_of(self._job.config, drawn["values"]).model_dump(mode="json")
         return TrialRecord(
@@ -264,7 +259,7 @@ class _Watch(Callback):
         )
 
     def close(self, record: TrialRecord, status: str = "FINISHED") -> None:
-        """End the run of a trial that has ended, and tell how many have."""
+        """End a finished trial's tracking run and report progress."""
         self._ended += 1
         self._job.report.nested(record.name, {}, status)
         shown = {self._job.metric: record.history[-1]["score"]} if record.history else {}
@@ -272,7 +267,7 @@ class _Watch(Callback):
 
 
 class _Stop(Stopper):
-    """Ends the whole sweep as soon as a value was not in force."""
+    """Stops the sweep as soon as a drawn value was not in force."""
 
     def __init__(self, watch: _Watch) -> None:
         self._watch = watch
@@ -285,11 +280,8 @@ class _Stop(Stopper):
 
 
 def _tell_again(trial: TrialRecord, job: Job) -> None:
-    """Report a trial of an earlier attempt that has ended or goes on from a saved state: its last
-    words may not have arrived.
-
-    Tracking takes each point of a run once, so nothing is doubled.
-    """
+    """Report an earlier attempt's trial again, since its last reports may have been lost. Tracking
+    accepts each point of a run once, so nothing is duplicated."""
     job.report.nested(trial.name, trial.parameters())
     for row in trial.history:
         job.report.metrics(trial.points(row), row["epoch"], run=trial.name)

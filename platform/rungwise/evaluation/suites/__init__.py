@@ -1,1 +1,1 @@
-"""Evaluations without labels of the user's own, one a file; config.py names them in one union."""
+"""Evaluations that need no labels from the user, one per file; config.py lists them."""

@@ -2,14 +2,13 @@
 
     Athens Greece Oslo Norway    the word nearest to  b - a + c,  none of the three: is it Norway?
 
-3CosAdd (Mikolov et al. 2013, arXiv:1301.3781, in the form of Levy & Goldberg 2014) on vectors of
-length one, over the whole vocabulary but its special tokens. As in word2vec and gensim a question
-with a word outside the vocabulary is left out; the share of the others is the part `known`. A word
-is in a vocabulary of pieces if it is one piece there.
+3CosAdd (Mikolov et al. 2013, arXiv:1301.3781, in the form of Levy & Goldberg 2014) on unit vectors,
+over the whole vocabulary except special tokens. As in word2vec and gensim, questions with a word
+outside the vocabulary are left out; the part `known` is the share of the others. In a vocabulary of
+pieces, a word is known if it is a single piece.
 
-Files have four words a line below lines `: section`: questions-words.txt of word2vec, and CA8 for
-Chinese (Li et al. 2018, arXiv:1805.06504). An item is called after its line, its group is the
-section.
+Files have lines of four words below `: section` lines: questions-words.txt of word2vec, and CA8 for
+Chinese (Li et al. 2018, arXiv:1805.06504). Items are named by line and grouped by section.
 
 Q questions, V vocabulary, D size of a vector
 """
@@ -77,8 +76,7 @@ class AnalogiesSuite(FileSuite):
 
 
 def answers(directions_VD: NDArray[np.floating], ids_Q3: NDArray[np.integer]) -> NDArray[np.intp]:
-    """The answer (Q,) to each question of three ids, by the directions of all that may be one;
-    rows of zeros may not."""
+    """The answers (Q,) to questions of three ids, by unit vectors; rows of zeros are excluded."""
     may_not_V = ~directions_VD.any(axis=1)
     found = []
     for part_Q3 in np.array_split(ids_Q3, -(-len(ids_Q3) * len(directions_VD) // _CELLS)):
@@ -91,8 +89,7 @@ def answers(directions_VD: NDArray[np.floating], ids_Q3: NDArray[np.integer]) ->
 
 
 def read(paths: Paths, key: str) -> list[Question]:
-    """The questions of all files. Raises DataError for a line that is none; `key` is that of the
-    paths in the config."""
+    """Read all files; `key` names the paths in errors. Raises DataError for a malformed line."""
     questions = []
     for file in matching(paths, key):
         with reached(file.uri, key):
@@ -119,7 +116,7 @@ def read(paths: Paths, key: str) -> list[Question]:
 
 
 def _ids_of(rung: Rung, words: Sequence[str]) -> dict[str, int]:
-    """The id of each word that is one piece with a vector."""
+    """The id of each word that is a single piece with a vector."""
     single = {
         word: pieces[0]
         for word, pieces in zip(words, pieces_of(rung, words), strict=True)
@@ -134,7 +131,7 @@ def _ids_of(rung: Rung, words: Sequence[str]) -> dict[str, int]:
 
 
 def _directions(rung: Rung) -> NDArray[np.float32]:
-    """The vectors (V, D) at length one; zeros for special tokens and tokens without a vector."""
+    """Unit vectors (V, D); zeros for special tokens and tokens without a vector."""
     vectors = rung.model.vectors(range(rung.model.vocab_size))
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     directions = vectors / np.where(lengths == 0, 1, lengths)

@@ -1,4 +1,4 @@
-"""The files of published test sets as they are downloaded: plain, .gz, or in a .zip or .tar.gz."""
+"""Read published test sets as downloaded: plain, .gz, or in a .zip or .tar.gz."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from rungwise.core.store_errors import reached
 
 
 def json_lines(paths: Sequence[str], key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Where it stands and the object of each line of all files that end in .jsonl.
+    """Yield (location, object) for each line of all .jsonl files; `key` names the paths in errors.
 
-    `key` is that of the paths in the config. Raises DataError for a file or a line that cannot be
-    read, and where there is none.
+    Raises DataError for a file or line that cannot be read, or if there is none.
     """
     found = False
     for name, data in members(paths, key):
@@ -45,7 +44,7 @@ def json_lines(paths: Sequence[str], key: str) -> Iterator[tuple[str, dict[str, 
 
 
 def text_of(name: str, data: bytes) -> str:
-    """The text of a file. Raises DataError if it is not UTF-8."""
+    """Decode a file. Raises DataError if it is not UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -53,9 +52,9 @@ def text_of(name: str, data: bytes) -> str:
 
 
 def members(paths: Sequence[str], key: str) -> Iterator[tuple[str, bytes]]:
-    """The name and the bytes of each file that `paths` match, or that is in an archive of them.
+    """Yield (name, bytes) of each file that `paths` match, in archives too; `key` names the paths.
 
-    Raises DataError for one that is damaged; `key` is that of the paths in the config.
+    Raises DataError for a damaged file.
     """
     for file in matching(paths, key):
         with reached(file.uri, key), file.open() as stream:

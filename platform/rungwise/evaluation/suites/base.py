@@ -1,8 +1,8 @@
-"""A suite: one evaluation that any rung can be asked for, as long as it has what the suite needs.
+"""Suites: evaluations of any rung that offers the capability they need.
 
-A suite is a config with `measure(rung)`, in a file of its own, and its name in the union of
-config.py. What it needs of a model is one of the capabilities (models/capabilities.py): a rung that
-does not offer it is passed over, and the page says so.
+A suite is a config with `measure(rung)`, in a file of its own and listed in the union of config.py.
+It needs one capability of the model (models/capabilities.py); rungs without it are skipped, and the
+page says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rungwise.tokens.summary import TokensSummary
 
 @dataclass(frozen=True)
 class Rung:
-    """A trained model with its text, as suites ask it."""
+    """A trained model with its text, as seen by suites."""
 
     pretrain: Artifact
     tokens: Artifact
@@ -40,12 +40,12 @@ class Rung:
 
     @cached_property
     def model(self) -> Any:
-        """The model on the CPU; `isinstance` of a capability says what it offers."""
+        """The model on the CPU; test for its capabilities with `isinstance`."""
         return load_model(self.pretrain)
 
     @cached_property
     def encoder(self) -> Encoder | None:
-        """Its states, layer by layer, with the weights of pretraining; None if it has none."""
+        """The pretrained encoder, which gives states of every layer; None if there is none."""
         return load_encoder(self.pretrain)
 
     @cached_property
@@ -54,21 +54,20 @@ class Rung:
 
     @property
     def special(self) -> SpecialIds:
-        """The ids of special tokens."""
         return TokensSummary.of(self.tokens).special
 
     @cached_property
     def splitter(self) -> Any:
-        """The tokenizer of the `tokenizers` library, for offsets of tokens and their text."""
+        """The tokenizer of the `tokenizers` library, for token offsets and text."""
         return load(self.tokenizer.folder)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without any frame."""
+        """The ids of each text, without special tokens."""
         encoded = self._encoded(texts, words=False)
         return _apart(encoded.ids.tolist(), encoded)
 
     def encode_words(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[bool]]]:
-        """The ids of each text, and at which of them a word of the tokenizer begins."""
+        """The ids of each text, and for each id whether a word of the tokenizer begins there."""
         encoded = self._encoded(texts, words=True)
         assert encoded.word_starts is not None
         return (
@@ -82,7 +81,7 @@ class Rung:
 
 
 def _apart(values: list[Any], encoded: Encoded) -> list[list[Any]]:
-    """The values of all tokens as a list for each text."""
+    """Split the values of all tokens by text."""
     lengths = encoded.lengths
     return [
         values[end - length : end]
@@ -92,7 +91,7 @@ def _apart(values: list[Any], encoded: Encoded) -> list[list[Any]]:
 
 @dataclass(frozen=True)
 class Measured:
-    """Result of a suite: items, and files for the page by name (a map, a list of neighbours)."""
+    """The result of a suite: items, and named files for the page (a map, a list of neighbours)."""
 
     items: list[Items]
     files: dict[str, bytes] = field(default_factory=dict)
@@ -116,13 +115,11 @@ class Suite(Config):
 
     @abstractmethod
     def measure(self, rung: Rung, name: str) -> Measured:
-        """Ask the rung; `name` is that of the suite in the recipe.
-
-        Raises DataError for a file that is not what the suite reads.
-        """
+        """Measure the rung; `name` is the suite's key in the recipe. Raises DataError for files in
+        the wrong format."""
 
     def outside(self, key: str) -> dict[str, Any]:
-        """Digests of the files that it reads; `key` is the suite's in the config."""
+        """Digests of the files it reads; `key` is the suite's key in the config."""
         return {
             name: outside.digest(paths, f"{key}.{name}")
             for name in self.reads

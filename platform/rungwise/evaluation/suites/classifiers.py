@@ -1,13 +1,12 @@
-"""Simple classifiers on fixed vectors: what they tell apart, the vectors held already.
+"""Simple classifiers on fixed vectors, to see what the vectors separate.
 
-    by_centroid     the class whose mean vector has the highest cosine
-    by_neighbours   the vote of the k nearest training vectors, by cosine
+    by_centroid     class whose mean vector has the highest cosine
+    by_neighbours   vote of the k nearest training vectors by cosine
     by_line         logistic regression on standardised vectors
-    by_mix          the same on a learned mean of all layers (finetune/mixing.py)
+    by_mix          logistic regression on a learned mean of all layers (finetune/mixing.py)
 
-Classes are numbered by their frequency, 0 the most frequent. Where vectors do not decide, as the
-equal vectors of a static rung do not, the more frequent class is given. Everything is
-deterministic.
+Classes are numbered by frequency, 0 the most frequent. Ties, as between the equal vectors of a
+static rung, go to the more frequent class. Everything is deterministic.
 
 Shapes: K layers, N training vectors, M test vectors, E width, C classes.
 """
@@ -28,20 +27,20 @@ from rungwise.finetune.mixing import ScalarMix
 
 Vectors = NDArray[np.floating]
 Classes = NDArray[np.int64]
-_DECIMALS = 10  # of a cosine: states may differ little from their mean
+_DECIMALS = 10  # of a cosine; states can differ little from their mean
 _STEPS = 200
-# Of squared weights against the sum of losses: scikit-learn's is 1, but a sense has few sentences.
+# L2 penalty relative to the summed loss: 1 in scikit-learn, but a sense has few sentences.
 _PENALTY = 10.0
 
 
 def by_frequency(names: Sequence[str]) -> list[str]:
-    """The distinct names, the most frequent first, of equally frequent ones by name."""
+    """The distinct names, most frequent first; ties are sorted by name."""
     counts = Counter(names)
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 
 def by_centroid(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Classes:
-    """The class (M,) whose mean is nearest (Loureiro et al. 2021, arXiv:2008.11608)."""
+    """The class (M,) of the nearest mean (Loureiro et al. 2021, arXiv:2008.11608)."""
     classes = np.unique(classes_N)
     train_NE = train_NE.astype(np.float64)
     means_CE = np.stack([train_NE[classes_N == each].mean(axis=0) for each in classes])
@@ -51,7 +50,7 @@ def by_centroid(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Clas
 def by_neighbours(
     train_NE: Vectors, classes_N: Classes, test_ME: Vectors, neighbours: int
 ) -> Classes:
-    """The class (M,) with most votes of the nearest; all that are as near as the last one vote."""
+    """The class (M,) with most votes; neighbours as near as the last one vote too."""
     cosines_MN = cosines(test_ME, train_NE)
     last = max(0, len(train_NE) - neighbours)
     threshold_M = np.partition(cosines_MN, last, axis=1)[:, last]
@@ -60,8 +59,7 @@ def by_neighbours(
 
 
 def by_line(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Classes:
-    """The likeliest class (M,) by logistic regression."""
-    from sklearn.linear_model import LogisticRegression  # a second to import
+    from sklearn.linear_model import LogisticRegression  # takes a second
 
     if len(np.unique(classes_N)) == 1:
         return np.full(len(test_ME), classes_N[0])
@@ -72,7 +70,7 @@ def by_line(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Classes:
 
 @dataclass(frozen=True)
 class Mix:
-    """The share of each layer and the scale that a task has learned, and what it predicts."""
+    """The learned share of each layer and scale, and the predictions."""
 
     shares: tuple[float, ...]
     gamma: float
@@ -91,12 +89,11 @@ def by_mix(
     allowed_NC: NDArray[np.bool_] | None = None,
     allowed_MC: NDArray[np.bool_] | None = None,
 ) -> Mix:
-    """The likeliest class by logistic regression on a mean of layers that is learned with it.
+    """The likeliest class by logistic regression on a jointly learned mean of layers.
 
-    Every layer comes standardised, or a share would say how long its vectors are. The penalty of
-    `by_line` is on the weights; another, as in Peters et al. 2018, section 3.3, draws the shares to
-    the plain mean and gamma to 1, from which it departs as far as the weights want to be large.
-    `allowed` are the classes there are for a vector, where not all are.
+    Layers are standardised, or shares would reflect the length of their vectors. Besides the
+    penalty of `by_line` on the weights, another (as in Peters et al. 2018, section 3.3) draws the
+    shares to the plain mean and gamma to 1. `allowed` limits the classes per vector.
     """
     K, N, E = train_KNE.shape
     C = int(classes_N.max()) + 1 if allowed_NC is None else allowed_NC.shape[1]
@@ -133,7 +130,7 @@ def by_mix(
 
 
 def standardised(train: Vectors, test: Vectors) -> tuple[Vectors, Vectors]:
-    """Both (..., N, E) with the mean 0 and the spread 1 that train has in each dimension."""
+    """Standardise both (..., N, E) with the mean and standard deviation of `train`."""
     mean = train.mean(axis=-2, keepdims=True)
     spread = train.std(axis=-2, keepdims=True)
     spread = np.where(spread < 1e-6, 1.0, spread)
@@ -141,7 +138,7 @@ def standardised(train: Vectors, test: Vectors) -> tuple[Vectors, Vectors]:
 
 
 def cosines(first_ME: Vectors, second_NE: Vectors) -> NDArray[np.float64]:
-    """The cosine (M, N) of each pair, rounded so that equal ones are equal; 0 for zeros."""
+    """Cosines (M, N), rounded so that equal ones compare equal; 0 for zero vectors."""
     units = []
     for vectors in (first_ME, second_NE):
         vectors = vectors.astype(np.float64)

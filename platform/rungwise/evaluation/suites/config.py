@@ -1,4 +1,4 @@
-"""The suites as one union tagged by `kind`. A new suite adds its name here."""
+"""The union of all suites, discriminated by `kind`; new suites are added here."""
 
 from __future__ import annotations
 

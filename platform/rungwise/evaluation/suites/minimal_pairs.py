@@ -1,20 +1,20 @@
-"""Minimal pairs: is the acceptable one of two sentences the more probable one?
+"""Minimal pairs: is the acceptable one of two sentences the more probable?
 
     pair ──> ids of both ──> log P of each ──> 1 if the good one's is higher, 1/2 if equal, 0
 
 BLiMP (Warstadt et al. 2020, arXiv:1912.00582) has 67 paradigms in 12 phenomena, ZhoBLiMP (Liu et
-al. 2024, arXiv:2411.06096) 118 in 15. What is compared:
+al. 2024, arXiv:2411.06096) 118 in 15. The score depends on the model:
 
     exact models            log P(sentence, end)
     masked models           PLL-word-l2r (Kauf & Ivanova 2023, arXiv:2305.10588)
-    others of both sides    the pseudo-likelihood of the sentence and its end
+    other two-sided models  pseudo-likelihood of the sentence and its end
 
-A pair of equal scores says nothing, and how it is counted moves a simple model by points: a unigram
-model cannot tell sentences of the same words apart. Half credit is what a guess would get; the
-pipeline of BabyLM takes the first of equal scores, which is the good sentence. Both are given, and
-the share of such pairs. Whether words have capitals is the tokenizer's business.
+How ties are counted moves a simple model by points: a unigram model cannot separate sentences of
+the same words. Half credit is the expected result of a guess; the pipeline of BabyLM takes the
+first of equal scores, which is the good sentence. Both are reported, and the share of ties. Casing
+is left to the tokenizer.
 
-An item is called `paradigm/pairID`, and its group is the phenomenon.
+Items are named `paradigm/pairID` and grouped by phenomenon.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from rungwise.models.capabilities import HidesWords, LanguageModel
 TIES_TO_GOOD, TIES = "ties_to_good", "ties"  # parts besides the one with half credit
 PUBLISHED = "published.json"
 
-# Nats. Float32 rounds a sentence's sum by some 1e-5, and it depends on what else is in a batch;
-# models that differ truly fall so close together in fewer than one of 67,000 pairs.
+# Nats. Float32 rounding of a sentence's sum is about 1e-5 and varies with the batch; models differ
+# truly by less than this in fewer than one of 67,000 pairs.
 _EQUAL = 1e-4
-_AT_ONCE = 1 << 13  # sentences, so that rows of one length fill batches
-# The released files set two paradigms apart that the paper's tables count to another phenomenon.
+_AT_ONCE = 1 << 13  # sentences, so that batches fill with rows of one length
+# The released files separate two paradigms that the paper's tables count to another phenomenon.
 _PHENOMENA = {"s-selection": "argument_structure"}
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sentences that differ in one thing. `number` is the pair's in its paradigm."""
+    """Two sentences that differ in one thing; `number` is the pair's id within its paradigm."""
 
     paradigm: str
     phenomenon: str
@@ -96,14 +96,14 @@ class MinimalPairsSuite(FileSuite):
 
 
 def credits(differences: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """The credit of each pair by part, of the log-probability of its good minus its bad one."""
+    """The credit of each pair by part, from log P(good) - log P(bad)."""
     ties = np.where(np.abs(differences) < _EQUAL, 1.0, 0.0)
     right = np.where(differences >= _EQUAL, 1.0, 0.0)
     return {"": right + ties / 2, TIES_TO_GOOD: right + ties, TIES: ties}
 
 
 def sentence_scores(rung: Rung, texts: Sequence[str]) -> NDArray[np.float64]:
-    """The log-probability of each text, each distinct row of ids being asked for once."""
+    """The log-probability of each text; each distinct row of ids is scored once."""
     hides_words = isinstance(rung.model, HidesWords)
     if hides_words:
         rows, starts = rung.encode_words(texts)
@@ -122,15 +122,14 @@ def sentence_scores(rung: Rung, texts: Sequence[str]) -> NDArray[np.float64]:
             scores = rung.model.log_probabilities_in_words(part, words)
         else:
             scores = rung.model.log_probabilities(part)
-        # The exact sum, so that the same numbers in another order give the same.
+        # An exact sum does not depend on the order of the terms.
         sums |= {key: math.fsum(row) for key, row in zip(part, scores, strict=True)}
         rung.report.progress(first + len(part), len(ordered))
     return np.array([sums[key] for key in keys])
 
 
 def read(paths: Paths, key: str) -> list[Pair]:
-    """All pairs, sorted by paradigm. Raises DataError for a line that is no pair, or none at all;
-    `key` is that of the paths in the config."""
+    """All pairs, sorted by paradigm. Raises DataError, naming `key`, for a line that is no pair."""
     pairs = []
     for where, row in json_lines(paths, key):
         try:
@@ -152,7 +151,7 @@ def read(paths: Paths, key: str) -> list[Pair]:
 
 
 def chosen(pairs: Sequence[Pair], per_paradigm: int | None) -> list[Pair]:
-    """So many of each paradigm, the first of a draw that depends on the paradigm alone."""
+    """Draw `per_paradigm` pairs of each paradigm; the draw depends on the paradigm alone."""
     if per_paradigm is None:
         return list(pairs)
     by_paradigm: dict[str, list[Pair]] = {}
@@ -166,7 +165,7 @@ def chosen(pairs: Sequence[Pair], per_paradigm: int | None) -> list[Pair]:
 
 
 def published(paths: Paths, key: str) -> list[Mapping[str, str | float]]:
-    """The accuracy of published models, a row a paradigm: UID, linguistics_term, and a share for
-    each model. BLiMP's file (github.com/alexwarstadt/blimp) has a 5-gram model, an LSTM,
-    Transformer-XL and GPT-2; its rows of means over paradigms are left out."""
+    """Accuracies of published models, one row per paradigm: UID, linguistics_term, and a share per
+    model. BLiMP's file (github.com/alexwarstadt/blimp) has a 5-gram model, an LSTM, Transformer-XL
+    and GPT-2; its rows of means over paradigms are dropped."""
     return [row for _, row in json_lines(paths, key) if row.get("UID") != "overall"]

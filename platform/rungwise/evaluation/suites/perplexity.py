@@ -1,15 +1,15 @@
 """Perplexity and bits per byte of held-out text.
 
-    documents of the held-out split    each a text that begins anew and is closed by the end symbol
-    lines of files                     each a text likewise, or all of them one after the other
+    documents of the held-out split    each a separate text, closed by the end symbol
+    lines of files                     likewise, or all read as one text
 
-All rungs predict the same tokens of the same texts, each end included. Of a model that reads both
-sides the values are pseudo-perplexities (Salazar et al. 2020, arXiv:1910.14659): they have a part
-of their own, because they bound nothing and compare with their like only.
+All rungs predict the same tokens of the same texts, end symbols included. Two-sided models give
+pseudo-perplexities (Salazar et al. 2020, arXiv:1910.14659), reported as a separate part: they are
+no bound and comparable only with each other.
 
-Published results on the Penn Treebank are of lines, each with one end symbol. Those of n-gram
-models begin every line anew; those of recurrent models read on from line to line, which is
-`contiguous`. What begins anew behind an end symbol by itself gives the same in both.
+Published results on the Penn Treebank use lines, each with one end symbol. N-gram models start
+afresh on every line; recurrent models read on (`contiguous`). Models that reset themselves at an
+end symbol give the same result either way.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from rungwise.tasks.formats.base import lines_of, text_of
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokensFile, closed_documents, document_hash
 
-PSEUDO = "pseudo"  # the part of models that read both sides
+PSEUDO = "pseudo"  # the part of two-sided models
 
 
 @dataclass(frozen=True)
 class _Text:
-    """One item: its ids with the end symbol, and its bytes in UTF-8."""
+    """One item: ids including the end symbol, and size in UTF-8 bytes."""
 
     name: str
     ids: list[int]
@@ -95,7 +95,7 @@ class PerplexitySuite(Suite):
 def _sums(
     model: LanguageModel, texts: Sequence[list[int]], contiguous: bool
 ) -> NDArray[np.float64]:
-    """The log-probability of each text; `contiguous` ones are read one after the other."""
+    """The log-probability of each text; `contiguous` texts are read as one."""
     if not contiguous:
         return np.array([row.sum() for row in model.log_probabilities(texts)])
     (scores,) = model.log_probabilities([list(itertools.chain.from_iterable(texts))])
@@ -104,7 +104,6 @@ def _sums(
 
 
 def _held_out(rung: Rung, end: int) -> Iterator[_Text]:
-    """The held-out documents, each called by its hash."""
     sizes = {}
     for row in CorpusSummary.of(rung.corpus).files:
         if row.split != "validation":
@@ -123,7 +122,7 @@ def _held_out(rung: Rung, end: int) -> Iterator[_Text]:
 
 
 def _lines(rung: Rung, paths: Paths, key: str, end: int) -> list[_Text]:
-    """The lines of all files that are not blank. Raises DataError where there is none."""
+    """The non-blank lines of all files. Raises DataError if there is none."""
     names, lines = [], []
     for file in matching(paths, key):
         with reached(file.uri, key):

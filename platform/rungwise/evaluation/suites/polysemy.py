@@ -1,14 +1,13 @@
-"""The same word in different senses: the textbook's sentences, read by the rung.
+"""The same word in different senses: textbook sentences, read by the rung.
 
     play (sport)  play (sport)  play (theatre)  play (theatre)   of polysemy.yaml
         each pair ──> cosine of the two states, in every layer
-        each ──> is the nearest of the others one of its own sense?
+        each ──> does the nearest of the others have the same sense?
         each ──> the nearest occurrences of the word in the held-out text
-    play ──> the nearest words by the table of static vectors, which has one vector for it
+    play ──> the nearest words in the table of static vectors (one vector per word)
 
-After Peters et al. 2018 (arXiv:1802.05365), table 4. Ten sentences are an illustration and no
-measurement: that is the suite `senses`. Where several are equally near, as all are by static
-vectors, the credit is shared among them.
+After Peters et al. 2018 (arXiv:1802.05365), table 4. Ten sentences illustrate; the suite `senses`
+measures. Ties, as among static vectors, share the credit.
 """
 
 from __future__ import annotations
@@ -91,18 +90,15 @@ class PolysemySuite(Suite):
 
 @dataclass(frozen=True)
 class Occurrence:
-    """A word in a sentence, and its sense there."""
-
-    sentence: Sentence  # one word is asked
+    sentence: Sentence  # with one word asked
     sense: str
 
     def as_data(self) -> dict[str, Any]:
-        """The text with the place of the word, for the page."""
+        """The text with the word's position, for the page."""
         return _shown(self.sentence) | {"sense": self.sense}
 
 
 def textbook() -> dict[str, list[Occurrence]]:
-    """The occurrences of each word in polysemy.yaml."""
     file = resources.files("rungwise.evaluation.suites") / "polysemy.yaml"
     data = yaml.safe_load(file.read_text("utf-8"))
     return {
@@ -112,8 +108,7 @@ def textbook() -> dict[str, list[Occurrence]]:
 
 
 def credit_of(cosines: NDArray[np.float64], senses: Sequence[str], place: int) -> float:
-    """1 where the occurrence nearest to that at `place` has its sense, or the share of those that
-    are equally near."""
+    """1 if the occurrence nearest to `place` has its sense; for ties, the share that has."""
     others = [other for other in range(len(senses)) if other != place]
     most = max(cosines[place][other] for other in others)
     nearest = [other for other in others if cosines[place][other] == most]
@@ -127,7 +122,6 @@ def _with_partners(senses: Sequence[str]) -> list[int]:
 def _nearest(
     reader: WordReader, states_KNE: NDArray[np.float32], pool: Sequence[Sentence]
 ) -> list[list[list[dict[str, Any]]]]:
-    """For each layer and each occurrence the nearest of the pool."""
     if not pool:
         return [[[] for _ in layer] for layer in states_KNE]
     found = reader.layers(pool).layers
@@ -147,10 +141,10 @@ def _nearest(
 def _nearest_words(
     reader: WordReader, words: Sequence[str], count: int
 ) -> dict[str, list[tuple[str, float]]] | None:
-    """The words of the vocabulary whose static vectors are nearest; None without a table."""
+    """The vocabulary words with the nearest static vectors; None without a table."""
     if reader.table is None:
         return None
-    # Behind a blank, as words mostly stand: byte-level BPE has other tokens for them.
+    # After a space, as usual in text: byte-level BPE has separate tokens for this.
     asked = [Sentence(f"a {word}", ((2, 2 + len(word)),)) for word in words]
     vectors = dataclasses.replace(reader, encoder=None).layers(asked).layers[0]
     ids, texts = _whole_words(reader)
@@ -164,7 +158,7 @@ def _nearest_words(
 
 
 def _whole_words(reader: WordReader) -> tuple[list[int], list[str]]:
-    """The tokens that are words of letters, and the words."""
+    """The tokens that are words of letters only, and those words."""
     splitter = reader.splitter
     texts: dict[int, str] = {}
     for number in range(splitter.get_vocab_size(with_added_tokens=True)):
@@ -185,7 +179,7 @@ def _whole_words(reader: WordReader) -> tuple[list[int], list[str]]:
 
 
 def _held_out(rung: Rung, words: Sequence[str], most: int) -> dict[str, list[Sentence]]:
-    """Sentences of the held-out text with each word, the word asked once a sentence."""
+    """Held-out sentences with each word, asked once per sentence."""
     patterns = {word: re.compile(rf"\b{re.escape(word)}\b", re.IGNORECASE) for word in words}
     found: dict[str, list[Sentence]] = {word: [] for word in words}
     for text in _sentences(rung):

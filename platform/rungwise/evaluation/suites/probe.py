@@ -1,21 +1,21 @@
-"""Linear probes: what of a tagging task can be read off the states of each layer.
+"""Linear probes: how well each layer's states predict the tags of a tagging task.
 
     train   words of tagged sentences ──> states of layer 0 .. L ──> logistic regression each
     test    their states ──> tags: right or not
 
-Nothing of the rung is trained. That a simple classifier finds the tags says that the layer holds
-them in a plain form; what the layer is used for it does not say (Belinkov 2022, "Probing
-Classifiers", Computational Linguistics 48). Hence the first part, which knows the word alone.
+The rung is not trained. That a simple classifier finds the tags shows that the layer holds them in
+a plain form, not what the layer is used for (Belinkov 2022, "Probing Classifiers", Computational
+Linguistics 48). The first part is a baseline that knows only the word.
 
-    part                      what decides
-    most frequent             the tag that train has most often for the word; of a new word, of all
+    part                      predicts with
+    most frequent             the word's most frequent tag in train; the overall one if unseen
     linear layer 1            logistic regression on the states of layer 1
-    linear mix                the same on a mean of layers that is learned with it (Tenney et al.
-                              2019, arXiv:1905.05950): its shares say where the task is held
-    same word most frequent   as the first, for words alone that have several tags in train
-    same word layer 1         for these the tag of the nearest occurrence of the word in train:
-                              whether neighbours keep the part of speech (Peters et al. 2018,
-                              arXiv:1802.05365, section 5.3)
+    linear mix                logistic regression on a learned mean of layers, whose shares show
+                              where the task is held (Tenney et al. 2019, arXiv:1905.05950)
+    same word most frequent   as the first, only for words with several tags in train
+    same word layer 1         for these, the tag of the word's nearest occurrence in train: do
+                              neighbours keep the part of speech (Peters et al. 2018,
+                              arXiv:1802.05365, section 5.3)?
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ProbeSuite(Suite):
         order = classifiers.by_frequency(train.tags)
         place = {tag: number for number, tag in enumerate(order)}
         classes = np.array([place[tag] for tag in train.tags])
-        right = np.array([place.get(tag, -1) for tag in test.tags])  # -1: train has not
+        right = np.array([place.get(tag, -1) for tag in test.tags])  # -1: not in train
         layers, asked_layers = classifiers.standardised(train.states.layers, test.states.layers)
         mix = classifiers.by_mix(layers, classes, asked_layers)
         predicted = {
@@ -109,16 +109,14 @@ class ProbeSuite(Suite):
 
 
 class _Split(NamedTuple):
-    """The words of tagged sentences, one after another."""
-
-    names: list[str]  # file, line of the sentence and place in it
+    names: list[str]  # file, line of the sentence and position in it
     words: list[str]
     tags: list[str]
     states: WordStates
 
 
 def most_frequent(words: Sequence[str], classes: Classes, asked: Sequence[str]) -> Classes:
-    """The most frequent class of each word asked; of one that is not among `words`, of all."""
+    """The most frequent class of each word asked; the overall one (0) for unseen words."""
     of_word: dict[str, Counter[int]] = defaultdict(Counter)
     for word, number in zip(words, classes.tolist(), strict=True):
         of_word[word][number] += 1
@@ -132,7 +130,7 @@ def most_frequent(words: Sequence[str], classes: Classes, asked: Sequence[str]) 
 def ambiguous_words(
     words: Sequence[str], classes: Classes, asked: Sequence[str]
 ) -> list[tuple[Places, Places]]:
-    """Find the places, in `words` and in `asked`, of each word asked that has several classes."""
+    """Positions, in `words` and in `asked`, of each word asked that has several classes."""
     at_train, at_asked = _places(words), _places(asked)
     return [
         (at_train[word], at)
@@ -147,7 +145,7 @@ def by_same_word(
     classes_N: Classes,
     test_ME: NDArray[np.float32],
 ) -> Classes:
-    """The class (M,) of the nearest occurrence of the same word; -1 for words not ambiguous."""
+    """The class (M,) of the word's nearest occurrence in train; -1 for unambiguous words."""
     found = np.full(len(test_ME), -1)
     for known, asked in ambiguous:
         found[asked] = classifiers.by_neighbours(
@@ -187,5 +185,5 @@ def _all(places: Iterable[Places]) -> Places:
 
 
 def _groups(order: Sequence[str], tags: Sequence[str]) -> list[str]:
-    """The tag of each word, or its type where tags mark spans."""
+    """The tag of each word, or its span type for span tags."""
     return [tag.partition("-")[2] or tag for tag in tags] if marks_spans(order) else list(tags)

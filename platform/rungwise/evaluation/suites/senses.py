@@ -1,25 +1,25 @@
-"""Senses of ambiguous words: whether the states of a word in sentences tell its senses apart.
+"""Word senses: do the states of an ambiguous word in sentences tell its senses apart?
 
     train   the states of "bank" in sentences, with their senses ──> nearest, neighbours, linear
     test    its state in another sentence ──> a sense: right or not
 
-Read are folders of CoarseWSD-20 (Loureiro et al. 2021, "Analysis and Evaluation of Language Models
-for Word Sense Disambiguation", arXiv:2008.11608), one a word: `train.data.txt` and `test.data.txt`
-with the place of the word, a tab and the sentence, `train.gold.txt` and `test.gold.txt` with the
-number of the sense, `classes_map.txt` with their names.
+Reads folders of CoarseWSD-20 (Loureiro et al. 2021, "Analysis and Evaluation of Language Models for
+Word Sense Disambiguation", arXiv:2008.11608), one per word: `train.data.txt` and `test.data.txt`
+have the word's position, a tab and the sentence on each line, `train.gold.txt` and `test.gold.txt`
+the number of the sense, `classes_map.txt` the names of senses.
 
-    part                what decides
-    most frequent       nothing: the sense that train has most often
+    part                predicts with
+    most frequent       the most frequent sense in train
     nearest layer 1     the nearest mean of a sense's states in layer 1
     neighbours layer 1  the vote of the nearest states
     linear layer 1      logistic regression
-    linear mix          the same on a mean of layers that is learned with it
-    nearest context     the first rule on the mean of the words around, by the table of static
-                        vectors; likewise neighbours and linear
+    linear mix          logistic regression on a learned mean of layers
+    nearest context     the nearest mean for the averaged static vectors of the surrounding words;
+                        likewise neighbours and linear
 
-A static vector is the same in every sentence and gets what the most frequent sense gets; the words
-around are what it can know besides. The map shows test sentences in the layer above the static one
-whose nearest mean is right most often in folds of train.
+A static vector is the same in every sentence and scores as the most frequent sense does; `context`
+shows what the surrounding words add. The map shows test sentences in the layer (above the static
+layer 0, if any) whose nearest means score best in cross-validation on train.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ MAP = "map.json"
 MIX = "mix.json"
 _NAMES = "classes_map.txt"
 _FOLDS = 5
-_POINTS = 150  # of a word on its map
-_SHOWN = 40  # characters to each side of the word
+_POINTS = 150  # on the map of a word
+_SHOWN = 40  # characters on each side of the word
 
 
 class SensesSuite(FileSuite):
@@ -90,7 +90,7 @@ class SensesSuite(FileSuite):
 
 @dataclass(frozen=True)
 class Split:
-    """Sentences with the word asked, the number of its sense and the line of each."""
+    """Sentences with the word asked, and the sense number and line of each."""
 
     sentences: list[Sentence]
     senses: list[str]
@@ -99,7 +99,7 @@ class Split:
 
 @dataclass(frozen=True)
 class AmbiguousWord:
-    """A word with its senses by number and its sentences."""
+    """A word with its sentences and the names of its senses by number."""
 
     word: str
     names: dict[str, str]
@@ -107,16 +107,14 @@ class AmbiguousWord:
     test: Split
 
     def shown(self, sense: str) -> str:
-        """A sense by its name for readers: `bank (geography)` of `bank_bank_(geography)`."""
+        """The readable name of a sense: `bank_bank_(geography)` gives `bank (geography)`."""
         return self.names[sense].removeprefix(f"{self.word}_").replace("_", " ")
 
 
 @dataclass(frozen=True)
 class _ReadWord:
-    """A word with its vectors; senses are numbered by their frequency in train.
-
-    Shapes: K layers, N and M sentences of train and test, E width.
-    """
+    """A word with its vectors; senses are numbered by frequency in train. Shapes: K layers, N and M
+    sentences of train and test, E width, D size of a static vector."""
 
     word: AmbiguousWord
     order: list[str]
@@ -132,12 +130,12 @@ class _ReadWord:
 
     @property
     def test_senses(self) -> NDArray[np.int64]:
-        """-1 for a sense that train has not."""
+        """The senses (M,); -1 if not in train."""
         place = {sense: number for number, sense in enumerate(self.order)}
         return np.array([place.get(sense, -1) for sense in self.word.test.senses])
 
     def predicted(self, neighbours: int) -> dict[str, NDArray[np.int64]]:
-        """The senses (M,) by every part that asks a word alone."""
+        """The senses (M,) by every part that treats each word separately."""
         senses = self.train_senses
         spaces = {
             f"layer {layer}": (train, test)
@@ -155,8 +153,7 @@ class _ReadWord:
         return found
 
     def map(self) -> dict[str, Any]:
-        """Test sentences in two dimensions, in the layer that is best by folds of train. Where
-        there are layers that read the sentence, it is one of these."""
+        """Test sentences in two dimensions, in the layer described at the head of this module."""
         by_layer = [_folded(train, self.train_senses) for train in self.train]
         lowest = min(1, len(by_layer) - 1)
         layer = lowest + int(np.argmax(by_layer[lowest:]))
@@ -179,9 +176,9 @@ class _ReadWord:
 
 
 def read(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]:
-    """The words of folders, sorted, at most so many sentences a split, evenly spread.
+    """Read the words of all folders, sorted, with up to `most` sentences per split, evenly spread.
 
-    Raises DataError for a folder without one of its files, or lines that are none of the format.
+    Raises DataError for a missing file or a malformed line.
     """
     folders: dict[str, dict[str, SourceFile]] = {}
     for file in files:
@@ -205,8 +202,7 @@ def read(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]:
 
 
 def plane(vectors_NE: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Vectors in the plane (N, 2) in which they differ most: their principal components, each with
-    its largest coordinate to the right or up."""
+    """The first two principal components (N, 2), each with its largest coordinate positive."""
     centred = vectors_NE.astype(np.float64) - vectors_NE.mean(axis=0)
     left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
     points = np.zeros((len(vectors_NE), 2))
@@ -257,7 +253,7 @@ def _read(reader: WordReader, word: AmbiguousWord) -> _ReadWord:
 
 
 def _mixed(words: list[_ReadWord]) -> tuple[classifiers.Mix, list[NDArray[np.int64]]]:
-    """One mix of layers for all words, each word having senses of its own: the senses by word."""
+    """Learn one mix of layers for all words, each with its own senses; the senses by word."""
     begins = np.cumsum([0, *(len(each.order) for each in words)])
     both = [classifiers.standardised(each.train, each.test) for each in words]
     train, test = (np.concatenate(parts, axis=1) for parts in zip(*both, strict=True))
@@ -277,7 +273,7 @@ def _mixed(words: list[_ReadWord]) -> tuple[classifiers.Mix, list[NDArray[np.int
 
 
 def _folded(vectors_NE: NDArray[np.float32], senses_N: NDArray[np.int64]) -> float:
-    """The share of train that the nearest mean of the other folds gets right."""
+    """The cross-validated accuracy of the nearest mean."""
     fold = np.arange(len(senses_N)) % _FOLDS
     right = 0
     for number in range(_FOLDS):

@@ -1,14 +1,14 @@
-"""Similarity of sentences: do the cosines of their vectors order pairs as people do?
+"""Sentence similarity: do cosines of sentence vectors rank pairs as people do?
 
     a pair and a score ──> mean of the states of each sentence ──> cosine ──> Spearman's rho
 
-A sentence is the mean of its tokens, in each layer, or of the vectors of its words in a table:
+A sentence vector is the mean over its tokens in each layer, or over its words in a table:
 
-    layer 0, layer 1 ...    rungs with layers, 0 being the embeddings
-    words                   rungs with a table of words, whatever stands around them
+    layer 0, layer 1 ...    rungs with layers; 0 are the embeddings
+    words                   rungs with a table of static word vectors
 
-Nothing is trained on scores, so rho says what pretraining left in plain sight. The STS benchmark
-(Cer et al. 2017, arXiv:1708.00055) and SICK are read, and any table of pairs with scores.
+Nothing is trained on the scores. Reads the STS benchmark (Cer et al. 2017, arXiv:1708.00055), SICK,
+and any table of pairs with scores.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rungwise.tasks.examples import Text
 from rungwise.tasks.formats.presets import SickFormat, StsFormat
 from rungwise.tasks.formats.table import TableFormat
 
-WORDS = "words"  # the part of a table of words
+WORDS = "words"  # the part of the word table
 
 
 class SentencesSuite(FileSuite):

@@ -1,14 +1,14 @@
-"""Similarity of words: do the cosines of their vectors order pairs as people do?
+"""Word similarity: do cosines of word vectors rank pairs as people do?
 
     love  sex  6.77 ──> cosine of the two vectors ──> Spearman's rho over the pairs of a set
 
-A set is a file of two words and a score in columns: WordSim-353 (Finkelstein et al. 2002) and its
-halves of similarity and of relatedness (Agirre et al. 2009), SimLex-999 (Hill et al. 2015,
-arXiv:1408.3456), RG-65 and MC-30. Each is a part, called like its file.
+Each file, a set of two words and a score in columns, is a part named after it: WordSim-353
+(Finkelstein et al. 2002) and its halves of similarity and of relatedness (Agirre et al. 2009),
+SimLex-999 (Hill et al. 2015, arXiv:1408.3456), RG-65 and MC-30.
 
-A pair with an unknown word is left out, as gensim does by default, and the share of pairs that are
-known is a part of its own: a model that knows few words is asked easier pairs, and two models are
-compared on those that both know.
+Pairs with an unknown word are left out, as in gensim by default, and the share of known pairs is a
+separate part: a model that knows few words gets easier pairs, so models are compared on the pairs
+that both know.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rungwise.models.capabilities import WordVectors
 from rungwise.tasks.examples import Text
 from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
 
-FEWEST = 3  # pairs: of two, rho is 1 or -1
+FEWEST = 3  # pairs; with two, rho is 1 or -1
 _PAIRS = TableFormat(
     columns=ColumnsConfig(text=0, second=1, score=2),
     header=False,
@@ -60,7 +60,6 @@ class SimilaritySuite(FileSuite):
 
 
 def _of_set(rung: Rung, suite: str, part: str, pairs: Sequence[Text]) -> list[Items]:
-    """The cosines of a set, and the share of its pairs that are known."""
     first, knows_first = vectors_of(rung, [pair.text for pair in pairs])
     second, knows_second = vectors_of(rung, [str(pair.second) for pair in pairs])
     known = knows_first & knows_second

@@ -1,13 +1,13 @@
-"""Speed of reading: tokens a second of one text, by how long it is.
+"""Reading speed in tokens per second, by length of the text.
 
     a text of 16 tokens, one of 128, the first again ... ──> seconds of each ──> tokens a second
 
-A model that reads all of a text at once is the faster by the token the longer the text, until its
-processor is full; one that goes from token to token gains nothing (Vaswani et al. 2017, section 4;
-SPEC K21). A text is read alone, so that no other text fills the processor. An item is a round, in
-which every length has its turn, so that lengths share whatever else the machine does.
+A model that reads a text in parallel gets faster per token with longer texts, until the processor
+is full; one that reads token by token does not (Vaswani et al. 2017, section 4; claim K21). Texts
+are read one at a time, so that no other text fills the processor. An item is a round through all
+lengths, so that all see the same background load.
 
-Numbers are of the machine and the hour: compare rungs and lengths within one ladder only.
+Compare numbers within one ladder only: they depend on the machine and its load.
 """
 
 from __future__ import annotations

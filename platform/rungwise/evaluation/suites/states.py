@@ -1,19 +1,19 @@
-"""Vectors of words in sentences, layer by layer, for any rung that has some.
+"""Vectors of words in sentences, layer by layer.
 
     sentence      the bank of the river
-    words asked       ----                      by their characters
+    words asked       ----                      as character spans
     pieces        the | ban | ##k | of | ...    that share a character with the word
-    row           [CLS] the ban ##k of the river [SEP]      of models that predict masked tokens
-                  [END] the ban ##k of the river            of all others
-    vector        the mean of the states of ban and ##k, in each layer
+    row           [CLS] the ban ##k of the river [SEP]      for masked models
+                  [END] the ban ##k of the river            for all others
+    vector        mean of the states of ban and ##k, in each layer
 
-Rows are framed as in pretraining, without marks that nothing has trained. A word is the mean of its
-pieces, of models that read from left to right too, although the last piece alone has read the whole
-word: the mean holds that piece, and one rule for all rungs leaves layer 0 of one comparable with
-that of another. A rung that has a table of words and no layers has that as its layer 0.
+Rows are framed as in pretraining, with no untrained special tokens. A word is the mean of its
+pieces, even in left-to-right models, where only the last piece has seen the whole word: the mean
+includes that piece, and one rule for all rungs keeps their layers 0 comparable. A rung with only a
+word table has that as layer 0.
 
-A sentence longer than the model reads is read in windows (`windows` of language_models.py), so that
-no word is lost. A word without a piece, such as one of control characters, has zeros for a vector.
+A sentence longer than the model's limit is read in windows (`windows` of language_models.py), so no
+word is lost. A word without a piece, such as one of control characters, has a zero vector.
 
 Shapes: K layers, N words, E width, B batch, T sequence.
 """
@@ -36,19 +36,19 @@ from rungwise.models.language_models import windows
 from rungwise.tokens.segmenters import HAN
 
 _BEGINS_HAN = re.compile(f"[{HAN}]")
-_MOST_TOKENS = 1 << 13  # of one batch, padding included
+_MOST_TOKENS = 1 << 13  # per batch, padding included
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A text, and the words that are asked for as [first, end) in its characters."""
+    """A text, and the words asked as character spans [first, end)."""
 
     text: str
     words: tuple[tuple[int, int], ...]
 
     @classmethod
     def of_words(cls, words: Sequence[str], asked: Iterable[int] | None = None) -> Sentence:
-        """Words joined by blanks, but for Chinese; asked are those at these places, or all."""
+        """Join words by spaces, except before Chinese; ask those at `asked`, or all."""
         text, spans = "", []
         for word in words:
             text += " " if text and not _BEGINS_HAN.match(word) else ""
@@ -59,11 +59,8 @@ class Sentence:
 
 @dataclass(frozen=True)
 class WordStates:
-    """A vector for each word asked, in the order of sentences, in each layer.
-
-    `without_piece` counts words that have zeros instead, `in_windows` those of sentences that the
-    model could not read at once.
-    """
+    """Vectors of all words asked, in the order of sentences. `without_piece` counts words with zero
+    vectors, `in_windows` words of sentences too long to be read at once."""
 
     layers: NDArray[np.float32]  # (K, N, E)
     without_piece: int
@@ -71,7 +68,7 @@ class WordStates:
 
 
 class _Pieces(NamedTuple):
-    """The ids of a sentence, and of each word asked its number and its pieces."""
+    """The ids of a sentence, and (number, pieces) of each word asked."""
 
     ids: list[int]
     words: list[tuple[int, range]]
@@ -79,10 +76,10 @@ class _Pieces(NamedTuple):
 
 @dataclass(frozen=True)
 class WordReader:
-    """Reads vectors of words out of one rung.
+    """Reads word vectors of one rung.
 
-    `encoder` is None for a rung whose table is all it has, `table` for one that has none. `opens`
-    and `closes` frame a row; without `closes` a window goes on behind the token before it.
+    `encoder` is None if there is only a table, `table` if there is none. `opens` and `closes` frame
+    a row; without `closes`, a window begins with the token before it.
     """
 
     splitter: Any  # a tokenizer of the `tokenizers` library
@@ -102,8 +99,8 @@ class WordReader:
         return WordStates(layers, without, in_windows)
 
     def contexts(self, sentences: Sequence[Sentence]) -> NDArray[np.float32] | None:
-        """For each word asked the mean (N, E) of the table's vectors of all other pieces of its
-        sentence: what a static rung can know of it. None without a table."""
+        """For each word asked, the mean (N, E) of the table's vectors of the sentence's other
+        pieces: what a static rung knows of its context. None without a table."""
         if self.table is None:
             return None
         rows = []
@@ -139,7 +136,7 @@ class WordReader:
         frame = 1 if self.closes is None else 2
         room = None if encoder.max_length is None else encoder.max_length - frame
         lengths = [len(each.ids) for each in split]
-        asked: list[tuple[list[int], list[tuple[int, int]]]] = []  # a row; places and their words
+        asked: list[tuple[list[int], list[tuple[int, int]]]] = []  # row; (position, word number)
         for window in windows(lengths, room):
             each = split[window.text]
             places = [
@@ -183,12 +180,11 @@ class WordReader:
 
 
 def reads_words(rung: Rung) -> bool:
-    """Whether the rung has vectors of words."""
     return rung.encoder is not None or isinstance(rung.model, WordVectors)
 
 
 def word_reader(rung: Rung) -> WordReader:
-    """The reader of a rung that has vectors of words."""
+    """The reader of a rung for which `reads_words` is true."""
     encoder = rung.encoder
     table = rung.model if isinstance(rung.model, WordVectors) else None
     if encoder is None or (encoder.num_layers == 0 and table is not None):
@@ -201,9 +197,9 @@ def word_reader(rung: Rung) -> WordReader:
 
 
 def pieces_of(offsets: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> list[range]:
-    """The pieces that share a character with each word; both are [first, end) in characters.
+    """The pieces that share a character with each word; both are character spans [first, end).
 
-    Pieces may share a character, as the bytes of one do, and may hold the blank before a word.
+    Pieces may share one character, as its bytes do, and may include the space before a word.
     """
     starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
     return [
@@ -213,7 +209,7 @@ def pieces_of(offsets: Sequence[tuple[int, int]], words: Sequence[tuple[int, int
 
 
 def _means(found: torch.Tensor, numbers: list[int], count: int) -> NDArray[np.float32]:
-    """The mean (K, N, E) of the vectors (K, pieces, E) of each word; zeros for one without any."""
+    """The mean (K, N, E) of each word's vectors (K, pieces, E); zeros for a word without any."""
     index = torch.tensor(numbers, dtype=torch.int64)
     sums = torch.zeros(found.shape[0], count, found.shape[2]).index_add_(1, index, found)
     sizes = torch.bincount(index, minlength=count).clamp(min=1)
