@@ -87,7 +87,8 @@ def threshold(share_N: Sums, either: Sums, info: TaskInfo) -> float:
     order = np.argsort(-share_N, kind="stable")
     gains = (either[1] - either[0])[order].cumsum(axis=0)
     totals = either[0].sum(axis=0) + np.concatenate([np.zeros_like(gains[:1]), gains])
-    ranked = np.concatenate([[1.0], share_N[order], [0.0]])
+    # Above 1, so that the second label can be refused where a probability is exactly 1.
+    ranked = np.concatenate([[np.nextafter(1.0, 2.0)], share_N[order], [0.0]])
     # The n highest get the second label; no threshold can split equal probabilities.
     scores = np.where(ranked[:-1] > ranked[1:], metrics.value(totals, info), -np.inf)
     n = int(scores.argmax())

@@ -172,7 +172,7 @@ def _steps(config: TableConfig, evaluated: EvaluateSummary) -> list[Step]:
                 p=both.p,
                 p_holm=both.p,
                 published_points=published,
-                sign=sign_agreement(published, ours) if published else None,
+                sign=None if published is None else sign_agreement(published, ours),
             )
         )
     return steps

@@ -68,21 +68,30 @@ class ChoiceFormat(RecordsFormat):
         return "choice"
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
-        records = self.records(file, split, counts)
         if self.columns.option is None:
-            for line, row in records:
+            for line, row in self.records(file, split, counts):
                 with self.sound(counts):
                     where = f"{file.uri}:{line}"
                     options = _options(row["columns.options"], where)
                     target = self._target(row, options, where)
                     yield self._example(file, line, row, options, target)
             return
-        for _, rows in itertools.groupby(records, lambda record: record[1]["columns.group"]):
-            several = list(rows)
-            line, first = several[0]
+        # With each row, how many were dropped before it. A dropped row has no group: it may be an
+        # option of the example before it or after it, so both are dropped.
+        dropped: Counter[str] = Counter()
+        records = [(*record, dropped.total()) for record in self.records(file, split, dropped)]
+        counts.update(dropped)
+        before, groups = 0, itertools.groupby(records, lambda r: r[1]["columns.group"])
+        several = [list(rows) for _, rows in groups]
+        after = [*(rows[0][2] for rows in several[1:]), dropped.total()]
+        for rows, then in zip(several, after, strict=True):
+            whole, before = before == then, rows[-1][2]
+            line, first, _ = rows[0]
             with self.sound(counts):
-                options = _options([r["columns.option"] for _, r in several], f"{file.uri}:{line}")
-                marks = [_plain(row["columns.answer"]) in self.right for _, row in several]
+                if not whole:
+                    raise Damage(f"{file.uri}:{line}: a row was dropped", "a_row_that_was_dropped")
+                options = _options([row["columns.option"] for _, row, _ in rows], f"{file.uri}:{line}")
+                marks = [_plain(row["columns.answer"]) in self.right for _, row, _ in rows]
                 if sum(marks) != 1:
                     raise Damage(
                         f"{file.uri}:{line}: expected one right option in the {len(marks)} rows "

@@ -46,7 +46,8 @@ class _Tagging(FormatConfig):
 
     @property
     def stated_labels(self) -> tuple[str, ...]:
-        return self.labels or ()
+        labels = self.labels or ()
+        return iob2_labels(labels) if self.layout.to_iob2 else labels
 
     @property
     @abstractmethod
@@ -74,11 +75,12 @@ class _Tagging(FormatConfig):
             if isinstance(word, Damage):
                 raise word
             words.append(word)
-        tags = [word.tag for word in words]
+        tags = [
+            name_of(word.tag, self.labels, f"{file.uri}:{word.line}", "data.format.labels")
+            for word in words
+        ]
         if self.layout.to_iob2:
             tags = to_iob2(tags, scheme)
-        for word, tag in zip(words, tags, strict=True):
-            name_of(tag, self.labels, f"{file.uri}:{word.line}", "data.format.labels")
         where = f"{file.name}:{words[0].line}"
         return Tagged(where, tuple(word.text for word in words), tuple(tags))
 
@@ -142,18 +144,30 @@ class ConlluFormat(_Tagging):
 def to_iob2(tags: Sequence[str], scheme: Collection[str] = ()) -> list[str]:
     """Convert the tags of a sentence to IOB2. `scheme` are all tags of its file; if one belongs to
     no span scheme, the only change is that an I- that begins a span becomes B-."""
-    if BARE.issuperset(scheme) and not {"B", "S"}.isdisjoint(scheme):
-        tags = [tag if tag == "O" else f"{tag}-{_BARE_TYPE}" for tag in tags]
-    elif not all(map(SPANS.fullmatch, scheme)):
-        scheme = ()
-    if scheme:
-        tags = [_as_iob(tag) for tag in tags]
     iob2, before = [], "O"
-    for tag in tags:
+    for tag in _to_iob(tags, scheme):
         opens = tag.startswith("I-") and before[2:] != tag[2:]
         iob2.append(f"B-{tag[2:]}" if opens else tag)
         before = tag
     return iob2
+
+
+def iob2_labels(labels: Sequence[str]) -> tuple[str, ...]:
+    """Return the tags that sentences tagged with `labels` can have after `to_iob2`."""
+    tags: dict[str, None] = {}
+    for tag in _to_iob(labels, labels):
+        if tag.startswith("I-"):
+            tags[f"B-{tag[2:]}"] = None
+        tags[tag] = None
+    return tuple(tags)
+
+
+def _to_iob(tags: Sequence[str], scheme: Collection[str]) -> Sequence[str]:
+    if BARE.issuperset(scheme) and not {"B", "S"}.isdisjoint(scheme):
+        tags = [tag if tag == "O" else f"{tag}-{_BARE_TYPE}" for tag in tags]
+    elif not all(map(SPANS.fullmatch, scheme)):
+        return tags
+    return [_as_iob(tag) for tag in tags] if scheme else tags
 
 
 def _as_iob(tag: str) -> str:

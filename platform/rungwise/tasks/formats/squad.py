@@ -64,9 +64,15 @@ class SquadFormat(FormatConfig):
                     texts, starts = (
                         _value(pairs, k, where, list) for k in ("text", "answer_start")
                     )
+                    if len(texts) != len(starts):
+                        raise Damage(
+                            f"{where}: expected a start for each answer, found {len(texts)} texts "
+                            f"and {len(starts)} starts; mend the line",
+                            "an_answer_without_a_start",
+                        )
                     answers = [
                         {"text": text, "answer_start": start}
-                        for text, start in zip(texts, starts, strict=False)
+                        for text, start in zip(texts, starts, strict=True)
                     ]
                     none = {"is_impossible": not answers}
                     yield where, context, none | record | {"answers": answers}

@@ -19,7 +19,7 @@ from rungwise.core.config import Config
 from rungwise.core.source_files import SourceFile
 from rungwise.tasks.examples import Kind, Tagged
 from rungwise.tasks.formats.base import Damage, Labels, name_of, names_of, shown, words
-from rungwise.tasks.formats.columns import to_iob2
+from rungwise.tasks.formats.columns import iob2_labels, to_iob2
 from rungwise.tasks.formats.records import RecordsFormat, TextColumn
 from rungwise.tasks.formats.rows import nested, object_of
 from rungwise.tokens.segmenters import HAN
@@ -61,6 +61,11 @@ class TokensFormat(_JsonTags):
     kind: Literal["tokens"] = "tokens"
     columns: TokenColumns = TokenColumns()
     scheme: Literal["iob2", "as_is"] = "iob2"  # iob2: convert the tags to IOB2; as_is: keep them
+
+    @property
+    def stated_labels(self) -> tuple[str, ...]:
+        names = names_of(self.labels)
+        return iob2_labels(names) if self.scheme == "iob2" else names
 
     @property
     def fields(self) -> dict[str, TextColumn | None]:
