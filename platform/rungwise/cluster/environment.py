@@ -13,8 +13,7 @@ ENVIRONMENT = {
     # nodes is up to 20 s old, so after losing a node it first waits for too many workers; the
     # default would waste a minute. It repeats the wait as often as necessary.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",
-    # How often Train asks whether a node will be preempted; the default of 5 s is a large part of
-    # a short notice.
+    # How often Train asks whether a node will be preempted; 5 s are a large part of a short notice.
     "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
     # How long Serve lets its HTTP proxy start before killing it; on a busy machine the imports
     # alone take longer than the default of 5 s.
