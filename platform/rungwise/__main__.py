@@ -51,7 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
-    """The parser for all commands, and the names of the verbs."""
     parser = argparse.ArgumentParser(
         prog="rungwise",
         usage="rungwise COMMAND ...",

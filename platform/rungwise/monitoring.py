@@ -243,7 +243,6 @@ class Monitor:
 
     @_harmless
     def handle(self, stage: str, event: Mapping[str, Any]) -> None:
-        """Take an event from the board."""
         match event["kind"]:
             case "progress":
                 done, total = float(event["done"]), float(event["total"])

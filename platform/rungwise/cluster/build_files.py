@@ -43,11 +43,9 @@ def build_files(
     report: Reporter,
     built: Callable[[Row, int], None] = lambda row, done: None,
 ) -> list[Row]:
-    """Build all files and return their rows in the order of `orders`: JSON, from `build`.
-
-    Calls `built` in this process with each row as it arrives and the number of rows so far. Raises
-    the UserError that a `build` raised.
-    """
+    """Build all files and return their rows in the order of `orders`: JSON, from `build`. Calls
+    `built` in this process with each row as it arrives and the number of rows so far. Raises the
+    UserError that a `build` raised."""
 
     def build_pack(pack: list[OrderT]) -> Iterator[tuple[str, Row]]:
         return ((order.file, _build_once(order, build, output)) for order in pack)

@@ -44,7 +44,6 @@ class RegisteredCluster:
 
 
 def clusters_folder() -> Path:
-    """The parent of the clusters' folders."""
     home = os.environ.get(HOME_VARIABLE)
     return (Path(home) if home else Path.home() / ".rungwise") / "clusters"
 
@@ -64,10 +63,8 @@ def all_clusters() -> list[RegisteredCluster]:
 
 
 def find(name: str | None) -> RegisteredCluster | None:
-    """The cluster of that name, or without a name the only one; None if there is none.
-
-    Raises UserError if no cluster has that name, or there are several and no name is given.
-    """
+    """The cluster of that name, or without a name the only one; None if there is none. Raises
+    UserError if no cluster has that name, or there are several and no name is given."""
     clusters = all_clusters()
     if name is None:
         if len(clusters) > 1:

@@ -77,11 +77,9 @@ def _init(**arguments: Any) -> None:
 
 
 def _source_path(address: str | None) -> dict[str, str]:
-    """The PYTHONPATH of workers if this package came with a job's working directory.
-
-    The path is relative, since Ray unpacks that directory to a different place on every node and
-    starts workers in it.
-    """
+    """The PYTHONPATH of workers if this package came with a job's working directory. The path is
+    relative, since Ray unpacks that directory to a different place on every node and starts workers
+    in it."""
     source_root = Path(__file__).resolve().parents[2]
     if address is None or not source_root.is_relative_to(Path.cwd().resolve()):
         return {}
@@ -117,11 +115,9 @@ def quiet_ray_data() -> None:
 
 @contextlib.contextmanager
 def shared_scratch(output: Folder, name: str) -> Iterator[str]:
-    """A folder for internal files of Ray Train and Tune, removed at the end of the block.
-
-    It is below the artifact, which every node can reach, and its name starts with a dot because it
-    is not part of the artifact.
-    """
+    """A folder for internal files of Ray Train and Tune, removed at the end of the block. It is
+    below the artifact, which every node can reach, and its name starts with a dot because it is not
+    part of the artifact."""
     folder = output / f".{name}"
     try:
         yield folder.uri

@@ -30,10 +30,8 @@ class Member(SourceFile):
 
 def find(pattern: str) -> list[SourceFile]:
     """List the files that match a path, folder or glob. The path of an archive gives its members
-    and may continue inside it: `SST-2.zip/SST-2/train.tsv`.
-
-    Raises DataError if an archive cannot be unpacked.
-    """
+    and may continue inside it: `SST-2.zip/SST-2/train.tsv`. Raises DataError if an archive cannot
+    be unpacked."""
     parts = _PATH.fullmatch(pattern)
     if parts is None:
         return find_files(pattern)

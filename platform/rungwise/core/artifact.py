@@ -38,7 +38,6 @@ class Artifact:
 
     @property
     def headline(self) -> str:
-        """The summary in one line."""
         return self.record["summary"]["headline"]
 
     @property
@@ -47,10 +46,8 @@ class Artifact:
 
     @property
     def digest(self) -> str:
-        """A hash of the fingerprint, the files and, recursively, the inputs.
-
-        It leaves out when and where the artifact was built: the same bytes give the same digest.
-        """
+        """A hash of the fingerprint, the files and, recursively, the inputs. It leaves out when and
+        where the artifact was built: the same bytes give the same digest."""
         files = {name: file["sha256"] for name, file in self.record["files"].items()}
         inputs = {name: of.get("digest") for name, of in self.record.get("inputs", {}).items()}
         return fingerprint({"of": self.fingerprint, "files": files, "inputs": inputs}, length=64)
@@ -90,10 +87,8 @@ def folder_of(root: Folder, stage: str, label: str, fingerprint: str) -> Folder:
 
 
 def load(folder: Folder) -> Artifact | None:
-    """Load the artifact in `folder`, or return None if there is no record.
-
-    Raises DataError if the record is unreadable or belongs to another folder.
-    """
+    """Load the artifact in `folder`, or return None if there is no record. Raises DataError if the
+    record is unreadable or belongs to another folder."""
     if not folder.exists(RECORD):
         return None
     try:
@@ -123,11 +118,9 @@ def _fault(folder: Folder, record: dict[str, Any]) -> str:
 
 
 def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> Artifact:
-    """Hash the files of `folder`, then write the record, which makes the artifact finished.
-
-    `known` maps files to the sha256 computed where they were written, so that a driver does not
-    reread terabytes.
-    """
+    """Hash the files of `folder`, then write the record, which makes the artifact finished. `known`
+    maps files to the sha256 computed where they were written, so that a driver does not reread
+    terabytes."""
     files = {
         name: {"bytes": size, "sha256": known.get(name) or folder.sha256(name)}
         for name, size in folder.sizes().items()
@@ -173,10 +166,8 @@ def needed(kept: Collection[str], artifacts: Iterable[Artifact]) -> set[str]:
 
 
 def find_input(artifact: Artifact, stage: str) -> Artifact:
-    """Load the artifact of `stage` that `artifact` was built from.
-
-    Raises DataError if it is not under the same root or its files have changed since.
-    """
+    """Load the artifact of `stage` that `artifact` was built from. Raises DataError if it is not
+    under the same root or its files have changed since."""
     wanted = artifact.record["inputs"][stage]
     root = Folder.at(artifact.folder.uri.rsplit("/", 2)[0])
     folder = folder_of(root, wanted["stage"], "", wanted["fingerprint"])
@@ -195,10 +186,8 @@ def find_input(artifact: Artifact, stage: str) -> Artifact:
 
 
 def chain(artifact: Artifact) -> list[Artifact]:
-    """List everything an artifact was built from, each once, inputs first and itself last.
-
-    Raises DataError as `find_input` does.
-    """
+    """List everything an artifact was built from, each once, inputs first and itself last. Raises
+    DataError as `find_input` does."""
     found: dict[str, Artifact] = {}
     for name in artifact.record["inputs"]:
         found |= {each.folder.uri: each for each in chain(find_input(artifact, name))}

@@ -62,10 +62,8 @@ class CheckedFolder(Folder):
             return stream.read()
 
     def open(self, name: str) -> BinaryIO:
-        """Open a file whose bytes have all been verified.
-
-        For an object this is a temporary copy, deleted when the stream is closed.
-        """
+        """Open a file whose bytes have all been verified. For an object this is a temporary copy,
+        deleted when the stream is closed."""
         with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
             return self.local(name, Path(scratch)).open("rb")
 

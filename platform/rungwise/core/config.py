@@ -31,11 +31,9 @@ _PARSED = re.compile(", unable to (parse|interpret) .*$")
 
 
 class Config(BaseModel):
-    """Base of every configuration block: frozen, refuses unknown keys and NaN.
-
-    `renamed` maps former keys of the block and former values of its `kind` to the current ones; a
-    file that uses an old name is refused with the new name.
-    """
+    """Base of every configuration block: frozen, refuses unknown keys and NaN. `renamed` maps
+    former keys of the block and former values of its `kind` to the current ones; a file that uses
+    an old name is refused with the new name."""
 
     renamed: ClassVar[Mapping[str, str]] = {}
     model_config = ConfigDict(
@@ -65,11 +63,9 @@ def load(
     overrides: Sequence[str] = (),
     note: Callable[[str], None] = lambda line: None,
 ) -> ConfigT:
-    """Read the YAML file at `path`, apply `key.path=value` overrides, validate.
-
-    Calls `note` with one line per override that drops keys of the file. Raises ConfigError naming
-    the override or the file, the key, what was expected and the nearest known key.
-    """
+    """Read the YAML file at `path`, apply `key.path=value` overrides, validate. Calls `note` with
+    one line per override that drops keys of the file. Raises ConfigError naming the override or the
+    file, the key, what was expected and the nearest known key."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -122,11 +118,9 @@ def with_overrides(
     model: type[Config] | None = None,
     fallen: dict[str, list[str]] | None = None,
 ) -> dict[str, Any]:
-    """Copy `data` with dotted keys replaced. A number in a path is an index into a list.
-
-    If `model` is given, overriding a `kind` drops the keys that only other kinds of the block have
-    (listed in `fallen`), and null drops a key that cannot be null.
-    """
+    """Copy `data` with dotted keys replaced. A number in a path is an index into a list. If `model`
+    is given, overriding a `kind` drops the keys that only other kinds of the block have (listed in
+    `fallen`), and null drops a key that cannot be null."""
     result = json.loads(json.dumps(data, default=str))
     for dotted, value in overrides.items():
         parts = dotted.split(".")
@@ -248,11 +242,9 @@ def _blamed(problem: _Problem, overrides: Mapping[str, str]) -> str:
 
 
 def canonical_json(value: Any) -> str:
-    """Serialise `value` in a unique form: sorted keys, no blanks.
-
-    Raises TypeError for a value that is neither a Config nor plain JSON data, and ValueError for
-    NaN and infinities, so that no fingerprint depends on a `repr`.
-    """
+    """Serialise `value` in a unique form: sorted keys, no blanks. Raises TypeError for a value that
+    is neither a Config nor plain JSON data, and ValueError for NaN and infinities, so that no
+    fingerprint depends on a `repr`."""
     return json.dumps(
         plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
@@ -397,7 +389,6 @@ def _is_model(node: Any) -> bool:
 
 
 def tag_of(node: type[BaseModel]) -> Any:
-    """The `kind` of a class; None if it has none."""
     field = node.model_fields.get("kind")
     return field.default if field is not None else None
 

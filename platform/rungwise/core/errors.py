@@ -41,17 +41,14 @@ def to_text(error: UserError) -> str:
 
 
 def from_text(text: str) -> UserError:
-    """Restore the error that `to_text` serialised."""
     name, message = json.loads(text)
     return {"ConfigError": ConfigError, "DataError": DataError}.get(name, UserError)(message)
 
 
 def user_error_in(error: BaseException) -> UserError | None:
-    """Find the UserError inside `error`; None if there is none.
-
-    Ray wraps what a task raises (RayTaskError, UserCodeException, ControllerError) and stores the
-    original in a different attribute each time, so this follows all of them.
-    """
+    """Find the UserError inside `error`; None if there is none. Ray wraps what a task raises
+    (RayTaskError, UserCodeException, ControllerError) and stores the original in a different
+    attribute each time, so this follows all of them."""
     seen: set[int] = set()
     pending: list[BaseException] = [error]
     while pending:

@@ -56,9 +56,7 @@ class Lease:
 
     def take(self) -> bool:
         """Take the lease unless a live driver holds it; returns at once whether it was taken.
-
-        Raises UserError if the store cannot be reached.
-        """
+        Raises UserError if the store cannot be reached."""
         last = self._last()
         if last is not None and not self._expired(last):
             return False
@@ -146,10 +144,8 @@ class Lease:
 
 
 def _machine() -> str:
-    """Identify the scope of process ids: one boot of a machine and one container on it.
-
-    Host names are not enough: containers share them. Empty if there is no /proc.
-    """
+    """Identify the scope of process ids: one boot of a machine and one container on it. Host names
+    are not enough: containers share them. Empty if there is no /proc."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     if not boot.exists():
         return ""

@@ -23,9 +23,7 @@ Paths = Annotated[
 
 def matching(patterns: Sequence[str], key: str) -> list[SourceFile]:
     """List the files that `patterns` match, sorted, each once; `key` is their key in the config.
-
-    Raises ConfigError if a pattern matches nothing, DataError if all files are empty.
-    """
+    Raises ConfigError if a pattern matches nothing, DataError if all files are empty."""
     files: dict[str, SourceFile] = {}
     for pattern in patterns:
         with reached(pattern, key):

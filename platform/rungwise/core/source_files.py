@@ -54,7 +54,6 @@ class SourceFile:
 
 
 def digest_of_blocks(digests: Sequence[bytes]) -> str:
-    """The digest of a file, from those of its blocks in order."""
     return (digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()).hex()
 
 

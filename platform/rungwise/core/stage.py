@@ -93,7 +93,6 @@ class Stage:
 
     @property
     def shown(self) -> str:
-        """The displayed name of this stage in its run."""
         return str(self.title)
 
     @cached_property

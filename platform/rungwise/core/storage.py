@@ -155,9 +155,7 @@ class Folder:
     @contextlib.contextmanager
     def staged(self, name: str) -> Iterator[Path]:
         """A local path to write; becomes the file `name` if the block succeeds, else is dropped.
-
-        Raises UserError if the disk is full or the folder cannot be written.
-        """
+        Raises UserError if the disk is full or the folder cannot be written."""
         if self.remote:
             with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
                 path = Path(scratch) / Path(name).name
@@ -202,7 +200,6 @@ class Folder:
         return target
 
     def copy_in(self, source: Path, name: str) -> None:
-        """Copy the local file `source` to `name`."""
         with self.staged(name) as path:
             shutil.copyfile(source, path)
 

@@ -30,10 +30,8 @@ def explained(uri: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reached(uri: str, key: str = "root") -> Iterator[None]:
-    """Turn an error of S3, or a timeout, into a UserError that names the config key `key`.
-
-    A missing file stays a FileNotFoundError; errors not from S3 pass unchanged.
-    """
+    """Turn an error of S3, or a timeout, into a UserError that names the config key `key`. A
+    missing file stays a FileNotFoundError; errors not from S3 pass unchanged."""
     try:
         yield
     except UserError:

@@ -24,12 +24,9 @@ class Part(BaseModel):
 
 
 class Summary(Part):
-    """Base of every summary.
-
-    `headline` is the line shown on the terminal. Only the runner uses `sha256` (digests of files
-    hashed where they were written) and `show` (files to log to the tracking server); neither is
-    stored.
-    """
+    """Base of every summary. `headline` is the line shown on the terminal. Only the runner uses
+    `sha256` (digests of files hashed where they were written) and `show` (files to log to the
+    tracking server); neither is stored."""
 
     headline: str
     sha256: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
@@ -37,10 +34,8 @@ class Summary(Part):
 
     @classmethod
     def of(cls, artifact: Artifact) -> Self:
-        """Parse the summary of a finished stage.
-
-        Raises DataError if the record's summary does not fit this class.
-        """
+        """Parse the summary of a finished stage. Raises DataError if the record's summary does not
+        fit this class."""
         summary = artifact.parsed.get(cls)
         if summary is None:
             try:

@@ -118,7 +118,6 @@ class Tracker:
         self._put(op="datasets", key=key, read=dict(read))
 
     def artifact(self, key: str, path: str, folder: str = "") -> None:
-        """Upload a local file to the run, below `folder`."""
         self._put(op="artifact", key=key, path=path, folder=folder)
 
     def close(self, key: str, status: str) -> None:
@@ -208,28 +207,22 @@ class Tracker:
 
 
 def quieten_mlflow() -> None:
-    """Hide log lines of MLflow and its migrations; errors are still raised.
-
-    Call after importing MLflow, which configures its loggers on import.
-    """
+    """Hide log lines of MLflow and its migrations; errors are still raised. Call after importing
+    MLflow, which configures its loggers on import."""
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True)
 class Synced:
-    """The result of `sync`."""
-
     sent: dict[str, int]  # events that each server took, by its URI without a password
     live: int  # events in files that running processes are still sending
 
 
 def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
-    """Send every spooled event to the server named in its file.
-
-    `uri` supplies the password for one server, or the new address of the server `instead_of`.
-    Raises ConnectionError if a server is unreachable or fails; unsent events stay in the spool.
-    """
+    """Send every spooled event to the server named in its file. `uri` supplies the password for one
+    server, or the new address of the server `instead_of`. Raises ConnectionError if a server is
+    unreachable or fails; unsent events stay in the spool."""
     here = {without_password(each) for each in (uri, instead_of) if each}
     sent: dict[str, int] = {}
     senders: dict[tuple[str, str], _Sender] = {}

@@ -56,10 +56,8 @@ _READ_OF_A_VARIANT = ("tokenizer", "pretrain")  # inputs of fine-tuning
 
 
 def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
-    """Every stage from the corpus to the registered models and the table, by title.
-
-    Raises ConfigError if a block is missing or a variant does not fit.
-    """
+    """Every stage from the corpus to the registered models and the table, by title. Raises
+    ConfigError if a block is missing or a variant does not fit."""
     return Experiment(recipe).stages
 
 
@@ -74,12 +72,9 @@ class _Pretrained:
 
 
 class Experiment:
-    """The stages of a recipe, each once, inputs first.
-
-    Unless a task names its variants, those without an encoder, such as n-grams, are left out of
-    it. `measured` holds the stages that measure each variant, `evaluated` those that compare
-    variants on a task.
-    """
+    """The stages of a recipe, each once, inputs first. Unless a task names its variants, those
+    without an encoder, such as n-grams, are left out of it. `measured` holds the stages that
+    measure each variant, `evaluated` those that compare variants on a task."""
 
     def __init__(self, recipe: Recipe) -> None:
         """Build all stages. Raises ConfigError if a block is missing or a variant does not fit."""
@@ -205,11 +200,8 @@ class Experiment:
     def _continue(
         self, variant: str, task: str | None = None, data: Stage | None = None
     ) -> list[_Pretrained]:
-        """Append all steps of continued pretraining to a variant's pretrainings.
-
-        A step on task text differs for each task, as do the steps after it; their titles contain
-        the task.
-        """
+        """Append all steps of continued pretraining to a variant's pretrainings. A step on task
+        text differs for each task, as do the steps after it; their titles contain the task."""
         continued = []
         for made in self._pretrained[variant]:
             stages, of_task = made.stages, None
@@ -327,10 +319,8 @@ def _check_kept(evaluate: EvaluateConfig, tuned: Mapping[str, Sequence[str]]) ->
 
 def _matched(variants: dict[str, Recipe]) -> dict[str, Recipe]:
     """Set each variant's steps so that it costs as many floating-point operations as the first.
-
     This assumes full rows, as `rungwise dry-run` does before instances exist; the table shows the
-    real counts.
-    """
+    real counts."""
     first = next(iter(variants.values()))
     target = _flops(first)
     matched: dict[str, Recipe] = {}
@@ -385,7 +375,6 @@ def _check_finetune(config: FinetuneConfig, adapted: Recipe, entry: TaskEntry) -
 
 
 def _with_budget(config: TaskConfig, budget: int, task: str) -> TaskConfig:
-    """The task reduced to `budget` training examples."""
     if isinstance(config, ParagraphTaskConfig):
         each = budget // config.num_labels
         if not each:

@@ -50,8 +50,6 @@ _SETTINGS = {"model", "finetune", "drawn", "values", "effective"}
 
 
 class Job:
-    """A stage from its start to its record."""
-
     def __init__(
         self, row: Planned, folder: Folder, inputs: dict[str, Artifact], build: Build
     ) -> None:
@@ -122,7 +120,6 @@ class Job:
         return stage.type.run(stage.config, self._inputs, self._folder, context)
 
     def handle(self, event: dict[str, Any]) -> None:
-        """Show and track an event that the stage posted to the board."""
         name, build = self.row.stage.shown, self._build
         build.monitor.handle(name, event)
         match event["kind"]:
@@ -145,7 +142,6 @@ class Job:
                 build.tracker.tags(self._key, {"rungwise.note": event["message"]})
 
     def record(self, summary: Summary) -> Artifact:
-        """Write the record of the finished stage and end its MLflow run."""
         with explained(self._folder.uri):
             artifact = self._record(summary, time.monotonic() - self._clock)
         self._build.tracker.close(self._key, "FINISHED")

@@ -13,10 +13,8 @@ from rungwise.report.ladder.page import LADDER, LadderConfig
 
 
 def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
-    """Every stage from the corpus to the page of the ladder, by title.
-
-    Raises ConfigError if a block is missing or a rung does not fit.
-    """
+    """Every stage from the corpus to the page of the ladder, by title. Raises ConfigError if a
+    block is missing or a rung does not fit."""
     need(recipe, "compares rungs", "measure")
     experiment = Experiment(recipe)
     asked = {measured_name(rung): stage for rung, stage in experiment.measured.items()}

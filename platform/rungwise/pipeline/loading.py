@@ -94,10 +94,8 @@ def find_pretrain(model: str, overrides: Sequence[str] = ()) -> Artifact:
 
 
 def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact:
-    """Find the artifact of a registered model, of a recipe's pretraining, or in a folder.
-
-    Raises UserError if there is none.
-    """
+    """Find the artifact of a registered model, of a recipe's pretraining, or in a folder. Raises
+    UserError if there is none."""
     if model.endswith(_RECIPES):
         return find_pretrain(model, overrides)
     if not model.startswith(REGISTERED):
@@ -121,10 +119,8 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
 
 
 def registered(model: str, root: str) -> Any:
-    """Find MLflow's version of models:/NAME/VERSION or models:/NAME@ALIAS.
-
-    Raises UserError if there is none.
-    """
+    """Find MLflow's version of models:/NAME/VERSION or models:/NAME@ALIAS. Raises UserError if
+    there is none."""
     from mlflow.exceptions import MlflowException
 
     name, which = name_and_version(model)
@@ -146,7 +142,6 @@ def name_and_version(model: str) -> tuple[str, str]:
 
 
 def registry_of(root: str) -> Any:
-    """MLflow's client for the registry of a root."""
     from mlflow import MlflowClient
 
     quieten_mlflow()

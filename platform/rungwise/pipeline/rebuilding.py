@@ -51,21 +51,17 @@ _OF_THE_RUN = {
 
 @dataclass(frozen=True)
 class Compared:
-    """How many files of an artifact were compared with the rebuilt ones, and which differ.
-
-    Files that contain times are left out; files derived from them, such as a model, are compared.
-    """
+    """How many files of an artifact were compared with the rebuilt ones, and which differ. Files
+    that contain times are left out; files derived from them, such as a model, are compared."""
 
     compared: int
     different: tuple[str, ...]
 
 
 def stages_of(chain: Sequence[Artifact]) -> list[Stage]:
-    """The stages that built `chain` (inputs first), with the sources as they are now.
-
-    Raises DataError naming what differs from the records: a changed source, or a stage version or
-    key that this package no longer has.
-    """
+    """The stages that built `chain` (inputs first), with the sources as they are now. Raises
+    DataError naming what differs from the records: a changed source, or a stage version or key that
+    this package no longer has."""
     names = Counter(each.stage for each in chain)
     stages: dict[str, Stage] = {}
     for artifact in chain:

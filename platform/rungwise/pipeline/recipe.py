@@ -281,7 +281,6 @@ def planned_vocab_size(recipe: Recipe) -> int:
 
 
 def report_stage(recipe: Recipe, before: dict[str, Stage]) -> Stage:
-    """The report on all stages so far."""
     return REPORT.stage(recipe.report, before)
 
 

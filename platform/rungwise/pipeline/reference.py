@@ -166,7 +166,6 @@ def _values(field: FieldInfo) -> str:
 
 
 def _type(annotation: Any) -> str:
-    """Name a type as users of YAML would."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if len(blocks := models_in(annotation)) and origin not in (tuple, list, dict):
         kinds = [f"`{kind}`" for block in blocks if (kind := tag_of(block))]

@@ -43,10 +43,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def recipe_file(name: str | Path) -> Path:
-    """Find a recipe's file; a name without a suffix is one in workflows/configs.
-
-    Raises ConfigError naming the nearest recipes if there is none.
-    """
+    """Find a recipe's file; a name without a suffix is one in workflows/configs. Raises ConfigError
+    naming the nearest recipes if there is none."""
     file = _place("workflows/configs", name, ".yaml")
     if file.exists():
         return file
@@ -88,12 +86,9 @@ def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> O
 
 
 def root_folder(root: str) -> Folder:
-    """Find the folder of artifacts.
-
-    A Ray job runs in a temporary copy of the working folder, so a relative root is placed below
-    the folder or bucket that the cluster gives (RUNGWISE_ROOT), or else in the home directory of
-    the user who runs the cluster.
-    """
+    """Find the folder of artifacts. A Ray job runs in a temporary copy of the working folder, so a
+    relative root is placed below the folder or bucket that the cluster gives (RUNGWISE_ROOT), or
+    else in the home directory of the user who runs the cluster."""
     path = Path(root).expanduser()
     if is_remote(root) or path.is_absolute() or "working_dir_files" not in Path.cwd().parts:
         return Folder.at(root)

@@ -134,10 +134,8 @@ class Client(JobSubmissionClient):
 
 
 def server(address: str | None, name: str | None) -> Server:
-    """Choose the server: `address`, a cluster started here, or the one in the environment.
-
-    Raises UserError if none is given anywhere, or its token cannot be read.
-    """
+    """Choose the server: `address`, a cluster started here, or the one in the environment. Raises
+    UserError if none is given anywhere, or its token cannot be read."""
     if address:
         url = _http(address, "--address")
         return _server(url, _known_at(url), f" --address {url}")

@@ -39,11 +39,9 @@ class Follower:
         self._lost = False
 
     def follow(self) -> JobDetails:
-        """Return when the job has ended and all of its output is written.
-
-        Raises UnreachableError after PATIENCE_SECONDS without an answer, UserError if the cluster
-        no longer knows the job or refuses the token. KeyboardInterrupt does not stop the job.
-        """
+        """Return when the job has ended and all of its output is written. Raises UnreachableError
+        after PATIENCE_SECONDS without an answer, UserError if the cluster no longer knows the job
+        or refuses the token. KeyboardInterrupt does not stop the job."""
         wait, heard = _FIRST_WAIT_SECONDS, time.monotonic()
         while True:
             before = self._printed

@@ -50,10 +50,8 @@ def submit_command(
     wait: bool,
     any_version: bool,
 ) -> int:
-    """Check everything, submit, and follow the job; return 0 only if it succeeded.
-
-    Raises UserError, before anything is uploaded, if the job could not run.
-    """
+    """Check everything, submit, and follow the job; return 0 only if it succeeded. Raises
+    UserError, before anything is uploaded, if the job could not run."""
     # Importing recipes imports all training code, which the other commands do not need.
     from rungwise.submission import local, preflight
 
@@ -147,10 +145,8 @@ def stop_command(job: str, at: Server) -> int:
 
 def resume_command(job: str, at: Server, folder: str, *, wait: bool) -> int:
     """Resubmit an ended job with the same package and command; it continues from its checkpoints.
-
     Raises UserError if it is still running or has succeeded, or if the cluster no longer has its
-    package and the folder no longer holds the same files.
-    """
+    package and the folder no longer holds the same files."""
     client = connect(at)
     details = _find(client, job)
     before = _id(details)

@@ -41,11 +41,8 @@ class Job:
 
 
 def read(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> Job:
-    """Read the job and its recipe.
-
-    Raises UserError if a file is missing or outside `folder`, or if the recipe or an override is
-    wrong or contains a password.
-    """
+    """Read the job and its recipe. Raises UserError if a file is missing or outside `folder`, or if
+    the recipe or an override is wrong or contains a password."""
     top = Path(folder).expanduser().resolve()
     if not top.is_dir():
         raise UserError(f"--working-dir: expected a folder, found {folder}")
@@ -86,10 +83,8 @@ def stages(job: Job, notes: list[str]) -> dict[str, int]:
 
 
 def check_paths(job: Job, upload: Upload) -> list[str]:
-    """The paths of the recipe that every machine must have at the same place.
-
-    Raises UserError if a relative path is not uploaded, since the job reads it from the upload.
-    """
+    """The paths of the recipe that every machine must have at the same place. Raises UserError if a
+    relative path is not uploaded, since the job reads it from the upload."""
     apart = []
     with contextlib.chdir(job.folder):
         for path in dict.fromkeys(paths_of(job.recipe)):
@@ -117,7 +112,6 @@ def check_paths(job: Job, upload: Upload) -> list[str]:
 
 
 def paths_of(recipe: Recipe) -> list[str]:
-    """Every file, folder and glob that a recipe names."""
     leaves = _leaves(recipe.model_dump(mode="json"))
     return [leaf for key, leaf in leaves if key in _PATH_KEYS and isinstance(leaf, str)]
 

@@ -40,11 +40,9 @@ class Packed:
 
 
 def packed(folder: Path) -> list[Packed]:
-    """List the contents of the package by name, without reading any file.
-
-    Raises UserError if a part cannot be read or is a link to outside, or if the folder holds far
-    more files than a project.
-    """
+    """List the contents of the package by name, without reading any file. Raises UserError if a
+    part cannot be read or is a link to outside, or if the folder holds far more files than a
+    project."""
     entries: list[Packed] = []
     folder, real = folder.absolute(), folder.resolve()
 
@@ -81,7 +79,6 @@ def packed(folder: Path) -> list[Packed]:
 
 
 def package_bytes(files: list[Packed]) -> int:
-    """The size in bytes of the package that holds these files."""
     names = sum(2 * len(file.path.encode()) + _ENTRY_BYTES for file in files)
     return sum(file.size_bytes for file in files) + names + _END_BYTES
 

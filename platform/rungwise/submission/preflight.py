@@ -50,10 +50,8 @@ Ask = Callable[[], probe.Head]
 
 
 def examine(job: local.Job, at: Server, any_version: bool) -> tuple[Client, Report]:
-    """Check a job and the cluster; return a client of the cluster and the report.
-
-    Raises UserError at the first fault, checking this machine first. Uploads nothing.
-    """
+    """Check a job and the cluster; return a client of the cluster and the report. Raises UserError
+    at the first fault, checking this machine first. Uploads nothing."""
     report = Report()
     stages = local.stages(job, report.notes)
     report.row("command", job.entrypoint)

@@ -34,18 +34,14 @@ _KEY_READ_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Upload:
-    """The files that are uploaded with a job."""
-
     files: tuple[Packed, ...]
     size_bytes: int
 
     @property
     def largest(self) -> tuple[str, ...]:
-        """The largest files with their sizes, largest first."""
         return _largest(self.files)
 
     def holds(self, path: str) -> bool:
-        """Whether the file at this relative path is uploaded."""
         return path in self._paths
 
     @cached_property

@@ -31,11 +31,9 @@ _UNUSED: dict[str, Any] = {
 
 
 def write(machine: Machine, head_instance_id: str, path: Path) -> None:
-    """Write the file for `ray start --head --autoscaling-config` atomically.
-
-    `machine` is the head's description; `head_instance_id` is its RAY_CLOUD_INSTANCE_ID. Raises
-    ConfigError for resources that are not whole numbers and for a group named like the head's.
-    """
+    """Write the file for `ray start --head --autoscaling-config` atomically. `machine` is the
+    head's description; `head_instance_id` is its RAY_CLOUD_INSTANCE_ID. Raises ConfigError for
+    resources that are not whole numbers and for a group named like the head's."""
     assert machine.role == "head"
     assert machine.scaling is not None
     text = yaml.safe_dump(_config(machine, machine.scaling, head_instance_id), sort_keys=False)

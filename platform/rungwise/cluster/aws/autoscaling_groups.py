@@ -90,9 +90,7 @@ class _Want:
 
 class AutoScalingGroups(NodeProvider):
     """Ray's node provider for the autoscaling groups in the config of autoscaling.write.
-
-    Thread-safe. Node ids are EC2 instance ids, node types are worker groups.
-    """
+    Thread-safe. Node ids are EC2 instance ids, node types are worker groups."""
 
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
         super().__init__(provider_config, cluster_name)
@@ -147,11 +145,9 @@ class AutoScalingGroups(NodeProvider):
         resources: dict[str, float],
         labels: dict[str, str],
     ) -> None:
-        """Want `count` more machines of the group in `tags`; they appear in a later listing.
-
-        Raises botocore's errors, after dropping the want, and RuntimeError if a repeated request
-        still does not fit below the maximum.
-        """
+        """Want `count` more machines of the group in `tags`; they appear in a later listing. Raises
+        botocore's errors, after dropping the want, and RuntimeError if a repeated request still
+        does not fit below the maximum."""
         name, request = tags[TAG_RAY_USER_NODE_TYPE], tags[TAG_RAY_LAUNCH_REQUEST]
         asked = _now()  # before the lock and AWS take time, since Ray's timeout runs already
         with self._lock:

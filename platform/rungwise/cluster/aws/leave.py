@@ -26,11 +26,9 @@ _CONNECT_SECONDS = 5.0
 def leave_without_head(
     machine: Machine, port: int = GCS_PORT, poll_seconds: float = 30.0, groups: Any = None
 ) -> None:
-    """Ask AWS to end this machine after the head has been unreachable for `headless_minutes`.
-
-    When this returns, even if AWS refused, the unit powers the machine off. `groups` is a botocore
-    client of autoscaling groups.
-    """
+    """Ask AWS to end this machine after the head has been unreachable for `headless_minutes`. When
+    this returns, even if AWS refused, the unit powers the machine off. `groups` is a botocore
+    client of autoscaling groups."""
     assert machine.head_address is not None
     seen = time.monotonic()
     while time.monotonic() - seen < machine.headless_minutes * 60:

@@ -30,7 +30,6 @@ def command(machine: Machine, config: Path, storage: Path) -> list[str]:
 
 
 def become_prometheus(machine: Machine) -> None:
-    """Write the configuration and replace this process with Prometheus."""
     config = Path(os.environ["RUNTIME_DIRECTORY"]) / "prometheus.yml"
     os.execv(BINARY, command(machine, config, scratch_folder() / "prometheus"))
 

@@ -28,8 +28,6 @@ _POLLS_A_MESSAGE = 30
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity of this machine, from EC2's metadata."""
-
     instance_id: str
     address: str
     zone: str
@@ -107,10 +105,8 @@ def become_node(machine: Machine) -> None:
 
 
 def _wait_for(head: str) -> str:
-    """Wait until the head, which may start later or be replaced, accepts connections.
-
-    Returns its IP address, since Ray 2.60 does not resolve every name that the machine does.
-    """
+    """Wait until the head, which may start later or be replaced, accepts connections. Returns its
+    IP address, since Ray 2.60 does not resolve every name that the machine does."""
     polls = 0
     while True:
         try:

@@ -33,8 +33,6 @@ _COLUMNS = "PATH,MODEL,TYPE,FSTYPE,LABEL,MOUNTPOINTS"
 
 @dataclass(frozen=True)
 class Disks:
-    """The state of the instance store."""
-
     empty: tuple[str, ...]  # devices without a file system
     labelled: str | None  # a file system that an earlier boot created
     mounted: str | None  # a mount point made by something else

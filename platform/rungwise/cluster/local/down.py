@@ -19,10 +19,8 @@ _POLL_SECONDS = 0.5
 
 
 def down(name: str | None, console: Console) -> None:
-    """Stop the cluster's jobs, end its processes, remove its token and record; logs stay.
-
-    Raises UserError if no cluster has that name, or there are several and no name is given.
-    """
+    """Stop the cluster's jobs, end its processes, remove its token and record; logs stay. Raises
+    UserError if no cluster has that name, or there are several and no name is given."""
     cluster = registry.find(name)
     if cluster is None:
         console.print("no cluster was started here")

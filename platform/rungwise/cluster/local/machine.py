@@ -37,7 +37,6 @@ class Share:
 
     @property
     def resources(self) -> dict[str, float]:
-        """The resources of the node, for `ray start`."""
         gpus = {} if self.devices is None else {"GPU": float(len(self.devices))}
         return {"CPU": float(self.cpus), **gpus}
 

@@ -75,10 +75,8 @@ def family(recorded: Iterable[Process], scratch: Path | None) -> list[psutil.Pro
 
 
 def end(recorded: Sequence[Process], scratch: Path | None) -> int:
-    """End every process of the cluster, by SIGTERM and then SIGKILL; return their number.
-
-    Raises UserError if one cannot be ended.
-    """
+    """End every process of the cluster, by SIGTERM and then SIGKILL; return their number. Raises
+    UserError if one cannot be ended."""
     left = family(recorded, scratch)
     before = len(left)
     for last in (False, True):

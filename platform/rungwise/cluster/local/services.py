@@ -19,11 +19,9 @@ _SCRAPE = "10s"
 
 
 def mlflow(root: Path, port: int) -> list[str]:
-    """The command of an MLflow server for the store that local runs with the same root write to.
-
-    As in such runs, artifacts are written directly to their folder, not through the server: an
-    experiment keeps its first location, which must be reachable without the server.
-    """
+    """The command of an MLflow server for the store that local runs with the same root write to. As
+    in such runs, artifacts are written directly to their folder, not through the server: an
+    experiment keeps its first location, which must be reachable without the server."""
     uri = default_uri(Folder.at(root), None)
     location = artifact_location(uri)
     assert location is not None, "a store of a local root is SQLite"

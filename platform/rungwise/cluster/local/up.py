@@ -59,10 +59,8 @@ class Wanted:
 
 
 def up(wanted: Wanted, console: Console) -> RegisteredCluster:
-    """Return the running cluster of that name, or start one.
-
-    Raises UserError if it cannot be started here, or one of that name is broken.
-    """
+    """Return the running cluster of that name, or start one. Raises UserError if it cannot be
+    started here, or one of that name is broken."""
     folder = ClusterFolder(wanted.name)
     with folder.locked():
         if (cluster := _running_cluster(folder, console)) is not None:
@@ -115,8 +113,6 @@ def up(wanted: Wanted, console: Console) -> RegisteredCluster:
 
 
 class _Starting:
-    """The cluster while it is being started."""
-
     def __init__(
         self, cluster: RegisteredCluster, folder: ClusterFolder, scratch: Path, ports: Ports
     ) -> None:
