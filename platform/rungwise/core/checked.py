@@ -1,7 +1,7 @@
 """The folder of a finished artifact: checks each file against the record when it is read.
 
-Local files are hashed once per process, and again if size or modification time change. Objects in a
-store are hashed at every read, since each read downloads them again.
+Local files and cached copies are hashed once per process, and again if size or modification time
+change. `open` and `read_bytes` download an object and hash it each time.
 """
 
 from __future__ import annotations

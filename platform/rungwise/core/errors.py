@@ -16,7 +16,7 @@ import json
 
 
 class RungwiseError(Exception):
-    """Base class of every exception in this module."""
+    """Base class of every exception that rungwise raises on purpose."""
 
 
 class UserError(RungwiseError):

@@ -91,7 +91,7 @@ def open_stream(uri: str, tag: str = "") -> io.BufferedReader:
 
 
 def download(fs: Any, path: str, before: dict[str, Any], target: Path) -> None:
-    """Write an object to `target`, a few ranges at once. Raises DataError if it is not `before`."""
+    """Download an object to `target`. Raises DataError if it was replaced since info `before`."""
     size = int(before["size"])
 
     def fetch(start: int) -> None:

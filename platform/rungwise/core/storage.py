@@ -116,9 +116,9 @@ class Folder:
         """Write one small file; return False if it exists already.
 
         If several processes create the same name at once, one succeeds: on a disk by O_EXCL (a
-        reader may see the file while it is still empty), in a store by a conditional put. If the
-        store does not support those, the file is reread after _SETTLE_SECONDS; two can then
-        succeed if a put takes longer than that.
+        reader may see the file while it is still empty), in a store by a conditional put. A store
+        without those is written to and reread after _SETTLE_SECONDS; two can then succeed if a put
+        takes longer than that.
         """
         if not self.remote:
             path = Path(self.uri) / name

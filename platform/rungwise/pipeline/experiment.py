@@ -364,7 +364,7 @@ def _upstream(recipe: Recipe, adapted: Recipe, variant: str) -> list[Recipe]:
 
 
 def _check_finetune(config: FinetuneConfig, adapted: Recipe, entry: TaskEntry) -> None:
-    """Raise ConfigError if the model cannot be fine-tuned so. Checks on labels come later."""
+    """Raise ConfigError if the model cannot be fine-tuned. Checks on labels come later."""
     data, trained = entry.data, training(adapted)
     paragraphs = isinstance(data, ParagraphTaskConfig)
     kind = "classification" if paragraphs else data.format.task_kind
