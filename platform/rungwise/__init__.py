@@ -6,7 +6,7 @@
     rungwise.run("workflows/pretrain.py", recipe)
     pretrained = rungwise.load(recipe)
 
-Each name is imported when it is first used.
+Names are imported on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line: `rungwise VERB ...`, each verb a file of commands/."""
+"""The command line: `rungwise VERB ...`, with one file in commands/ per verb."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-# The files of commands/, as the help groups them.
+# The files of commands/, in the groups that the help shows.
 VERBS = {
     "from text to a page": (
         "init",
@@ -33,7 +33,7 @@ VERBS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse and run one command; the process's exit status (core/exit_codes.py)."""
+    """Parse and run one command; return the exit status (core/exit_codes.py)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser, verbs = _parser()
     if not arguments or arguments[0] == "help":
@@ -51,7 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
-    """The parser of everything, and the verbs by their names."""
     parser = argparse.ArgumentParser(
         prog="rungwise",
         usage="rungwise COMMAND ...",
@@ -74,7 +73,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
 
 
 def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse, and take overrides that stand behind an option, where argparse looks for none."""
+    """Parse, and also accept overrides after an option, where argparse does not expect them."""
     options, rest = parser.parse_known_args(arguments)
     if strange := [item for item in rest if item.startswith("-") or "=" not in item]:
         parser.error(f"unrecognized arguments: {' '.join(strange)}")

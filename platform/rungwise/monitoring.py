@@ -2,13 +2,13 @@
 
     stage ──> board ──> driver ──> display, MLflow, and here ──> Ray's agent ──> Prometheus
 
-Nothing is measured in a step or sent from one: a worker posts its events with or without this file,
-and the driver sets gauges of `ray.util.metrics` from them, which Ray exports as `ray_rungwise_...`.
-`METRICS` is the catalogue (dashboards/metrics.md is made from it) and the translation at once.
+This adds no work to training steps: workers post the same events without it, and the driver sets
+gauges of `ray.util.metrics` from them, which Ray exports as `ray_rungwise_...`. `METRICS` is both
+the catalogue (dashboards/metrics.md is made from it) and the mapping from reported names.
 
-All are gauges, also those that only grow (`_total`): the run keeps its totals in checkpoints, and
-one that is resumed goes on from them. A label is the name of a run, a stage, a part of the loss
-or the like, all of which a recipe bounds; no file, step or trial is one.
+All metrics are gauges, even those that only grow (`_total`), because a resumed run continues from
+the totals in its checkpoint. Labels are names of runs, stages, parts of the loss and the like,
+whose number a recipe bounds; files, steps and trials are never labels.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ PREFIX = "rungwise_"
 _BEAT_SECONDS = 5.0
 _STAGE_STATES = ("waiting", "running", "done", "cached", "failed", "not built")
 _TRIAL_STATES = ("RUNNING", "FINISHED", "FAILED", "KILLED")
-# The values of `DeathReason` in Ray's list of nodes (gcs.proto, NodeDeathInfo.Reason).
+# `DeathReason` in Ray's list of nodes (gcs.proto, NodeDeathInfo.Reason).
 _DEATHS = {0: "unknown", 1: "ended", 2: "failed", 3: "preempted", 4: "idle"}
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric. `reported` matches the names in a stage's report that it is set from, and its
-    groups are labels; without it the driver knows the value itself."""
+    """One metric. `reported` matches the names of reported values that set it, and its groups are
+    labels; if it is empty, the driver computes the value itself."""
 
     name: str
     meaning: str
     reported: str = ""
     more_labels: tuple[str, ...] = ()
-    of_stage: bool = True  # or of the whole run
-    passing: bool = False  # of the moment: it ends with its stage
+    of_stage: bool = True  # else of the whole run
+    passing: bool = False  # a momentary value, exported only while its stage runs
     scale: float = 1.0  # from the reported unit to the base unit
 
     @functools.cached_property
@@ -183,7 +183,7 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 
 @functools.lru_cache(maxsize=4096)
 def translated(reported: str) -> tuple[tuple[Metric, tuple[tuple[str, str], ...]], ...]:
-    """The metrics that a reported value sets, each with the labels that its name holds."""
+    """The metrics that a reported value sets, each with the labels from the value's name."""
     found = []
     for metric in METRICS:
         if metric.reported and (match := metric.pattern.fullmatch(reported)):
@@ -197,7 +197,7 @@ Method = Callable[Concatenate["Monitor", Arguments], None]
 
 
 def _harmless(method: Method[Arguments]) -> Method[Arguments]:
-    """Have no failure of `method` reach the run; the first one is logged."""
+    """Log the first exception of `method` instead of raising it into the run."""
 
     @functools.wraps(method)
     def guarded(monitor: Monitor, *arguments: Arguments.args, **named: Arguments.kwargs) -> None:
@@ -213,7 +213,7 @@ def _harmless(method: Method[Arguments]) -> Method[Arguments]:
 
 @dataclass
 class _Speed:
-    """Where a stage began and where it is, to tell how long the rest will take."""
+    """A stage's first and latest progress, to estimate the remaining time."""
 
     began: float
     first: float
@@ -227,7 +227,7 @@ class _Speed:
 
 @dataclass
 class Monitor:
-    """The metrics of one driver. Every method returns at once, and none of them raises."""
+    """The metrics of one driver. Every method returns at once and never raises."""
 
     run: str
     compute: ComputeConfig
@@ -243,7 +243,6 @@ class Monitor:
 
     @_harmless
     def handle(self, stage: str, event: Mapping[str, Any]) -> None:
-        """Take an event of the board."""
         match event["kind"]:
             case "progress":
                 done, total = float(event["done"]), float(event["total"])
@@ -269,7 +268,7 @@ class Monitor:
 
     @_harmless
     def beat(self, states: Mapping[str, str], events_waiting: int, last: bool = False) -> None:
-        """Say that the driver lives, every few seconds at most: what it knows without reports."""
+        """Export every few seconds what the driver knows without reports; always if `last`."""
         now = time.monotonic()
         if now < self._beat_at and not last:
             return
@@ -313,7 +312,7 @@ class Monitor:
                 self._set("best_objective", max(best, value), stage=stage, metric=metric)
 
     def _tell_again(self, running: set[str]) -> None:
-        # Ray exports a gauge that was set since its last export, every ten seconds, and no other.
+        # Ray exports only gauges that were set since its last export, which runs every ten seconds.
         for (name, *values), value in list(self._values.items()):
             metric = _BY_NAME[name]
             labels = dict(zip(metric.labels, values, strict=True))
@@ -353,7 +352,7 @@ class Monitor:
         tags = {"run": self.run, **labels}
         key = (name, *(tags[label] for label in metric.labels))
         if name.endswith("_total"):
-            # Steps that are done again after a crash are counted once.
+            # Steps repeated after a crash are counted once.
             value = max(value, self._values.get(key, 0.0))
         self._values[key] = value
         if name not in self._gauges:

@@ -1,7 +1,7 @@
-"""Every name that rungwise takes from inside Ray, and what for.
+"""Every name that rungwise takes from Ray's internals, and what for.
 
-Any minor version may change them, so pyproject.toml pins the one that they were read in. Each is
-imported when it is asked for: whoever needs one does not load the rest.
+Any minor version may change them, so pyproject.toml pins the minor version that they come from.
+Each is imported on first use, without loading the others.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _PLACES = {
     "InstanceReconcileConfig": "ray.autoscaler.v2.instance_manager.config:InstanceReconcileConfig",
     # Chooses gloo's network interface before Ray Train connects its workers.
     "TorchBackend": "ray.train.torch.config:_TorchBackend",
-    # Saves a checkpoint before Ray Train's controller ends a sound group of workers to resize it.
+    # Saves a checkpoint before Ray Train's controller ends a healthy group of workers to resize it.
     "ControllerCallback": "ray.train.v2._internal.execution.callback:ControllerCallback",
     "ResizingState": "ray.train.v2._internal.execution.controller.state:ResizingState",
-    # Lists, before anything is uploaded, the files that Ray would pack of a working folder.
+    # Lists the files that Ray would pack of a working folder, before anything is uploaded.
     "DASHBOARD_CLIENT_MAX_SIZE": "ray._private.ray_constants:DASHBOARD_CLIENT_MAX_SIZE",
     "IGNORE_GITIGNORE": "ray._private.ray_constants:RAY_RUNTIME_ENV_IGNORE_GITIGNORE",
     "default_excludes": "ray._private.ray_constants:get_runtime_env_default_excludes",

@@ -1,7 +1,7 @@
-"""Build many files on the cluster, each once: what a killed job has left is taken as it is.
+"""Build many files on the cluster, each once; files left by a killed job are reused.
 
-A file is built from its order, whoever builds it. Its row of the manifest is written after it, as a
-marker.
+A file is determined by its order, so it does not matter which job built it. Its manifest row is
+written after it, as a marker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 class Order(Protocol):
-    """An order for one file; plain data that pickles."""
+    """An order for one file: plain data that can be pickled."""
 
     @property
     def file(self) -> str:
@@ -29,7 +29,7 @@ class Order(Protocol):
 
     @property
     def text_bytes(self) -> int:
-        """The text that goes into it, which is how long it takes."""
+        """Bytes of text in the file; the work is proportional to them."""
         ...
 
 
@@ -43,11 +43,9 @@ def build_files(
     report: Reporter,
     built: Callable[[Row, int], None] = lambda row, done: None,
 ) -> list[Row]:
-    """The row of every file in the order of `orders`; JSON, as `build` returns it.
-
-    `built` is called here for each row as it comes, with the number of those that are done. Raises
-    the UserError that a `build` raised.
-    """
+    """Build all files and return their rows in the order of `orders`: JSON, from `build`. Calls
+    `built` in this process with each row as it arrives and the number of rows so far. Raises the
+    UserError that a `build` raised."""
 
     def build_pack(pack: list[OrderT]) -> Iterator[tuple[str, Row]]:
         return ((order.file, _build_once(order, build, output)) for order in pack)

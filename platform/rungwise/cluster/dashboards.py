@@ -1,8 +1,8 @@
-"""Prometheus and Grafana of a cluster: their commands and configuration, here and on AWS.
+"""Commands and configuration of a cluster's Prometheus and Grafana, local and on AWS.
 
-Both listen on loopback. Ray's dashboard lists the nodes that Prometheus scrapes, to who has the
-token; rules, boards and the page of the boards come from dashboards/ of the repository, which a
-wheel carries inside the package.
+Both listen on loopback. Ray's dashboard lists the nodes to scrape to clients that have the token.
+Rules, boards and the boards' page come from dashboards/ of the repository, which a wheel contains
+inside the package.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 import yaml
 
-_DCGM_PORT = 9400  # of NVIDIA's exporter, one a machine with GPUs
+_DCGM_PORT = 9400  # of NVIDIA's exporter, one per machine with GPUs
 _GRAFANA = (Path("/usr/share/grafana/bin/grafana"), Path("/usr/sbin/grafana"))
 PAGE = "consoles/rungwise.html"
 
 
 def folder() -> Path:
-    """The folder dashboards/, of the package or of a checkout."""
+    """The folder dashboards/ of the package or the checkout."""
     package = Path(__file__).resolve().parents[1]
     carried = package / "dashboards"
     return carried if carried.is_dir() else package.parents[1] / "dashboards"
@@ -28,7 +28,7 @@ def folder() -> Path:
 def configuration(
     dashboard: str, token_file: Path, interval: str, gpus: bool = False
 ) -> dict[str, Any]:
-    """A configuration that scrapes every node that Ray's dashboard lists, each `interval` ("15s");
+    """A configuration that scrapes every node in Ray's dashboard at each `interval` ("15s"), and
     with `gpus` also NVIDIA's DCGM exporter on each."""
     discovery = {
         "url": f"{dashboard}/api/prometheus/sd",
@@ -37,7 +37,7 @@ def configuration(
     }
     jobs: list[dict[str, Any]] = [{"job_name": "ray", "http_sd_configs": [discovery]}]
     if gpus:
-        # Ray lists several ports of a machine; the targets made of them here are one.
+        # Ray lists several ports per machine; this maps them to a single target.
         relabel = [
             {
                 "source_labels": ["__address__"],
@@ -64,7 +64,7 @@ def configuration(
 def prometheus(
     binary: str, config: Path, settings: dict[str, Any], storage: Path, port: int
 ) -> list[str]:
-    """Write the configuration; the command of the server."""
+    """Write the configuration and return the server's command."""
     config.write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
     return [
         binary,
@@ -76,20 +76,20 @@ def prometheus(
 
 
 def grafana_binary() -> str | None:
-    """Grafana's program, or None if it is not installed."""
+    """The path of Grafana's program, or None if it is not installed."""
     installed = [str(path) for path in _GRAFANA if path.exists()]
     return shutil.which("grafana") or next(iter(installed), None)
 
 
 def grafana(binary: str) -> list[str]:
-    """The command of the server; its settings are all in `grafana_environment`."""
+    """The server's command; all settings are in `grafana_environment`."""
     home = Path(binary).resolve().parent.parent
     place = home if (home / "public").is_dir() else Path("/usr/share/grafana")
     return [binary, "server", "--homepath", str(place)]
 
 
 def grafana_environment(prometheus_uri: str, data: Path, port: int) -> dict[str, str]:
-    """The settings: loopback, no log-in, looking only, boards of the repository, frames allowed."""
+    """The settings: loopback, no login, read-only, boards of the repository, frames allowed."""
     return {
         "GF_SERVER_HTTP_ADDR": "127.0.0.1",
         "GF_SERVER_HTTP_PORT": str(port),
@@ -110,10 +110,8 @@ def grafana_environment(prometheus_uri: str, data: Path, port: int) -> dict[str,
 
 
 def ray_environment(prometheus_uri: str, grafana_uri: str, data: Path) -> dict[str, str]:
-    """The variables by which Ray's dashboard finds both, and puts its boards where Grafana looks.
-
-    Its pages then show Grafana's charts, in a browser that reaches `grafana_uri`.
-    """
+    """The variables by which Ray's dashboard finds both and writes its boards for Grafana. Its
+    pages then show Grafana's charts in browsers that reach `grafana_uri`."""
     return {
         "RAY_PROMETHEUS_HOST": prometheus_uri,
         "RAY_GRAFANA_HOST": grafana_uri,

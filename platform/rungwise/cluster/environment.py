@@ -1,4 +1,4 @@
-"""The environment variables that every process of ours wants before it imports Ray or MLflow."""
+"""The environment variables that every process needs before it imports Ray or MLflow."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import os
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Train's controller polls its workers at this interval and every report waits for a poll; its
-    # default of 2 s is most of a short run.
+    # Train's controller polls its workers at this interval, and every report waits for a poll; the
+    # default of 2 s would be most of a short run.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
-    # How long Train waits for room for its workers before it counts again how many fit. Its view of
-    # the nodes is up to 20 s old, so after losing one it first waits for too many; its default of a
-    # minute would be a minute of standstill. It waits again as often as necessary.
+    # How long Train waits for room before it counts again how many workers fit. Its view of the
+    # nodes is up to 20 s old, so after losing a node it first waits for too many workers; the
+    # default would waste a minute. It repeats the wait as often as necessary.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",
-    # How often Train asks whether a node will be preempted; 5 s are much of a short notice.
+    # How often Train asks whether a node will be preempted; 5 s are a large part of a short notice.
     "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
-    # How long Serve gives its HTTP proxy to start before it kills it; on a busy machine the imports
-    # alone take longer than its default of 5 s.
+    # How long Serve lets its HTTP proxy start before killing it; on a busy machine the imports
+    # alone take longer than the default of 5 s.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
@@ -25,9 +25,9 @@ ENVIRONMENT = {
     "AIR_VERBOSITY": "0",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    # MLflow prints the address of each run that ends, with any password in it.
+    # MLflow prints the URL of each run that ends, including any password.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # tracking.py retries by itself, and must not wait minutes for MLflow's own retries.
+    # tracking.py retries by itself and must not wait minutes for MLflow's own retries.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
     "TOKENIZERS_PARALLELISM": "true",
@@ -35,6 +35,6 @@ ENVIRONMENT = {
 
 
 def set_environment() -> None:
-    """Set the variables above that the user has not set; call before anything imports Ray."""
+    """Set the variables above that the user has not set. Call before importing Ray."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)

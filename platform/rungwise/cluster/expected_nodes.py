@@ -1,7 +1,7 @@
 """The nodes that a run may count on: those alive, and those that the autoscaler may add.
 
-Only the head knows the latter (machine.json). A job's driver runs there and passes them to its
-tasks, which may run anywhere, in an environment variable.
+Only the head knows the latter (machine.json). A job's driver runs there and passes them in an
+environment variable to its tasks, which may run anywhere.
 """
 
 from __future__ import annotations

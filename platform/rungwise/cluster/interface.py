@@ -1,9 +1,9 @@
 """Make gloo listen on the address by which Ray knows a node.
 
-Gloo listens on the address of the host's own name. On many machines that is 127.0.0.1 or 127.0.1.1,
-where no other node reaches it, and Ray Train does not retry after that failure. Gloo also accepts
-the name of an interface, but that differs from node to node, so each worker looks it up. NCCL skips
-loopback by itself.
+Gloo listens on the address of the host's name. On many machines that is 127.0.0.1 or 127.0.1.1,
+which other nodes cannot reach, and Ray Train does not retry this failure. Gloo also accepts an
+interface name, but that differs between nodes, so each worker looks it up. NCCL skips loopback by
+itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VARIABLE = "GLOO_SOCKET_IFNAME"
 
 @dataclass
 class NodeAddressTorchConfig(TorchConfig):
-    """Ray Train's TorchConfig, with each worker's interface chosen before they connect."""
+    """Ray Train's TorchConfig, which chooses each worker's interface before they connect."""
 
     @property
     def backend_cls(self) -> type[TorchBackend]:
@@ -39,16 +39,14 @@ class _Backend(TorchBackend):
 
 
 def choose_interface() -> None:
-    """Set GLOO_SOCKET_IFNAME of this process, unless the user has set it."""
+    """Set this process's GLOO_SOCKET_IFNAME unless the user has set it."""
     if _VARIABLE not in os.environ and (name := interface_of(ray.util.get_node_ip_address())):
         os.environ[_VARIABLE] = name
 
 
 def interface_of(address: str) -> str | None:
-    """The network interface with this address, None if there is none.
-
-    The loopback interface owns all of 127.0.0.0/8 but lists only one address.
-    """
+    """The network interface with this address, or None. The loopback interface owns all of
+    127.0.0.0/8 but lists only one address."""
     by_address = {
         entry.address.partition("%")[0]: name
         for name, entries in psutil.net_if_addrs().items()

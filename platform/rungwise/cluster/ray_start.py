@@ -1,7 +1,7 @@
-"""`ray start` for one node, on a cloud machine or here: its arguments and its environment.
+"""`ray start` for one node, local or in the cloud: its arguments and environment.
 
-The token never appears in arguments or variables, where other users of the machine could read it;
-Ray reads it from a file.
+Ray reads the token from a file. It never appears in arguments or variables, which other users of
+the machine could read.
 """
 
 from __future__ import annotations
@@ -19,19 +19,17 @@ GCS_PORT = 6379
 DASHBOARD_PORT = 8265
 METRICS_PORT = 8080
 TOKEN_BYTES = 32
-# How long the head keeps an uploaded folder that no job uses, so that a stopped job can be resumed;
-# Ray's ten minutes are over before anybody comes back.
+# How long the head keeps an uploaded folder that no job uses, so that a stopped job can be resumed.
+# Ray's default of ten minutes is too short.
 _PACKAGE_SECONDS = {"RAY_RUNTIME_ENV_TEMPORARY_REFERENCE_EXPIRATION_S": str(7 * 86_400)}
-# Where a relative `root` of a recipe lies when a job runs on the cluster.
+# The base for a recipe's relative `root` when a job runs on the cluster.
 ROOT_VARIABLE = "RUNGWISE_ROOT"
 
 
 @dataclass(frozen=True)
 class Node:
-    """One Ray node. `head` is the address to join, None for the head itself.
-
-    Ports of zero are left to Ray. `resources` may hold CPU and GPU; {} lets Ray count them.
-    """
+    """One Ray node. `head` is the address to join, None for the head itself. Ray chooses ports that
+    are 0. `resources` may hold CPU and GPU; {} lets Ray count them."""
 
     address: str
     temp_dir: Path
@@ -43,7 +41,7 @@ class Node:
     metrics_port: int = METRICS_PORT
     object_store_bytes: int | None = None
     autoscaling_config: Path | None = None
-    more: tuple[str, ...] = ()  # further options, such as ports of a second node on a machine
+    more: tuple[str, ...] = ()  # more options, such as ports of a second node on a machine
 
 
 def command(node: Node) -> list[str]:

@@ -1,7 +1,7 @@
 """The registry of clusters that `rungwise up` started here: their addresses and processes.
 
-Each cluster has a folder below ~/.rungwise/clusters (RUNGWISE_HOME replaces ~/.rungwise). The token
-is beside the record, readable by its owner alone; the record holds no secret.
+Each cluster has a folder below ~/.rungwise/clusters (RUNGWISE_HOME replaces ~/.rungwise). The
+record holds no secret; the token is a file beside it that only its owner can read.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ HOME_VARIABLE = "RUNGWISE_HOME"
 
 @dataclass(frozen=True)
 class Process:
-    """A process of a cluster, identified by its id and its start, as ids are reused."""
+    """A process of a cluster, identified by pid and start time, since pids are reused."""
 
     what: str  # head, node-2, mlflow, prometheus, grafana
     pid: int
-    started: float  # seconds since the epoch, as psutil's create_time has it
+    started: float  # seconds since the epoch, from psutil's create_time
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,18 @@ class RegisteredCluster:
     token_path: str
     tracking_uri: str
     prometheus_uri: str | None
-    root: str  # where a relative `root` of a recipe lies
+    root: str  # the base for a recipe's relative `root`
     processes: tuple[Process, ...]
     grafana_uri: str | None = None
 
 
 def clusters_folder() -> Path:
-    """The folder that holds a folder for each cluster."""
     home = os.environ.get(HOME_VARIABLE)
     return (Path(home) if home else Path.home() / ".rungwise") / "clusters"
 
 
 def save(cluster: RegisteredCluster) -> None:
-    """Write the record, whole or not at all."""
+    """Write the record atomically."""
     folder = clusters_folder() / cluster.name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = json.dumps(dataclasses.asdict(cluster), indent=2) + "\n"
@@ -64,10 +63,8 @@ def all_clusters() -> list[RegisteredCluster]:
 
 
 def find(name: str | None) -> RegisteredCluster | None:
-    """The cluster of that name, or without a name the only one, None if there is none.
-
-    Raises UserError if there is none of that name, or several and no name.
-    """
+    """The cluster of that name, or without a name the only one; None if there is none. Raises
+    UserError if no cluster has that name, or there are several and no name is given."""
     clusters = all_clusters()
     if name is None:
         if len(clusters) > 1:

@@ -1,4 +1,4 @@
-"""Join the cluster of a submitted job, or start Ray on this machine, and quieten its output."""
+"""Join the cluster of a submitted job or start Ray on this machine, and silence Ray's output."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from rungwise.core.storage import Folder
 def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[None]:
     """Connect to Ray for the duration of the block.
 
-    Inside a submitted job, or with RAY_ADDRESS set, this joins that cluster. Otherwise Ray is
-    started here with this machine's cores, or `num_cpus`, and ends with the block; other clusters
-    on the machine are neither joined nor touched. Ray 2.60 on Linux opens its ports on every
-    interface whatever address it is given; the token of a local cluster keeps others out.
+    Inside a submitted job, or with RAY_ADDRESS set, this joins that cluster. Otherwise it starts
+    Ray here with this machine's cores, or `num_cpus`, until the block ends; other clusters on the
+    machine are neither joined nor touched. Ray 2.60 on Linux opens its ports on every interface
+    whatever address it is given; the token of a local cluster keeps others out.
     """
     address = os.environ.get("RAY_ADDRESS")
     if ray.is_initialized():
@@ -59,7 +59,7 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
 
 
 def _init(**arguments: Any) -> None:
-    """Start or join Ray; once more where it did not start in its 30 s, as on a busy machine."""
+    """Start or join Ray; retry once if it times out after its 30 s, as on a busy machine."""
     for is_last in (False, True):
         try:
             ray.init(**arguments)
@@ -77,11 +77,9 @@ def _init(**arguments: Any) -> None:
 
 
 def _source_path(address: str | None) -> dict[str, str]:
-    """The PYTHONPATH of workers if this package came with a job's working directory.
-
-    Ray unpacks that directory somewhere on every node and starts workers in it, so the path has to
-    be relative.
-    """
+    """The PYTHONPATH of workers if this package came with a job's working directory. The path is
+    relative, since Ray unpacks that directory to a different place on every node and starts workers
+    in it."""
     source_root = Path(__file__).resolve().parents[2]
     if address is None or not source_root.is_relative_to(Path.cwd().resolve()):
         return {}
@@ -90,10 +88,8 @@ def _source_path(address: str | None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Make SIGTERM, which stops a job, end a run as Ctrl-C does: runs closed, state kept.
-
-    `ray.init` installs a handler of its own, so this comes after it.
-    """
+    """Make SIGTERM, which stops a job, end a run as Ctrl-C does: runs closed, state kept. Use after
+    `ray.init`, which installs its own handler."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -106,24 +102,22 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 
 def quiet_ray_data() -> None:
-    """Silence Ray Data and keep results in the order of the input. Call it in each stage."""
+    """Silence Ray Data and make it preserve the order of rows. Call it in each stage."""
     from ray.data import DataContext
 
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_options.preserve_order = True
-    # At ERROR it prints the traceback of an error that the driver reports in one line.
+    # At ERROR it prints tracebacks of errors that the driver reports in one line.
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
 
 
 @contextlib.contextmanager
 def shared_scratch(output: Folder, name: str) -> Iterator[str]:
-    """A folder for files of Ray Train and Tune themselves, removed at the end of the block.
-
-    It is below the artifact because every node of a cluster reaches that, and its name begins with
-    a dot because it is not part of the artifact.
-    """
+    """A folder for internal files of Ray Train and Tune, removed at the end of the block. It is
+    below the artifact, which every node can reach, and its name starts with a dot because it is not
+    part of the artifact."""
     folder = output / f".{name}"
     try:
         yield folder.uri

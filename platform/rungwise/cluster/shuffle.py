@@ -1,4 +1,4 @@
-"""Bring rows of one part together, in the way that is fastest for so many bytes."""
+"""Group rows by part, with the shuffle that is fastest for the amount of data."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pyarrow as pa
 if TYPE_CHECKING:
     import ray.data
 
-# Ray's default shuffle and its hash shuffle start processes of their own, which takes 4 to 6 s, and
-# half a minute beside other work; its sort shuffle does 27 MB in 0.7 s, but makes an object for
-# each pair of blocks. What comes out is the same with all three.
+# Ray's default shuffle and its hash shuffle start their own processes, which takes 4 to 6 s, or
+# half a minute under load. Its sort shuffle does 27 MB in 0.7 s, but creates an object for each
+# pair of blocks. All three give the same result.
 _SORTED_BELOW_BYTES = 4 << 30
 
 
@@ -23,7 +23,7 @@ def by_part(
     moved_bytes: float,
     decide: Callable[[pa.Table], pa.Table],
 ) -> ray.data.Dataset:
-    """`decide` on all rows of each part, which `column` numbers."""
+    """Apply `decide` to all rows of each part, numbered by `column`."""
     from ray.data.context import ShuffleStrategy
 
     if num_parts == 1:

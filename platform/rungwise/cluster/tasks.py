@@ -1,10 +1,10 @@
-"""Do the work on many items on the cluster, several items a task.
+"""Process many items on the cluster, several per task.
 
-Tasks take some seconds, so that starting them costs little, and less towards the end, so that all
-CPUs end together. Ray Data submits them all and Ray keeps those that wait: left to its own budget,
-Ray Data begins with one task and learns of the other CPUs a second later (several in a new
-cluster), and replaces a finished task up to 0.1 s after its end. That budget is for data on its
-way, and here are orders and reports.
+Tasks take some seconds, so that starting them costs little, and get smaller towards the end, so
+that all CPUs finish together. Ray Data submits them all and Ray queues them: with its own budget,
+Ray Data would begin with one task, notice the other CPUs a second later (several in a new cluster),
+and replace a finished task up to 0.1 s late. That budget is meant for data in transit, whereas
+these are only orders and reports.
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ import ray.data
 from rungwise.cluster.session import quiet_ray_data
 from rungwise.core.errors import UserError, from_text, to_text
 
-# Of text, which goes into instances at 60 MB/s and into a corpus at 25.
+# Bytes of text; instances are built at 60 MB/s, a corpus at 25.
 _MOST_BYTES, _LEAST_BYTES = 96e6, 16e6
-# What waits costs the driver time whenever a task ends. Tasks of a larger job are larger.
+# Each waiting task costs the driver time whenever a task ends, so larger jobs get larger tasks.
 _MOST_TASKS = 10_000
 
 ItemT = TypeVar("ItemT")
 
 
 def packed(items: Sequence[ItemT], num_bytes: Sequence[float]) -> list[list[ItemT]]:
-    """Pack `items` of so many bytes of text into tasks, the largest items first.
-
-    A task has half an even share of what is left, within bounds. Its items keep their order.
-    """
+    """Pack `items` with `num_bytes` of text each into tasks, the largest items first. A task gets
+    half an even share of the rest, within bounds; its items keep their order."""
     cpus, left = max(1, int(ray.cluster_resources().get("CPU", 1))), sum(num_bytes)
     most = max(_MOST_BYTES, left / _MOST_TASKS)
     least = min(_LEAST_BYTES, left / cpus)
@@ -52,10 +50,8 @@ def packed(items: Sequence[ItemT], num_bytes: Sequence[float]) -> list[list[Item
 def over(
     packs: Sequence[list[ItemT]], work: Callable[[list[ItemT]], Iterable[Any]]
 ) -> Iterator[Any]:
-    """Run `work` on each pack as a task and yield its results, as JSON keeps them.
-
-    Raises the UserError that a task raised.
-    """
+    """Run `work` on each pack as a task and yield its results, converted to JSON and back. Raises
+    the UserError that a task raised."""
     quiet_ray_data()
 
     def rows(batch: pa.Table) -> Iterator[pa.Table]:
@@ -64,7 +60,7 @@ def over(
             for each in work(pickle.loads(pack)):
                 yield pa.table({"row": [json.dumps(each)], "error": [False]})
         except UserError as error:
-            # As a row: Ray Data would put a page of its own words around the message.
+            # Returned as a row, because Ray Data would wrap an exception in a page of text.
             yield pa.table({"row": [to_text(error)], "error": [True]})
 
     orders = [{"pack": pickle.dumps(pack)} for pack in packs]

@@ -1,1 +1,1 @@
-"""Configuration, storage, artifacts, stages and tracking: what every other package rests on."""
+"""Configuration, storage, artifacts, stages and tracking: the base of every other package."""

@@ -1,4 +1,4 @@
-"""Files inside of .zip and .tar archives, read as if they lay in a folder of the archive's name."""
+"""Read files inside .zip and .tar archives as if each archive were a folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATH = re.compile(r"(.+?\.(?:zip|tar|tgz|tar\.gz|tar\.bz2|tar\.xz))(?:/(.*))?",
 
 @dataclass(frozen=True)
 class Member(SourceFile):
-    """A file of an archive, which is held in memory: an archive is read once, in its order."""
+    """A file of an archive, held in memory because an archive is read once, in its own order."""
 
     content: bytes = b""
 
@@ -29,11 +29,9 @@ class Member(SourceFile):
 
 
 def find(pattern: str) -> list[SourceFile]:
-    """The files that a path, folder or glob matches; those inside of an archive for the path of
-    one, which may go on inside: `SST-2.zip/SST-2/train.tsv`.
-
-    Raises DataError for an archive that cannot be unpacked.
-    """
+    """List the files that match a path, folder or glob. The path of an archive gives its members
+    and may continue inside it: `SST-2.zip/SST-2/train.tsv`. Raises DataError if an archive cannot
+    be unpacked."""
     parts = _PATH.fullmatch(pattern)
     if parts is None:
         return find_files(pattern)
@@ -41,7 +39,7 @@ def find(pattern: str) -> list[SourceFile]:
     found = []
     for file in find_files(archive):
         if _PATH.fullmatch(file.name) is None:
-            return find_files(pattern)  # a folder that has such a name
+            return find_files(pattern)  # a folder with the name of an archive
         try:
             with file.open() as stream:
                 found += sorted(_members(file, stream, wanted), key=lambda member: member.name)
@@ -71,8 +69,8 @@ def _member(file: SourceFile, name: str, content: bytes) -> Member:
 
 
 def _asked(name: str, wanted: str) -> bool:
-    """Whether a member is the path that is wanted, below it, or matched by it."""
-    # What macOS adds is hidden.
+    """Whether `wanted` is the member's path, a folder above it, or a glob that matches it."""
+    # Hidden files, and the extra folder that macOS puts into archives.
     if any(part.startswith((".", "__MACOSX")) for part in name.split("/")):
         return False
     below = not wanted or name == wanted or name.startswith(f"{wanted}/")

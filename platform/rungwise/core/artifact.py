@@ -1,11 +1,11 @@
-"""Artifacts: the folders that stages write, each with a record. Without a record it is not done.
+"""Artifacts: the folders that stages write. An artifact without a record is unfinished.
 
     {root}/{stage}/{label}-{fingerprint}/
         ...                 what the stage wrote
-        artifact.json       written last, in one write
+        artifact.json       the record; written last, in one write
 
-The fingerprint is a hash of what the artifact *is* (see stage.py); the label is only for people, so
-an artifact is found by its fingerprint whatever it is called.
+The fingerprint hashes what the artifact *is* (see stage.py). The label is only for people:
+artifacts are looked up by fingerprint.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ RECORD_FORMAT = 2
 
 @dataclass(frozen=True)
 class Artifact:
-    """A finished stage: its folder and its record. Its summary is read by `Summary.of`, which keeps
-    in `parsed` what it has read."""
+    """A finished stage: its folder and record. `Summary.of` reads the summary and caches it in
+    `parsed`."""
 
     stage: str
     fingerprint: str
@@ -38,7 +38,6 @@ class Artifact:
 
     @property
     def headline(self) -> str:
-        """The stage's summary in one line."""
         return self.record["summary"]["headline"]
 
     @property
@@ -47,17 +46,15 @@ class Artifact:
 
     @property
     def digest(self) -> str:
-        """A hash of what it is, of its files, and so on down to the sources.
-
-        When and where it was made does not enter: the same bytes built again are the same.
-        """
+        """A hash of the fingerprint, the files and, recursively, the inputs. It leaves out when and
+        where the artifact was built: the same bytes give the same digest."""
         files = {name: file["sha256"] for name, file in self.record["files"].items()}
         inputs = {name: of.get("digest") for name, of in self.record.get("inputs", {}).items()}
         return fingerprint({"of": self.fingerprint, "files": files, "inputs": inputs}, length=64)
 
     def verify(self) -> None:
-        """Hash every file anew; DataError names the first that differs from the record, is
-        missing, is a link or was put in."""
+        """Rehash every file. Raises DataError for the first one that differs from the record, is
+        missing, is a link or is not in the record."""
         present = set(self.folder.names())
         for name, expected in self.record["files"].items():
             place = self.folder.path(name)
@@ -74,7 +71,7 @@ class Artifact:
 
 
 def made_of(inputs: Mapping[str, Artifact]) -> dict[str, Any]:
-    """The inputs of a stage as its record names them."""
+    """Describe the inputs of a stage for its record."""
     return {
         name: {"stage": each.stage, "fingerprint": each.fingerprint, "digest": each.digest}
         for name, each in inputs.items()
@@ -82,7 +79,7 @@ def made_of(inputs: Mapping[str, Artifact]) -> dict[str, Any]:
 
 
 def folder_of(root: Folder, stage: str, label: str, fingerprint: str) -> Folder:
-    """The folder of an artifact: an existing one with this fingerprint, else a new one."""
+    """The existing folder with this fingerprint, else the path for a new one."""
     for name in (root / stage).subfolders():
         if name.endswith(f"-{fingerprint}"):
             return root / stage / name
@@ -90,10 +87,8 @@ def folder_of(root: Folder, stage: str, label: str, fingerprint: str) -> Folder:
 
 
 def load(folder: Folder) -> Artifact | None:
-    """The artifact in `folder`, or None if there is no record.
-
-    Raises DataError if there is a record that cannot be read, or that is not of this folder.
-    """
+    """Load the artifact in `folder`, or return None if there is no record. Raises DataError if the
+    record is unreadable or belongs to another folder."""
     if not folder.exists(RECORD):
         return None
     try:
@@ -109,7 +104,7 @@ def load(folder: Folder) -> Artifact | None:
 
 
 def _fault(folder: Folder, record: dict[str, Any]) -> str:
-    """How a record disagrees with itself or its folder; empty if it does not."""
+    """How a record contradicts itself or its folder; empty if it does not."""
     if (facts := record.get("facts")) is None:
         return ""
     of_facts = fingerprint(facts)
@@ -123,11 +118,9 @@ def _fault(folder: Folder, record: dict[str, Any]) -> str:
 
 
 def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> Artifact:
-    """Hash the files of `folder`, then write the record: from here on the artifact is done.
-
-    `known` holds the sha256 of files that were hashed where they were written, so that a driver
-    need not read terabytes again.
-    """
+    """Hash the files of `folder`, then write the record, which makes the artifact finished. `known`
+    maps files to the sha256 computed where they were written, so that a driver does not reread
+    terabytes."""
     files = {
         name: {"bytes": size, "sha256": known.get(name) or folder.sha256(name)}
         for name, size in folder.sizes().items()
@@ -152,13 +145,13 @@ def all_of(root: Folder, stage: str) -> list[Artifact]:
 
 
 def below(root: Folder) -> list[Artifact]:
-    """Every finished artifact of every stage, those built first before the rest."""
+    """Every finished artifact of every stage, oldest first."""
     found = (each for stage in root.subfolders() for each in all_of(root, stage))
     return sorted(found, key=lambda artifact: artifact.record["finished"])
 
 
 def needed(kept: Collection[str], artifacts: Iterable[Artifact]) -> set[str]:
-    """The fingerprints that are `kept` and those of all that they rest on."""
+    """The `kept` fingerprints and those of everything they were built from."""
     inputs = {
         each.fingerprint: [of["fingerprint"] for of in each.record["inputs"].values()]
         for each in artifacts
@@ -173,10 +166,8 @@ def needed(kept: Collection[str], artifacts: Iterable[Artifact]) -> set[str]:
 
 
 def find_input(artifact: Artifact, stage: str) -> Artifact:
-    """The artifact of `stage` that `artifact` was built from.
-
-    Raises DataError if it is not below the same root, or its files are not those that were read.
-    """
+    """Load the artifact of `stage` that `artifact` was built from. Raises DataError if it is not
+    under the same root or its files have changed since."""
     wanted = artifact.record["inputs"][stage]
     root = Folder.at(artifact.folder.uri.rsplit("/", 2)[0])
     folder = folder_of(root, wanted["stage"], "", wanted["fingerprint"])
@@ -195,10 +186,8 @@ def find_input(artifact: Artifact, stage: str) -> Artifact:
 
 
 def chain(artifact: Artifact) -> list[Artifact]:
-    """All that an artifact rests on, each once, what was built first before the rest; itself last.
-
-    Raises DataError as `find_input` does.
-    """
+    """List everything an artifact was built from, each once, inputs first and itself last. Raises
+    DataError as `find_input` does."""
     found: dict[str, Artifact] = {}
     for name in artifact.record["inputs"]:
         found |= {each.folder.uri: each for each in chain(find_input(artifact, name))}

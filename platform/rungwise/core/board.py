@@ -1,6 +1,6 @@
-"""The board: a small Ray actor through which stages on the cluster report to the driver.
+"""The board: a small Ray actor that carries reports from stages on the cluster to the driver.
 
-Reporters post events to the board and never wait; the driver drains it a few times a second, shows
+Reporters post events without waiting. The driver drains the board a few times a second, displays
 the events (display.py) and tracks them (tracking.py).
 """
 
@@ -12,10 +12,10 @@ from typing import Any
 import ray
 
 
-# Ray's signature of `remote` leaves out what only actors have.
+# Ray's type stub of `remote` omits the options of actors.
 @ray.remote(num_cpus=0, max_concurrency=1)  # pyright: ignore[reportCallIssue]
 class Board:
-    """The actor that holds events until the driver takes them."""
+    """Holds events until the driver drains them."""
 
     def __init__(self) -> None:
         self._events: list[dict[str, Any]] = []
@@ -29,7 +29,7 @@ class Board:
 
 
 class BoardReporter:
-    """A Reporter (context.py) that posts to the board; it travels to workers with the config."""
+    """A Reporter (context.py) that posts to the board; it is sent to workers with the config."""
 
     def __init__(self, board: Any, stage: str) -> None:
         self._board = board
@@ -49,7 +49,7 @@ class BoardReporter:
         self._post(kind="note", message=message)
 
     def flush(self) -> None:
-        # Calls of one process to one actor arrive in order: when this returns, the rest is there.
+        # Calls from one process to one actor arrive in order, so all earlier posts have arrived.
         ray.get(self._board.post.remote({"kind": "flush", "stage": self._stage}))
 
     def _post(self, **event: Any) -> None:

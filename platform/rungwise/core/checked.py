@@ -1,7 +1,7 @@
-"""The folder of a finished artifact: each file is compared with the record when it is read.
+"""The folder of a finished artifact: checks each file against the record when it is read.
 
-A file on this machine is hashed once a process, and again when its size or its time of change is
-another. One in an object store is hashed each time, for it comes anew.
+Local files and cached copies are hashed once per process, and again if size or modification time
+change. `open` and `read_bytes` download an object and hash it each time.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from rungwise.core.storage import Folder, file_digest
 
 RECORD = "artifact.json"
 
-_digests: dict[str, dict[str, str]] = {}  # of the files of an artifact, by its place
-_sound: set[tuple[str, int, int]] = set()  # files that were compared: path, size, time of change
+_digests: dict[str, dict[str, str]] = {}  # artifact URI -> file name -> sha256
+_sound: set[tuple[str, int, int]] = set()  # verified files: path, size, modification time
 
 
 def hidden(name: str) -> bool:
-    """Whether a file is a stage's own, which no record names."""
+    """Whether a file is internal to a stage and therefore not in the record."""
     return name == RECORD or name.rpartition("/")[2].startswith(".")
 
 
 def seal(record: dict[str, Any]) -> dict[str, Any]:
-    """The record with a digest of all that it says, so that an edit shows."""
+    """Add a digest of the whole record, so that edits are detected."""
     return record | {"sha256": fingerprint(record, length=64)}
 
 
 def read_record(folder: Folder) -> dict[str, Any]:
-    """The record of an artifact, without its seal. Raises ValueError if it was edited."""
+    """Read the record of an artifact, without its seal. Raises ValueError if it was edited."""
     record = json.loads(folder.read_bytes(RECORD))
     told = record.pop("sha256", None)
     # Format 1 had no seal.
@@ -44,14 +44,13 @@ def read_record(folder: Folder) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CheckedFolder(Folder):
-    """A folder in, or that of, the artifact at `root`. Reading a file raises DataError where it is
-    not in the record or differs from it."""
+    """The artifact folder `root` or a folder inside it. Reading a file raises DataError if the file
+    is not in the record or differs from it."""
 
     root: str
 
     @classmethod
     def of(cls, folder: Folder, record: dict[str, Any]) -> CheckedFolder:
-        """The folder of the artifact with this record."""
         _digests[folder.uri] = {name: file["sha256"] for name, file in record["files"].items()}
         return cls(folder.uri, folder.uri)
 
@@ -63,10 +62,8 @@ class CheckedFolder(Folder):
             return stream.read()
 
     def open(self, name: str) -> BinaryIO:
-        """A stream of the bytes of one file, which are all compared before the first is given.
-
-        Of an object there is a copy without a name, which is gone when the stream is closed.
-        """
+        """Open a file whose bytes have all been verified. For an object this is a temporary copy,
+        deleted when the stream is closed."""
         with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
             return self.local(name, Path(scratch)).open("rb")
 
@@ -79,7 +76,7 @@ class CheckedFolder(Folder):
         except DataError:
             if not self.remote:
                 raise
-            path.unlink()  # it may be the copy that has changed, and not the object
+            path.unlink()  # the cached copy may be damaged rather than the object
             path = super().local(name, cache)
             self._compare(name, path)
         return path
@@ -92,7 +89,7 @@ class CheckedFolder(Folder):
         if seen in _sound:
             return
         name = f"{self.uri}/{name}".removeprefix(f"{self.root}/")
-        if self.root not in _digests:  # in another process than the one that loaded it
+        if self.root not in _digests:  # loaded by another process
             CheckedFolder.of(Folder(self.root), read_record(Folder(self.root)))
         expected = _digests[self.root].get(name)
         if expected is None:
@@ -104,12 +101,12 @@ class CheckedFolder(Folder):
 
 
 def linked(path: Path) -> DataError:
-    """The error that a link stands where a file was written."""
+    """Build the error for a link in place of a file."""
     return DataError(f"{path} is a link, where a file was written; put the file there")
 
 
 def changed(path: str, expected: str, digest: str) -> DataError:
-    """The error that a file is not what was written."""
+    """Build the error for a file that differs from the record."""
     return DataError(
         f"{path} has changed since it was written: expected sha256 {expected[:12]}, found "
         f"{digest[:12]}; delete the folder to have it built again"

@@ -1,11 +1,11 @@
-"""Configuration is data: frozen pydantic models, one YAML file, dotted overrides, canonical JSON.
+"""Configuration as data: frozen pydantic models, one YAML file, dotted overrides, canonical JSON.
 
     recipe = load(Recipe, "workflows/configs/quickstart.yaml", ["pretrain.steps=100"])
 
-A YAML file is complete: no includes, no interpolation. A key that no model knows is refused with
-its path and the nearest key there is; a mistake that an override makes is named with the override.
-An override of a `kind` takes away the keys that only other kinds have, and `key=null` drops a key
-that cannot be null. Nothing derived is ever a key; it is a property or a function.
+A YAML file is complete: no includes, no interpolation. An unknown key is refused with its path and
+the nearest known key; an error caused by an override names the override. Overriding a `kind` drops
+the keys that only other kinds have; `key=null` drops a key that cannot be null. Derived values are
+never keys but properties or functions.
 """
 
 from __future__ import annotations
@@ -26,16 +26,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from rungwise.core.errors import ConfigError
 
-# What pydantic says twice: "Input should be a valid integer, unable to parse string as an integer".
+# Redundant end of "Input should be a valid integer, unable to parse string as an integer".
 _PARSED = re.compile(", unable to (parse|interpret) .*$")
 
 
 class Config(BaseModel):
-    """Base of every configuration block: frozen, unknown keys refused, no NaN.
-
-    `renamed` maps keys that the block once had, and former names of its `kind`, to those of today:
-    a file that still has them is refused with the new name.
-    """
+    """Base of every configuration block: frozen, refuses unknown keys and NaN. `renamed` maps
+    former keys of the block and former values of its `kind` to the current ones; a file that uses
+    an old name is refused with the new name."""
 
     renamed: ClassVar[Mapping[str, str]] = {}
     model_config = ConfigDict(
@@ -45,7 +43,7 @@ class Config(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _kinds_of_defaults(cls, data: Any) -> Any:
-        """Give a block that names no `kind` that of its default."""
+        """Give a nested block without `kind` the kind of its default."""
         if not isinstance(data, dict):
             return data
         kinds = {
@@ -65,11 +63,9 @@ def load(
     overrides: Sequence[str] = (),
     note: Callable[[str], None] = lambda line: None,
 ) -> ConfigT:
-    """Read the YAML file at `path`, apply `key.path=value` overrides, validate.
-
-    `note` is given a line for each override that takes keys of the file away. Raises ConfigError
-    naming the override or else the file, the key, what was expected and the nearest known key.
-    """
+    """Read the YAML file at `path`, apply `key.path=value` overrides, validate. Calls `note` with
+    one line per override that drops keys of the file. Raises ConfigError naming the override or the
+    file, the key, what was expected and the nearest known key."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -122,11 +118,9 @@ def with_overrides(
     model: type[Config] | None = None,
     fallen: dict[str, list[str]] | None = None,
 ) -> dict[str, Any]:
-    """A copy of `data` with dotted keys replaced. A number in a path is an index into a list.
-
-    Where `model` says what the data are, an override of a `kind` takes away the keys that only
-    other kinds of the block have, listed in `fallen`, and null drops a key that cannot be null.
-    """
+    """Copy `data` with dotted keys replaced. A number in a path is an index into a list. If `model`
+    is given, overriding a `kind` drops the keys that only other kinds of the block have (listed in
+    `fallen`), and null drops a key that cannot be null."""
     result = json.loads(json.dumps(data, default=str))
     for dotted, value in overrides.items():
         parts = dotted.split(".")
@@ -153,7 +147,7 @@ def with_overrides(
             dropped += [[*parts[:-1], name] for name in names]
             if names and fallen is not None:
                 fallen[dotted] = names
-    # The last of a list first, so that the places of those before it stay.
+    # Delete from the end of a list, so that earlier indices stay valid.
     for parts in sorted(dropped, key=lambda parts: [part.zfill(9) for part in parts], reverse=True):
         node = _at(result, parts[:-1])
         del node[_key_in(node, parts, len(parts) - 1)]
@@ -171,12 +165,12 @@ def _sets(overrides: Iterable[str], key: str) -> bool:
 
 
 def _may_be_null(types_here: list[Any]) -> bool:
-    """Whether null is a value of the key; one that is not known is left for validation."""
+    """Whether the key accepts null. True for unknown keys, which validation will report."""
     return not types_here or any(each in (None, type(None), Any) for each in types_here)
 
 
 def _of_other_kinds(block: Any, types_here: list[Any], kind: Any) -> list[str]:
-    """The keys of a block that only other kinds have; a key that no kind has is a mistake."""
+    """The keys of a block that only other kinds have. Validation reports keys that no kind has."""
     models = [each for each in types_here if _is_model(each)]
     own = {name for each in models if kind in tags_of(each) for name in each.model_fields}
     known = {name for each in models for name in each.model_fields}
@@ -184,7 +178,7 @@ def _of_other_kinds(block: Any, types_here: list[Any], kind: Any) -> list[str]:
 
 
 def _key_in(node: Any, parts: list[str], depth: int) -> Any:
-    """Read `parts[depth]` of a dotted key as a key of a block, or as an index into a list."""
+    """Interpret `parts[depth]` of a dotted key as a key of a block or an index into a list."""
     part = parts[depth]
     if isinstance(node, list):
         if not part.isdigit() or int(part) >= len(node):
@@ -198,7 +192,7 @@ def _key_in(node: Any, parts: list[str], depth: int) -> Any:
 
 
 def validate(model: type[ConfigT], data: dict[str, Any], source: str = "config") -> ConfigT:
-    """`data` as `model`; a ConfigError with one line for each problem if it does not fit."""
+    """Validate `data` as `model`. Raises ConfigError listing every problem."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -207,8 +201,8 @@ def validate(model: type[ConfigT], data: dict[str, Any], source: str = "config")
 
 
 class _Problem(typing.NamedTuple):
-    """A fault of the value at a dotted key; the key is empty where a block's own check
-    names it in the text."""
+    """A fault of the value at a dotted key. The key is empty for a check of a whole block, whose
+    message names the key."""
 
     key: str
     text: str
@@ -218,12 +212,12 @@ class _Problem(typing.NamedTuple):
 
 
 def _tried(model: type[ConfigT], data: dict[str, Any]) -> ConfigT | list[_Problem]:
-    """`data` as `model`, or what is wrong with it."""
+    """`data` as `model`, or a list of its problems."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
         problems = [_problem(model, item) for item in error.errors()]
-        # A list of which an item is wrong is too short as well, by pydantic's count.
+        # Pydantic does not count invalid items, so it also reports their list as too short.
         return [
             problem
             for problem, item in zip(problems, error.errors(), strict=True)
@@ -235,8 +229,8 @@ def _tried(model: type[ConfigT], data: dict[str, Any]) -> ConfigT | list[_Proble
 
 
 def _blamed(problem: _Problem, overrides: Mapping[str, str]) -> str:
-    """A problem that the file alone has not, with the overrides that make it: those at its key,
-    above or below it, or all where it is of several keys."""
+    """Blame overrides for a problem that the file alone does not have: those at, above or below its
+    key, or all of them if there are none."""
     if problem.key in overrides:
         return f"{overrides[problem.key]}: {problem.text}"
     near = [
@@ -248,11 +242,9 @@ def _blamed(problem: _Problem, overrides: Mapping[str, str]) -> str:
 
 
 def canonical_json(value: Any) -> str:
-    """The one text of `value`: sorted keys, no blanks. Refuses what JSON cannot hold exactly.
-
-    Raises TypeError for a value that is neither a Config nor plain JSON data, and ValueError for
-    NaN and infinities, so that a fingerprint never rests on somebody's `repr`.
-    """
+    """Serialise `value` in a unique form: sorted keys, no blanks. Raises TypeError for a value that
+    is neither a Config nor plain JSON data, and ValueError for NaN and infinities, so that no
+    fingerprint depends on a `repr`."""
     return json.dumps(
         plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
@@ -264,7 +256,7 @@ def fingerprint(value: Any, length: int = 12) -> str:
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested blocks as `{"a.b": leaf}`: what MLflow calls parameters and `plan` compares."""
+    """Nested blocks as `{"a.b": leaf}`, as used for MLflow parameters and by `plan`."""
     data = plain(value)
     if isinstance(data, dict) and data:
         flat: dict[str, Any] = {}
@@ -275,7 +267,7 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Turn Configs and tuples into the dicts and lists of JSON. Refuses what JSON cannot hold."""
+    """Turn Configs and tuples into dicts and lists. Raises as `canonical_json` does."""
     if isinstance(value, Config):
         return plain(value.model_dump(mode="json"))
     if value is None or isinstance(value, bool | str | int):
@@ -294,7 +286,7 @@ def plain(value: Any) -> Any:
 
 
 def _problem(model: type[Config], item: Any) -> _Problem:
-    # A reader looks for the key as it is in YAML; pydantic puts the tag of a union in the path.
+    # Report the key as written in YAML; pydantic's path also contains the tags of unions.
     location, nodes = _walk(model, item["loc"])
     key = ".".join(str(part) for part in location)
     if item["type"] == "extra_forbidden":
@@ -321,7 +313,7 @@ def _problem(model: type[Config], item: Any) -> _Problem:
 
 
 def _renamed(nodes: list[type[Config]], name: str) -> str | None:
-    """The name of today of a former key or kind of these blocks."""
+    """The current name of a former key or kind of these blocks."""
     return next((node.renamed[name] for node in nodes if name in node.renamed), None)
 
 
@@ -333,7 +325,7 @@ def _nearest(name: str, known: list[str]) -> str:
 def _walk(
     model: type[Config], location: tuple[int | str, ...]
 ) -> tuple[list[int | str], list[type[Config]]]:
-    """The keys of a location, without the tags of unions, and the blocks that stand there."""
+    """Follow pydantic's location: its keys without union tags, and the blocks found there."""
     path: list[int | str] = []
     types_here: list[Any] = [model]
     for part in location:
@@ -344,7 +336,7 @@ def _walk(
 
 
 def types_at(model: type[Config], parts: Sequence[str]) -> list[Any]:
-    """The types that the value at a dotted key may have, of any kind of the blocks above it."""
+    """The types that the value at a dotted key may have, for any kind of the blocks above it."""
     types_here: list[Any] = [model]
     for part in parts:
         types_here = list(_of_key(types_here, part))
@@ -361,8 +353,8 @@ def _of_key(types_here: list[Any], part: int | str) -> Iterator[Any]:
 
 
 def _below(types_here: list[Any], part: int | str) -> tuple[list[Any], bool]:
-    """Follow one part of pydantic's path: the types that it leads to, and whether it is a key of
-    the file. A tag is none: pydantic puts it in front of the keys of a member of a union."""
+    """Follow one part of pydantic's path: return the types there, and whether the part is a key of
+    the file. It is not if it is the tag that pydantic inserts before the keys of a union member."""
     tagged = [each for each in types_here if _is_model(each) and tag_of(each) == part]
     is_union = sum(_is_model(each) for each in types_here) > 1
     if tagged and is_union:
@@ -372,7 +364,7 @@ def _below(types_here: list[Any], part: int | str) -> tuple[list[Any], bool]:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """The members of a union, without what Annotated adds; of any other type, the type alone."""
+    """The members of a union without Annotated; any other type by itself."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return _members(typing.get_args(annotation)[0])
@@ -382,7 +374,7 @@ def _members(annotation: Any) -> list[Any]:
 
 
 def models_in(annotation: Any) -> list[Any]:
-    """List the Config classes in a type: in unions, lists, dicts and Annotated."""
+    """List the Config classes inside a type: in unions, lists, dicts and Annotated."""
     if _is_model(annotation):
         return [annotation]
     if typing.get_origin(annotation) in (None, typing.Literal) and not isinstance(
@@ -397,13 +389,12 @@ def _is_model(node: Any) -> bool:
 
 
 def tag_of(node: type[BaseModel]) -> Any:
-    """Return the `kind` of a class, None if it has none."""
     field = node.model_fields.get("kind")
     return field.default if field is not None else None
 
 
 def tags_of(node: type[BaseModel]) -> tuple[Any, ...]:
-    """Every `kind` that a class takes: of a Literal all its values."""
+    """Every `kind` that a class accepts: all values of a Literal."""
     field = node.model_fields.get("kind")
     return () if field is None else typing.get_args(field.annotation) or (field.default,)
 

@@ -1,9 +1,9 @@
-"""The surroundings of a stage besides its config and inputs: where it runs, and whom it tells.
+"""The context of a stage besides its config and inputs: where it runs and whom it reports to.
 
     build_corpus(config, inputs, output, context) -> CorpusSummary
 
 Nothing here enters a fingerprint. A stage reports through `context.report` and never writes to the
-terminal or to MLflow itself, so one process alone speaks to each of them whatever runs where.
+terminal or to MLflow itself, so that a single process writes to each of them.
 """
 
 from __future__ import annotations
@@ -65,32 +65,32 @@ class ComputeConfig(Config):
 
 
 class Reporter(Protocol):
-    """How a stage tells what it does. Every call returns at once and never fails the stage."""
+    """How a stage reports. Except for `flush`, calls return at once; none fails the stage."""
 
     def progress(self, done: float, total: float, **shown: float | str) -> None:
-        """`done` of `total` units; `shown` are a few values for the live line, such as loss."""
+        """Report `done` of `total` units; `shown` are values for the live line, such as loss."""
 
     def metrics(self, values: dict[str, float], step: int, run: str | None = None) -> None:
-        """Points of curves. `run` names a nested run (a trial, a seed), None the stage's own."""
+        """Add points to curves. `run` names a nested run (a trial, a seed); None is the stage."""
 
     def nested(self, run: str, params: dict[str, Any], status: str = "RUNNING") -> None:
         """Open (RUNNING) or close (FINISHED, FAILED, KILLED) a nested run with its parameters."""
 
     def note(self, message: str) -> None:
-        """One line the user should read, such as a loss that starts where it should not."""
+        """Show the user one line, such as a warning about an unexpected initial loss."""
 
     def flush(self) -> None:
-        """Return when all that this process has reported has arrived. Call as the last thing."""
+        """Wait until everything this process has reported has arrived. Call it last."""
 
 
 class SilentReporter(Reporter):
-    """Tells nobody: for tests and for calling a stage as a plain function."""
+    """Discards reports: for tests and for calling a stage as a plain function."""
 
 
 @dataclass(frozen=True)
 class TrackingRun:
-    """The MLflow run of a stage that runs in the driver: the server's URI and the run's id; `page`
-    is the file among the artifacts of the run of the whole that is its page."""
+    """The MLflow run of a stage in the driver: the server's URI and the run's id. `page` is the
+    path of the run's page among the artifacts of the run of the whole recipe."""
 
     uri: str
     run_id: str
@@ -99,8 +99,8 @@ class TrackingRun:
 
 @dataclass(frozen=True)
 class Context:
-    """The compute block, the reporter and the whole recipe, all blocks resolved, of one stage;
-    `tracking` only for stages in the driver."""
+    """What a stage gets besides config and inputs. `recipe` is the whole recipe with all blocks
+    resolved; `tracking` is set only for stages in the driver."""
 
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     report: Reporter = field(default_factory=SilentReporter)

@@ -1,4 +1,4 @@
-"""The exceptions rungwise raises on purpose.
+"""The exceptions that rungwise raises on purpose.
 
     Exception
     └── RungwiseError
@@ -7,7 +7,7 @@
         │   └── DataError      a file, a document, an instance
         └── StageFailed        a stage raised something else: exit 1, the cause is chained
 
-Bugs of ours are ordinary exceptions and keep their traceback.
+Bugs in rungwise are ordinary exceptions and keep their traceback.
 """
 
 from __future__ import annotations
@@ -32,26 +32,23 @@ class DataError(UserError):
 
 
 class StageFailed(RungwiseError):
-    """A stage stopped with an error that is not the user's to fix; `__cause__` holds it."""
+    """A stage failed with an error that the user cannot fix; `__cause__` holds it."""
 
 
 def to_text(error: UserError) -> str:
-    """Serialise `error` as text that can pass between processes as a row; see `from_text`."""
+    """Serialise `error` as text that can be passed between processes; see `from_text`."""
     return json.dumps([type(error).__name__, str(error)])
 
 
 def from_text(text: str) -> UserError:
-    """The error that `to_text` wrote."""
     name, message = json.loads(text)
     return {"ConfigError": ConfigError, "DataError": DataError}.get(name, UserError)(message)
 
 
 def user_error_in(error: BaseException) -> UserError | None:
-    """The UserError at the bottom of `error`, or None.
-
-    Ray wraps what a task raises (RayTaskError, UserCodeException, ControllerError), each in its own
-    attribute, so every link that an exception can carry is followed.
-    """
+    """Find the UserError inside `error`; None if there is none. Ray wraps what a task raises
+    (RayTaskError, UserCodeException, ControllerError) and stores the original in a different
+    attribute each time, so this follows all of them."""
     seen: set[int] = set()
     pending: list[BaseException] = [error]
     while pending:
@@ -60,11 +57,11 @@ def user_error_in(error: BaseException) -> UserError | None:
             continue
         seen.add(id(current))
         if isinstance(current, UserError):
-            # Ray makes RayTaskError(DataError), a subclass of both; its text is a traceback, and
-            # the original is one link further down.
+            # Ray makes RayTaskError(DataError), a subclass of both, whose text is a traceback; the
+            # original is its `cause`.
             original = getattr(current, "cause", None)
             user_error = original if isinstance(original, UserError) else current
-            # Ray Data adds lines of its own to the message; ours have one.
+            # Ray Data appends lines to the message; ours have one line.
             kind = DataError if isinstance(user_error, DataError) else UserError
             return kind(str(user_error).partition("\n")[0])
         for name in ("cause", "__cause__", "__context__", "training_failed_error"):

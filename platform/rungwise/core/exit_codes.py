@@ -1,6 +1,6 @@
-"""How every command ends: an exit status, and one line where the user can mend what is wrong.
+"""How every command ends: an exit status, and one line for an error that the user can fix.
 
-Apart from the commands themselves, so that one that needs little is not kept waiting by imports.
+Separate from the commands, so that small commands need not import the large ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
 
 
 def guarded(command: Callable[[], int]) -> int:
-    """Run `command`; what the user can mend ends in one line and status 2, without a traceback."""
+    """Run `command`. A UserError prints one line without a traceback and gives status 2."""
     errors = Console(stderr=True, soft_wrap=True)
     try:
         return command()
@@ -44,7 +44,7 @@ def guarded(command: Callable[[], int]) -> int:
 
 
 def _typed(argv: Sequence[str]) -> str:
-    """The command of a process as a person types it again."""
+    """The command of this process as a user would type it."""
     program = Path(argv[0])
     is_ours = program.name in ("rungwise", "__main__.py")
     return shlex.join([*(["rungwise"] if is_ours else ["python", argv[0]]), *argv[1:]])

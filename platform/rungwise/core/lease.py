@@ -1,21 +1,20 @@
-"""The right of one driver to build one artifact, while other drivers may want it too.
+"""A lease: the right of one driver to build one artifact while others may want it too.
 
     {root}/{stage}/.{fingerprint}.{number}.lease    who builds it; rewritten every few seconds
 
-It lies beside the artifact's folder, not in it, because two drivers with different labels would
-make two folders of one fingerprint: which folder it is, is decided under the lease. The highest
-number holds. A driver takes a lease by creating the next number, which only one can; it takes an
-expired one over in the same way, and removes the older number.
+The lease lies beside the artifact's folder, not in it: drivers with different labels would create
+two folders for one fingerprint, so the folder is chosen under the lease. The highest number is
+valid. A driver takes a lease by creating the next number, which only one driver can do. Taking over
+an expired lease works the same way and removes the older file.
 
-A lease is expired when its text has not changed for EXPIRY_SECONDS by the clock of whoever waits,
-so that no two machines' clocks are compared; at once, if it names a process of this machine that
-has ended (on Linux).
+A lease expires when its text has not changed for EXPIRY_SECONDS by the clock of the waiting driver,
+so clocks of different machines are never compared. It expires at once if it names a process of this
+machine that has ended (Linux only).
 
-Guaranteed, where `Folder.create` is atomic: of drivers that are alive and reach the root at least
-every EXPIRY_SECONDS, one builds an artifact at a time. Not guaranteed: that a driver which was cut
-off for longer and lost its lease has stopped writing before the next one begins. It stops as soon
-as it sees that (`held`), and it writes no record; what its stage writes meanwhile goes to the same
-folder, each file whole.
+Guaranteed if `Folder.create` is atomic: of the live drivers that reach the root at least every
+EXPIRY_SECONDS, one at a time builds an artifact. Not guaranteed: that a driver which was cut off
+for longer has stopped writing before the next one starts. It stops when it notices the loss
+(`held`) and writes no record; until then its stage writes to the same folder, each file whole.
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ EXPIRY_SECONDS = 60.0
 
 
 class Lease:
-    """The lease of one artifact. Ask `take` until it is ours, then `release` it in the end."""
+    """The lease of one artifact. Call `take` until it returns True, and finally `release`."""
 
     def __init__(self, folder: Folder, fingerprint: str, job: str | None = None) -> None:
-        """`folder` is that of the stage; `job` the Ray job of this driver, for people."""
-        self.holder = ""  # who holds it in words, after a `take` that failed
-        self.lost = False  # another driver took it over; seen within BEAT_SECONDS
+        """`folder` is the stage's; `job` is this driver's Ray job, shown to people."""
+        self.holder = ""  # description of the holder, after a failed `take`
+        self.lost = False  # another driver took over; noticed within BEAT_SECONDS
         self._folder = folder
         self._prefix = f".{fingerprint}."
         self._job = job
         self._id = uuid.uuid4().hex
-        self._number: int | None = None  # of the file that is ours
+        self._number: int | None = None  # of our lease file
         self._beats = 0
         self._seen: bytes | None = None
         self._seen_since = 0.0
@@ -56,16 +55,14 @@ class Lease:
         self._beating = threading.Thread(target=self._beat, name="lease", daemon=True)
 
     def take(self) -> bool:
-        """Take the lease if nobody alive holds it; returns at once, False if somebody does.
-
-        Raises UserError if the store cannot be reached.
-        """
+        """Take the lease unless a live driver holds it; returns at once whether it was taken.
+        Raises UserError if the store cannot be reached."""
         last = self._last()
         if last is not None and not self._expired(last):
             return False
         number = 0 if last is None else last + 1
         if not self._folder.create(self._name(number), self._text()):
-            self._expired(number)  # for the words: another driver was faster
+            self._expired(number)  # another driver was faster: sets `holder`
             return False
         self._number = number
         if last is not None:
@@ -74,11 +71,11 @@ class Lease:
         return True
 
     def held(self) -> bool:
-        """True while no other driver has taken over a lease that `take` gave."""
+        """Whether a lease that `take` gave has not been taken over."""
         return self._last() == self._number
 
     def release(self) -> None:
-        """Give back the lease, if it was taken: whoever waits has it at once."""
+        """Give back the lease if it was taken; a waiting driver can take it at once."""
         if self._number is None:
             return
         self._ended.set()
@@ -86,7 +83,7 @@ class Lease:
         try:
             self._folder.remove(self._name(self._number))
         except Exception as error:
-            # Whoever waits gets it when it expires.
+            # A waiting driver gets it when it expires.
             logger.warning("the lease of %s was not removed: %s", self._folder.uri, error)
 
     def _beat(self) -> None:
@@ -99,11 +96,10 @@ class Lease:
                 self._beats += 1
                 self._folder.write_bytes(self._name(self._number), self._text())
             except Exception as error:
-                # A store that is back before the lease expires has cost nothing.
+                # Harmless if the store is back before the lease expires.
                 logger.warning("the lease of %s was not renewed: %s", self._folder.uri, error)
 
     def _last(self) -> int | None:
-        """The highest number there is."""
         return max(
             (
                 int(name.split(".")[2])
@@ -117,12 +113,12 @@ class Lease:
         try:
             text = self._folder.read_bytes(self._name(number))
         except FileNotFoundError:
-            return False  # released since it was listed: the next call takes it
+            return False  # released since it was listed; the next call takes it
         if text != self._seen:
             self._seen, self._seen_since = text, time.monotonic()
         try:
             holder = json.loads(text)
-        except ValueError:  # created, and not written yet
+        except ValueError:  # created but not written yet
             holder = {"host": "?", "pid": 0, "machine": ""}
         job = f", job {holder['job']}" if holder.get("job") else ""
         self.holder = f"process {holder['pid']} on {holder['host']}{job}"
@@ -148,10 +144,8 @@ class Lease:
 
 
 def _machine() -> str:
-    """Where a process id means the same process: one boot of one machine, one container of it.
-
-    Host names will not do, since containers share them. Empty where there is no /proc.
-    """
+    """Identify the scope of process ids: one boot of a machine and one container on it. Host names
+    are not enough: containers share them. Empty if there is no /proc."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     if not boot.exists():
         return ""
@@ -159,10 +153,9 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str:
-    """The tick at which a process of this machine began, since ids are given again; empty if it
-    has ended."""
+    """The clock tick at which a process started, since pids are reused; empty if it has ended."""
     try:
-        # After the name, which may hold anything: the state, and 18 more before the tick.
+        # Fields after the process name, which may contain anything: 0 is the state, 19 the tick.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return ""

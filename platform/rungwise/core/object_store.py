@@ -1,8 +1,8 @@
-"""Bytes of an object store: how they are opened and fetched, whole and of one version.
+"""Open and download objects of a store: complete, and all bytes from one version.
 
-Failing requests are retried: botocore repeats one that is refused, reset or not answered, s3fs one
-whose body breaks off, and the length and ETag of everything read are checked here. A store that
-stays away raises one UserError after some two minutes (store_errors.py).
+Failed requests are retried: botocore retries refused, reset and unanswered requests, s3fs a body
+that breaks off, and this module checks the length and ETag of everything read. A store that stays
+unreachable raises one UserError after about two minutes (store_errors.py).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import fsspec
 
 from rungwise.core.errors import DataError
 
-# The bytes of one request: enough that its latency does not count.
+# Bytes per request: large enough to hide the latency.
 _RANGE_BYTES = 8 << 20
 _RANGES_AT_ONCE = 8
-# s3fs repeats five times what botocore gives up, with growing pauses: 20 attempts a request.
+# s3fs retries five times, with growing pauses, after botocore gives up: 20 attempts a request.
 _ATTEMPTS = 4
 _CONNECT_SECONDS = 5
 _ANSWER_SECONDS = 30
@@ -30,7 +30,7 @@ _SHORT_ANSWERS = 3
 
 
 def is_remote(uri: str) -> bool:
-    """True for `s3://...` and other URLs, False for paths of this machine."""
+    """True for `s3://...` and other URLs, False for local paths."""
     return "://" in uri and not uri.startswith("file://")
 
 
@@ -47,7 +47,7 @@ class _Ranges(io.RawIOBase):
         return len(data)
 
     def readall(self) -> bytes:
-        # The inherited method asks for 8 kB at a time.
+        # The inherited method reads 8 kB at a time.
         return b"".join(iter(lambda: self._fetch(_RANGE_BYTES), b""))
 
     def _fetch(self, most: int) -> bytes:
@@ -78,11 +78,11 @@ class _Ranges(io.RawIOBase):
 
 
 def open_stream(uri: str, tag: str = "") -> io.BufferedReader:
-    """A seekable stream of a file or an object. Raises DataError if its ETag is not `tag`."""
+    """Open a seekable stream of a file or an object. Raises DataError if its ETag is not `tag`."""
     if not is_remote(uri):
         return open(uri.removeprefix("file://"), "rb")
     fs, path = filesystem(uri)
-    # s3fs sends the tag it finds now with every range, so that no two versions are mixed.
+    # s3fs sends the current tag with every range, so that no two versions are mixed.
     opened = fs.open(path, "rb", cache_type="none")
     current_tag = tag_of(opened.details)
     if tag and current_tag != tag:
@@ -91,7 +91,7 @@ def open_stream(uri: str, tag: str = "") -> io.BufferedReader:
 
 
 def download(fs: Any, path: str, before: dict[str, Any], target: Path) -> None:
-    """Write the object at `path` to `target`, a few ranges at once, all of one version."""
+    """Download an object to `target`. Raises DataError if it was replaced since info `before`."""
     size = int(before["size"])
 
     def fetch(start: int) -> None:
@@ -110,7 +110,7 @@ def download(fs: Any, path: str, before: dict[str, Any], target: Path) -> None:
 
 
 def _whole(read: Callable[[], bytes], wanted: int, uri: str) -> bytes:
-    """Read `wanted` bytes, again if fewer arrive. Raises DataError if they never do."""
+    """Read `wanted` bytes, retrying if fewer arrive. Raises DataError if they never do."""
     data = b""
     for _ in range(_SHORT_ANSWERS):
         data = read()
@@ -123,15 +123,15 @@ def _whole(read: Callable[[], bytes], wanted: int, uri: str) -> bytes:
 
 
 def tag_of(info: dict[str, Any]) -> str:
-    """The ETag of an object, of what the store says of it; empty for a file."""
+    """The ETag in an object's `info`; empty for a file."""
     return str(info.get("ETag") or "").strip('"')
 
 
 def filesystem(uri: str) -> tuple[Any, str]:
-    """The file system of a path or URL, and the path on it."""
+    """The fsspec file system of a path or URL, and the path on it."""
     if not is_remote(uri):
         return fsspec.core.url_to_fs(uri)
-    # Worker processes may write what this one reads: no listing is remembered.
+    # Worker processes may write what this one reads, so listings must not be cached.
     options: dict[str, Any] = {"use_listings_cache": False}
     if uri.startswith(("s3://", "s3a://")):
         _retry_checksums()
@@ -148,7 +148,7 @@ def filesystem(uri: str) -> tuple[Any, str]:
 
 @functools.cache
 def _retry_checksums() -> None:
-    """Make s3fs retry a body that fails its checksum: it was cut on the way."""
+    """Make s3fs retry a body that fails its checksum, as a truncated one does."""
     from botocore.exceptions import FlexibleChecksumError
     from s3fs.core import add_retryable_error
 

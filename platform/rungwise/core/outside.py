@@ -1,4 +1,4 @@
-"""Files that a stage reads from outside: what the patterns of a key match, and their digest."""
+"""Files from outside that a stage reads: those that match a key's patterns, and their digest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.source_files import SourceFile
 from rungwise.core.store_errors import reached
 
-# Files, folders and globs, local or s3://, .gz too, and what is in a .zip or .tar; one or a list.
+# Files (also .gz), folders and globs, local or s3://, and members of .zip and .tar; one or a list.
 Paths = Annotated[
     tuple[str, ...],
     BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
@@ -22,10 +22,8 @@ Paths = Annotated[
 
 
 def matching(patterns: Sequence[str], key: str) -> list[SourceFile]:
-    """The files that `patterns` match, sorted, each once; `key` is theirs in the config.
-
-    Raises ConfigError where one matches nothing, DataError where all files are empty.
-    """
+    """List the files that `patterns` match, sorted, each once; `key` is their key in the config.
+    Raises ConfigError if a pattern matches nothing, DataError if all files are empty."""
     files: dict[str, SourceFile] = {}
     for pattern in patterns:
         with reached(pattern, key):
@@ -44,7 +42,7 @@ def matching(patterns: Sequence[str], key: str) -> list[SourceFile]:
 
 
 def digest(patterns: Sequence[str], key: str) -> dict[str, Any]:
-    """How many files match, their size, and one digest of their names and bytes."""
+    """The number of matching files, their size, and one digest of their names and bytes."""
     files, sha256 = matching(patterns, key), hashlib.sha256()
     for file in files:
         with reached(file.uri, key):

@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-COMMIT_VARIABLE = "RUNGWISE_COMMIT"  # of the folder that came with a job, where git is not
+COMMIT_VARIABLE = "RUNGWISE_COMMIT"  # set for a job, whose folder is not a git checkout
 PACKAGES = ("ray", "torch", "mlflow", "tokenizers", "numpy", "pyarrow")  # shown before the rest
 _MOST_OF_DIFF = 1 << 16  # characters
 
 
 def provenance() -> dict[str, Any]:
-    """The provenance of what this process makes, as plain data; it enters no fingerprint."""
+    """Describe what this process runs and where, as plain data. It enters no fingerprint."""
     return {
         "commit": os.environ.get(COMMIT_VARIABLE) or commit(),
         "uncommitted": uncommitted(),
@@ -36,17 +36,15 @@ def provenance() -> dict[str, Any]:
 
 
 def commit(folder: Path | None = None) -> str | None:
-    """The commit of the source tree, or of `folder`, with `-dirty` if it has changes.
-
-    None outside a checkout.
-    """
+    """The commit of the source tree or of `folder`, with `-dirty` if it has changes; None outside a
+    checkout."""
     asked = ("describe", "--always", "--dirty", "--abbrev=12")
     return _git(folder or Path(__file__).parent, *asked) or None
 
 
 def uncommitted() -> str | None:
-    """The changes since the commit, as a patch without new files; None if there are none, or where
-    they are longer than a record can be, only their length and hash."""
+    """The changes since the commit as a patch without new files; None if there are none. A patch
+    too long for a record is replaced by its length and hash."""
     patch = _git(Path(__file__).parent, "diff", "HEAD", "--", ":/")
     if len(patch) > _MOST_OF_DIFF:
         digest = hashlib.sha256(patch.encode()).hexdigest()
@@ -55,7 +53,7 @@ def uncommitted() -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """The output of git; empty outside a checkout."""
+    """The output of git; empty if it fails, for instance outside a checkout."""
     try:
         command = ["git", "-C", str(folder), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)

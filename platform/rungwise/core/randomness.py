@@ -1,9 +1,9 @@
-"""Counter-based random numbers: each is a hash of its coordinates, so no worker keeps any state.
+"""Counter-based random numbers: each is a hash of its coordinates, so workers keep no state.
 
 `bits(seed, epoch, instance, position)` is the same number on any worker, in any order, after any
 restart. The mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable
-pseudorandom number generators", OOPSLA 2014, variant 13 of Stafford's constants), the idea that of
-Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+pseudorandom number generators", OOPSLA 2014; variant 13 of Stafford's constants). The idea comes
+from Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A bijection of 64-bit integers in which each input bit moves about half the output bits."""
+    """A bijection of 64-bit integers; flipping an input bit flips about half the output bits."""
     x = (x ^ (x >> np.uint64(30))) * _MIX_1
     x = (x ^ (x >> np.uint64(27))) * _MIX_2
     return x ^ (x >> np.uint64(31))
@@ -29,7 +29,7 @@ def bits(*coordinates: ArrayLike) -> NDArray[np.uint64]:
 
 
 def extend(state: NDArray[np.uint64], *coordinates: ArrayLike) -> NDArray[np.uint64]:
-    """The bits of longer tuples: `extend(bits(a, b), c, d)` is `bits(a, b, c, d)`."""
+    """Append coordinates to hashed ones: `extend(bits(a, b), c, d)` equals `bits(a, b, c, d)`."""
     with np.errstate(over="ignore"):
         for coordinate in coordinates:
             state = mix((state ^ np.asarray(coordinate).astype(np.uint64)) + _GOLDEN)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-# Before the last @ of what follows ://. A password may hold any character but a blank; where no
-# colon stands in front of a slash, an @ behind the slash belongs to a path.
+# Everything up to the last @ after ://, since a password may contain any character but a blank.
+# An @ after a slash belongs to a path unless a colon precedes the slash.
 _USER_INFO = re.compile(r"(?<=://)(?:[^/@\s?]*:\S*|[^/@\s?]*)@")
-# Values of a query: signed addresses, tokens.
+# Secret values in a query: signatures of signed URLs, tokens.
 _SECRET_VALUE = re.compile(
     r"([?&;][\w.-]*(?:signature|sig|token|secret|password|passwd|pwd|credential|api-?_?key)=)"
     r"[^&;\s]*",
@@ -17,12 +17,12 @@ _SECRET_VALUE = re.compile(
 
 
 def without_password(text: str) -> str:
-    """A URI, or text with URIs in it, without credentials and signatures, to show and store."""
+    """Remove credentials and signatures from a URI, or from the URIs in a text."""
     return _SECRET_VALUE.sub(r"\1...", _USER_INFO.sub("", text))
 
 
 def without_passwords(value: Any) -> Any:
-    """`value`, plain data, with every text in it, keys apart, as `without_password` gives it."""
+    """Apply `without_password` to every string in plain data except keys."""
     if isinstance(value, str):
         return without_password(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Files that the user provides: listed, opened and hashed where they lie."""
+"""Files that the user provides: listed, opened and hashed in place."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from rungwise.core.object_store import filesystem, is_remote, open_stream, tag_o
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that the user provides: its URI, its name relative to the source, its size.
-
-    `tag` is the object store's ETag, empty for a local file.
-    """
+    """A file that the user provides. `name` is relative to the source; `tag` is the object store's
+    ETag, empty for a local file."""
 
     BLOCK_BYTES: ClassVar[int] = 64 << 20
 
@@ -29,23 +27,22 @@ class SourceFile:
     tag: str = ""
 
     def open(self) -> io.BufferedReader:
-        """A seekable stream of the bytes; a DataError if the file changed since it was listed."""
+        """A seekable stream. Raises DataError if an object changed since it was listed."""
         return open_stream(self.uri, self.tag)
 
     @property
     def num_blocks(self) -> int:
-        """The blocks that are hashed apart; 1 for an empty file."""
+        """The number of blocks that are hashed separately; 1 for an empty file."""
         return max(1, -(-self.size_bytes // self.BLOCK_BYTES))
 
     def digest(self) -> str:
-        """A digest of the bytes: the store's ETag and size on S3, for a local file SHA-256, which
-        is taken of the SHA-256 of its blocks if it has several."""
+        """A digest of the bytes. On S3: the store's ETag and size. For a local file: the SHA-256,
+        or the SHA-256 of the SHA-256s of its blocks if it has several."""
         if self.tag:
             return f"{self.tag}-{self.size_bytes}"
         return digest_of_blocks([self.block_digest(n) for n in range(self.num_blocks)])
 
     def block_digest(self, number: int) -> bytes:
-        """SHA-256 of one block."""
         with self.open() as stream:
             stream.seek(number * self.BLOCK_BYTES)
             digest = hashlib.sha256()
@@ -57,17 +54,16 @@ class SourceFile:
 
 
 def digest_of_blocks(digests: Sequence[bytes]) -> str:
-    """The digest of a file from those of its blocks, in their order."""
     return (digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()).hex()
 
 
 def find_files(pattern: str) -> list[SourceFile]:
-    """List what a path, a folder (all below it) or a glob matches, by name, without hidden files.
+    """List the files that a path, a folder (recursively) or a glob matches, sorted, without hidden
+    ones; empty if nothing matches.
 
-    What exists as it is written is meant as it is written, also where its name has `[`, `*` or `?`.
-    Names are relative to the folder, or to that of a glob before its first wildcard, so that a
-    corpus that moves keeps its document ids. Empty if nothing matches. A store is asked for one
-    listing, whatever the number of files.
+    A path that exists is taken literally, even if it contains `[`, `*` or `?`. Names are relative
+    to the folder, or to the folder before a glob's first wildcard, so that document ids survive
+    moving a corpus. In a store, this takes one listing for any number of files.
     """
     fs, base, below = _split(pattern)
     if below:
@@ -92,12 +88,12 @@ def find_files(pattern: str) -> list[SourceFile]:
 
 
 def is_glob(pattern: str) -> bool:
-    """Whether there are wildcards in it, other than in names of what exists."""
+    """Whether the pattern has wildcards; those in the names of existing files do not count."""
     return bool(_split(pattern)[2])
 
 
 def _split(pattern: str) -> tuple[Any, str, str]:
-    """The filesystem, the path that is meant literally, and the glob below it."""
+    """The file system, the literal path, and the glob below it."""
     fs, path = filesystem(pattern)
     parts = fs._strip_protocol(path).split("/")
     for number, part in enumerate(parts):

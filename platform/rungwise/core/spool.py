@@ -1,4 +1,4 @@
-"""Files of events that wait for a server: who writes one holds a lock on it."""
+"""Spool files: events that wait for a server. Whoever writes a file holds a lock on it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ logger = logging.getLogger(__name__)
 
 
 class Spooled(NamedTuple):
-    """A file that nobody writes any more."""
+    """A spool file that no process is writing."""
 
     path: Path
-    to: dict[str, Any]  # the URI, without a password, and the experiment
+    to: dict[str, Any]  # the server's URI, without a password, and the experiment
     events: list[dict[str, Any]]
 
 
 def unsent(spool: Path) -> list[Spooled]:
-    """The spool files no living process is writing, oldest first. A torn last line is left out."""
+    """The spool files that no living process is writing, oldest first, without torn last lines."""
     files = []
     for path in sorted(spool.glob("*.jsonl")):
         with contextlib.suppress(FileNotFoundError):
@@ -40,7 +40,7 @@ def unsent(spool: Path) -> list[Spooled]:
 
 
 def _parsed(line: str, path: Path) -> list[dict[str, Any]]:
-    """The event of a line; none, with a warning, if a full disk or a crash corrupted it."""
+    """The event in a line; none, with a warning, if a full disk or a crash corrupted the line."""
     try:
         return [json.loads(line)]
     except ValueError:
@@ -49,7 +49,7 @@ def _parsed(line: str, path: Path) -> list[dict[str, Any]]:
 
 
 def locked(path: Path, mode: str) -> IO[str] | None:
-    """`path` opened and locked until it is closed, or None if another process holds it."""
+    """Open `path` and lock it until it is closed; None if another process holds the lock."""
     stream = path.open(mode, encoding="utf-8")
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

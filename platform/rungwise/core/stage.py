@@ -1,12 +1,12 @@
-"""A stage is a plain function and what makes its output what it is; `plan` says what must be built.
+"""A stage is a plain function plus what determines its output; `plan` tells what must be built.
 
     build_corpus(config, inputs, output, context) -> CorpusSummary
     CORPUS = StageType("corpus", 3, build_corpus, CorpusSummary)      one beside each function
     CORPUS.stage(config)                                              one box of a workflow
 
-The fingerprint hashes the stage's name and version, the identity part of its config, the digests
-of what it reads from outside, and its inputs' fingerprints. Where it runs, paths, the label and job
-ids are not among them, by construction. A change of code is declared by raising `version`.
+The fingerprint hashes the stage's name and version, the identity part of its config, digests of
+the outside data it reads, and the fingerprints of its inputs. It cannot depend on the machine,
+paths, the label or job ids. Raise `version` when a change of code changes the output.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from rungwise.core.storage import Folder
 from rungwise.core.summary import Summary
 from rungwise.core.title import Title
 
-# The reason to build that a stage has which resumes a stopped attempt.
 _CHANGES_TOLD = 5
+# The reason to build, for a stage that resumes a stopped attempt.
 GOES_ON = "goes on where it was stopped"
 
 StageConfigT = TypeVar("StageConfigT", bound=Config)
@@ -36,14 +36,14 @@ Place = Literal["task", "driver"]
 
 @dataclass(frozen=True)
 class StageType(Generic[StageConfigT, SummaryT]):
-    """All that the stages of one name have in common.
+    """What all stages of one name share.
 
-    `identity` gives the config as far as it decides what comes out (the whole of it by default);
-    `outside` digests of what is read from elsewhere. `resumes` keeps the files of a killed attempt
-    for the next one. `goes_on_from` says, from config, fingerprints of inputs and finished
-    artifacts, with the work of which of them it would begin. `place` is "task" for a Ray task
-    anywhere on the cluster, "driver" for the few stages that must speak to the tracking server
-    themselves.
+    `identity` gives the part of the config that determines the output (default: all of it),
+    `outside` digests of data read from elsewhere. `resumes` keeps the files of a killed attempt
+    for the next one. `goes_on_from`, given the config, the fingerprints of the inputs and the
+    finished artifacts, describes the artifact whose work the stage would continue. `place` is
+    "task" for a Ray task anywhere on the cluster, "driver" for the few stages that must talk to
+    the tracking server themselves.
     """
 
     name: str
@@ -64,7 +64,7 @@ class StageType(Generic[StageConfigT, SummaryT]):
         inputs: Mapping[str, Stage] | None = None,
         title: Title | None = None,
     ) -> Stage:
-        """The stage with this config. Raises what `outside` does, such as for a missing file."""
+        """Make a stage with this config. Raises what `outside` raises, as for a missing file."""
         return Stage(
             self,
             config,
@@ -77,8 +77,8 @@ class StageType(Generic[StageConfigT, SummaryT]):
 
 @dataclass(frozen=True)
 class Stage:
-    """One box of a workflow, made by its type. `title` sets apart stages of one name in a run; like
-    the label it is for people only."""
+    """One box of a workflow, made by its StageType. `title` distinguishes stages of one name in a
+    run; like the label it is only for people."""
 
     type: StageType[Any, Any]
     config: Config
@@ -93,12 +93,11 @@ class Stage:
 
     @property
     def shown(self) -> str:
-        """The name of this stage in its run."""
         return str(self.title)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Everything the fingerprint rests on, as plain data without passwords."""
+        """What the fingerprint hashes, as plain data without passwords."""
         identity = self.identity
         facts = {
             "stage": self.name,
@@ -118,7 +117,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Planned:
-    """One row of a plan. `artifact` is there exactly if the stage is done."""
+    """One row of a plan. `artifact` is None unless the stage is done."""
 
     stage: Stage
     folder: Folder
@@ -127,7 +126,7 @@ class Planned:
 
 
 def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
-    """Tell which of `stages` are done under `root`, and why the others must be built."""
+    """Find which of `stages` are done under `root`, and why the others must be built."""
     rows: list[Planned] = []
     for stage in stages:
         folder = artifacts.folder_of(root, stage.name, label, stage.fingerprint)

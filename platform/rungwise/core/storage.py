@@ -1,8 +1,8 @@
 """Storage: local folders and object stores behind one interface.
 
-A `Folder` is a place for files: a local directory or a prefix of an object store
-(`s3://bucket/key`). Whatever is written appears whole or not at all: locally by a rename, on S3
-because one object is one write. No other module tells a bucket from a folder.
+A `Folder` is a local directory or a prefix of an object store (`s3://bucket/key`). A file appears
+whole or not at all: locally by a rename, on S3 because one object is one write. No other module
+distinguishes buckets from folders.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Folder:
 
     @classmethod
     def at(cls, uri: str | Path) -> Folder:
-        """The folder at a path or URL; a local path becomes absolute, so workers agree on it."""
+        """The folder at a path or URL. Local paths become absolute, so that workers agree."""
         text = str(uri).removeprefix("file://")
         if is_remote(text):
             return cls(text.rstrip("/"))
@@ -56,16 +56,15 @@ class Folder:
             return bool(fs.exists(f"{root}/{name}" if name else root))
 
     def size(self, name: str) -> int:
-        """Bytes of one file."""
         with self._store() as (fs, root):
             return int(fs.size(f"{root}/{name}"))
 
     def names(self) -> list[str]:
-        """Relative names of every file below this folder, sorted; empty if it does not exist."""
+        """Relative names of all files below this folder, sorted; empty if it does not exist."""
         return list(self.sizes())
 
     def sizes(self) -> dict[str, int]:
-        """The bytes of every file below this folder, by relative name, sorted; one listing."""
+        """Bytes of each file below this folder by relative name, sorted, from one listing."""
         with self._store() as (fs, root):
             if not fs.exists(root):
                 return {}
@@ -99,27 +98,27 @@ class Folder:
                     with open_stream(self.path(name)) as stream:
                         return stream.read()
                 except OSError as error:
-                    # Replaced between s3fs's two requests: read what is new.
+                    # Replaced between s3fs's two requests: read the new version.
                     if not (isinstance(error.__cause__, OSError) and refused(error.__cause__)):
                         raise
 
     def open(self, name: str) -> BinaryIO:
-        """A seekable stream of the bytes of one file; nothing is kept on this machine."""
+        """A seekable stream of one file; leaves no copy on this machine."""
         with reached(self.uri):
             return open_stream(self.path(name))
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """Write one file whole: a reader sees the old file, the new one, or none."""
+        """Write one file atomically: a reader sees the old file, the new one, or none."""
         with self.staged(name) as path:
             path.write_bytes(data)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write one small file unless there is one already; False if there is.
+        """Write one small file; return False if it exists already.
 
-        Of several that create one name at once, one succeeds: on a disk by O_EXCL (a reader may
-        meet the file while it is still empty), on a store by a put that is conditional. A store
-        that does not know those is written to, and read again after _SETTLE_SECONDS: there, two
-        can succeed if one of them takes longer than that for its put.
+        If several processes create the same name at once, one succeeds: on a disk by O_EXCL (a
+        reader may see the file while it is still empty), in a store by a conditional put. A store
+        without those is written to and reread after _SETTLE_SECONDS; two can then succeed if a put
+        takes longer than that.
         """
         if not self.remote:
             path = Path(self.uri) / name
@@ -135,11 +134,11 @@ class Folder:
                 return False
             try:
                 fs.pipe_file(key, data, mode="create")
-                # The same again, which must be refused: or else the condition was not looked at.
+                # Put it again, which must be refused; otherwise the store ignored the condition.
                 fs.pipe_file(key, data, mode="create")
             except OSError as error:
                 if refused(error):
-                    # By us, if the first answer was lost and botocore asked again.
+                    # By our own put, if its first answer was lost and botocore repeated it.
                     return self._holds(name, data)
                 if error.errno != errno.ENOSYS:
                     raise
@@ -155,10 +154,8 @@ class Folder:
 
     @contextlib.contextmanager
     def staged(self, name: str) -> Iterator[Path]:
-        """A local path to write; on a clean exit it becomes the file `name`, otherwise nothing.
-
-        Raises UserError if the disk is full or the folder cannot be written.
-        """
+        """A local path to write; becomes the file `name` if the block succeeds, else is dropped.
+        Raises UserError if the disk is full or the folder cannot be written."""
         if self.remote:
             with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
                 path = Path(scratch) / Path(name).name
@@ -183,12 +180,12 @@ class Folder:
         try:
             fs.put_file(str(path), f"{root}/{name}")
         except FileNotFoundError:
-            # An upload in parts whose completion was answered into a broken connection is not
-            # known any more when it is completed again.
+            # If the answer to a multipart completion was lost, the repeated completion fails
+            # because the upload is no longer known.
             fs.put_file(str(path), f"{root}/{name}")
 
     def local(self, name: str, cache: Path | None = None) -> Path:
-        """A path on this machine with the bytes of `name`: itself, or a download in `cache`."""
+        """A local path with the bytes of `name`: the file itself, or a download in `cache`."""
         if not self.remote:
             return Path(self.uri) / name
         cache = cache or Path(tempfile.gettempdir()) / f"rungwise-cache-{os.getuid()}"
@@ -203,12 +200,11 @@ class Folder:
         return target
 
     def copy_in(self, source: Path, name: str) -> None:
-        """Put a copy of the local file `source` here as `name`."""
         with self.staged(name) as path:
             shutil.copyfile(source, path)
 
     def remove(self, name: str = "") -> None:
-        """Delete one file, or the whole folder; one that does not exist is no error."""
+        """Delete one file or the whole folder; does nothing if it does not exist."""
         with explained(self.uri), self._store() as (fs, root):
             path = f"{root}/{name}" if name else root
             if fs.exists(path):
@@ -233,31 +229,30 @@ class Folder:
             ) from error
 
     def free_bytes(self) -> int | None:
-        """Bytes left on the disk of a local folder, None for a remote one."""
+        """Free bytes on the disk of a local folder; None for a remote one."""
         if self.remote:
             return None
         return shutil.disk_usage(self.existing()).free
 
     def existing(self) -> Path:
-        """This local folder, or the nearest above it that exists."""
+        """This local folder or its nearest existing parent."""
         path = Path(self.uri)
         return next(place for place in (path, *path.parents) if place.exists())
 
     @contextlib.contextmanager
     def _store(self) -> Iterator[tuple[Any, str]]:
-        """The file system and this folder's path on it; its silence becomes a UserError."""
+        """The file system and this folder's path on it; errors of S3 become a UserError."""
         with reached(self.uri):
             yield filesystem(self.uri)
 
 
 def file_digest(path: Path) -> str:
-    """Hexadecimal SHA-256 of a local file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def flush_to_disk(path: Path | str) -> None:
-    """Flush a file, or the directory entries of a folder, to the disk."""
+    """Flush a file, or the entries of a directory, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Errors of disks and object stores in one line, with the config key to change."""
+"""Report errors of disks and object stores in one line, with the config key to change."""
 
 from __future__ import annotations
 
@@ -30,10 +30,8 @@ def explained(uri: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reached(uri: str, key: str = "root") -> Iterator[None]:
-    """Turn an error of S3, or its silence, into a UserError that names the config key `key`.
-
-    A missing file stays a FileNotFoundError, and errors that are not of S3 pass unchanged.
-    """
+    """Turn an error of S3, or a timeout, into a UserError that names the config key `key`. A
+    missing file stays a FileNotFoundError; errors not from S3 pass unchanged."""
     try:
         yield
     except UserError:
@@ -41,7 +39,7 @@ def reached(uri: str, key: str = "root") -> Iterator[None]:
     except Exception as error:
         if message := _store_message(error):
             place = uri.partition("://")[2].partition("/")[0]
-            bucket = place.rpartition("@")[2]  # what stands before is taken for a password
+            bucket = place.rpartition("@")[2]  # the part before @ could be a password
             message = message.replace(place, bucket)
             raise UserError(
                 f"cannot use bucket {bucket} ({message}); check AWS_ENDPOINT_URL, the "
@@ -51,8 +49,8 @@ def reached(uri: str, key: str = "root") -> Iterator[None]:
 
 
 def _store_message(error: Exception) -> str:
-    """The message of an S3 error in one line; empty if it is none, or only of a missing object."""
-    # A module that has not been imported has raised nothing, and importing it takes a while.
+    """An S3 error's message in one line; empty for other errors and for a missing object."""
+    # Importing botocore is slow, and if it was never imported it cannot have raised the error.
     botocore = sys.modules.get("botocore.exceptions")
     if botocore is None:
         return ""
@@ -67,6 +65,6 @@ def _store_message(error: Exception) -> str:
 
 
 def refused(error: OSError) -> bool:
-    """True if a conditional put met another object, or another put of the same one."""
+    """Whether a conditional put failed: the object exists, or another put was in progress."""
     answer = getattr(error.__cause__, "response", {}).get("ResponseMetadata", {})
     return answer.get("HTTPStatusCode") in (409, 412)

@@ -1,9 +1,9 @@
-"""The summary of a finished stage: one frozen model a stage, kept in the record as JSON.
+"""The summary of a finished stage: one frozen model per stage, stored in the record as JSON.
 
     CorpusSummary.of(inputs["corpus"]).documents.train
 
-A summary is parsed once for each artifact. What a stage adds to one, or takes away, raises the
-version of that stage (stage.py).
+A summary is parsed once per artifact. Adding or removing a field requires raising the version of
+the stage (stage.py).
 """
 
 from __future__ import annotations
@@ -18,18 +18,15 @@ from rungwise.core.errors import DataError
 
 
 class Part(BaseModel):
-    """Base of summaries and of what they hold: frozen, without unknown fields."""
+    """Base of summaries and their parts: frozen, refuses unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
 class Summary(Part):
-    """Base of every summary.
-
-    `headline` is the line of the terminal. `sha256` (digests of files that were hashed where they
-    were written) and `show` (files to log to the tracking server) are for the runner alone and are
-    not kept.
-    """
+    """Base of every summary. `headline` is the line shown on the terminal. Only the runner uses
+    `sha256` (digests of files hashed where they were written) and `show` (files to log to the
+    tracking server); neither is stored."""
 
     headline: str
     sha256: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
@@ -37,10 +34,8 @@ class Summary(Part):
 
     @classmethod
     def of(cls, artifact: Artifact) -> Self:
-        """The summary of a finished stage.
-
-        Raises DataError if the record holds a summary of another form.
-        """
+        """Parse the summary of a finished stage. Raises DataError if the record's summary does not
+        fit this class."""
         summary = artifact.parsed.get(cls)
         if summary is None:
             try:
@@ -56,7 +51,7 @@ class Summary(Part):
         return summary
 
     def replacing_that_of(self, artifact: Artifact) -> Artifact:
-        """`artifact` with this summary in place of its own; nothing is written."""
+        """Return `artifact` with this summary instead of its own; writes nothing."""
         record = {**artifact.record, "summary": self.model_dump(mode="json")}
         changed = Artifact(artifact.stage, artifact.fingerprint, artifact.folder, record)
         changed.parsed[type(self)] = self

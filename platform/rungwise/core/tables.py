@@ -1,4 +1,4 @@
-"""Rows as CSV."""
+"""Write rows as CSV."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """A CSV file; its columns are all keys, in the order in which they first appear."""
+    """A CSV file with the union of all keys as columns, in order of first appearance."""
     text = io.StringIO(newline="")
     columns = list(dict.fromkeys(key for row in rows for key in row))
     if columns:

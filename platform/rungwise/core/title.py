@@ -1,9 +1,9 @@
-"""Titles set apart the stages of one name in a run, and the inputs of one kind of a stage.
+"""Titles distinguish stages of one name in a run, and inputs of one kind of a stage.
 
     str(Title("pretrain", variant="no_nsp", number=1))      pretrain/no_nsp@1
     str(Title("evaluate", task="sst-2", budget=100))        evaluate/sst-2/100
 
-A title is for people, as the label is, and names an input; no code reads its text.
+A title is for people, like the label, and names an input; no code parses its text.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Title:
-    """A stage and what it is of. `step` is one of continued pretraining, `budget` a number of
-    labelled examples, `number` the place among the upstream values that a sweep tries."""
+    """A stage and what it is for. `step` is a step of continued pretraining, `budget` a number of
+    labelled examples, `number` an index into the upstream values that a sweep tries."""
 
     stage: str
     step: str | None = None

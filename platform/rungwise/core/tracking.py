@@ -1,12 +1,12 @@
 """MLflow tracking from one thread of one process, so that one logical run is one MLflow run.
 
-Stages and workers report events; the driver's `Tracker` writes each to a spool file first and a
-thread sends the file's events in order. A server that is down, slow or broken never stops training:
-events it has not taken stay in the spool, which names that server in its first line, and are sent
-by the next run or by `rungwise sync`.
+Stages and workers report events. The driver's `Tracker` writes each to a spool file first, and a
+thread sends them in order. A server that is down, slow or broken never stops training: unsent
+events stay in the spool file, whose first line names the server, and are sent by the next run or by
+`rungwise sync`.
 
-Sending twice is harmless. A run is found again by the tag `rungwise.key`, and a point whose step
-the run already has is dropped, which is also what makes steps replayed after a crash appear once.
+Sending twice is harmless. A run is found by its tag `rungwise.key`, and points at steps that the
+run already has are dropped, so steps replayed after a crash appear once.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 KEY_TAG = "rungwise.key"
 PARENT_TAG = "mlflow.parentRunId"
 NOTE_TAG = "mlflow.note.content"  # the description that the UI shows, in Markdown
-# In a description, for links: the ids of the run and of its experiment.
+# Placeholders in a description, for links: the ids of the run and its experiment.
 RUN_ID, EXPERIMENT_ID = "{run_id}", "{experiment_id}"
-# So that the UI opens on training runs and not on traces.
+# Makes the UI open on training runs instead of traces.
 _EXPERIMENT_TAGS = {
     "mlflow.experimentKind": "custom_model_development",
     NOTE_TAG: "Runs of `rungwise`: each run on top is a recipe with its verdict, results and page; "
@@ -57,7 +57,7 @@ class TrackingConfig(Config):
 
 
 def default_uri(root: Folder, environment_uri: str | None) -> str:
-    """The tracking URI when the recipe names none."""
+    """The tracking URI if the recipe has none."""
     if environment_uri:
         return environment_uri
     base = Path.cwd() if root.remote else Path(root.uri)
@@ -65,14 +65,14 @@ def default_uri(root: Folder, environment_uri: str | None) -> str:
 
 
 def artifact_location(uri: str) -> str | None:
-    """The artifact folder of an SQLite store, beside it; None for a server, which has its own."""
+    """The artifact folder beside an SQLite store; None for a server, which has its own."""
     if not uri.startswith("sqlite:///"):
         return None
     return (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
 
 
 class Tracker:
-    """Sends events to MLflow from a thread of its own. Every method returns at once."""
+    """Sends events to MLflow from its own thread. Logging methods return at once."""
 
     def __init__(self, uri: str, experiment: str, spool: Path) -> None:
         self.uri = uri
@@ -100,7 +100,7 @@ class Tracker:
         tags: Mapping[str, str] = _NOTHING,
         params: Mapping[str, Any] = _NOTHING,
     ) -> None:
-        """Start the run called `key`, or continue it if the server has it already."""
+        """Start the run `key`, or continue it if the server already has it."""
         self._put(op="open", key=key, name=name, parent=parent, tags={**tags}, params={**params})
 
     def metrics(self, key: str, values: Mapping[str, float], step: int) -> None:
@@ -110,15 +110,14 @@ class Tracker:
         self._put(op="tags", key=key, tags=dict(tags))
 
     def params(self, key: str, params: Mapping[str, Any]) -> None:
-        """Add constants to a run; one that it has already stays."""
+        """Add parameters to a run; existing ones keep their values."""
         self._put(op="params", key=key, params=dict(params))
 
     def datasets(self, key: str, read: Mapping[str, tuple[str, str]]) -> None:
-        """Say what a run reads: a digest of each by its name, and where it is."""
+        """Record what a run reads: for each name a digest and the location."""
         self._put(op="datasets", key=key, read=dict(read))
 
     def artifact(self, key: str, path: str, folder: str = "") -> None:
-        """Upload a local file to the run, below `folder`."""
         self._put(op="artifact", key=key, path=path, folder=folder)
 
     def close(self, key: str, status: str) -> None:
@@ -126,7 +125,7 @@ class Tracker:
         self._put(op="close", key=key, status=status)
 
     def run_id(self, key: str, timeout_seconds: float) -> str | None:
-        """MLflow's id of the run `key`, once the server has it; None if that takes longer."""
+        """Wait for MLflow's id of the run `key`; None if the server does not have it in time."""
         deadline = time.monotonic() + timeout_seconds
         while time.monotonic() < deadline:
             if key in self._sender.runs:
@@ -136,11 +135,11 @@ class Tracker:
 
     @property
     def waiting(self) -> int:
-        """How many events the server has not taken yet."""
+        """The number of events that the server has not received."""
         return self._events.qsize()
 
     def finish(self, timeout_seconds: float) -> int:
-        """Send what is left within the timeout; return how much stays in the spool."""
+        """Send the rest within the timeout; return the number of events left in the spool."""
         self._closing.set()
         self._events.put(None)
         self._sent.wait(timeout_seconds)
@@ -167,7 +166,7 @@ class Tracker:
     def _send_all(self) -> None:
         for spooled in unsent(self._spool):
             if spooled.to != self._to:
-                continue  # another recipe's server, or one whose address has changed
+                continue  # for another server, or for one whose address has changed
             if not all(self._deliver(event) for event in spooled.events):
                 return
             spooled.path.unlink(missing_ok=True)
@@ -177,7 +176,7 @@ class Tracker:
         self._sent.set()
 
     def _merged(self, event: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield `event` with the metric points queued behind it merged into one request."""
+        """Yield `event`, merged with metric points queued behind it into one request."""
         while event["op"] == "metrics":
             points = event.setdefault("points", _points(event))
             try:
@@ -196,7 +195,7 @@ class Tracker:
         yield event
 
     def _deliver(self, event: dict[str, Any]) -> bool:
-        """Send one event, however long the server is away; False once the tracker is closing."""
+        """Send one event, retrying while the server is away; False if the tracker closes first."""
         while True:
             try:
                 self._sender.send(event)
@@ -208,28 +207,22 @@ class Tracker:
 
 
 def quieten_mlflow() -> None:
-    """Keep MLflow's and its migrations' log lines off the terminal; errors are raised all the same.
-
-    MLflow sets its loggers up when it is imported, so call this after.
-    """
+    """Hide log lines of MLflow and its migrations; errors are still raised. Call after importing
+    MLflow, which configures its loggers on import."""
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True)
 class Synced:
-    """How many events each server took, and how many other processes are still sending."""
-
-    sent: dict[str, int]  # by the server's URI, without a password
-    live: int
+    sent: dict[str, int]  # events that each server took, by its URI without a password
+    live: int  # events in files that running processes are still sending
 
 
 def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
-    """Send every spooled event to the server that it was meant for, which its file names.
-
-    `uri` has the password of one of them, or is where the server at `instead_of` has moved. Raises
-    ConnectionError if a server cannot be reached or fails; what it has not taken stays.
-    """
+    """Send every spooled event to the server named in its file. `uri` supplies the password for one
+    server, or the new address of the server `instead_of`. Raises ConnectionError if a server is
+    unreachable or fails; unsent events stay in the spool."""
     here = {without_password(each) for each in (uri, instead_of) if each}
     sent: dict[str, int] = {}
     senders: dict[tuple[str, str], _Sender] = {}
@@ -256,7 +249,7 @@ def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
 
 
 class _Sender:
-    """Turns events into MLflow calls and remembers which run is which."""
+    """Turns events into MLflow calls; maps keys to run ids."""
 
     def __init__(self, uri: str, experiment: str) -> None:
         self.runs: dict[str, str] = {}
@@ -268,7 +261,7 @@ class _Sender:
         self._found_again: set[str] = set()
 
     def send(self, event: dict[str, Any]) -> None:
-        """Send one event; what the server will never take is logged and left out."""
+        """Send one event; log and drop it if the server will never accept it."""
         try:
             if self._client is None:
                 self._client = self._connect()
@@ -328,7 +321,7 @@ class _Sender:
         return client
 
     def _run(self, key: str) -> str | None:
-        """The id of a run that was opened here, or before by another process."""
+        """The id of a run opened by this process or an earlier one."""
         if key not in self.runs:
             query = f"tags.`{KEY_TAG}` = '{key}'"
             for run in self._client.search_runs([self._experiment_id], query, max_results=1):
@@ -337,7 +330,7 @@ class _Sender:
         return self.runs.get(key)
 
     def _open(self, event: dict[str, Any]) -> None:
-        self.runs.pop(event["key"], None)  # another driver may have gone on with it since
+        self.runs.pop(event["key"], None)  # another driver may have continued it since
         run_id = self._run(event["key"])
         if run_id is None:
             tags = {KEY_TAG: event["key"], **event["tags"]}
@@ -354,8 +347,8 @@ class _Sender:
     def _params(self, run_id: str, values: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
-        # MLflow keeps the first value of a parameter: of a key that is only watched, such as an
-        # interval of the log, a run that is resumed may have another.
+        # MLflow refuses to change a parameter, and a resumed run may have another value for a key
+        # outside its identity, such as the logging interval.
         known = self._client.get_run(run_id).data.params if values else {}
         params = [
             Param(name, _shortened(str(value)))
@@ -370,7 +363,7 @@ class _Sender:
 
         datasets = [
             DatasetInput(
-                # Of a digest MLflow takes no more characters.
+                # MLflow's limit for a digest is 36 characters.
                 Dataset(name, digest[:36], _scheme(place), json.dumps({"uri": place})),
                 [InputTag("mlflow.data.context", "read")],
             )
@@ -417,7 +410,7 @@ def _shortened(text: str) -> str:
 
 
 def _refused(error: Exception) -> bool:
-    """Whether the server will never take this event, so that keeping it would block the others."""
+    """Whether the server will never accept this event, so that keeping it would block others."""
     if isinstance(error, KeyError | FileNotFoundError):
         return True
     status = getattr(error, "get_http_status_code", None)

@@ -1,17 +1,17 @@
-"""Continued pretraining as stages: each step reads other text and begins with earlier weights.
+"""Continued pretraining as stages: each step starts from earlier weights and reads other text.
 
-    general ──> domain ──> task-adaptive ──> fine-tune                      (SPEC F11, K12)
+    general ──> domain ──> task-adaptive ──> fine-tune
     pretrain    corpus     task_text
 
-Howard & Ruder 2018 (arXiv:1801.06146) went on from general text to the task's; Gururangan et al.
-2020 (arXiv:2004.10964) put the domain between. A workflow takes as many steps as it likes:
+Howard & Ruder 2018 (arXiv:1801.06146) continued from general text to the task's; Gururangan et al.
+2020 (arXiv:2004.10964) put the domain between them. A workflow may take any number of steps:
 
     general = pretrain_stages(recipe)
     domain = continued_stages(first, "domain", general)
     adapted = continued_stages(second, "task", general | domain, task)
     stages = [*general.values(), *domain.values(), task, *adapted.values()]
 
-Tokenizer and model are those of the first pretraining: other ones would be another model.
+All steps keep the tokenizer and the model of the first pretraining.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class ContinuedConfig(Config):
 def continued_stages(
     config: ContinuedConfig, name: str, before: Mapping[str, Stage], task: Stage | None = None
 ) -> dict[str, Stage]:
-    """The stages of the step `name`, inputs first: "task" where the step has one of its own,
-    "corpus", "tokens", "instances" and "pretrain".
+    """The stages of the step `name`, inputs first: "task" if the step has its own, "corpus",
+    "tokens", "instances" and "pretrain".
 
-    `before` holds "tokenizer" and the "pretrain" to begin with; `task` is the task whose text a
-    step with `task_text` reads. Raises ConfigError where that is missing.
+    `before` holds "tokenizer" and the "pretrain" to start from. `task` is the task whose text a
+    step with `task_text` reads; raises ConfigError if that is missing.
     """
     corpus = _text(config, name, task)
     read = {"corpus": corpus, "tokenizer": before["tokenizer"]}

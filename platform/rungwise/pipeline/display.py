@@ -1,7 +1,7 @@
-"""One live line a stage on a terminal; plain lines, one an event, everywhere else.
+"""The display of a run: one live line per stage on a terminal, else one plain line per event.
 
-Where the terminal is narrow, only the last column is cut: names, states and times stay whole. At
-the end nothing is: what was too long goes on in a second line.
+A narrow terminal cuts only the last column; names, states and times stay whole. At the end nothing
+is cut: long text wraps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 _PLAIN_EVERY_SECONDS = 10.0
-_NARROW = 100  # columns, below which the bar is short
+_NARROW = 100  # columns; the bar is shorter on narrower terminals
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_POINTS = 256
 _STYLES = {
@@ -41,7 +41,7 @@ class _Line:
     shown: dict[str, float | str] = field(default_factory=dict)
     losses: list[tuple[float, float]] = field(default_factory=list)  # (units done, loss)
     text: str = ""
-    # Where this attempt began, so that a resumed one estimates well.
+    # Where this attempt began, so that a resumed stage estimates its remaining time correctly.
     first_done: float | None = None
     first_time: float = 0.0
     last_plain: float = 0.0
@@ -73,7 +73,7 @@ class Display:
             self._live.stop()
 
     def show(self, name: str, state: str, text: str) -> None:
-        """Set the state of a stage; the time stops with one that ran."""
+        """Set the state of a stage; a running stage's clock stops when its state changes."""
         line = self._lines[name]
         if (line.state, line.text) != (state, text):
             line.seconds = self._seconds(line)
@@ -82,7 +82,6 @@ class Display:
 
     @property
     def states(self) -> dict[str, str]:
-        """The state of each stage."""
         return {name: line.state for name, line in self._lines.items()}
 
     def start(self, name: str, reason: str) -> None:
@@ -93,7 +92,7 @@ class Display:
         line = self._lines[name]
         now = time.monotonic()
         if line.first_done is None or (shown and shown.keys() != line.shown.keys()):
-            line.first_done, line.first_time = done, now  # what came before was the start-up
+            line.first_done, line.first_time = done, now  # earlier time was start-up
         line.done, line.total, line.shown, line.text = done, total, shown or line.shown, ""
         if isinstance(loss := shown.get("loss"), float):
             line.losses.append((done, loss))
@@ -127,7 +126,7 @@ class Display:
         table = Table.grid(padding=(0, 1), expand=True)
         for justify in ("left", "left", "right", "left"):
             table.add_column(no_wrap=True, justify=justify)
-        table.add_column(ratio=1)  # the one that rich may make narrower
+        table.add_column(ratio=1)  # the only column that rich may narrow
         width = 8 if self._console.width < _NARROW else 16
         for line in self._lines.values():
             bar = (
@@ -151,7 +150,7 @@ class Display:
 
 
 def _detail(line: _Line, curves: bool = False) -> str:
-    """How far a running stage is, the time that is left before what can be cut off."""
+    """Progress of a running stage, with the remaining time before anything that may be cut off."""
     if line.state != "running" or not line.total:
         return line.text
     parts = [f"{line.done:,.0f}/{line.total:,.0f}"]
@@ -167,9 +166,9 @@ def _detail(line: _Line, curves: bool = False) -> str:
 
 
 def sparkline(points: Sequence[tuple[float, float]], width: int = 8) -> str:
-    """The curve of `points`, (x, y) in the order of x, in at most `width` characters: the means
-    of equal stretches of x, a stretch without a point as the one before it. What varies by less
-    than a fiftieth does not fill the height."""
+    """Draw `points`, (x, y) sorted by x, in at most `width` characters: the means of equal
+    intervals of x; an empty interval repeats the one before. Full height is at least a fiftieth of
+    the highest value, so that small variations look small."""
     width = min(width, len(points))
     first, last = points[0][0], points[-1][0]
     stretches: list[list[float]] = [[] for _ in range(width)]

@@ -5,9 +5,8 @@
     task, whole and at budgets ┴─────────────────────────────────────┴──> evaluate ──┬──> table
                                                                                      └──> register
 
-A recipe without tasks ends with the pretraining of every variant. Variants that share stages share
-artifacts: a stage is known by its fingerprint, so the same pretraining is built once, whoever asks
-for it. Stages of one name are told apart by their titles.
+A recipe without tasks ends with the pretraining of every variant. Stages are identified by
+fingerprint, so variants share the artifacts of equal stages. Titles distinguish stages of one name.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from rungwise.tasks.config import ParagraphTaskConfig, TaskConfig
 from rungwise.tasks.examples import TaskInfo
 from rungwise.tasks.stage import TASK
 
-# What a variant may change. The rest is the frame in which variants are compared.
+# Blocks that a variant may change; the rest is common to all variants.
 _OF_A_VARIANT = (
     "corpus",
     "tokenizer",
@@ -53,21 +52,19 @@ _OF_A_VARIANT = (
     "finetune",
     "sweep",
 )
-_READ_OF_A_VARIANT = ("tokenizer", "pretrain")  # by fine-tuning
+_READ_OF_A_VARIANT = ("tokenizer", "pretrain")  # inputs of fine-tuning
 
 
 def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
-    """Every stage from the corpus to the registered models and the table, by title.
-
-    Raises ConfigError where blocks are missing or a variant does not fit.
-    """
+    """Every stage from the corpus to the registered models and the table, by title. Raises
+    ConfigError if a block is missing or a variant does not fit."""
     return Experiment(recipe).stages
 
 
 @dataclass(frozen=True)
 class _Pretrained:
-    """A pretraining of a variant, its stages by name. `number` is its place among the upstream
-    values that the sweep of the variant tries, None where it tries none."""
+    """One pretraining of a variant, with its stages by name. `number` is its index among the
+    upstream values that the variant's sweep tries, None if it tries none."""
 
     recipe: Recipe
     number: int | None
@@ -75,14 +72,12 @@ class _Pretrained:
 
 
 class Experiment:
-    """The stages of a recipe in order, inputs first, each once.
-
-    Variants without an encoder, such as n-grams, are left out of tasks. `measured` are the stages
-    that ask each variant, `evaluated` those that compare them on a task.
-    """
+    """The stages of a recipe, each once, inputs first. Unless a task names its variants, those
+    without an encoder, such as n-grams, are left out of it. `measured` holds the stages that
+    measure each variant, `evaluated` those that compare variants on a task."""
 
     def __init__(self, recipe: Recipe) -> None:
-        """Raise ConfigError where blocks are missing or a variant does not fit."""
+        """Build all stages. Raises ConfigError if a block is missing or a variant does not fit."""
         need(recipe, "pretrains and compares", "model", "pretrain", "variants")
         if recipe.tasks:
             need(recipe, "fine-tunes", "finetune", "evaluate")
@@ -115,13 +110,13 @@ class Experiment:
             self._tabulate()
 
     def _read_labelled_files(self) -> None:
-        """Come before anything is trained, so that mistakes in the files are found at once."""
+        """Read task files before any training, so that mistakes in them are found at once."""
         for task, entry in self._recipe.tasks.items():
             if not isinstance(entry.data, ParagraphTaskConfig):
                 self._read(task)
 
     def _pretrain(self) -> None:
-        """Each variant, once for each of the upstream values that its sweep tries."""
+        """Pretrain each variant, once for each combination of upstream values of its sweep."""
         for name, adapted in self._variants.items():
             tried = _upstream(self._recipe, adapted, name) if self._recipe.tasks else [adapted]
             titled = None if name == self._first else name
@@ -145,7 +140,7 @@ class Experiment:
                 self.measured[name] = self._add(stage, Title("measure", variant=titled))
 
     def _run_task(self, task: str) -> None:
-        """Read a task, sweep and evaluate every variant on it, and register the model kept."""
+        """Read a task, sweep and evaluate every variant on it, and register the kept model."""
         labelled = self._read(task)
         used = {name: self._continue(name, task, labelled[None]) for name in self._tuned[task]}
         swept = {
@@ -166,7 +161,6 @@ class Experiment:
             self._add(register_stage(self._recipe.registry, task, inputs, title), title)
 
     def _tabulate(self) -> None:
-        """All evaluations in one table."""
         assert self._recipe.evaluate
         config = TableConfig(
             published=self._recipe.evaluate.published,
@@ -176,7 +170,7 @@ class Experiment:
         self._add(TABLE.stage(config, inputs), Title("table"))
 
     def _add(self, stage: Stage, title: Title) -> Stage:
-        """`stage` under `title`, or the one that is there already and would build the same."""
+        """Add `stage` under `title`, or return an equal stage that was added before."""
         known = self._by_fingerprint.get(stage.fingerprint)
         if known is not None:
             return known
@@ -187,7 +181,7 @@ class Experiment:
         return added
 
     def _read(self, task: str) -> dict[int | None, Stage]:
-        """The task with all its examples, None, and at every label budget."""
+        """Read a task; its stages by label budget, where None stands for all examples."""
         data = self._recipe.tasks[task].data
         inputs = {}
         if isinstance(data, ParagraphTaskConfig):
@@ -206,11 +200,8 @@ class Experiment:
     def _continue(
         self, variant: str, task: str | None = None, data: Stage | None = None
     ) -> list[_Pretrained]:
-        """The variant's pretraining after all steps of continued pretraining.
-
-        A step on the text of the task is another one for each task, and so is what follows it:
-        their titles name the task.
-        """
+        """Append all steps of continued pretraining to a variant's pretrainings. A step on task
+        text differs for each task, as do the steps after it; their titles contain the task."""
         continued = []
         for made in self._pretrained[variant]:
             stages, of_task = made.stages, None
@@ -273,8 +264,8 @@ class Experiment:
 def finetune_config(
     adapted: Recipe, recipe: Recipe, entry: TaskEntry, variant: str
 ) -> FinetuneConfig:
-    """The finetune block of a variant on a task: the recipe's, with the task's own keys, and over
-    them the variant's."""
+    """The finetune block of a variant on a task. The task's own keys override the recipe's; the
+    variant's override both."""
     assert adapted.finetune
     own = {
         key.removeprefix("finetune."): value
@@ -299,14 +290,14 @@ def _variant(recipe: Recipe, name: str) -> Recipe:
     written = recipe.model_dump(mode="json")
     own = recipe.pretrain and recipe.model and recipe.model.objective(None).name
     if recipe.pretrain is not None and recipe.pretrain.objective == own:
-        # Named by default for the recipe's model, it is not asked for of another.
+        # This objective is the default of the recipe's model; another model has its own default.
         written["pretrain"]["objective"] = None
     data = with_overrides(written, changed, Recipe)
     return validate(Recipe, data, source=f"variants.{name}")
 
 
 def _check_seeds(evaluate: EvaluateConfig, variants: dict[str, Recipe]) -> None:
-    """Refuse seeds that a sweep has selected with, which must not be reported with."""
+    """Refuse to report scores with a seed that a sweep used for selection."""
     for name, adapted in variants.items():
         if adapted.sweep is not None and adapted.sweep.seed in evaluate.seeds:
             raise ConfigError(
@@ -317,7 +308,7 @@ def _check_seeds(evaluate: EvaluateConfig, variants: dict[str, Recipe]) -> None:
 
 
 def _check_kept(evaluate: EvaluateConfig, tuned: Mapping[str, Sequence[str]]) -> None:
-    """Refuse to keep the model of a variant that a task does not have."""
+    """Refuse to keep the model of a variant that is not fine-tuned on a task."""
     for task, names in tuned.items():
         if evaluate.keep is not None and evaluate.keep not in names:
             raise ConfigError(
@@ -327,11 +318,9 @@ def _check_kept(evaluate: EvaluateConfig, tuned: Mapping[str, Sequence[str]]) ->
 
 
 def _matched(variants: dict[str, Recipe]) -> dict[str, Recipe]:
-    """Each with as many steps as take the floating-point operations of the first's.
-
-    Rows are taken to be full, as `rungwise dry-run` does before instances are built; the table
-    says what was really counted.
-    """
+    """Set each variant's steps so that it costs as many floating-point operations as the first.
+    This assumes full rows, as `rungwise dry-run` does before instances exist; the table shows the
+    real counts."""
     first = next(iter(variants.values()))
     target = _flops(first)
     matched: dict[str, Recipe] = {}
@@ -353,7 +342,7 @@ def _flops(adapted: Recipe) -> float:
 
 
 def _upstream(recipe: Recipe, adapted: Recipe, variant: str) -> list[Recipe]:
-    """The recipe once for each combination of swept values of blocks before fine-tuning."""
+    """The recipe for each combination of swept values of blocks before fine-tuning."""
     if adapted.sweep is None:
         return [adapted]
     before = {
@@ -375,7 +364,7 @@ def _upstream(recipe: Recipe, adapted: Recipe, variant: str) -> list[Recipe]:
 
 
 def _check_finetune(config: FinetuneConfig, adapted: Recipe, entry: TaskEntry) -> None:
-    """Raise ConfigError where the model cannot be used so; what the labels decide comes later."""
+    """Raise ConfigError if the model cannot be fine-tuned. Checks on labels come later."""
     data, trained = entry.data, training(adapted)
     paragraphs = isinstance(data, ParagraphTaskConfig)
     kind = "classification" if paragraphs else data.format.task_kind
@@ -386,7 +375,6 @@ def _check_finetune(config: FinetuneConfig, adapted: Recipe, entry: TaskEntry) -
 
 
 def _with_budget(config: TaskConfig, budget: int, task: str) -> TaskConfig:
-    """The task with so many training examples."""
     if isinstance(config, ParagraphTaskConfig):
         each = budget // config.num_labels
         if not each:

@@ -1,4 +1,4 @@
-"""One stage being built: its Ray task, its line on the display, its MLflow run and its record."""
+"""One stage being built: its Ray task, display line, MLflow run and record."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from rungwise.pipeline.display import Display
 from rungwise.pipeline.overview import folder_for, page_of
 from rungwise.report.page import PAGE
 
-# So little that a task which waits for its own workers cannot starve them. Not nothing, or stages
-# would go to the head of a cluster, which has no CPUs so that nothing does.
+# So little that a task waiting for its own workers cannot starve them. Zero would allow stages on
+# the head node of a cluster, which declares no CPUs to keep all work away.
 _STAGE_CPUS = 0.1
-_ROOM_BYTES = 256 << 20  # below this much free disk nothing is begun
+_ROOM_BYTES = 256 << 20  # no stage starts with less free disk space
 
 
 @dataclass(frozen=True)
 class Build:
-    """Settings that all stages of a run share; `parent` is the key of its MLflow run."""
+    """What all stages of a run share; `parent` is the key of the run's MLflow run."""
 
     label: str
     compute: ComputeConfig
@@ -45,18 +45,16 @@ class Build:
     recipe: Mapping[str, Any]
 
 
-# Blocks of a summary that say again with which keys something was trained.
+# Blocks of a summary that repeat the training settings.
 _SETTINGS = {"model", "finetune", "drawn", "values", "effective"}
 
 
 class Job:
-    """A stage from its start to its record."""
-
     def __init__(
         self, row: Planned, folder: Folder, inputs: dict[str, Artifact], build: Build
     ) -> None:
         self.row = row
-        self.task: Any = None  # what `submit` gave; None for a stage in the driver
+        self.task: Any = None  # set by `submit`; None for a stage in the driver
         self._folder = folder
         self._inputs = inputs
         self._build = build
@@ -65,13 +63,13 @@ class Job:
         self._clock = time.monotonic()
 
     def open(self) -> None:
-        """Clear the folder if the stage does not resume, open its MLflow run and its line."""
+        """Start the stage's MLflow run and display line; empty its folder unless it resumes."""
         stage, build = self.row.stage, self._build
         self._check_room()
         reason = self.row.reason
         if not stage.type.resumes:
             self._folder.remove()
-        elif self._folder.names():  # of a driver, perhaps, that was waited for
+        elif self._folder.names():  # possibly from a driver that we waited for
             reason = GOES_ON
         build.tracker.open(
             self._key,
@@ -92,7 +90,7 @@ class Job:
         build.display.start(stage.shown, reason)
 
     def submit(self, board: Any) -> None:
-        """Start the stage as a Ray task that tells `board` what it does."""
+        """Start the stage as a Ray task that reports to `board`."""
         import ray
 
         from rungwise.core.board import BoardReporter
@@ -101,14 +99,14 @@ class Job:
         context = Context(
             self._build.compute, BoardReporter(board, stage.shown), recipe=self._build.recipe
         )
-        # A killed node's stage starts again by itself; an exception of the stage does not.
+        # Ray retries a stage whose node died, but not one that raised an exception.
         task = ray.remote(num_cpus=_stage_cpus(), max_retries=2, retry_exceptions=False)(_call)
         self.task = task.options(name=stage.shown).remote(
             stage.type.run, stage.config, self._inputs, self._folder, context
         )
 
     def run_here(self) -> Summary:
-        """Run a stage of the driver; its summary. UserError if the tracking server is away."""
+        """Run the stage in the driver. Raises UserError if the tracking server does not answer."""
         stage, build = self.row.stage, self._build
         run_id = build.tracker.run_id(self._key, timeout_seconds=60)
         if run_id is None:
@@ -122,7 +120,6 @@ class Job:
         return stage.type.run(stage.config, self._inputs, self._folder, context)
 
     def handle(self, event: dict[str, Any]) -> None:
-        """Show and track what the stage told the board."""
         name, build = self.row.stage.shown, self._build
         build.monitor.handle(name, event)
         match event["kind"]:
@@ -135,7 +132,7 @@ class Job:
                 nested = f"{self._key}/{event['run']}"
                 if event["status"] == "RUNNING":
                     params = flatten(event["params"])
-                    # `trial-000` of every sweep would look alike in a list of runs.
+                    # Otherwise `trial-000` of every sweep would look alike in a list of runs.
                     shown = f"{name.partition('/')[2] or name}/{event['run']}"
                     build.tracker.open(nested, shown, self._key, {}, params)
                 else:
@@ -145,7 +142,6 @@ class Job:
                 build.tracker.tags(self._key, {"rungwise.note": event["message"]})
 
     def record(self, summary: Summary) -> Artifact:
-        """Write the record of the finished stage and end its MLflow run."""
         with explained(self._folder.uri):
             artifact = self._record(summary, time.monotonic() - self._clock)
         self._build.tracker.close(self._key, "FINISHED")
@@ -153,7 +149,7 @@ class Job:
         return artifact
 
     def end(self, status: str) -> None:
-        """End the MLflow run of a stage that was not finished: FAILED or KILLED."""
+        """End the MLflow run of an unfinished stage with FAILED or KILLED."""
         self._build.tracker.close(self._key, status)
 
     def _record(self, summary: Summary, seconds: float) -> Artifact:
@@ -178,7 +174,7 @@ class Job:
             "made_by": self._build.made_by,
         }
         artifact = artifacts.finish(self._folder, record, summary.sha256)
-        # Measured numbers are metrics; settings, counts, sizes and names are constants of the run.
+        # Log measured numbers as metrics; settings, counts, sizes and names as parameters.
         flat = flatten(plain)
         numbers = {
             name: float(value) for name, value in flat.items() if type(value) in (int, float)
@@ -217,13 +213,13 @@ class Job:
 
 
 def source_tags(made_by: dict[str, Any]) -> dict[str, str]:
-    """The tag by which MLflow knows the commit, outside a checkout none."""
+    """The tag in which MLflow expects the commit; empty outside a checkout."""
     return {"mlflow.source.git.commit": made_by["commit"]} if made_by["commit"] else {}
 
 
 def _stage_cpus() -> float:
-    """None of a single machine: two stages side by side on two cores would leave 1.8 CPUs, and of
-    their workers, who take a whole one each, only one could run."""
+    """0 on a single machine: there, two stages on two cores would leave 1.8 CPUs, room for only
+    one of their workers, which take a whole CPU each."""
     import ray
 
     nodes = [node for node in ray.nodes() if node["Alive"]]

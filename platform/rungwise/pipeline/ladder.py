@@ -1,4 +1,4 @@
-"""A ladder as stages: the experiment of its rungs, the claims they are put to, and its page.
+"""A ladder as stages: the experiment of its rungs, the claims tested on them, and its page.
 
 experiment.py ──> measure of each rung, evaluate of each task ──> claims ──> ladder
 """
@@ -13,10 +13,8 @@ from rungwise.report.ladder.page import LADDER, LadderConfig
 
 
 def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
-    """Every stage from the corpus to the page of the ladder, by title.
-
-    Raises ConfigError where blocks are missing or a rung does not fit.
-    """
+    """Every stage from the corpus to the page of the ladder, by title. Raises ConfigError if a
+    block is missing or a rung does not fit."""
     need(recipe, "compares rungs", "measure")
     experiment = Experiment(recipe)
     asked = {measured_name(rung): stage for rung, stage in experiment.measured.items()}

@@ -1,4 +1,4 @@
-"""Find models that were built, by whatever names them, and load them."""
+"""Find and load built models by recipe, folder or registered name."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ _ALIAS = "@"
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A pretrained model on the CPU, with its capabilities (models/capabilities.py), and its
-    tokenizer."""
+    """A pretrained model on the CPU, with its capabilities (models/capabilities.py)."""
 
     model: object
     tokenizer: Tokenizer
@@ -43,9 +42,9 @@ class Pretrained:
 def load(model: str | Recipe, root: str = "artifacts") -> Pretrained | Predictor:
     """Load the pretrained model of a recipe or a pretrain artifact, else a fine-tuned one.
 
-    `model` is a recipe or its file, the folder of an artifact or one with artifacts below it (the
-    newest counts), here or on an object store, or models:/NAME@ALIAS of the registry of `root`.
-    Raises UserError if there is no such model.
+    `model` is a recipe or its file, the folder of an artifact or of several (the newest is used),
+    local or in an object store, or models:/NAME@ALIAS in the registry of `root`. Raises UserError
+    if there is no such model.
     """
     if isinstance(model, Recipe):
         return _pretrained(_built(model, "rungwise.run with a workflow that pretrains"))
@@ -54,7 +53,7 @@ def load(model: str | Recipe, root: str = "artifacts") -> Pretrained | Predictor
 
 
 def find(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact | Predictor:
-    """Find the artifact of a finished pretraining, else a fine-tuned model; as `load`."""
+    """Find a finished pretrain artifact or else load a fine-tuned model; arguments as in `load`."""
     if model.endswith(_RECIPES) or overrides:
         return find_pretrain(model, overrides)
     if not model.startswith(REGISTERED):
@@ -70,11 +69,8 @@ def find(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact | Pre
 
 
 def find_pretrain(model: str, overrides: Sequence[str] = ()) -> Artifact:
-    """Find the finished pretrain artifact of a recipe's file with `overrides`, or in a folder, or
-    the newest one directly below a folder.
-
-    Raises UserError if there is none.
-    """
+    """Find the finished pretrain artifact of a recipe file with `overrides`, or the newest one in
+    or directly below a folder. Raises UserError if there is none."""
     if model.endswith(_RECIPES):
         command = shlex.join(["rungwise", "run", "pretrain", model, *overrides])
         return _built(load_recipe(model, overrides), command)
@@ -98,10 +94,8 @@ def find_pretrain(model: str, overrides: Sequence[str] = ()) -> Artifact:
 
 
 def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact:
-    """Find the artifact of a registered model, of a recipe's pretraining, or in a folder.
-
-    Raises UserError if there is none.
-    """
+    """Find the artifact of a registered model, of a recipe's pretraining, or in a folder. Raises
+    UserError if there is none."""
     if model.endswith(_RECIPES):
         return find_pretrain(model, overrides)
     if not model.startswith(REGISTERED):
@@ -125,10 +119,8 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
 
 
 def registered(model: str, root: str) -> Any:
-    """Find the version that models:/NAME/VERSION or models:/NAME@ALIAS names, as MLflow has it.
-
-    Raises UserError if there is none.
-    """
+    """Find MLflow's version of models:/NAME/VERSION or models:/NAME@ALIAS. Raises UserError if
+    there is none."""
     from mlflow.exceptions import MlflowException
 
     name, which = name_and_version(model)
@@ -144,13 +136,12 @@ def registered(model: str, root: str) -> Any:
 
 
 def name_and_version(model: str) -> tuple[str, str]:
-    """The name of models:/NAME/VERSION or models:/NAME@ALIAS, and what follows it or ""."""
+    """Split models:/NAME/VERSION or models:/NAME@ALIAS; the second part is "" if there is none."""
     words = model.removeprefix(REGISTERED).replace("/", _ALIAS).split(_ALIAS, 1)
     return words[0], words[1] if len(words) > 1 else ""
 
 
 def registry_of(root: str) -> Any:
-    """MLflow's client for the registry of a root."""
     from mlflow import MlflowClient
 
     quieten_mlflow()
@@ -159,11 +150,8 @@ def registry_of(root: str) -> Any:
 
 
 def find_served(model: str, root: str) -> Folder:
-    """Find the files of a model that answers, in a folder or in the registry of `root`;
-    `serving.pretrained.load` loads it.
-
-    Raises UserError if there is none, and says what would do.
-    """
+    """Find the files of a servable model in a folder or the registry of `root`, for
+    `serving.pretrained.load`. Raises UserError if there is none."""
     if model.startswith((REGISTERED, _RUN)):
         return served_files(model, root)
     if model.endswith(_RECIPES):
@@ -198,7 +186,7 @@ def _pretrained(artifact: Artifact) -> Pretrained:
 
 
 def served_files(model: str, root: str) -> Folder:
-    """A copy of the files of a registered model, or of that of an MLflow run, runs:/ID/model.
+    """Download the files of a registered model or of an MLflow run's model, runs:/ID/model.
     Raises UserError if there is none."""
     import mlflow.artifacts
     from mlflow.exceptions import MlflowException

@@ -1,4 +1,4 @@
-"""A whole run on the page of its MLflow run: headline metrics, and a description in Markdown."""
+"""The overview on a run's MLflow page: headline metrics and a description in Markdown."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from rungwise.report.ladder.page import LADDER
 from rungwise.report.page import REPORT
 from rungwise.serving.card import page_link
 
-PAGE_FILES = "report_files"  # after report.html, wherever names are sorted
+PAGE_FILES = "report_files"  # sorts after report.html
 _PAGES = (REPORT.name, LADDER.name)
-_PICTURES = ("differences-", "scores-", "ladder", "loss")  # the first that there is
+_PICTURES = ("differences-", "scores-", "ladder", "loss")  # the first one found is shown
 _MOST_ROWS = 24
-_WHERE = ("step", "tokens", "sequence_length")  # keys of a curve's row that are no result
+_WHERE = ("step", "tokens", "sequence_length")  # keys of a curve's row that are not results
 
 
 def page_of(artifact: Artifact) -> str | None:
-    """The name of the page that an artifact is, None for any other."""
+    """The name of the HTML page in a report or ladder artifact, None for other artifacts."""
     return artifact.record["summary"]["page"] if artifact.stage in _PAGES else None
 
 
 def folder_for(stage: str, name: str, page: str | None) -> str:
-    """The folder of a file among the artifacts of the run of the whole, where the page is first."""
+    """The folder for a file among the artifacts of the whole run; the page itself is at the top."""
     if name == page:
         return ""
     return PAGE_FILES if stage in _PAGES else f"{PAGE_FILES}/{stage}"
@@ -52,19 +52,19 @@ def _results(finished: Mapping[str, Artifact]) -> Iterator[tuple[str, float]]:
             evaluated = EvaluateSummary.of(artifact)
             for name, result in evaluated.variants.items():
                 mean = result.estimates[evaluated.metric].mean
-                # The UI has a row of charts for all that is before the last slash.
+                # The UI groups charts into rows by what precedes the last slash.
                 yield f"{title}/{evaluated.metric}/{name}", mean
 
 
 def description(finished: Mapping[str, Artifact], root: str) -> str:
-    """The verdict, the picture of the page and a line for each result."""
+    """Markdown with the verdict, the picture of the page and a line for each result."""
     pages = [artifact for artifact in finished.values() if artifact.stage in _PAGES]
     results = {
         title: artifact for title, artifact in finished.items() if artifact.stage not in _PAGES
     }
     last = pages[-1] if pages else list(results.values())[-1]
     lines = [f"**{last.headline}**", ""]
-    if page := page_of(last):  # above what the UI folds away
+    if page := page_of(last):  # in the first line, which the UI does not fold away
         lines[0] += f" The whole page: {page_link(EXPERIMENT_ID, RUN_ID, page)}"
     if {"pretrain", "corpus"} <= finished.keys() and pages:
         lines += [findings.what_was_trained(finished), ""]

@@ -1,6 +1,6 @@
-"""Build again all that an artifact rests on, below another root, and compare it file by file.
+"""Rebuild an artifact and all its inputs under another root, and compare them file by file.
 
-What to build follows from the records alone, so neither a recipe nor a workflow must still exist.
+The records alone say what to build; neither the recipe nor the workflow need still exist.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TYPES: dict[str, StageType[Any, Any]] = {
         *(TASK, TASK_TEXT, SWEEP, EVALUATE, MEASURE, TABLE, CLAIMS, REPORT, LADDER),
     )
 }
-# Files that also say when and how fast they were made, or are named after an attempt.
+# Files with times or speeds in them, or named after an attempt.
 _OF_THE_RUN = {
     PRETRAIN.name: "checkpoints/*",
     **{kind.name: "*" for kind in (SWEEP, REPORT, LADDER)},
@@ -51,21 +51,17 @@ _OF_THE_RUN = {
 
 @dataclass(frozen=True)
 class Compared:
-    """An artifact beside what was built again: how many files were compared, and which differ.
-
-    Files that hold times are left out; what comes of them, such as a model, is compared.
-    """
+    """How many files of an artifact were compared with the rebuilt ones, and which differ. Files
+    that contain times are left out; files derived from them, such as a model, are compared."""
 
     compared: int
     different: tuple[str, ...]
 
 
 def stages_of(chain: Sequence[Artifact]) -> list[Stage]:
-    """The stages that built `chain` (inputs first), with the sources as they are now.
-
-    Raises DataError that names what differs from the records: a source that changed, or a version
-    of a stage that this package no longer has.
-    """
+    """The stages that built `chain` (inputs first), with the sources as they are now. Raises
+    DataError naming what differs from the records: a changed source, or a stage version or key that
+    this package no longer has."""
     names = Counter(each.stage for each in chain)
     stages: dict[str, Stage] = {}
     for artifact in chain:
@@ -92,7 +88,7 @@ def stages_of(chain: Sequence[Artifact]) -> list[Stage]:
 
 
 def compare(before: Artifact, after: Artifact) -> Compared:
-    """Two artifacts of one stage, by the hashes in their records."""
+    """Compare two artifacts of one stage by the hashes in their records."""
     old, new = (
         {name: file["sha256"] for name, file in each.record["files"].items()}
         for each in (before, after)

@@ -3,7 +3,7 @@
     corpus ──> tokenizer ──> tokens ──> instances ──> pretrain ──┬──> ... ──> report
                                                                  └──> fine-tuning: experiment.py
 
-Workflows (workflows/*.py) compose these functions in plain Python.
+Workflows (workflows/*.py) combine these functions in plain Python.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from rungwise.tokens.stage import TOKENS
 from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import READ_BY_NAME
 
-# Letters of any script; part of folders, runs and metrics.
+# Letters of any script; used in the names of folders, runs and metrics.
 Name = Annotated[str, Field(pattern=r"^[^\W_][\w.-]*$")]
 
 
@@ -113,7 +113,7 @@ class Recipe(Config):
     @model_validator(mode="before")
     @classmethod
     def _model_and_tokenizer_of_initial(cls, data: Any) -> Any:
-        """Fill in what `pretrain.initial` says by itself, once: what is there stays."""
+        """Fill in from `pretrain.initial` what the recipe leaves out."""
         pretrain = data.get("pretrain") if isinstance(data, dict) else None
         initial = pretrain.get("initial") if isinstance(pretrain, dict) else None
         if not isinstance(initial, str):
@@ -135,7 +135,7 @@ class Recipe(Config):
     @model_validator(mode="before")
     @classmethod
     def _what_tasks_need(cls, data: Any) -> Any:
-        """A recipe with tasks fine-tunes and evaluates, with the defaults where it says nothing."""
+        """Give a recipe with tasks default finetune and evaluate blocks."""
         if isinstance(data, dict) and data.get("tasks"):
             return {"finetune": {}, "evaluate": {}} | data
         return data
@@ -148,7 +148,7 @@ class Recipe(Config):
     @field_validator("pretrain", "continued_pretraining", mode="after")
     @classmethod
     def _name_objectives(cls, value: Any, info: ValidationInfo) -> Any:
-        """Give a pretraining that names no objective the first one of the model."""
+        """Give a pretraining without an objective the model's default."""
         model = info.data.get("model")
         if model is None or value is None:
             return value
@@ -183,7 +183,7 @@ class Recipe(Config):
         return self
 
     def resolved(self, root: str) -> dict[str, Any]:
-        """Every key as plain data, with this root and without a password, as a record keeps it."""
+        """Every key as plain data, with this root and without passwords, for records."""
         return without_passwords(self.model_dump(mode="json") | {"root": root})
 
 
@@ -224,10 +224,8 @@ def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
 
 
 def training(recipe: Recipe) -> PretrainStageConfig:
-    """The blocks that training reads.
-
-    Raises ConfigError where one is missing or they do not go together.
-    """
+    """The blocks that training reads. Raises ConfigError if one is missing or they do not fit
+    together."""
     need(recipe, "trains", "model", "pretrain")
     assert recipe.model
     assert recipe.pretrain
@@ -252,7 +250,7 @@ def training(recipe: Recipe) -> PretrainStageConfig:
         except ConfigError as error:
             raise ConfigError(f"continued_pretraining.{name}: {error}") from error
     pretrain = recipe.pretrain
-    if isinstance(pretrain, GradientConfig):  # an input of the stage, and known by its bytes
+    if isinstance(pretrain, GradientConfig):  # the weights are an input of the stage instead
         pretrain = pretrain.model_copy(update={"initial": None})
     return PretrainStageConfig(model=recipe.model, pretrain=pretrain)
 
@@ -263,7 +261,7 @@ def _check_together(
     read: Mapping[str, InstancesConfig | None],
     compute: ComputeConfig,
 ) -> None:
-    """Raise ConfigError where the stage would, so that nothing is built before it."""
+    """Raise the ConfigErrors of the stage early, before anything is built."""
     pretrain.check(model, compute)
     config = PretrainStageConfig(model=model, pretrain=pretrain)
     for block, instances in read.items():
@@ -272,7 +270,7 @@ def _check_together(
 
 
 def planned_vocab_size(recipe: Recipe) -> int:
-    """The size that the vocabulary will have at most. UserError where the config does not say."""
+    """The upper limit of the vocabulary size. Raises UserError if the config does not give it."""
     size = getattr(recipe.tokenizer, "vocab_size", None)
     if size is None:
         raise UserError(
@@ -283,12 +281,11 @@ def planned_vocab_size(recipe: Recipe) -> int:
 
 
 def report_stage(recipe: Recipe, before: dict[str, Stage]) -> Stage:
-    """One page about all stages so far."""
     return REPORT.stage(recipe.report, before)
 
 
 def measure_stage(recipe: Recipe, before: Mapping[str, Stage]) -> Stage:
-    """The stage that asks the recipe's suites of the pretraining among the stages `before`."""
+    """The stage that measures the pretraining among `before` with the recipe's suites."""
     inputs = {of: before[of] for of in ("corpus", "tokenizer", "tokens", "pretrain")}
     return MEASURE.stage(MeasureConfig(suites=recipe.measure), inputs)
 
@@ -304,8 +301,8 @@ def register_stage(
 
 
 def _licences(stage: Stage) -> dict[str, tuple[str | None, ...]]:
-    """Those of the sources of each corpus that a stage rests on, by fingerprint; the config's, as
-    the record of a corpus holds those of the day that it was built."""
+    """The licences of the sources of each corpus below a stage, by fingerprint. They come from the
+    config: a corpus's record may hold older ones."""
     found = [_licences(each) for each in stage.inputs.values()]
     if isinstance(stage.config, CorpusConfig):
         found.append({stage.fingerprint: tuple(each.licence for each in stage.config.sources)})
@@ -313,7 +310,7 @@ def _licences(stage: Stage) -> dict[str, tuple[str | None, ...]]:
 
 
 def need(recipe: Recipe, does: str, *blocks: str) -> None:
-    """Raise ConfigError if the recipe lacks one of `blocks`, which what it `does` needs."""
+    """Raise ConfigError unless the recipe has all `blocks`; `does` says what needs them."""
     missing = [name for name in blocks if not getattr(recipe, name)]
     if missing:
         raise ConfigError(

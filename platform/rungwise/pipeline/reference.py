@@ -1,4 +1,4 @@
-"""Say what every key of a recipe is: as comments on a resolved recipe, and as docs/reference.
+"""Describe every key of a recipe: in comments on a resolved recipe, and in docs/reference.
 
 Types and defaults come from the pydantic models, descriptions from the comments above or beside the
 fields in the source.
@@ -42,7 +42,7 @@ _BOUNDS = {
 
 
 def resolved(recipe: Recipe) -> str:
-    """Write a recipe as YAML with every key, defaults included, and what each is; no passwords."""
+    """Write a recipe as YAML with every key, defaults included, and comments; no passwords."""
     return without_password("\n".join(_lines(recipe))) + "\n"
 
 
@@ -54,7 +54,7 @@ def reference() -> str:
 
 
 def comments_of(block: type[Config]) -> dict[str, str]:
-    """Read the comment above or behind each field in the source, inherited fields included."""
+    """Read the comments above or beside each field in the source, inherited fields included."""
     comments: dict[str, str] = {}
     for owner in reversed(block.__mro__):
         if not issubclass(owner, Config) or owner is Config:
@@ -98,7 +98,6 @@ def _lines(block: Config) -> Iterator[str]:
 
 
 def _fields(block: type[Config]) -> list[str]:
-    """List the keys of a block, its kind first."""
     return sorted(block.model_fields, key=lambda name: name != "kind")
 
 
@@ -114,7 +113,7 @@ def _yaml(value: Any) -> str:
 
 
 def _place(block: type[Config], path: str, places: dict[type[Config], list[str]]) -> None:
-    """Note at which paths each block stands. What is in it is named after the first."""
+    """Collect the paths at which each block occurs. Its own blocks are named after the first."""
     known = block in places
     places.setdefault(block, []).append(path)
     if known:
@@ -167,7 +166,6 @@ def _values(field: FieldInfo) -> str:
 
 
 def _type(annotation: Any) -> str:
-    """Name a type as a person who writes YAML does."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if len(blocks := models_in(annotation)) and origin not in (tuple, list, dict):
         kinds = [f"`{kind}`" for block in blocks if (kind := tag_of(block))]

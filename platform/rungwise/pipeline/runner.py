@@ -1,12 +1,12 @@
-"""Runs the stages of a workflow: what is done is taken, the rest is built, shown and tracked.
+"""Runs the stages of a workflow: reuses finished ones; builds, shows and tracks the rest.
 
     pending ──> (waits for another driver) ──> running ──> finished
        └──> not built: a stage before it failed  └──> failed
 
-The driver works through the graph in one loop: it starts every stage whose inputs are finished, up
-to `compute.max_concurrent_stages`, as a Ray task that begins when the cluster has room for it, and
-it alone writes records, the terminal and MLflow. A stage is built under a lease (core/lease.py), so
-that drivers side by side build each artifact once. If nothing is missing, neither Ray nor MLflow is
+The driver works through the graph in one loop. It starts every stage whose inputs are finished, up
+to `compute.max_concurrent_stages`, as a Ray task that begins when the cluster has room. Only the
+driver writes records, the terminal and MLflow. A stage is built under a lease (core/lease.py), so
+that concurrent drivers build each artifact once. If nothing is missing, neither Ray nor MLflow is
 started.
 """
 
@@ -39,14 +39,14 @@ from rungwise.pipeline.display import Display
 from rungwise.pipeline.job import Build, Job, source_tags
 
 _POLL_SECONDS = 0.2
-_ASK_SECONDS = 2.0  # how often a lease that another driver holds is asked for
+_ASK_SECONDS = 2.0  # between attempts to take a lease that another driver holds
 _CLASSES = re.compile(r"^(?:[\w.]+(?:Error|Exception|Exit|Interrupt)(?:\(\w+\))?: )+")
-_FINISH_SECONDS = 20.0  # how long the end of a run waits for the tracking server
+_FINISH_SECONDS = 20.0  # the longest wait for the tracking server at the end of a run
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: its artifacts in order, which of them it built, and how long it took."""
+    """A finished run: its artifacts in order, the names of those it built, and its duration."""
 
     artifacts: dict[str, Artifact]
     built: tuple[str, ...]
@@ -65,9 +65,9 @@ def run(
 ) -> Outcome:
     """Build what is missing of `stages` (in order, inputs first) below `root`.
 
-    `tracker` is called only if something must be built; `recipe` is kept in the records. A stage
-    that fails takes only those with it that need it; when the others are done, its error is raised:
-    UserError for what the user can mend, StageFailed for anything else a stage raises.
+    `tracker` is called only if something must be built; `recipe` is kept in the records. A failed
+    stage stops only the stages that need it. When the others are done, its error is raised:
+    UserError if the user can fix it, else StageFailed.
     """
     began = time.monotonic()
     root.check_writable("root")
@@ -115,7 +115,7 @@ def _build(
         status = "KILLED"
         raise
     finally:
-        # After the session, with which the tasks of stages that were stopped have ended.
+        # After the session has ended, and with it the tasks of stopped stages.
         graph.end(status)
         tracker.close(parent, status)
         untracked = tracker.finish(_FINISH_SECONDS)
@@ -124,7 +124,7 @@ def _build(
 
 
 class _Graph:
-    """The stages of a run and how far each is; all are called by the names they are shown by."""
+    """The stages of a run and their progress, by displayed name."""
 
     def __init__(
         self, rows: Sequence[Planned], done: dict[str, Artifact], root: Folder, build: Build
@@ -132,24 +132,24 @@ class _Graph:
         self.finished = dict(done)
         self.built: set[str] = set()
         self._errors: dict[str, Exception] = {}
-        self._failed_before: dict[str, str] = {}  # not built, and the failed stage it needs
+        self._failed_before: dict[str, str] = {}  # stage not built -> failed stage it needs
         self._pending = {
             row.stage.shown: row for row in _by_turn(rows) if row.stage.shown not in done
         }
         self._running: dict[str, Job] = {}
-        self._leases: dict[str, Lease] = {}  # of running stages, and those others build
+        self._leases: dict[str, Lease] = {}  # of running stages, and of those others build
         self._ask_at: dict[str, float] = {}
         self._root = root
         self._build = build
 
     def work(self) -> None:
-        """Build until no stage is left that can be built."""
+        """Build until no buildable stage is left."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         from rungwise.core.board import Board
 
-        # With the driver, so that the loss of another node does not take it away.
+        # On the driver's node, so that losing another node does not lose the board.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         board = Board.options(scheduling_strategy=here).remote()  # pyright: ignore[reportAttributeAccessIssue]
         try:
@@ -164,7 +164,7 @@ class _Graph:
             ray.kill(board)
 
     def check(self) -> None:
-        """Raise the first failure, if there was one, with the names of all that it kept away."""
+        """Raise the first failure, if any; its message also names the stages not built."""
         if not self._errors:
             return
         (name, error), *others = self._errors.items()
@@ -177,14 +177,14 @@ class _Graph:
         raise StageFailed(f"the stage {name} failed: {_last_line(error)}{more}") from error
 
     def end(self, status: str) -> None:
-        """Close the runs of stages that were stopped, and give back all leases."""
+        """Close the MLflow runs of stopped stages and release all leases."""
         for job in self._running.values():
             job.end(status)
         for lease in self._leases.values():
             lease.release()
 
     def _start(self, name: str, board: Any) -> None:
-        """Start a pending stage, if its inputs are there, and room, and no other driver has it."""
+        """Start a pending stage if its inputs are finished, there is room and the lease is free."""
         row, display = self._pending[name], self._build.display
         inputs = {key: source.shown for key, source in row.stage.inputs.items()}
         for source in inputs.values():
@@ -211,7 +211,7 @@ class _Graph:
                 display.show(name, "waiting", f"for {lease.holder}, which builds it")
                 return
             del self._pending[name]
-            # Only under the lease: another driver may have chosen the folder, and finished in it.
+            # Only under the lease, since another driver may have made or finished the folder.
             folder = artifacts.folder_of(
                 self._root, row.stage.name, self._build.label, row.stage.fingerprint
             )
@@ -229,7 +229,7 @@ class _Graph:
                 job.submit(board)
 
     def _poll(self, board: Any) -> None:
-        """Wait a moment; show what the running stages tell; finish those that are done."""
+        """Wait a moment; show what running stages report; finish those that are done."""
         import ray
 
         tasks = {job.task: name for name, job in self._running.items()}
@@ -266,7 +266,7 @@ class _Graph:
         self._leases.pop(name).release()
 
     def _yield(self, name: str) -> None:
-        """Leave a stage to the driver that took its lease over; it is waited for like any other."""
+        """Leave a stage to the driver that took over its lease, and wait for that driver."""
         job = self._running.pop(name)
         job.end("KILLED")
         self._leases.pop(name).release()
@@ -274,7 +274,7 @@ class _Graph:
 
     @contextlib.contextmanager
     def _failure_of(self, name: str) -> Iterator[None]:
-        """Keep what is raised as the failure of this stage; the others go on."""
+        """Record an exception as the failure of this stage; the others continue."""
         try:
             yield
         except Exception as error:
@@ -287,16 +287,15 @@ class _Graph:
 
 
 def _by_turn(rows: Sequence[Planned]) -> list[Planned]:
-    """In the order in which those begin that could: stages of a kind after those of the kinds
-    before them, and of a kind the last first. The later rungs of a ladder take longer, and the
-    longest should not end alone."""
+    """Order the start of stages: by kind, and within a kind the last first. The later rungs of a
+    ladder take longer, and the longest should not run alone at the end."""
     kinds = list(dict.fromkeys(row.stage.name for row in rows))
     return [row for kind in kinds for row in reversed(rows) if row.stage.name == kind]
 
 
 def _last_line(error: BaseException) -> str:
-    """The message of an error, which ends the traceback that Ray makes its text; with the class
-    only where the message is no sentence, as that of a KeyError."""
+    """The last line of an error, since Ray puts the traceback before the message. The class stays
+    only if the message is not a sentence, as in a KeyError."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     if not lines:
         return type(error).__name__

@@ -1,4 +1,4 @@
-"""Read a recipe, plan and run a workflow of it, find its folders.
+"""Read a recipe, plan and run its workflow, and find its folders.
 
 A workflow is a function `stages(recipe) -> list[Stage]`, or a Python file with that function.
 """
@@ -27,26 +27,24 @@ from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.runner import Outcome
 
 Workflow = str | Path | Callable[[Recipe], list[Stage]]
-# Where workflows/ may lie: here, or in the checkout that the package is of.
+# Where to look for workflows/: in this folder, then in the checkout that contains the package.
 _PLACES = (Path(), Path(__file__).resolve().parents[3])
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe's YAML file and apply `key.path=value` overrides.
 
-    A name without a suffix is that of a file in workflows/configs, such as `bert-mini`. Keys that
-    fall away with the `kind` they belonged to are named on standard error. Raises ConfigError
-    naming the override or the file, what was expected and the nearest known key.
+    A name without a suffix, such as `bert-mini`, is a file in workflows/configs. Keys dropped
+    because an override changed their `kind` are named on standard error. Raises ConfigError naming
+    the override or the file, what was expected and the nearest known key.
     """
     note = Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print
     return load(Recipe, recipe_file(path), overrides, note)
 
 
 def recipe_file(name: str | Path) -> Path:
-    """The file of a recipe, which a name without a suffix stands for.
-
-    Raises ConfigError naming the nearest recipes if there is none.
-    """
+    """Find a recipe's file; a name without a suffix is one in workflows/configs. Raises ConfigError
+    naming the nearest recipes if there is none."""
     file = _place("workflows/configs", name, ".yaml")
     if file.exists():
         return file
@@ -65,14 +63,14 @@ def stages_of(workflow: Workflow, recipe: Recipe) -> list[Stage]:
 
 
 def plan(workflow: Workflow, recipe: Recipe) -> list[Planned]:
-    """Say of each stage whether it is done below the recipe's root, and why not; build nothing."""
+    """Say for each stage whether it is done below the recipe's root, or why not; build nothing."""
     return stage.plan(stages_of(workflow, recipe), root_folder(recipe.root), recipe.name)
 
 
 def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> Outcome:
     """Build what is missing below the recipe's root, show it on `console`, track it in MLflow.
 
-    Raises UserError for what the user can mend, StageFailed for anything else a stage raises.
+    Raises UserError if the user can fix the problem, StageFailed if a stage raises anything else.
     """
     set_environment()
     root = root_folder(recipe.root)
@@ -88,12 +86,9 @@ def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> O
 
 
 def root_folder(root: str) -> Folder:
-    """Find the folder of artifacts.
-
-    A Ray job runs in a temporary copy of the working folder, so there a relative root lies below
-    the place that the cluster names (RUNGWISE_ROOT, a folder or bucket), or else in the home of the
-    user who runs the cluster.
-    """
+    """Find the folder of artifacts. A Ray job runs in a temporary copy of the working folder, so a
+    relative root is placed below the folder or bucket that the cluster gives (RUNGWISE_ROOT), or
+    else in the home directory of the user who runs the cluster."""
     path = Path(root).expanduser()
     if is_remote(root) or path.is_absolute() or "working_dir_files" not in Path.cwd().parts:
         return Folder.at(root)
@@ -103,7 +98,7 @@ def root_folder(root: str) -> Folder:
 
 
 def places(config: str | None, overrides: Sequence[str]) -> tuple[Folder, str]:
-    """The root and the tracking URI of a recipe's file, or those of a recipe that names neither."""
+    """The root and tracking URI of a recipe file, or the defaults if `config` is None."""
     if config is not None:
         recipe = load_recipe(config, overrides)
         root = root_folder(recipe.root)
@@ -113,19 +108,19 @@ def places(config: str | None, overrides: Sequence[str]) -> tuple[Folder, str]:
 
 
 def tracking_uri(recipe: Recipe, root: Folder) -> str:
-    """Return the recipe's own, else MLFLOW_TRACKING_URI, else SQLite below the root."""
+    """The recipe's own URI, else MLFLOW_TRACKING_URI, else SQLite below the root."""
     return recipe.tracking.uri or default_uri(root, os.environ.get("MLFLOW_TRACKING_URI"))
 
 
 def spool_folder(root: Folder) -> Path:
-    """Name the folder, on this machine whatever the root, of events that wait for the server."""
+    """The local folder for events that wait for the tracking server."""
     if root.remote:
         return Path.home() / ".cache" / "rungwise" / "tracking"
     return Path(root.uri) / "tracking"
 
 
 def _place(folder: str, name: str | Path, suffix: str) -> Path:
-    """The file that a short name stands for, in this folder or else beside the package."""
+    """The file with a short name, in this folder or else in the checkout of the package."""
     if Path(name).suffix:
         return Path(name)
     files = [place / folder / f"{name}{suffix}" for place in _PLACES]

@@ -1,1 +1,1 @@
-"""Jobs on a cluster: check one before it is sent, submit it, follow it and stop it."""
+"""Jobs on a cluster: check, submit, follow and stop them."""

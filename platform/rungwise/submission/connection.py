@@ -1,7 +1,5 @@
 """The connection to a cluster's job server: its address, its token, and a client.
-
-Ray's own client waits for ever for an answer, and prefers RAY_ADDRESS to the address it is given.
-"""
+Ray's own client has no timeout and prefers RAY_ADDRESS to the address it is given."""
 
 from __future__ import annotations
 
@@ -27,13 +25,13 @@ from rungwise.core.errors import UserError
 ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"
 _ADDRESS_VARIABLES = (ADDRESS_VARIABLE, "RAY_ADDRESS")
 _TOKEN_VARIABLES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-_DEFAULT_TOKEN = Path(".ray", "auth_token")  # where Ray looks last, below the home
+_DEFAULT_TOKEN = Path(".ray", "auth_token")  # the last place where Ray looks, below the home
 _LOGGERS = (
     "dashboard.modules.dashboard_sdk",
     "_private.runtime_env.packaging",
     "_private.runtime_env.working_dir",
 )
-# The limits for connecting, and for the pause between two pieces of an answer.
+# Timeouts for connecting, and between two pieces of a response.
 _TIMEOUT_SECONDS = (10.0, 60.0)
 _NOT_YET = "No available agent"
 _START_SECONDS = 60.0
@@ -49,7 +47,7 @@ class UnreachableError(UserError):
 
 @dataclass(frozen=True)
 class Server:
-    """A job server. `option` is what a later command needs to reach the same one."""
+    """A job server. `option` makes a later command reach the same server."""
 
     address: str
     token: str | None = field(repr=False)
@@ -59,7 +57,6 @@ class Server:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of every request."""
         return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
 
     @property
@@ -70,11 +67,11 @@ class Server:
 
 
 class Client(JobSubmissionClient):
-    """Ray's client of one server. Every request ends, and its errors are UserErrors."""
+    """Ray's client of one server, with timeouts and with UserErrors for all errors."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        # It logs each upload and what it leaves out, which the pre-flight check has shown already.
+        # Silences messages on uploads, which the pre-flight check has shown already.
         for name in _LOGGERS:
             logging.getLogger(f"ray.{name}").setLevel(logging.ERROR)
         with _variables({**dict.fromkeys(_ADDRESS_VARIABLES), ADDRESS_VARIABLE: server.address}):
@@ -95,7 +92,7 @@ class Client(JobSubmissionClient):
         )
 
     def submit_job(self, **job: Any) -> str:
-        """Submit a job and return its id, waiting for a head that has just started."""
+        """Submit a job and return its id. Retries while a head that just started gets ready."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
@@ -106,7 +103,7 @@ class Client(JobSubmissionClient):
                 time.sleep(1)
 
     def get(self, route: str) -> dict[str, Any]:
-        """The `data` of a dashboard route; UserError if there is no such route."""
+        """The `data` of a dashboard route. Raises UserError if there is no such route."""
         answer = self._do_request("GET", route)
         try:
             return answer.json()["data"]
@@ -117,10 +114,8 @@ class Client(JobSubmissionClient):
             ) from error
 
     def details(self, job: str) -> JobDetails:
-        """The details of one job.
-
-        Raises UserError if the cluster does not know this id, UnreachableError if it cannot say.
-        """
+        """The details of one job. Raises UserError if the cluster does not know the id,
+        UnreachableError if it cannot answer."""
         answer = self._do_request("GET", f"/api/jobs/{job}")
         if answer.status_code == 404:
             raise UserError(
@@ -134,15 +129,13 @@ class Client(JobSubmissionClient):
         return JobDetails(**answer.json())
 
     def has_package(self, uri: str) -> bool:
-        """Whether the cluster still holds an uploaded folder; if so it keeps it a while longer."""
+        """Whether the cluster still holds an uploaded folder. Asking makes it keep it longer."""
         return self._package_exists(uri)
 
 
 def server(address: str | None, name: str | None) -> Server:
-    """Choose the server: `address`, a cluster started here, or the one in the environment.
-
-    Raises UserError if none is named anywhere, or its token cannot be read.
-    """
+    """Choose the server: `address`, a cluster started here, or the one in the environment. Raises
+    UserError if none is given anywhere, or its token cannot be read."""
     if address:
         url = _http(address, "--address")
         return _server(url, _known_at(url), f" --address {url}")
@@ -152,7 +145,7 @@ def server(address: str | None, name: str | None) -> Server:
         return _server(cluster.job_address, cluster, f" --name {name}")
     for variable in _ADDRESS_VARIABLES:
         value = os.environ.get(variable, "")
-        # Drivers have a RAY_ADDRESS too, which is no address of a job server.
+        # Drivers have a RAY_ADDRESS too, but theirs is not a job server.
         if value and (variable == ADDRESS_VARIABLE or value.startswith(("http://", "https://"))):
             url = _http(value, variable)
             return _server(url, _known_at(url))
@@ -165,11 +158,8 @@ def server(address: str | None, name: str | None) -> Server:
 
 
 def connect(server: Server) -> Client:
-    """Connect to the server and check that it answers.
-
-    Raises UnreachableError if nothing answers, UserError if it is not a job server or refuses the
-    token.
-    """
+    """Connect to the server. Raises UnreachableError if nothing answers, UserError if it is not a
+    job server or refuses the token."""
     try:
         return Client(server)
     except UserError:
@@ -187,7 +177,7 @@ def _server(address: str, cluster: registry.RegisteredCluster | None, option: st
 
 
 def _token(cluster: registry.RegisteredCluster | None) -> tuple[str | None, str]:
-    """The token and its origin: that of a cluster started here, else where Ray looks."""
+    """The token and its source: that of a cluster started here, else where Ray looks."""
     if cluster is not None:
         return _read(Path(cluster.token_path)), f"of the cluster {cluster.name}"
     value, path = (os.environ.get(variable) for variable in _TOKEN_VARIABLES)
@@ -270,7 +260,7 @@ def _loopback(host: str | None) -> bool:
 
 @contextlib.contextmanager
 def _variables(values: dict[str, str | None]) -> Iterator[None]:
-    """Set these environment variables for the duration of the block; None unsets one."""
+    """Set environment variables for the duration of the block; None unsets one."""
     before = {name: os.environ.pop(name, None) for name in values}
     os.environ.update({name: value for name, value in values.items() if value is not None})
     try:

@@ -1,7 +1,7 @@
-"""Follow a job's output, over connections that break, until it ends.
+"""Follow a job's output until it ends, even if connections break.
 
-Every connection receives the whole text from its beginning, so a count of the characters printed
-tells where a new connection has to continue.
+Every connection receives the text from its beginning, so the number of characters printed tells
+where a new connection has to continue.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ray.job_submission import JobDetails
 from rungwise.core.errors import UserError
 from rungwise.submission.connection import Client, UnreachableError
 
-# A connection over which nothing comes for so long, not even the answer to a ping, is dead.
+# A connection is dead if nothing arrives for this long, not even the answer to a ping.
 _HEARTBEAT_SECONDS = 20.0
 _FIRST_WAIT_SECONDS = 0.5
 _LONGEST_WAIT_SECONDS = 15.0
-# How long to wait without any answer: a sleeping laptop is no reason to stop, a dead cluster is.
+# How long to wait without any answer: longer than a laptop sleeps, not for ever for a dead cluster.
 PATIENCE_SECONDS = 1800.0
 
 Write = Callable[[str], None]
 
 
 class Follower:
-    """Writes one job's output, each character once, however often it must connect."""
+    """Writes one job's output, each character once, reconnecting as often as necessary."""
 
     def __init__(self, client: Client, job: str, write: Write, say: Write) -> None:
         self._client = client
@@ -39,11 +39,9 @@ class Follower:
         self._lost = False
 
     def follow(self) -> JobDetails:
-        """Return when the job has ended and all of its output is written.
-
-        Raises UnreachableError after PATIENCE_SECONDS without an answer, UserError if the cluster
-        no longer knows the job or takes the token. KeyboardInterrupt leaves the job alone.
-        """
+        """Return when the job has ended and all of its output is written. Raises UnreachableError
+        after PATIENCE_SECONDS without an answer, UserError if the cluster no longer knows the job
+        or refuses the token. KeyboardInterrupt does not stop the job."""
         wait, heard = _FIRST_WAIT_SECONDS, time.monotonic()
         while True:
             before = self._printed
@@ -67,7 +65,7 @@ class Follower:
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
 
     async def _stream(self) -> None:
-        """Write what one connection brings, for as long as it lasts."""
+        """Write what one connection delivers until it closes."""
         server, seen = self._client.server, 0
         url = f"{server.address}/api/jobs/{self._job}/logs/tail"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_HEARTBEAT_SECONDS)
@@ -88,7 +86,7 @@ class Follower:
         self._lost = False
 
     def _finish(self) -> None:
-        """Write what the last connection did not bring, if it broke as the job ended."""
+        """Write the rest of the output, in case the last connection broke as the job ended."""
         try:
             text = self._client.get_job_logs(self._job)
         except UnreachableError:
@@ -99,7 +97,7 @@ class Follower:
         self._take(text, 0)
 
     def _take(self, text: str, position: int) -> None:
-        """Write the part of `text`, which begins at `position`, that is not written yet."""
+        """Write the new part of `text`, which begins at `position` in the output."""
         fresh = text[max(0, self._printed - position) :]
         if fresh:
             self._write(fresh)

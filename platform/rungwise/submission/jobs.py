@@ -34,8 +34,8 @@ _STYLES = {
 }
 _LONGEST_NAME = 40
 _POLL_SECONDS = 0.5
-# How long a job may take to close its runs and connections after SIGTERM, before Ray kills it. Ray
-# reads it where the job runs; its own 3 s are too short for a tracking server that is slow.
+# How long a job may take after SIGTERM to close its runs and connections before Ray kills it. Ray
+# reads this where the job runs; its default of 3 s is too short for a slow tracking server.
 _STOP_SECONDS = 60
 _VARIABLES = {"RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_SECONDS)}
 
@@ -50,11 +50,9 @@ def submit_command(
     wait: bool,
     any_version: bool,
 ) -> int:
-    """Check everything, submit, and follow to the end; the status is 0 only if the job succeeded.
-
-    Raises UserError, before anything is uploaded, if the job could not run.
-    """
-    # A recipe imports all there is to train; the other commands need none of it.
+    """Check everything, submit, and follow the job; return 0 only if it succeeded. Raises
+    UserError, before anything is uploaded, if the job could not run."""
+    # Importing recipes imports all training code, which the other commands do not need.
     from rungwise.submission import local, preflight
 
     console = Console()
@@ -62,7 +60,7 @@ def submit_command(
     client, report = preflight.examine(job, at, any_version)
     report.show(console)
     metadata = {
-        "job_name": job.recipe.name,  # the name Ray's dashboard shows
+        "job_name": job.recipe.name,  # shown in Ray's dashboard
         "workflow": job.workflow,
         "config": job.config,
         "overrides": " ".join(job.overrides),
@@ -73,7 +71,7 @@ def submit_command(
 
 
 def jobs_command(at: Server) -> int:
-    """Print the jobs of a cluster, the newest first."""
+    """Print the jobs of a cluster, newest first."""
     table = Table(box=None, pad_edge=False, expand=True)
     for heading in ("id", "name", "status"):
         table.add_column(heading, no_wrap=True)
@@ -102,7 +100,7 @@ def jobs_command(at: Server) -> int:
 
 
 def jobs_of(at: Server) -> list[dict[str, Any]]:
-    """The jobs of a cluster as plain data, the newest first; times are in ms since 1970."""
+    """The jobs of a cluster as plain data, newest first; times are in ms since 1970."""
     return [
         {
             "id": _id(job),
@@ -128,7 +126,7 @@ def logs_command(job: str, at: Server, follow: bool) -> int:
 
 
 def stop_command(job: str, at: Server) -> int:
-    """Stop a job as Ctrl-C stops a run, and return when it has ended."""
+    """Stop a job as Ctrl-C stops a run, and wait until it has ended."""
     client, console = connect(at), Console()
     details = _find(client, job)
     job_id = _id(details)
@@ -146,11 +144,9 @@ def stop_command(job: str, at: Server) -> int:
 
 
 def resume_command(job: str, at: Server, folder: str, *, wait: bool) -> int:
-    """Resubmit a job that has ended: the same package and command, from its checkpoints.
-
-    Raises UserError if it still runs or has succeeded, or if its package is gone from the cluster
-    and the folder no longer holds the same files.
-    """
+    """Resubmit an ended job with the same package and command; it continues from its checkpoints.
+    Raises UserError if it is still running or has succeeded, or if the cluster no longer has its
+    package and the folder no longer holds the same files."""
     client = connect(at)
     details = _find(client, job)
     before = _id(details)
@@ -228,13 +224,13 @@ def _follow(client: Client, job_id: str, console: Console) -> int:
     if details.status is JobStatus.SUCCEEDED:
         return OK
     if details.driver_exit_code is None and details.message and details.status is JobStatus.FAILED:
-        _say(console, details.message.strip())  # Ray's own: the command never ran, or its node died
+        _say(console, details.message.strip())  # Ray's: the command never ran, or its node died
     _say(console, f"go on from its checkpoints: rungwise resume {job_id}{option}")
     return FAILED
 
 
 def _jobs(client: Client) -> list[JobDetails]:
-    """Submitted jobs, the newest first, without the probes of pre-flight checks."""
+    """Submitted jobs, newest first, without the probes of pre-flight checks."""
     jobs = [
         job
         for job in client.list_jobs()
@@ -244,7 +240,7 @@ def _jobs(client: Client) -> list[JobDetails]:
 
 
 def _find(client: Client, job: str) -> JobDetails:
-    """The job with this id, or the only one whose id begins with it."""
+    """The job with this id or with a unique id that starts with it. Raises UserError if none."""
     jobs = {_id(details): details for details in _jobs(client)}
     if job in jobs:
         return jobs[job]

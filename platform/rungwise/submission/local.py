@@ -1,4 +1,4 @@
-"""Checks of a job on the machine that submits it, which may not hold the job's data."""
+"""Checks of a job on the submitting machine, which may not have the job's data."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rungwise.pipeline.workflow import load_recipe, stages_of
 from rungwise.submission import resources
 from rungwise.submission.upload import Upload
 
-# Keys of a recipe whose values are files, folders and globs.
+# Recipe keys whose values are files, folders or globs.
 _PATH_KEYS = ("paths", "path", "word_list", "phrases", "train", "validation", "test")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job to submit; its files are relative to `folder`, the job's working folder."""
+    """A job to submit; `workflow` and `config` are relative to `folder`, its working folder."""
 
     folder: Path
     workflow: str
@@ -41,11 +41,8 @@ class Job:
 
 
 def read(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> Job:
-    """Read the job and its recipe.
-
-    Raises UserError if a file is missing or lies elsewhere, or if the recipe or an override is
-    wrong or holds a password.
-    """
+    """Read the job and its recipe. Raises UserError if a file is missing or outside `folder`, or if
+    the recipe or an override is wrong or contains a password."""
     top = Path(folder).expanduser().resolve()
     if not top.is_dir():
         raise UserError(f"--working-dir: expected a folder, found {folder}")
@@ -66,11 +63,11 @@ def read(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> J
 
 
 def stages(job: Job, notes: list[str]) -> dict[str, int]:
-    """The workflow's stages by name, and how many of a name can run side by side.
+    """The names of the workflow's stages, and how many of each can run side by side.
 
-    They are built here as the job will build them on the cluster, which reads the digests of input
-    files. If one is missing here that the cluster may have, the names are guessed from the recipe,
-    and `notes` says what was not checked. Raises UserError for any other fault.
+    Builds the stages as the job will do on the cluster, which reads the digests of input files. If
+    a file is missing here that the cluster may have, the names are guessed from the recipe and
+    `notes` says what was not checked. Raises UserError for any other fault.
     """
     with contextlib.chdir(job.folder):
         elsewhere = [path for path in paths_of(job.recipe) if _elsewhere(path)]
@@ -86,10 +83,8 @@ def stages(job: Job, notes: list[str]) -> dict[str, int]:
 
 
 def check_paths(job: Job, upload: Upload) -> list[str]:
-    """The paths of the recipe that every machine must have at the same place.
-
-    Raises UserError if a relative path is not uploaded, as in the job it means the uploaded copy.
-    """
+    """The paths of the recipe that every machine must have at the same place. Raises UserError if a
+    relative path is not uploaded, since the job reads it from the upload."""
     apart = []
     with contextlib.chdir(job.folder):
         for path in dict.fromkeys(paths_of(job.recipe)):
@@ -117,7 +112,6 @@ def check_paths(job: Job, upload: Upload) -> list[str]:
 
 
 def paths_of(recipe: Recipe) -> list[str]:
-    """Every file, folder and glob that a recipe names."""
     leaves = _leaves(recipe.model_dump(mode="json"))
     return [leaf for key, leaf in leaves if key in _PATH_KEYS and isinstance(leaf, str)]
 
@@ -135,7 +129,7 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _elsewhere(path: str) -> bool:
-    """Whether a path may exist on the cluster though it does not exist here."""
+    """Whether a path may exist on the cluster even if it does not exist here."""
     return is_remote(path) or path.startswith("~") or Path(path).is_absolute()
 
 

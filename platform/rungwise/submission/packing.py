@@ -1,7 +1,7 @@
 """List what Ray would pack of a folder, by Ray's own rules.
 
-Ray stores files in its package uncompressed, so the package is as large as the sum of their sizes;
-tests/unit/test_submission.py compares with packages that Ray made.
+Ray stores files in its package uncompressed, so their sizes give the package's size;
+tests/unit/test_submission.py compares with packages made by Ray.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from rungwise.ray_private import (
     walk_folder,
 )
 
-# The job server takes no larger body, and the head's store no larger value.
+# Upper limits of the job server's requests and of the head's store.
 MOST_BYTES = min(DASHBOARD_CLIENT_MAX_SIZE, GCS_STORAGE_MAX_SIZE)
 _MOST_FILES = 100_000
-# The zip format, section 4.3 of its specification: two headers an entry, with its name in each.
+# Zip format specification, section 4.3: two headers per entry, each with the entry's name.
 _ENTRY_BYTES = 30 + 46
 _END_BYTES = 22
 _SILENT = logging.Logger("packing", logging.CRITICAL + 1)
@@ -33,17 +33,16 @@ _SILENT = logging.Logger("packing", logging.CRITICAL + 1)
 
 @dataclass(frozen=True)
 class Packed:
-    """A file, or an empty folder, of the package."""
+    """A file or an empty folder in the package."""
 
-    path: str  # relative to the folder; that of an empty folder ends with a slash
+    path: str  # relative to the folder; ends with a slash for an empty folder
     size_bytes: int
 
 
 def packed(folder: Path) -> list[Packed]:
-    """List what the package would hold, by name, without reading any file.
-
-    Raises UserError if a part cannot be read, or if the folder holds far more than a project.
-    """
+    """List the contents of the package by name, without reading any file. Raises UserError if a
+    part cannot be read or is a link to outside, or if the folder holds far more files than a
+    project."""
     entries: list[Packed] = []
     folder, real = folder.absolute(), folder.resolve()
 
@@ -80,13 +79,12 @@ def packed(folder: Path) -> list[Packed]:
 
 
 def package_bytes(files: list[Packed]) -> int:
-    """The size of the package that holds these files."""
     names = sum(2 * len(file.path.encode()) + _ENTRY_BYTES for file in files)
     return sum(file.size_bytes for file in files) + names + _END_BYTES
 
 
 def package_uri(folder: Path) -> str:
-    """The name of the folder's package on a cluster: a digest of its content."""
+    """The URI of the folder's package on a cluster, made from a digest of its content."""
     return uri_of_folder(str(folder), _gitignore_counts(), excludes=default_excludes())
 
 

@@ -31,11 +31,9 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def row(self, name: str, value: str) -> None:
-        """Add a row to the table."""
         self.rows.append((name, value))
 
     def show(self, console: Console) -> None:
-        """Print the table and the notes."""
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column(style="bold")
         table.add_column(overflow="fold")
@@ -52,10 +50,8 @@ Ask = Callable[[], probe.Head]
 
 
 def examine(job: local.Job, at: Server, any_version: bool) -> tuple[Client, Report]:
-    """Check a job and the cluster; return a client of the cluster and the report.
-
-    Raises UserError at the first fault, those on this machine first. Nothing is uploaded.
-    """
+    """Check a job and the cluster; return a client of the cluster and the report. Raises UserError
+    at the first fault, checking this machine first. Uploads nothing."""
     report = Report()
     stages = local.stages(job, report.notes)
     report.row("command", job.entrypoint)
@@ -68,7 +64,7 @@ def examine(job: local.Job, at: Server, any_version: bool) -> tuple[Client, Repo
     )
     report.row("largest", "\n".join(going.largest))
     client = connect(at)
-    head = cache(lambda: probe.ask(client))  # takes seconds, and is not always needed
+    head = cache(lambda: probe.ask(client))  # takes seconds, and is not always necessary
     _versions(client, report, any_version)
     machines = _resources(client, job.recipe, stages, head, report)
     several = sum(group.present + group.more for group in machines) > 1
@@ -151,7 +147,7 @@ def _price(
 
 
 def _root(recipe: Recipe, at: Server, several: bool, head: Ask, report: Report) -> None:
-    """Report where artifacts will be stored; UserError if not every machine reaches the place."""
+    """Report where artifacts will go. Raises UserError if some machines cannot reach the place."""
     if is_remote(recipe.root):
         report.row("artifacts", recipe.root)
         return

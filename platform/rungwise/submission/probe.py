@@ -1,7 +1,7 @@
-"""Ask the head what only it knows, by a job of a second that prints it and is deleted.
+"""Ask the head what only it knows, with a short job that prints it and is then deleted.
 
-Over HTTP the job server lists the machines there are, but not which ones the autoscaler may add,
-what they cost, or where a relative root lies. The head has that in its description
+The job server lists existing machines over HTTP, but not which ones the autoscaler may add, what
+they cost, or where a relative root is. The head knows from its description
 (cluster/description.py) and its environment.
 """
 
@@ -38,14 +38,14 @@ print({_MARK!r} + json.dumps(head))
 
 @dataclass(frozen=True)
 class Head:
-    """The head's answer: which machines may be added (None if it does not say), and the root."""
+    """The head's answer: which machines may be added (None if unknown), and the root."""
 
     scaling: Scaling | None
     root: str | None
 
 
 def ask(client: Client) -> Head:
-    """Ask the head; UserError if the job does not end, or prints something unexpected."""
+    """Ask the head. Raises UserError if the job does not end or prints something unexpected."""
     job = client.submit_job(entrypoint=f"python -c {shlex.quote(_CODE)}", metadata={METADATA: "1"})
     try:
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -60,7 +60,7 @@ def ask(client: Client) -> Head:
             time.sleep(_POLL_SECONDS)
         return _understood(client.get_job_logs(job))
     finally:
-        # A job that does not end cannot be deleted.
+        # Deleting fails if the job has not ended.
         with contextlib.suppress(UserError):
             client.delete_job(job)
 

@@ -1,10 +1,10 @@
-"""Check that a job fits on the machines there are, or on those that the autoscaler may add.
+"""Check that a job fits on the existing machines, or on those that the autoscaler may add.
 
-A worker runs on one machine, so what counts is how many workers fit on each machine, not the sums.
-The tasks of stages ask for a tenth of a CPU, which Ray lends back while they wait, and Train and
-Tune themselves for none; neither is counted. What other jobs use now is free again later. Stages
-that run side by side (compute.max_concurrent_stages) want room for each, and wait for one another
-where there is none.
+A worker runs on one machine, so this counts how many workers fit on each machine; sums do not
+matter. It ignores the tasks of stages, which take a tenth of a CPU and lend it back while they
+wait, and Train and Tune themselves, which take none. It also ignores other jobs, which will end.
+Stages that run side by side (compute.max_concurrent_stages) want room for each, and wait for one
+another if there is none.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _GROUP_LABEL = "ray.io/node-group"
 
 @dataclass(frozen=True)
 class Demand:
-    """`wanted` workers of these resources; with fewer than `fewest` a job would wait for ever."""
+    """`wanted` workers with these resources; with fewer than `fewest` the job would never start."""
 
     what: str  # a worker of the training
     wanted: int
     fewest: int
     resources: Mapping[str, float]  # {"CPU": 1.0, "GPU": 8.0}
-    count_keys: str  # of the recipe
+    count_keys: str  # recipe keys to change
     size_keys: str
 
 
@@ -43,19 +43,19 @@ class MachineGroup:
     resources: Mapping[str, float]
     present: int
     more: int = 0
-    price_per_hour: float | None = None  # of one, in US dollars
+    price_per_hour: float | None = None  # of one machine, in US dollars
 
 
 @dataclass(frozen=True)
 class Room:
-    """How many workers of a demand fit now, and how many once all machines are added."""
+    """How many workers of a demand fit now, and how many after all machines are added."""
 
     now: int
     at_most: int
 
 
 def side_by_side(stages: Sequence[Stage]) -> dict[str, int]:
-    """How many stages of each name there are that do not need each other: as deep in the graph."""
+    """How many stages of each name may run at once: the most at one depth of the graph."""
     depths: dict[str, int] = {}
     for stage in stages:  # inputs come first
         above = [depths[source.fingerprint] for source in stage.inputs.values()]
@@ -68,7 +68,7 @@ def side_by_side(stages: Sequence[Stage]) -> dict[str, int]:
 
 
 def demands(compute: ComputeConfig, stages: Mapping[str, int]) -> list[Demand]:
-    """The resources that stages ask for; `stages` has how many of a name can run side by side."""
+    """The resources that stages need; `stages` says how many of a name can run side by side."""
 
     def together(name: str) -> int:
         return min(compute.max_concurrent_stages, stages.get(name, 0))
@@ -96,7 +96,7 @@ def demands(compute: ComputeConfig, stages: Mapping[str, int]) -> list[Demand]:
                 "compute.cpus_per_trial or compute.gpus_per_trial",
             )
         )
-    # Everything else runs in tasks of one CPU, as many as there is room for.
+    # Everything else runs in tasks of one CPU, as many as fit.
     return demands or [Demand("a task", 1, 1, {"CPU": 1.0}, "", "")]
 
 
@@ -121,13 +121,13 @@ def machines(nodes: Sequence[Mapping[str, Any]], scaling: Scaling | None) -> lis
 
 
 def room(demand: Demand, machines: Sequence[MachineGroup]) -> Room:
-    """How many workers of `demand` the machines hold, each on one machine."""
+    """How many workers of `demand` fit on the machines, each worker on one machine."""
     now = sum(group.present * _fit(group, demand) for group in machines)
     return Room(now, now + sum(group.more * _fit(group, demand) for group in machines))
 
 
 def check(demand: Demand, machines: Sequence[MachineGroup]) -> Room:
-    """The room for `demand`; UserError if the fewest workers it needs will never fit."""
+    """The room for `demand`. Raises UserError if its fewest workers will never fit."""
     fitting = room(demand, machines)
     if fitting.at_most >= demand.fewest:
         return fitting
@@ -154,7 +154,7 @@ def check(demand: Demand, machines: Sequence[MachineGroup]) -> Room:
 
 
 def prices(demand: Demand, machines: Sequence[MachineGroup]) -> list[tuple[str, int, float]]:
-    """(group, machines, US dollars an hour) for every group that could hold `demand` by itself."""
+    """(group, machines, US dollars per hour) for each group that could hold `demand` alone."""
     offers = []
     for name in dict.fromkeys(machine.group for machine in machines):
         group = [machine for machine in machines if machine.group == name]
@@ -175,7 +175,7 @@ def shown(resources: Mapping[str, float]) -> str:
 
 
 def total(machines: Sequence[MachineGroup]) -> str:
-    """The machines present and their resources, in words."""
+    """The number of machines present and their total resources, in words."""
     count = sum(group.present for group in machines)
     sums = {
         name: sum(group.present * group.resources.get(name, 0.0) for group in machines)
@@ -189,7 +189,7 @@ def _of(cpus: float, gpus: float) -> dict[str, float]:
 
 
 def _fit(machine: MachineGroup, demand: Demand) -> int:
-    # The small addition is for fractions: 0.3 fits three times into 0.9.
+    # The addition absorbs rounding errors: 0.3 fits three times into 0.9.
     return int(
         min(machine.resources.get(name, 0.0) / value for name, value in demand.resources.items())
         + 1e-9

@@ -1,4 +1,4 @@
-"""The files uploaded with a job, refused if they are too large or look like secrets."""
+"""The files uploaded with a job; refused if they are too large or look like secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rungwise.core.errors import UserError
 from rungwise.submission.packing import MOST_BYTES, Packed, package_bytes, packed
 
 _SHOWN = 5
-# Names that tools give to files with secrets; examples of such files are left alone.
+# Names that tools give to files with secrets; see _EXAMPLES for exceptions.
 _SECRET_NAMES = (
     *(".env", ".env.*", "*.env", ".netrc", "_netrc", ".pypirc", ".npmrc", ".git-credentials"),
     *(".pgpass", "pgpass", ".my.cnf", ".boto", ".s3cfg", ".htpasswd", ".dockercfg"),
@@ -23,10 +23,10 @@ _SECRET_NAMES = (
     *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.p12", "*.pfx", "*.jks", "*.keystore"),
     *("*.ppk", "*.kdbx"),
 )
-# Folders in which tools keep them, with names that say nothing.
+# Places where tools keep secrets under inconspicuous names.
 _SECRET_PLACES = (".kube/config", ".docker/config.json", ".aws/*", ".ssh/*", ".gnupg/*", ".azure/*")
 _EXAMPLES = ("*.example", "*.sample", "*.template")
-# Certificates have these endings too, so what they hold decides.
+# Certificates have these endings too, so their contents decide.
 _KEY_NAMES = ("*.pem", "*.key")
 _KEY_MARK = b"PRIVATE KEY-----"
 _KEY_READ_BYTES = 1 << 16
@@ -34,18 +34,14 @@ _KEY_READ_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Upload:
-    """The files that are uploaded with a job."""
-
     files: tuple[Packed, ...]
     size_bytes: int
 
     @property
     def largest(self) -> tuple[str, ...]:
-        """The largest files with their sizes, the largest first."""
         return _largest(self.files)
 
     def holds(self, path: str) -> bool:
-        """Whether the file at this relative path is uploaded."""
         return path in self._paths
 
     @cached_property
@@ -54,10 +50,8 @@ class Upload:
 
 
 def examine(folder: Path) -> Upload:
-    """The files of `folder` that would be uploaded; only names and sizes are read.
-
-    Raises UserError if they exceed what the cluster takes, or one looks like a secret.
-    """
+    """List the files of `folder` to upload. Raises UserError if they are too large for a cluster
+    or one looks like a secret; only files with names of keys are read."""
     files = packed(folder)
     size = package_bytes(files)
     if size >= MOST_BYTES:

@@ -1,1 +1,1 @@
-"""The steps by which an EC2 machine joins a cluster, called by systemd units and not by people."""
+"""The steps by which an EC2 machine joins a cluster; systemd units call them, people do not."""

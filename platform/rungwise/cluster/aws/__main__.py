@@ -1,17 +1,17 @@
-"""`python -m rungwise.cluster.aws VERB`: the command that each systemd unit of a machine starts.
+"""`python -m rungwise.cluster.aws VERB`: the command that a machine's systemd units start.
 
-    token        write the token of the cluster to TOKEN_FILE; the head makes it if there is none
-    scratch      mount the instance store at RUNGWISE_SCRATCH, or make a folder there
-    ray          become the Ray node of this machine
-    notice       drain the node when AWS announces that it takes the machine back
-    leave        end when the head has been gone for long, and take the machine out of its group
-    journal      copy what the units write to the bucket, until the machine ends
+    token        write the cluster's token to TOKEN_FILE; the head creates it if necessary
+    scratch      mount the instance store at RUNGWISE_SCRATCH, or create a folder there
+    ray          become this machine's Ray node
+    notice       drain the node when AWS announces that it will reclaim the machine
+    leave        end a worker that has lost its head, and remove it from its group
+    journal      copy the units' log to the bucket until the machine ends
     mlflow       become the MLflow server
-    password     write the password of MLflow's database again, as RDS rotates it
-    prometheus   become the Prometheus of the cluster
-    grafana      become the Grafana of the cluster
+    password     rewrite the password of MLflow's database after RDS rotates it
+    prometheus   become the cluster's Prometheus
+    grafana      become the cluster's Grafana
 
-The units are in infra/terraform/modules/bootstrap/templates. Everything beyond the verb is in
+The units are in infra/terraform/modules/bootstrap/templates. All other settings are in
 machine.json.
 """
 
@@ -27,8 +27,8 @@ from rungwise.core.config import load
 from rungwise.core.errors import UserError
 
 _LOGGER = logging.getLogger("rungwise.cluster.aws")
-# botocore asks for the role's credentials once, for a second; a busy machine then has none. The
-# process that a verb becomes, and Ray's jobs, inherit these.
+# By default, botocore asks for the role's credentials once, for a second, and gets none on a busy
+# machine. The process that replaces this one and Ray's jobs inherit these variables.
 _PATIENCE = {"AWS_METADATA_SERVICE_TIMEOUT": "5", "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "5"}
 VERBS = (
     *("token", "scratch", "ray", "notice", "leave", "journal"),
@@ -37,7 +37,7 @@ VERBS = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one verb; return status 2 and log one line if the machine is not as it should be."""
+    """Run one verb; log one line and return status 2 if the machine is not set up correctly."""
     if len(arguments) != 1 or arguments[0] not in VERBS:
         sys.stderr.write(f"usage: python -m rungwise.cluster.aws {'|'.join(VERBS)}\n")
         return 2
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(verb: str, machine: Machine) -> None:
-    # Each imports what it alone needs: Ray takes seconds to import, botocore a part of one.
+    # Import only what a verb needs: Ray takes seconds to import, botocore a fraction of one.
     if verb == "token":
         from rungwise.cluster.aws.token import provide_token
 
@@ -96,6 +96,6 @@ def _run(verb: str, machine: Machine) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")  # the journal has the time
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")  # the journal adds the time
     logging.getLogger("rungwise").setLevel(logging.INFO)
     sys.exit(main(sys.argv[1:]))

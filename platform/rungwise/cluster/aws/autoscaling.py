@@ -1,7 +1,7 @@
 """Write the config of Ray's autoscaler on the head: machine.json's groups as Ray's node types.
 
-Ray reads the file anew every round (autoscaler/v2/instance_manager/config.py), so it is replaced as
-a whole. AutoScalingGroups is constructed from the provider block.
+Ray rereads the file in every round (autoscaler/v2/instance_manager/config.py), so it is replaced
+atomically. Ray constructs AutoScalingGroups from the provider block.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.storage import Folder
 
 PROVIDER = "rungwise.cluster.aws.autoscaling_groups.AutoScalingGroups"
-# Keys that Ray requires, though they only concern machines that Ray reaches by SSH.
+# Keys that Ray requires but uses only for machines that it reaches by SSH.
 _UNUSED: dict[str, Any] = {
     "auth": {},
     "cluster_synced_files": [],
@@ -31,11 +31,9 @@ _UNUSED: dict[str, Any] = {
 
 
 def write(machine: Machine, head_instance_id: str, path: Path) -> None:
-    """Write the file for `ray start --head --autoscaling-config`, whole or not at all.
-
-    `machine` is the head's description; `head_instance_id` is its RAY_CLOUD_INSTANCE_ID. Raises
-    ConfigError for resources that are not whole numbers and for a group named like the head's.
-    """
+    """Write the file for `ray start --head --autoscaling-config` atomically. `machine` is the
+    head's description; `head_instance_id` is its RAY_CLOUD_INSTANCE_ID. Raises ConfigError for
+    resources that are not whole numbers and for a group named like the head's."""
     assert machine.role == "head"
     assert machine.scaling is not None
     text = yaml.safe_dump(_config(machine, machine.scaling, head_instance_id), sort_keys=False)
@@ -56,8 +54,8 @@ def _config(machine: Machine, scaling: Scaling, head_instance_id: str) -> dict[s
     return {
         "cluster_name": machine.cluster,
         "max_workers": most,
-        # Times the running machines of a type is how many more Ray asks for at once. A gang needs
-        # all of its machines; the groups' maxima are the bound.
+        # Ray requests at most this many times the running machines of a type at once. A gang needs
+        # all its machines at once; the groups' maxima are the real limit.
         "upscaling_speed": most,
         "idle_timeout_minutes": scaling.idle_timeout_minutes,
         "head_node_type": machine.group,
@@ -71,7 +69,7 @@ def _config(machine: Machine, scaling: Scaling, head_instance_id: str) -> dict[s
                 name: {"autoscaling_group": group.autoscaling_group, "maximum": group.maximum}
                 for name, group in scaling.groups.items()
             },
-            # A machine starts Ray by itself, and Terraform decides what a group's machines are.
+            # Machines start Ray themselves, and Terraform configures them.
             "disable_node_updaters": True,
             "disable_launch_config_check": True,
         },

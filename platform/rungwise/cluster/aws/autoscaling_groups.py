@@ -1,41 +1,40 @@
 """Ray's node provider for AWS: the autoscaler decides, this sets autoscaling groups' capacity.
 
-Ray 2.60's autoscaler v2 takes a node provider of its first version through NodeProviderAdapter
-(ray/autoscaler/v2/instance_manager/node_provider.py) and calls, from several threads: a listing in
-each round, a launch of so many machines of a type, and the end of machines by their ids. AWS starts
+Ray 2.60's autoscaler v2 uses a v1 node provider through NodeProviderAdapter
+(ray/autoscaler/v2/instance_manager/node_provider.py). From several threads it calls: a listing in
+each round, a launch of a number of machines of a type, and the end of machines by id. AWS starts
 the machines; docs/explanations/scaling.md says why, and which rights the head needs.
 
-Ray asks for machines; AWS is told a level. Each request leaves a want, and each machine that
-appears in a group takes one off its oldest want, as Ray matches machines to requests by type alone.
-The level of a group is its live machines plus its wants. So:
+Ray requests machines, whereas AWS is given a level. Each request leaves a want. Each machine that
+appears in a group is subtracted from the group's oldest want, because Ray matches machines to
+requests only by type. A group's level is its live machines plus its wants. So:
 
-- A machine that appears moves from the wants to the live ones; the level stays.
-- Batches of one request, and launches at the same time, add up: a lock holds from the reading of a
-  group to the setting of its capacity.
-- A request that AWS does not fill stays with the group. When its timeout has passed
-  (RAY_AUTOSCALER_RECONCILE_REQUEST_STATUS_TIMEOUT_S, 600 s), Ray asks again under the same id;
-  after four times it gives up without a word, and asks under a new id if the demand is still there.
-  So a launch for a group takes the place of its wants that have nine tenths of the timeout behind
-  them, and repetitions add nothing. If it came for another demand, the old want is missing until
-  Ray repeats it, at most a tenth later.
-- A want that nothing took the place of ends a tenth after its timeout. Capacity that has been above
-  the level for another tenth is given up, and no machine comes that nobody wants. The same happens
-  to a spot machine that AWS took and cannot replace, and to a capacity set by hand. The tenth
-  leaves AWS time to replace and Ray to ask, and outlasts late readings.
-- The capacity is raised for wants alone, and never lowered below the live machines: AWS would
-  choose which one to end.
-- A restarted head knows no wants, and neither does its autoscaler.
+- A machine that appears moves from the wants to the live machines; the level stays.
+- Batches of one request and concurrent launches add up: a lock is held from reading a group to
+  setting its capacity.
+- A request that AWS does not fill stays with the group. After its timeout
+  (RAY_AUTOSCALER_RECONCILE_REQUEST_STATUS_TIMEOUT_S, 600 s), Ray repeats it under the same id.
+  After four attempts it silently gives up, and uses a new id if the demand persists. So a launch
+  replaces the group's wants that are older than nine tenths of the timeout, and repetitions add
+  nothing. If the launch served another demand, the old want is missing until Ray repeats it, at
+  most a tenth later.
+- A want that nothing replaced ends a tenth after its timeout. Capacity above the level for another
+  tenth is given up, so that no unwanted machine starts. The same applies to a spot machine that
+  AWS took and cannot replace, and to a capacity set by hand. The tenth gives AWS time to replace
+  and Ray time to ask, and is longer than AWS's readings lag.
+- The capacity is raised only for wants, and never lowered below the number of live machines,
+  because AWS would choose which one to end.
+- After a restart the head has no wants, and neither has its autoscaler.
 
-The capacity is never raised above the maximum: the smaller of ours and the group's MaxSize as AWS
-says it now (off hours are a MaxSize of zero). What does not fit waits as a want and goes to AWS in
-the round in which the maximum allows it. If it does not fit either when Ray asks again, the launch
-is refused. Refused at once, Ray 2.60 would ask for the same type again in the next round, all night
-long, and it drops no record of a failed launch while the head lives (nothing there calls
-InstanceStorage.batch_delete_instances).
+The capacity never exceeds the maximum: the smaller of ours and the group's current MaxSize (zero in
+off hours). What does not fit waits as a want until the maximum allows it. If it still does not fit
+when Ray asks again, the launch is refused. If it were refused at once, Ray 2.60 would ask for the
+same type again in every round, all night, and keep a record of each failed launch for the head's
+lifetime (nothing calls InstanceStorage.batch_delete_instances).
 
-An error of AWS, after botocore's own repetitions, is raised. In a listing it makes the autoscaler
-skip the round (Autoscaler.update_autoscaling_state logs it and returns None); in a launch or an end
-the adapter makes it a LaunchNodeError or TerminateNodeError, and Ray tries again.
+An error of AWS is raised after botocore's own retries. In a listing it makes the autoscaler skip
+the round (Autoscaler.update_autoscaling_state logs it and returns None). In a launch or an end the
+adapter turns it into a LaunchNodeError or TerminateNodeError, and Ray tries again.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 REQUEST_SECONDS = InstanceReconcileConfig().request_status_timeout_s
 _TENTH = REQUEST_SECONDS / 10
-_PAGE = 100  # names AWS takes in one call
+_PAGE = 100  # groups per call, AWS's limit
 _RETRIES = {"mode": "standard", "total_max_attempts": 5}
 
 
@@ -90,10 +89,8 @@ class _Want:
 
 
 class AutoScalingGroups(NodeProvider):
-    """Ray's node provider over the autoscaling groups that autoscaling.write names.
-
-    Thread-safe. Node ids are EC2 instance ids, node types are worker groups.
-    """
+    """Ray's node provider for the autoscaling groups in the config of autoscaling.write.
+    Thread-safe. Node ids are EC2 instance ids, node types are worker groups."""
 
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
         super().__init__(provider_config, cluster_name)
@@ -108,14 +105,14 @@ class AutoScalingGroups(NodeProvider):
         self._lock = threading.Lock()
         self._wants: list[_Want] = []
         self._spare_since: dict[str, float] = {}  # groups with more capacity than live or wanted
-        # Ids are never used again, and these hold all of the head's life: few and short.
+        # These grow for the head's lifetime, but ids are never reused, few and short.
         self._seen: set[str] = set()
         self._ended: set[str] = set()
-        self._unfit: dict[str, float] = {}  # requests that did not fit, and since when
+        self._unfit: dict[str, float] = {}  # requests that did not fit: id -> first attempt
         self._listed: dict[str, tuple[str, bool]] = {}  # id: (group, in service)
 
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
-        """The ids of the live machines, and the head's; also brings the groups to their levels."""
+        """The ids of the live machines and the head; also brings the groups to their levels."""
         with self._lock:
             groups = self._read()
             for name, group in groups.items():
@@ -132,11 +129,11 @@ class AutoScalingGroups(NodeProvider):
             ]
 
     def is_running(self, node_id: str) -> bool:
-        """Whether AWS had the machine in service at the last listing."""
+        """Whether the machine was in service at the last listing."""
         return self._listed[node_id][1]
 
     def node_tags(self, node_id: str) -> dict[str, str]:
-        """Ray's tags: head or worker, and the group. AWS does not say which request made it."""
+        """Ray's tags: head or worker, and the group. AWS does not know the request."""
         kind = NODE_KIND_HEAD if node_id == self._head_id else NODE_KIND_WORKER
         return {TAG_RAY_NODE_KIND: kind, TAG_RAY_USER_NODE_TYPE: self._listed[node_id][0]}
 
@@ -148,13 +145,11 @@ class AutoScalingGroups(NodeProvider):
         resources: dict[str, float],
         labels: dict[str, str],
     ) -> None:
-        """Want `count` more machines of the group in `tags`; they appear in a later listing.
-
-        Raises what botocore raises, with nothing wanted, and RuntimeError if they did not fit below
-        the maximum before and do not fit now.
-        """
+        """Want `count` more machines of the group in `tags`; they appear in a later listing. Raises
+        botocore's errors, after dropping the want, and RuntimeError if a repeated request still
+        does not fit below the maximum."""
         name, request = tags[TAG_RAY_USER_NODE_TYPE], tags[TAG_RAY_LAUNCH_REQUEST]
-        asked = _now()  # Ray's time for the request runs already, whatever the lock and AWS take
+        asked = _now()  # before the lock and AWS take time, since Ray's timeout runs already
         with self._lock:
             group = self._read()[name]
             due = [w for w in self._wants if w.group == name and asked - w.since > 9 * _TENTH]
@@ -166,7 +161,7 @@ class AutoScalingGroups(NodeProvider):
                     f"{group.maximum}, of which {len(group.machines)} are there"
                 )
                 if asked - self._unfit.setdefault(request, asked) > 5 * _TENTH:
-                    raise RuntimeError(fault)  # no batch of the first attempt, but another one
+                    raise RuntimeError(fault)  # a repetition, not a batch of the first attempt
                 logger.warning("%s; they wait", fault)
             want = _Want(name, count, asked)
             self._wants.append(want)
@@ -177,11 +172,11 @@ class AutoScalingGroups(NodeProvider):
                 raise
 
     def terminate_nodes(self, node_ids: list[str]) -> None:
-        """End each machine and take it off its group's capacity; one that is gone is no error.
+        """End each machine and lower its group's capacity; does nothing for one that has ended.
 
-        At the group's minimum AWS refuses to lower the capacity. The machine then ends all the same
-        and the group replaces it: Ray ends one only if its work there is over or its node is dead.
-        Raises RuntimeError naming those that could not be ended, after all were tried.
+        At the group's minimum AWS refuses to lower the capacity. The machine is then ended anyway
+        and the group replaces it, since Ray ends only machines without work and dead nodes. Raises
+        RuntimeError naming those that could not be ended, after trying all.
         """
         faults = []
         with self._lock:
@@ -203,7 +198,7 @@ class AutoScalingGroups(NodeProvider):
             self._terminate(machine, lower=True)
         except ClientError:
             group = _group_of(machine, self._read())
-            if group is None:  # it went in between
+            if group is None:  # it ended in the meantime
                 return
             if group.desired > group.minimum:
                 raise
@@ -216,7 +211,7 @@ class AutoScalingGroups(NodeProvider):
         )
 
     def _read(self) -> dict[str, _Group]:
-        """Read all groups from AWS; machines seen for the first time come off the wants."""
+        """Read all groups from AWS and subtract newly seen machines from the wants."""
         pages = self._client.get_paginator("describe_auto_scaling_groups").paginate(
             AutoScalingGroupNames=[named["autoscaling_group"] for named in self._named.values()],
             PaginationConfig={"PageSize": _PAGE},
@@ -241,7 +236,7 @@ class AutoScalingGroups(NodeProvider):
         return groups
 
     def _group(self, answer: dict[str, Any], maximum: int) -> _Group:
-        # AWS may show a machine as it was for a moment after it agreed to end it.
+        # AWS may briefly list a machine as live after agreeing to end it.
         machines = {
             machine["InstanceId"]: machine["LifecycleState"] == "InService"
             for machine in answer["Instances"]
@@ -284,11 +279,11 @@ class AutoScalingGroups(NodeProvider):
             self._set(group, level)
 
     def _settle(self, name: str, group: _Group) -> None:
-        """Raise capacity that waited for the maximum, and lower what is spare."""
+        """Raise capacity to what the maximum now allows, or lower spare capacity."""
         try:
             self._raise(name, group)
             self._lower(name, group)
-        except (ClientError, BotoCoreError) as error:  # the listing holds; the next round tries
+        except (ClientError, BotoCoreError) as error:  # the next round tries again
             logger.warning("the capacity of %s could not be set: %s", group.name, error)
 
     def _set(self, group: _Group, capacity: int) -> None:

@@ -1,7 +1,7 @@
-"""The instance metadata service of EC2, version 2, which describes this machine.
+"""EC2's instance metadata service, version 2, which describes this machine.
 
-Every request carries a session token, which a PUT gives; the service answers no other. Botocore
-reads credentials from the same place and honours the same variable for another address of it.
+Every request needs a session token, obtained by a PUT. Botocore reads credentials from the same
+service and honours the same variable for another address.
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-service.html
 """
 
@@ -15,12 +15,12 @@ ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 _ENDPOINT = "http://169.254.169.254"
 _SESSION_SECONDS = 6 * 3600
 _TIMEOUT_SECONDS = 5.0
-# Never through a proxy: the service answers the machine itself only.
+# Never through a proxy: the service answers only the machine itself.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class InstanceMetadata:
-    """Reads entries below /latest/meta-data/, with one session token as long as it is valid."""
+    """Reads entries below /latest/meta-data/, with one session token while it is valid."""
 
     def __init__(self) -> None:
         self._endpoint = os.environ.get(ENDPOINT_VARIABLE, _ENDPOINT).rstrip("/")
@@ -31,7 +31,7 @@ class InstanceMetadata:
         try:
             return self._request(path)
         except urllib.error.HTTPError as error:
-            if error.code == 401:  # the session has ended
+            if error.code == 401:  # the session has expired
                 self._session = None
                 return self._request(path)
             if error.code == 404:

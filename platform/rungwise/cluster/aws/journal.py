@@ -1,7 +1,7 @@
-"""Copy what the units of this machine write to the bucket, so that it outlives the machine.
+"""Copy the log of this machine's units to the bucket, so that it outlives the machine.
 
-An object a minute, below `journals` of the artifacts, and one when the machine ends. journalctl
-says with a cursor how far it has read; what could not be written is read again.
+Writes one object a minute below `journals` of the artifacts, and one when the machine ends. A
+cursor of journalctl marks the part that was copied; what could not be written is read again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CURSOR = "-- cursor: "
 
 
 def keep_journal(machine: Machine, every_seconds: float = 60.0) -> None:
-    """Copy until SIGTERM. The file STATE_DIRECTORY/journal-cursor says up to where."""
+    """Copy until SIGTERM, keeping the position in STATE_DIRECTORY/journal-cursor."""
     assert machine.artifact_uri is not None
     kind = machine.group if machine.role == "worker" else machine.role
     name = f"{kind}-{InstanceMetadata().get('instance-id')}"
@@ -39,7 +39,7 @@ def keep_journal(machine: Machine, every_seconds: float = 60.0) -> None:
 
 
 def copy(folder: Folder, cursor: Path) -> None:
-    """Copy what was written since the cursor, if anything was, as an object named by the time."""
+    """Copy new entries since the cursor, if any, to an object named by the time."""
     after = [f"--after-cursor={cursor.read_text()}"] if cursor.exists() else []
     said = subprocess.run([*_READ, *after], capture_output=True, text=True, check=False)
     text, found, place = said.stdout.rpartition(_CURSOR)

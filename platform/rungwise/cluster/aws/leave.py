@@ -1,7 +1,7 @@
-"""End a worker whose head has been gone for long, so that nobody pays for a machine without work.
+"""End a worker whose head has been gone for long, to stop paying for an idle machine.
 
-Ray's autoscaler, which ends idle machines, is on the head. The capacity of the group goes down with
-the machine, or the group would start another one in its place.
+Ray's autoscaler, which ends idle machines, runs on the head. Ending the machine also lowers the
+group's capacity, otherwise the group would replace it.
 https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_TerminateInstanceInAutoScalingGroup.html
 """
 
@@ -26,11 +26,9 @@ _CONNECT_SECONDS = 5.0
 def leave_without_head(
     machine: Machine, port: int = GCS_PORT, poll_seconds: float = 30.0, groups: Any = None
 ) -> None:
-    """Return when the head has been unreachable for `machine.headless_minutes` without a break, and
-    AWS was asked to end this machine; the unit then powers it off, whatever AWS said.
-
-    `groups` is botocore's client of autoscaling groups.
-    """
+    """Ask AWS to end this machine after the head has been unreachable for `headless_minutes`. When
+    this returns, even if AWS refused, the unit powers the machine off. `groups` is a botocore
+    client of autoscaling groups."""
     assert machine.head_address is not None
     seen = time.monotonic()
     while time.monotonic() - seen < machine.headless_minutes * 60:

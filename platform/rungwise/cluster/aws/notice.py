@@ -1,7 +1,7 @@
-"""Tell Ray when AWS takes this spot instance back, so that its work is saved and moved.
+"""Tell Ray when AWS reclaims this spot instance, so that its work is saved and moved.
 
-AWS announces an interruption about two minutes ahead and advises to look every five seconds; a
-recommendation to rebalance only says that one has become likely, and drains nothing.
+AWS announces an interruption about two minutes ahead and advises polling every five seconds. A
+rebalance recommendation only says that one has become likely; it drains nothing.
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 """
 
@@ -33,7 +33,7 @@ _CALL_SECONDS = 10.0
 
 
 class Cluster(Protocol):
-    """The Ray cluster, as far as the watch needs it."""
+    """The part of the Ray cluster that Watch uses."""
 
     def nodes_here(self) -> list[str]: ...
 
@@ -42,7 +42,7 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True)
 class Notice:
-    """AWS will `action` (terminate, stop, hibernate) at `deadline`, in seconds of the epoch."""
+    """AWS will `action` (terminate, stop, hibernate) at `deadline`, in seconds since the epoch."""
 
     action: str
     deadline: float
@@ -55,7 +55,7 @@ def parse(text: str) -> Notice:
 
 
 class Watch:
-    """Looks for a notice and drains each node of this machine once."""
+    """Checks for a notice and drains each node of this machine once."""
 
     def __init__(self, metadata: InstanceMetadata, cluster: Cluster) -> None:
         self._metadata = metadata
@@ -64,10 +64,8 @@ class Watch:
         self._rebalance: str | None = None
 
     def look(self) -> None:
-        """Look once for a notice.
-
-        Raises OSError if AWS does not answer, RayError or RuntimeError if Ray does not or refuses.
-        """
+        """Check once for a notice. Raises OSError if AWS does not answer, RayError or RuntimeError
+        if Ray does not answer or refuses."""
         rebalance = self._metadata.get(_REBALANCE)
         if rebalance is not None and rebalance != self._rebalance:
             _LOGGER.info(
@@ -78,7 +76,7 @@ class Watch:
         if text is None:
             return
         notice = parse(text)
-        # A raylet that was restarted meanwhile is another node.
+        # A restarted raylet is a new node.
         for node in self._cluster.nodes_here():
             if node not in self._drained:
                 self._cluster.drain(node, notice)
@@ -90,7 +88,7 @@ class Watch:
 
 
 def watch(machine: Machine) -> None:
-    """Look every two seconds, for ever. Ray's token is in the unit's environment variables."""
+    """Check every two seconds, for ever. Ray's token is in the unit's environment variables."""
     assert machine.head_address is not None
     address = InstanceMetadata().get("local-ipv4")
     if address is None:
@@ -105,10 +103,8 @@ def watch(machine: Machine) -> None:
 
 
 class RayCluster:
-    """The cluster at `head`, drained as `ray drain-node` does it.
-
-    The command itself takes seconds to start, too long after a short notice.
-    """
+    """The cluster at `head`. Drains as `ray drain-node` does, but that command takes seconds to
+    start, too long after a short notice."""
 
     def __init__(self, head: str, address: str) -> None:
         self._head = head
@@ -116,11 +112,11 @@ class RayCluster:
 
     @cached_property
     def _client(self) -> GcsClient:
-        # Ray 2.60 does not find every name that the machine finds.
+        # Ray 2.60 does not resolve every name that the machine resolves.
         return GcsClient(address=f"{socket.gethostbyname(self._head)}:{GCS_PORT}")
 
     def nodes_here(self) -> list[str]:
-        """The ids, in hexadecimal, of the living nodes with this machine's address."""
+        """The hexadecimal ids of the live nodes with this machine's address."""
         nodes = self._client.get_all_node_info(
             timeout=_CALL_SECONDS, state_filter=GcsNodeInfo.GcsNodeState.ALIVE
         )

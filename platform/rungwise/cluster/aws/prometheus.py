@@ -1,5 +1,5 @@
-"""Run the Prometheus and the Grafana of a cluster on the head, on loopback: both are reached by
-port forwarding. Ray itself tells Prometheus which nodes there are."""
+"""Run a cluster's Prometheus and Grafana on the head, on loopback; users forward the ports. Ray
+tells Prometheus which nodes exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INTERVAL = "15s"
 
 
 def command(machine: Machine, config: Path, storage: Path) -> list[str]:
-    """Write the configuration; the command of the server."""
+    """Write the configuration and return the server's command."""
     groups = machine.scaling.groups if machine.scaling else {}
     gpus = any("GPU" in group.resources for group in groups.values())
     url = f"http://127.0.0.1:{DASHBOARD_PORT}"
@@ -30,23 +30,22 @@ def command(machine: Machine, config: Path, storage: Path) -> list[str]:
 
 
 def become_prometheus(machine: Machine) -> None:
-    """Write the configuration and replace this process by Prometheus."""
     config = Path(os.environ["RUNTIME_DIRECTORY"]) / "prometheus.yml"
     os.execv(BINARY, command(machine, config, scratch_folder() / "prometheus"))
 
 
 def grafana_data() -> Path:
-    """Where Grafana keeps its data, and Ray writes boards of its own."""
+    """The folder for Grafana's data and the boards that Ray writes."""
     return scratch_folder() / "grafana"
 
 
 def ray_variables() -> dict[str, str]:
-    """The variables by which Ray's dashboard finds both; a browser reaches them forwarded."""
+    """The variables by which Ray's dashboard finds both; browsers use forwarded ports."""
     return dashboards.ray_environment(_uri(PORT), _uri(GRAFANA_PORT), grafana_data())
 
 
 def become_grafana() -> None:
-    """Replace this process by Grafana. Raises UserError if it is not installed."""
+    """Replace this process with Grafana. Raises UserError if it is not installed."""
     binary = dashboards.grafana_binary()
     if binary is None:
         raise UserError(

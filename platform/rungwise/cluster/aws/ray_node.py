@@ -1,4 +1,4 @@
-"""Run the Ray node of a machine: `ray start`, set up from its description and EC2's metadata."""
+"""Run a machine's Ray node: `ray start`, configured from its description and EC2's metadata."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rungwise.core.errors import UserError
 
 _LOGGER = logging.getLogger(__name__)
 
-# systemd makes it for the unit (RuntimeDirectory=) and names it in RUNTIME_DIRECTORY.
+# In RUNTIME_DIRECTORY, which systemd creates for the unit (RuntimeDirectory=).
 _AUTOSCALING_FILE = "autoscaling.yaml"
 _JOIN_SECONDS = 30 * 60  # to boot, install gigabytes of wheels, and start
 _POLL_SECONDS = 2.0
@@ -28,8 +28,6 @@ _POLLS_A_MESSAGE = 30
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity of this machine, from EC2's metadata."""
-
     instance_id: str
     address: str
     zone: str
@@ -56,7 +54,7 @@ def node_of(
     head: str | None = None,
     autoscaling_config: Path | None = None,
 ) -> Node:
-    """The Ray node that this machine is; `head` is the address to join, None on the head."""
+    """Describe this machine's Ray node; `head` is the address to join, None on the head."""
     return Node(
         address=identity.address,
         temp_dir=scratch / "ray",
@@ -71,7 +69,7 @@ def variables_of(machine: Machine, identity: Identity) -> dict[str, str]:
     """The environment variables by which Ray's autoscaler knows the machine, and those for jobs."""
     variables = {
         "RAY_CLOUD_INSTANCE_ID": identity.instance_id,
-        "RAY_NODE_TYPE_NAME": machine.group,  # also the label ray.io/node-group, and so on
+        "RAY_NODE_TYPE_NAME": machine.group,  # also the label ray.io/node-group
         "RAY_NODE_MARKET_TYPE": "spot" if machine.spot else "on-demand",
         "RAY_NODE_REGION": machine.region,
         "RAY_NODE_ZONE": identity.zone,
@@ -79,7 +77,7 @@ def variables_of(machine: Machine, identity: Identity) -> dict[str, str]:
     }
     if machine.role == "head":
         variables["RAY_enable_autoscaler_v2"] = "1"
-        # A machine that has not joined by then never will; Ray would keep paying for an hour.
+        # A machine that has not joined by then never will; Ray's default keeps it for an hour.
         variables["RAY_AUTOSCALER_RECONCILE_ALLOCATE_STATUS_TIMEOUT_S"] = str(_JOIN_SECONDS)
     if machine.tracking_uri is not None:
         variables["MLFLOW_TRACKING_URI"] = machine.tracking_uri
@@ -89,7 +87,7 @@ def variables_of(machine: Machine, identity: Identity) -> dict[str, str]:
 
 
 def become_node(machine: Machine) -> None:
-    """Replace this process by `ray start --block`."""
+    """Replace this process with `ray start --block`."""
     this = identity(InstanceMetadata())
     head, autoscaling_config = None, None
     if machine.role == "head":
@@ -107,10 +105,8 @@ def become_node(machine: Machine) -> None:
 
 
 def _wait_for(head: str) -> str:
-    """Wait until the head, which may start later or be replaced, accepts connections.
-
-    Returns its IP address, as Ray 2.60 does not resolve every name that the machine does.
-    """
+    """Wait until the head, which may start later or be replaced, accepts connections. Returns its
+    IP address, since Ray 2.60 does not resolve every name that the machine does."""
     polls = 0
     while True:
         try:

@@ -1,9 +1,9 @@
 """The folder where Ray spills: on the instance's own disks, or else on its root disk.
 
-Instance-store disks are empty when an instance starts and keep their content over a reboot, so a
-file system made here is recognised by its label. Several disks become one RAID 0, as their
-throughput adds up and nothing on them has to last. The Deep Learning AMI mounts them itself; then
-the folder is placed there.
+Instance-store disks are empty when an instance starts and survive a reboot, so a file system
+created here is recognised by its label. Several disks become one RAID 0: throughput adds up, and
+nothing on them has to last. If the Deep Learning AMI has mounted them already, the folder goes
+there.
 """
 
 from __future__ import annotations
@@ -33,20 +33,17 @@ _COLUMNS = "PATH,MODEL,TYPE,FSTYPE,LABEL,MOUNTPOINTS"
 
 @dataclass(frozen=True)
 class Disks:
-    """The state of the instance store."""
-
-    empty: tuple[str, ...]  # devices that hold nothing
-    labelled: str | None  # a file system that an earlier boot made
-    mounted: str | None  # where something else has mounted one
+    empty: tuple[str, ...]  # devices without a file system
+    labelled: str | None  # a file system that an earlier boot created
+    mounted: str | None  # a mount point made by something else
 
 
 def scratch_folder() -> Path:
-    """The folder named in the unit's environment."""
     return Path(os.environ[VARIABLE])
 
 
 def provide_scratch() -> None:
-    """Make the folder on the best disk there is, closed to all but the services' user."""
+    """Create the folder on the best available disk, accessible only to the services' user."""
     folder = scratch_folder()
     folder.mkdir(parents=True, exist_ok=True)
     if folder.is_mount():
@@ -63,7 +60,7 @@ def provide_scratch() -> None:
 
 
 def find_disks(lsblk: str) -> Disks:
-    """Find the instance-store disks, and what is on them, in the output of `lsblk --json`."""
+    """Find the instance-store disks and their contents in the output of `lsblk --json`."""
     disks = [
         disk
         for disk in json.loads(lsblk)["blockdevices"]

@@ -1,4 +1,4 @@
-"""Read and write AWS Secrets Manager, with the rights of the machine's role."""
+"""Read and write AWS Secrets Manager with the rights of the machine's role."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from rungwise.core.errors import UserError
 
 
 def read_secret(arn: str, region: str) -> str | None:
-    """The value of a secret, or None if it has none yet.
-
-    Raises UserError if AWS refuses or does not answer.
-    """
+    """The value of a secret, or None if it has none yet. Raises UserError if AWS refuses or does
+    not answer."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         return _client(region).get_secret_value(SecretId=arn)["SecretString"]
     except ClientError as error:
-        # The answer for a secret that exists but has no value yet.
+        # Also returned for a secret that exists but has no value yet.
         if error.response["Error"]["Code"] == "ResourceNotFoundException":
             return None
         raise UserError(f"cannot read the secret {arn}: {error}") from error
@@ -28,7 +26,7 @@ def read_secret(arn: str, region: str) -> str | None:
 
 
 def put_secret(arn: str, region: str, value: str) -> None:
-    """Give the secret a value. Raises UserError if AWS refuses or does not answer."""
+    """Set the secret's value. Raises UserError if AWS refuses or does not answer."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -38,7 +36,7 @@ def put_secret(arn: str, region: str, value: str) -> None:
 
 
 def write_private(path: Path, text: str, owner: tuple[int, int] | None = None) -> None:
-    """Write a file that its owner alone may read, whole or not at all; `owner` is (uid, gid)."""
+    """Write a file that only its owner may read, atomically; `owner` is (uid, gid)."""
     part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:

@@ -1,7 +1,5 @@
-"""The token of the Ray cluster: made on the head, kept in Secrets Manager, a file on each machine.
-
-Terraform makes the secret empty, so that its state never holds the token.
-"""
+"""The token of the Ray cluster: created on the head, kept in Secrets Manager, a file on each
+machine. Terraform creates the secret empty, so that its state never holds the token."""
 
 from __future__ import annotations
 
@@ -19,14 +17,14 @@ _LOGGER = logging.getLogger(__name__)
 
 TOKEN_FILE = Path("/etc/rungwise/token")
 SERVICE_USER = "rungwise"
-# The same as `ray get-auth-token --generate`.
+# As in `ray get-auth-token --generate`.
 _TOKEN_BYTES = 32
 _POLL_SECONDS = 5.0
 _POLLS_A_MESSAGE = 12
 
 
 def provide_token(machine: Machine, path: Path = TOKEN_FILE, user: str = SERVICE_USER) -> None:
-    """Wait for the cluster's token and write it where Ray reads it, for its user alone."""
+    """Wait for the cluster's token and write it to `path`, readable only by `user`."""
     polls = 0
     while not (token := _if_readable(machine)):
         if polls % _POLLS_A_MESSAGE == 0:
@@ -45,9 +43,9 @@ def _if_readable(machine: Machine) -> str | None:
         if token is None and machine.role == "head":
             put_secret(machine.token_secret, machine.region, secrets.token_hex(_TOKEN_BYTES))
             _LOGGER.info("a token was made")
-            # Read it back: what the store holds counts, as workers read it too.
+            # Read it back, so that head and workers use the same stored value.
             token = read_secret(machine.token_secret, machine.region)
-    except UserError as error:  # a new role is not known everywhere at once
+    except UserError as error:  # a new role takes a while to work everywhere
         _LOGGER.info("%s", error)
         return None
     return token

@@ -1,7 +1,7 @@
-"""Run the MLflow server of a cluster, with runs in PostgreSQL and files in the bucket.
+"""Run a cluster's MLflow server, with runs in PostgreSQL and files in the bucket.
 
-libpq reads the password from a file at every new connection, so it appears neither in arguments nor
-in variables, and a rotated one takes effect as soon as the file is rewritten.
+libpq reads the password from a file at every new connection. It therefore appears neither in
+arguments nor in variables, and a rotated password takes effect once the file is rewritten.
 """
 
 from __future__ import annotations
@@ -20,22 +20,20 @@ from rungwise.core.errors import UserError
 PORT = 5000
 RUNTIME_FOLDER = Path("/run/rungwise-mlflow")  # RuntimeDirectory= of the unit
 _PASSWORD_FILE = "pgpass"
-_AUTHORITIES = Path(sys.prefix) / "rds-ca.pem"  # of RDS, from the package (infra/package.sh)
+_AUTHORITIES = Path(sys.prefix) / "rds-ca.pem"  # RDS's, shipped in the package (infra/package.sh)
 _WORKERS = 2
 
 
 def become_server(machine: Machine, folder: Path = RUNTIME_FOLDER) -> None:
-    """Fetch the password and replace this process by the server."""
+    """Fetch the password and replace this process with the server."""
     user = write_password(machine, folder)
     variables = environment(machine, folder / _PASSWORD_FILE)
     os.execve(sys.executable, command(machine, user), {**os.environ, **variables})
 
 
 def write_password(machine: Machine, folder: Path = RUNTIME_FOLDER) -> str:
-    """Write libpq's password file and return the user's name.
-
-    Raises UserError if the secret is malformed.
-    """
+    """Write libpq's password file and return the user name. Raises UserError if the secret is
+    malformed."""
     assert machine.database is not None
     user, password = _credentials(machine.database, machine.region)
     write_private(folder / _PASSWORD_FILE, password_line(machine.database, user, password))
@@ -43,17 +41,15 @@ def write_password(machine: Machine, folder: Path = RUNTIME_FOLDER) -> str:
 
 
 def password_line(database: Database, user: str, password: str) -> str:
-    """A line of libpq's password file, in which colons and backslashes are escaped.
-
-    https://www.postgresql.org/docs/current/libpq-pgpass.html
-    """
+    """A line of libpq's password file, with colons and backslashes escaped.
+    https://www.postgresql.org/docs/current/libpq-pgpass.html"""
     fields = (database.host, str(database.port), database.name, user, password)
     escaped = [field.replace("\\", "\\\\").replace(":", "\\:") for field in fields]
     return ":".join(escaped) + "\n"
 
 
 def command(machine: Machine, user: str) -> list[str]:
-    """The server's command; it listens on all addresses, and the security group filters."""
+    """The server's command. It listens on all addresses; the security group filters."""
     assert machine.database is not None
     assert machine.artifact_uri is not None
     database = machine.database
@@ -69,7 +65,7 @@ def command(machine: Machine, user: str) -> list[str]:
 
 
 def environment(machine: Machine, password_file: Path) -> Mapping[str, str]:
-    """The server's environment: its password file, no telemetry, and no job runner."""
+    """The server's environment: password file, no telemetry, no job runner."""
     return {
         "PGPASSFILE": str(password_file),
         "AWS_DEFAULT_REGION": machine.region,
@@ -84,7 +80,7 @@ def _credentials(database: Database, region: str) -> tuple[str, str]:
         credentials = json.loads(text or "")
         return str(credentials["username"]), str(credentials["password"])
     except (ValueError, KeyError, TypeError):
-        # Without the cause: its message could hold the secret.
+        # Without the cause, whose message could contain the secret.
         raise UserError(
             f"the secret {database.secret} must hold JSON with username and password"
         ) from None

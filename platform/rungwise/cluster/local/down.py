@@ -19,10 +19,8 @@ _POLL_SECONDS = 0.5
 
 
 def down(name: str | None, console: Console) -> None:
-    """Stop the cluster's jobs, end its processes, remove its token and record; logs stay.
-
-    Raises UserError if there is none of that name, or several and no name.
-    """
+    """Stop the cluster's jobs, end its processes, remove its token and record; logs stay. Raises
+    UserError if no cluster has that name, or there are several and no name is given."""
     cluster = registry.find(name)
     if cluster is None:
         console.print("no cluster was started here")
@@ -44,7 +42,7 @@ def down(name: str | None, console: Console) -> None:
 
 
 def _stop_jobs(cluster: RegisteredCluster) -> int:
-    """Stop running jobs so that they close their runs; return how many there were."""
+    """Stop running jobs so that they close their MLflow runs; return how many there were."""
     dashboard, token = cluster.job_address, Path(cluster.token_path)
     stopped = []
     with contextlib.suppress(OSError, ValueError):

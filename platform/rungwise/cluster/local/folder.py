@@ -1,9 +1,9 @@
 """The folder of a local cluster and its files, besides the record (cluster/registry.py).
 
-token         readable by its owner alone; removed when the cluster has ended
-ray ->        scratch of Ray's nodes, a short path elsewhere: Ray puts Unix sockets below it
+token         readable only by its owner; removed when the cluster ends
+ray ->        scratch of Ray's nodes; elsewhere, since Unix sockets below it need a short path
 ready         exists once everything has answered
-logs/         a file for each process, and each node's Ray logs once it has ended
+logs/         one file per process, and each node's Ray logs after it has ended
 prometheus/   configuration and measurements, kept for the next cluster of that name
 """
 
@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 
 class ClusterFolder:
-    """The paths of one cluster. Raises UserError if the name cannot name a folder."""
+    """The paths of one cluster. Raises UserError if `name` is not a valid folder name."""
 
     def __init__(self, name: str) -> None:
         if not _NAME.fullmatch(name):
@@ -45,15 +45,12 @@ class ClusterFolder:
 
     @property
     def scratch(self) -> Path | None:
-        """The scratch folder of Ray's nodes, or None if there is none."""
         return self._link.readlink() if self._link.is_symlink() else None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the cluster's lock, which ends with the process however that ends.
-
-        Raises UserError if another command holds it.
-        """
+        """Hold the cluster's lock, which the system releases when this process ends. Raises
+        UserError if another command holds it."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self.path / "lock").open("w") as stream:
             try:
@@ -66,7 +63,7 @@ class ClusterFolder:
             yield
 
     def make(self) -> Path:
-        """Make a new token, empty logs and a new scratch folder; return the scratch folder."""
+        """Create a new token, empty logs and a new scratch folder; return the scratch folder."""
         shutil.rmtree(self.logs, ignore_errors=True)
         self.logs.mkdir(mode=0o700)
         self.prometheus.mkdir(mode=0o700, exist_ok=True)
@@ -74,14 +71,14 @@ class ClusterFolder:
         descriptor = os.open(self.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "w") as stream:
             stream.write(secrets.token_hex(TOKEN_BYTES))
-        # The usual temporary folder may have a path too long for a socket below it.
+        # The default temporary folder may have a path too long for a socket below it.
         short = "/tmp" if os.access("/tmp", os.W_OK) else None
         scratch = Path(tempfile.mkdtemp(prefix="rungwise-", dir=short))
         self._link.symlink_to(scratch)
         return scratch
 
     def clear(self) -> None:
-        """Remove all but logs and measurements, the record last so that this can be repeated."""
+        """Remove all but logs and measurements; the record goes last, so this can be repeated."""
         if scratch := self.scratch:
             for logs in sorted(scratch.glob("*/session_[0-9]*/logs")):
                 kept = self.logs / "ray" / logs.parents[1].name

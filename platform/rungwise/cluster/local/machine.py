@@ -1,7 +1,5 @@
 """The machine under a local cluster: its cores and GPUs, free ports, memory and disk.
-
-Ray listens on every interface, so a port has to be free on all of them.
-"""
+Ray listens on every interface, so a port must be free on all of them."""
 
 from __future__ import annotations
 
@@ -21,11 +19,11 @@ from rungwise.core.errors import UserError
 from rungwise.core.object_store import is_remote
 
 MAX_NODES = 32
-# Memory of the processes before there is work: measured with 2 nodes, rounded up.
+# Memory of idle processes: measured with 2 nodes, rounded up.
 _MEMORY_GIB, _MEMORY_GIB_PER_NODE = 1.0, 0.5
 _DISK_GIB = 1.0
-# Below the kernel's ephemeral ports (from 32768 on Linux), so that no process started meanwhile is
-# given one of them.
+# Below the kernel's ephemeral ports (from 32768 on Linux), so that no process started meanwhile
+# gets one of them.
 _QUIET = range(20000, 32000)
 _NEIGHBOURS = 100
 
@@ -39,18 +37,17 @@ class Share:
 
     @property
     def resources(self) -> dict[str, float]:
-        """The resources of the node, for `ray start`."""
         gpus = {} if self.devices is None else {"GPU": float(len(self.devices))}
         return {"CPU": float(self.cpus), **gpus}
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variable that keeps a node from counting, and giving away, another node's GPUs."""
+        """The variable that stops a node from counting and assigning another node's GPUs."""
         return {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": ",".join(self.devices)}
 
 
 def divide(nodes: int, cores: int, devices: list[str], cpus: int | None = None) -> list[Share]:
-    """A share for each node: `cpus`, or the cores divided, at least one each; every GPU once."""
+    """A share per node: `cpus`, or the cores divided, at least one each; each GPU once."""
     return [
         Share(
             cpus or max(1, cores // nodes + (number < cores % nodes)),
@@ -75,13 +72,13 @@ def devices() -> list[str]:
 
 
 class Ports:
-    """Gives out ports that nothing listens on, each once."""
+    """Hands out ports that nothing listens on, each once."""
 
     def __init__(self) -> None:
         self._given: set[int] = set()
 
     def wanted(self, port: int, option: str) -> int:
-        """Take exactly this port. Raises UserError if it is taken."""
+        """Take exactly this port. Raises UserError if it is in use."""
         if not 1024 <= port <= 65535:
             raise UserError(f"{option} is {port}; expected a port from 1024 to 65535")
         if port in self._given or not is_free(port):
@@ -90,7 +87,7 @@ class Ports:
         return port
 
     def near(self, port: int) -> int:
-        """Take this port, or the next free one above it."""
+        """Take this port or the next free one. Raises UserError if none of 100 is free."""
         for candidate in range(port, min(port + _NEIGHBOURS, 65536)):
             if candidate not in self._given and is_free(candidate):
                 self._given.add(candidate)
@@ -103,14 +100,14 @@ class Ports:
 
 
 def is_free(port: int) -> bool:
-    """True if nothing listens on `port` on any interface."""
+    """Whether nothing listens on `port` on any interface."""
     return can_bind("0.0.0.0", port)
 
 
 def can_bind(address: str, port: int = 0) -> bool:
-    """True if a server can listen: the address is this machine's, and the port is free."""
+    """Whether a server can listen: the address is this machine's and the port is free."""
     with contextlib.suppress(OSError), socket.socket() as probe:
-        # As servers do: connections of one that has ended do not hold its port.
+        # Servers set this too: closing connections of an ended server do not block its port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((address, port))
         return True
@@ -118,7 +115,7 @@ def can_bind(address: str, port: int = 0) -> bool:
 
 
 def address_of(number: int) -> str:
-    """The address of node 0 (the head), 1, 2 and so on; Ray would replace 127.0.0.1."""
+    """The address of node 0 (the head), 1 and so on. Not 127.0.0.1, which Ray would replace."""
     return f"127.0.0.{number + 2}"
 
 
@@ -139,7 +136,7 @@ def check_nodes(nodes: int, cpus: int | None) -> None:
 
 
 def local_root(root: str) -> Path:
-    """The folder `root`, made if it does not exist. Raises UserError if it cannot be used."""
+    """Return the folder `root`, created if necessary. Raises UserError if it is unusable."""
     if is_remote(root):
         raise UserError(
             f"--root is {root}; expected a folder of this machine, where MLflow's store lies too. "

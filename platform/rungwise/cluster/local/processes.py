@@ -1,9 +1,9 @@
-"""The processes of a local cluster: start them to outlive the command, find them and end them.
+"""The processes of a local cluster: start them to outlive the command, find them, end them.
 
-Each inherits a mark in its environment, the cluster's scratch folder, which no other cluster has.
-The mark identifies those whose parents have ended, and those started in the moment before
-`rungwise up` was killed. A recorded process is identified by its id and its start, so that a
-process that was given the id later is left alone.
+Each inherits a mark in its environment: the cluster's scratch folder, which is unique. The mark
+finds processes whose parents have ended, and those started just before `rungwise up` was killed. A
+recorded process is identified by pid and start time, so that a later process with the same pid is
+left alone.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from rungwise.cluster.registry import Process
 from rungwise.core.errors import UserError
 
 MARK = "RUNGWISE_LOCAL_CLUSTER"
-# Ray gives its processes titles, which by default are written over their environment.
+# Ray sets process titles, which by default overwrite the environment that others can read.
 _KEEP_ENVIRONMENT = {"SPT_NOENV": "1"}
-_LAST = ("head", "mlflow")  # what the others still talk to while they end
+_LAST = ("head", "mlflow")  # ended last, since the others use them while they end
 _GRACE_SECONDS = 5.0
 _KILLS = 20
 
 
 def marked(environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
-    """`environment` with the mark of the cluster whose scratch folder this is."""
+    """Add the mark of the cluster with this scratch folder to `environment`."""
     return {**environment, **_KEEP_ENVIRONMENT, MARK: str(scratch)}
 
 
 def start(
     what: str, command: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> tuple[psutil.Popen, Process]:
-    """Start a process that no signal of this terminal reaches, with its output in `log`."""
+    """Start a process that this terminal's signals do not reach, with its output in `log`."""
     with log.open("w") as stream:
         process = psutil.Popen(
             command,
@@ -49,10 +49,10 @@ def start(
 
 
 def running(recorded: Process) -> psutil.Process | None:
-    """The recorded process, None if it has ended, whoever has its id now."""
+    """The recorded process; None if it has ended, even if its pid was reused."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(recorded.pid)
-        # The machine's clock may have been adjusted by parts of a second since.
+        # The machine's clock may since have been adjusted by a fraction of a second.
         same = abs(process.create_time() - recorded.started) < 1.0
         if same and process.status() != psutil.STATUS_ZOMBIE:
             return process
@@ -60,7 +60,7 @@ def running(recorded: Process) -> psutil.Process | None:
 
 
 def family(recorded: Iterable[Process], scratch: Path | None) -> list[psutil.Process]:
-    """Every living process of the cluster: recorded, a child of those, or with its mark."""
+    """Every live process of the cluster: recorded, a descendant of those, or marked."""
     processes = [process for entry in recorded if (process := running(entry))]
     if scratch is not None:
         processes += [
@@ -75,10 +75,8 @@ def family(recorded: Iterable[Process], scratch: Path | None) -> list[psutil.Pro
 
 
 def end(recorded: Sequence[Process], scratch: Path | None) -> int:
-    """End every process of the cluster, asking first and then killing; return how many there were.
-
-    Raises UserError if one cannot be ended.
-    """
+    """End every process of the cluster, by SIGTERM and then SIGKILL; return their number. Raises
+    UserError if one cannot be ended."""
     left = family(recorded, scratch)
     before = len(left)
     for last in (False, True):
@@ -104,7 +102,7 @@ def end(recorded: Sequence[Process], scratch: Path | None) -> int:
 
 
 def _mark(process: psutil.Process) -> str | None:
-    # Other users' processes hide theirs, and those of the kernel have none.
+    # Other users' processes hide their environment, and kernel threads have none.
     with contextlib.suppress(psutil.Error, OSError):
         return process.environ().get(MARK)
     return None

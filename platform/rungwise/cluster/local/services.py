@@ -1,4 +1,4 @@
-"""The services of a local cluster: the command of each, and how to ask whether it answers."""
+"""The services of a local cluster: their commands, and requests to check that they answer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ _SCRAPE = "10s"
 
 
 def mlflow(root: Path, port: int) -> list[str]:
-    """The command of an MLflow server for the store that local runs with the same root write to.
-
-    Artifacts go to their folder directly, as they do in such a run, and not through the server: an
-    experiment keeps the location it was made with, which must be reachable without the server.
-    """
+    """The command of an MLflow server for the store that local runs with the same root write to. As
+    in such runs, artifacts are written directly to their folder, not through the server: an
+    experiment keeps its first location, which must be reachable without the server."""
     uri = default_uri(Folder.at(root), None)
     location = artifact_location(uri)
     assert location is not None, "a store of a local root is SQLite"
@@ -44,7 +42,7 @@ def prometheus(
 
 
 def answered(question: Callable[[], object]) -> bool:
-    """True if a question to a service, one of those below, has an answer that is not empty."""
+    """Whether a request to a service, one of those below, returns something non-empty."""
     try:
         return bool(question())
     except (OSError, ValueError, KeyError, TypeError):
@@ -65,16 +63,16 @@ def jobs(dashboard: str, token: Path) -> list[dict[str, Any]]:
 
 
 def stop_job(dashboard: str, token: Path, submission_id: str) -> None:
-    """Stop a job, which closes its run as with Ctrl-C. Raises OSError if refused."""
+    """Stop a job, which closes its run as Ctrl-C does. Raises OSError if refused."""
     ask(f"{dashboard}/api/jobs/{submission_id}/stop", "POST", token)
 
 
 def ask(url: str, method: str = "GET", token: Path | None = None) -> bytes:
-    """The body of an answer. Raises OSError unless a server answers 200."""
+    """The body of a response. Raises OSError unless the server answers 200."""
     request = urllib.request.Request(url, method=method)
     if token is not None:
         request.add_header("Authorization", f"Bearer {token.read_text().strip()}")
-    # No proxy, which could not reach this machine's loopback.
+    # A proxy could not reach this machine's loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=_ANSWER_SECONDS) as answer:
         return answer.read()

@@ -1,7 +1,7 @@
 """`rungwise up`: start Ray's nodes, MLflow and Prometheus, wait until all answer, print addresses.
 
-All of it keeps running when the command has ended. Each process is recorded as it starts, so that
-`rungwise down` can end what a killed `up` left; an `up` that fails or is interrupted ends what it
+Everything keeps running after the command ends. Each process is recorded as it starts, so that
+`rungwise down` can end what a killed `up` left. An `up` that fails or is interrupted ends what it
 started.
 """
 
@@ -45,24 +45,22 @@ _OLD_MLFLOW = "out-of-date database schema"
 
 @dataclass(frozen=True)
 class Wanted:
-    """The options of `rungwise up`; None leaves the choice to the platform."""
+    """The options of `rungwise up`; None chooses automatically."""
 
     name: str = "local"
     nodes: int = 2
-    cpus: int | None = None  # a node; the machine's cores are divided if left out
+    cpus: int | None = None  # per node; None divides the machine's cores
     root: str = "artifacts"
     port: int | None = None  # of the job API and the dashboard
     mlflow_port: int | None = None
     prometheus_port: int | None = None
-    dashboards: bool = False  # Prometheus must be there, and Grafana is started where it is
+    dashboards: bool = False  # requires Prometheus; starts Grafana if it is installed
     grafana_port: int | None = None
 
 
 def up(wanted: Wanted, console: Console) -> RegisteredCluster:
-    """The running cluster of that name, started if there is none.
-
-    Raises UserError if it cannot be started here, or one of that name is broken.
-    """
+    """Return the running cluster of that name, or start one. Raises UserError if it cannot be
+    started here, or one of that name is broken."""
     folder = ClusterFolder(wanted.name)
     with folder.locked():
         if (cluster := _running_cluster(folder, console)) is not None:
@@ -98,7 +96,7 @@ def up(wanted: Wanted, console: Console) -> RegisteredCluster:
             processes=(),
             grafana_uri=grafana_uri,
         )
-        # Saved before anything else exists, so that whatever exists can be found by it.
+        # Saved before anything is started, so that `down` finds whatever was started.
         registry.save(cluster)
         try:
             starting = _Starting(cluster, folder, folder.make(), ports)
@@ -115,8 +113,6 @@ def up(wanted: Wanted, console: Console) -> RegisteredCluster:
 
 
 class _Starting:
-    """The cluster while it is being started."""
-
     def __init__(
         self, cluster: RegisteredCluster, folder: ClusterFolder, scratch: Path, ports: Ports
     ) -> None:
@@ -129,16 +125,16 @@ class _Starting:
             folder.token,
             **{ray_start.ROOT_VARIABLE: cluster.root},
             MLFLOW_TRACKING_URI=cluster.tracking_uri,
-            # Spares seven processes for MLflow's own jobs, which nobody here submits.
+            # Saves seven processes for MLflow's own jobs, which are not used here.
             MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false",
-            # Ray's defaults for these are the same for every cluster on the machine.
+            # By default these are the same for every cluster on the machine.
             AUTOSCALER_METRIC_PORT=str(ports.any()),
             DASHBOARD_METRIC_PORT=str(ports.any()),
         )
         self._environment = marked(variables, scratch)
 
     def run(self, shares: list[Share], root: Path, prometheus_uri: str, status: Status) -> None:
-        """Start everything and wait for it. Raises UserError if something ends or stays silent."""
+        """Start everything and wait for it. Raises UserError if a process ends or stays silent."""
         api, token = self.cluster.job_address, self._folder.token
         tracking = self.cluster.tracking_uri
         places = self._folder.prometheus
@@ -174,7 +170,7 @@ class _Starting:
         self._wait("head", lambda: services.jobs(api, token) is not None)
 
     def _start_node(self, number: int, share: Share) -> None:
-        # Where Ray would take the same port on every node; of all others it asks the machine.
+        # Ports that Ray would choose equal on every node; it picks free ones for all others.
         more = ["--dashboard-agent-listen-port", str(self._ports.any())]
         more += ["--min-worker-port", "0", "--max-worker-port", "0"]
         if number == 0:
@@ -214,7 +210,7 @@ class _Starting:
         return self._folder.logs / f"{what}.log"
 
     def _reason(self, what: str) -> str:
-        """The most telling line of a log, where the log is, and the remedy if it is known."""
+        """The most informative line of a log, the log's path, and the remedy if known."""
         lines = self._log(what).read_text(errors="replace").splitlines()
         lines = [line.strip() for line in lines if line.strip()]
         errors = [line for line in lines if "Error" in line or "Exception" in line]
@@ -226,7 +222,7 @@ class _Starting:
 
 
 def _running_cluster(folder: ClusterFolder, console: Console) -> RegisteredCluster | None:
-    """The cluster if it runs already; one that has ended by itself is cleared and gives None."""
+    """The cluster if it is running; one that ended by itself is cleared and gives None."""
     named = {cluster.name: cluster for cluster in registry.all_clusters()}
     if (cluster := named.get(folder.name)) is None:
         return None
@@ -264,7 +260,7 @@ def _boards(cluster: RegisteredCluster) -> str:
 
 
 def show(cluster: RegisteredCluster, console: Console) -> None:
-    """Print where everything is, and what to do next."""
+    """Print all addresses and what to do next."""
     root = Path(cluster.root)
     count = sum(
         entry.what == "head" or entry.what.startswith("node-") for entry in cluster.processes
