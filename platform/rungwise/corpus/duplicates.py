@@ -17,7 +17,7 @@ REASONS = (DUPLICATE, NEAR_DUPLICATE)
 # Shuffled rows: two per document, by text and by name, and one per mark.
 _TEXT, _NAME, _MARK = range(3)
 ROW_BYTES = 48
-# Documents held out of a corpus too small for its fraction; next-sentence pairs need two.
+# Held out of a corpus too small for its fraction; next-sentence pairs need two.
 _HELD_OUT, _FEWEST = 2, 4
 _KEY = np.dtype([("high", ">u8"), ("low", ">u8")])
 
@@ -106,8 +106,8 @@ def verdict(rows: pa.Table, deduplicate: bool) -> Verdict:
 
 
 def last_held_out(fraction: float, documents: int, smallest: list[int]) -> int:
-    """Return the largest split key held out: of `fraction`, and of at least two documents (one if
-    there are fewer than four)."""
+    """Return the largest split key held out. At least two documents are, or one of fewer than
+    four."""
     least = _HELD_OUT if documents >= _FEWEST else 1
     return max(int(fraction * 2**64) - 1, *sorted(smallest)[:least][-1:], 0)
 
