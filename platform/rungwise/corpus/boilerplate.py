@@ -1,8 +1,8 @@
 """Find the text of a Project Gutenberg book between its header and licence.
 
-The header ends at a line such as `*** START OF THE PROJECT GUTENBERG EBOOK EMMA ***`, before 2003
-at `*END*THE SMALL PRINT! ...*END*`; a note on who made the file may follow. The text ends at `***
-END OF ...` or `End of the Project Gutenberg Etext of Emma`.
+The header ends at a line like `*** START OF THE PROJECT GUTENBERG EBOOK EMMA ***`, before 2003 at
+`*END*THE SMALL PRINT! ...*END*`; a note on the file's makers may follow. The text ends at a line
+like `*** END OF ...` or `End of the Project Gutenberg Etext of Emma`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Turn raw documents into tables: clean, segment, measure, sign, and drop rule breakers.
 
-A range gives tables of documents with their text, and a table of keys (digests and signatures),
-which are all that is compared with other ranges. Dropped documents are counted, and the first few
-of each reason sampled.
+A range gives tables of documents, and a table of keys (digests and signatures), the only data
+compared with other ranges. Dropped documents are counted, and a few of each reason sampled.
 """
 
 from __future__ import annotations
@@ -108,7 +107,6 @@ class RangeBuilder:
 
     @property
     def keys(self) -> pa.Table:
-        """A row per kept document, in order."""
         return pa.concat_tables(self._keys).combine_chunks()
 
     @property
@@ -214,7 +212,6 @@ class _Row:
 
 
 def _batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
-    """Group documents to be cleaned and segmented at once."""
     batch: list[RawDocument] = []
     characters = 0
     for document in documents:
@@ -293,7 +290,7 @@ def _offsets(several: Sequence[Sequence[Any]]) -> pa.Array:
 
 
 def cut_of(source: str, reason: str, paragraphs: int, characters: int) -> dict[str, Any]:
-    """Return a report's entry for text removed from documents for one reason."""
+    """Return a report's entry for text removed for one reason."""
     return {
         "source": source,
         "reason": reason,

@@ -2,9 +2,8 @@
 
     clean("na\\u0308ive\\u00a0text\\r\\n") == Cleaned("näive text\\n", removed=0, replaced=0)
 
-Works on UTF-8 bytes, where mapping, deleting and replacing cost a nanosecond a byte; a step for
-non-ASCII characters runs only if the text has some. Line breaks stay: readers and segmentation need
-them.
+Works on UTF-8 bytes, at a nanosecond a byte per step; steps for non-ASCII characters run only if
+the text has some. Line breaks stay: readers and segmentation need them.
 """
 
 from __future__ import annotations

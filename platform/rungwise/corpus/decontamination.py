@@ -78,7 +78,7 @@ def ngrams_of_tests(files: Iterable[SourceFile], ngram: int) -> NgramsOfTests:
 
 
 def decontaminated(lines: list[str], tests: NgramsOfTests) -> Decontaminated:
-    """Remove paragraphs of tests from sentences of documents with marks between them."""
+    """Remove paragraphs of tests from `lines`: sentences with marks between documents."""
     hashes, first, last = _ngrams(lines, tests.ngram)
     at = np.minimum(np.searchsorted(tests.hashes, hashes), len(tests.hashes) - 1)
     hit = tests.hashes[at] == hashes
@@ -102,7 +102,7 @@ def decontaminated(lines: list[str], tests: NgramsOfTests) -> Decontaminated:
 
 
 def _ngrams(lines: Sequence[str], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hash each run of `size` words within a document; its first and last line, each (N,)."""
+    """Return hash, first line and last line of each run of `size` words in a document, (N,)."""
     text = "\n".join(lines).lower()
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     inside, alone = is_word(codes), is_word_alone(codes)

@@ -70,7 +70,6 @@ def prose(docstring: str) -> list[str]:
 
 
 def _blocks(lines: list[str]) -> Iterator[list[str]]:
-    """Yield runs of lines between blank lines, without blocks of code or tables."""
     block: list[str] = []
     deeper_than: int | None = None  # skip what is indented more than this
     until_blank = False

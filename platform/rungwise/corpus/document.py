@@ -1,9 +1,9 @@
-"""A document (sentences in order, with an id and a label), and the Parquet files of documents.
+"""Documents: sentences in order with an id and a label, and the Parquet files that hold them.
 
 A corpus artifact is a set of files (see shards.py), one document per row. Sentences are flat, as
-most of the platform reads them; `paragraph_starts` holds the index of each paragraph's first
-sentence. `spans` holds the named stretches of each sentence, such as the entities that ERNIE masks
-as one (Sun et al. 2019, arXiv:1904.09223); it is empty if the source has none.
+most of the platform reads them; `paragraph_starts` indexes each paragraph's first sentence. `spans`
+holds named stretches, such as the entities that ERNIE masks as one (Sun et al. 2019,
+arXiv:1904.09223).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _ROWS_AT_ONCE = 256
 class Document:
     """One document. `id` tells people its origin; `digest` is a hash of its text.
 
-    `spans` has an entry per sentence, (start 0, end 0, start 1, end 1, ...) in characters of that
-    sentence, sorted and disjoint; it is empty if the document has no spans.
+    `spans` has an entry per sentence, (start 0, end 0, start 1, ...) in its characters, sorted and
+    disjoint; it is empty if the document has no spans.
     """
 
     id: str
@@ -77,10 +77,9 @@ class Damage:
 class RawDocument:
     """A document as a reader yields it, before clean-up and segmentation.
 
-    A line break in a paragraph ends a sentence; with `segmented`, nothing else does. If there is no
-    text, `reason` may say why, and `damage` tells more if the file is at fault. `spans` are [start,
-    end) in characters of `text`, the source of the paragraphs. `boilerplate` counts the characters
-    that the reader removed around it.
+    A line break in a paragraph ends a sentence; with `segmented`, nothing else does. `reason` may
+    say why there is no text, `damage` gives details. `spans` are [start, end) in characters of
+    `text`, the source of the paragraphs; `boilerplate` counts characters removed around it.
     """
 
     id: str

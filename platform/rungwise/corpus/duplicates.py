@@ -1,7 +1,7 @@
-"""Find the documents lost to others: exact copies, near-duplicates, and doubled ids.
+"""Find documents to drop (exact copies, near-duplicates), and documents with the same id.
 
-Only keys are compared, one partition of all digests and names at a time. Of equal texts, the first
-by range and row is kept. A document loses to a text it resembles (near_duplicates.py) whichever
+Only keys are compared, one partition of digests and names at a time. Of equal texts, the first by
+range and row is kept. A document that resembles another (near_duplicates.py) is dropped whichever
 comes first.
 """
 
@@ -33,8 +33,7 @@ class Verdict(NamedTuple):
     """The outcome of one partition.
 
     `lost` is (N, 3) int64: range, row and index of the reason, sorted. `held_out` holds the
-    smallest split keys of the documents left; `doubled` is a pair of documents with one name, if
-    any.
+    smallest split keys of the documents left; `doubled` two documents of one name, if any.
     """
 
     lost: np.ndarray
@@ -106,8 +105,7 @@ def verdict(rows: pa.Table, deduplicate: bool) -> Verdict:
 
 
 def last_held_out(fraction: float, documents: int, smallest: list[int]) -> int:
-    """Return the largest split key held out. At least two documents are, or one of fewer than
-    four."""
+    """Return the largest split key held out: at least two documents, or one if fewer than four."""
     least = _HELD_OUT if documents >= _FEWEST else 1
     return max(int(fraction * 2**64) - 1, *sorted(smallest)[:least][-1:], 0)
 

@@ -137,7 +137,6 @@ def _heads(files: Sequence[SourceFile]) -> dict[SourceFile, bytes]:
 
 
 def _head(file: SourceFile, most: int = _SAMPLE_BYTES) -> bytes:
-    """Return the first bytes, decompressed, as far as they are intact."""
     read = b""
     try:
         for piece in streams.pieces(file):
@@ -293,7 +292,6 @@ def _text(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
 
 
 def _different(texts: Sequence[str]) -> tuple[int, int]:
-    """Count the different characters, and the words that are frequent."""
     words: Counter[str] = Counter()
     for text in texts:
         words.update(text.lower().split())
@@ -301,7 +299,7 @@ def _different(texts: Sequence[str]) -> tuple[int, int]:
 
 
 def _lines(text: str) -> str:
-    """Guess `lines` of a source."""
+    """Guess the value of `lines` of a source."""
     filled = [line for line in text.split("\n") if line.strip()]
     if not filled:
         return "wrapped"

@@ -1,18 +1,16 @@
 """Near-duplicates among all documents of a corpus, by locality-sensitive hashing.
 
 Documents whose signatures agree in a band of slots share a bucket (Leskovec, Rajaraman and Ullman,
-chapter 3). The smallest digest of a bucket represents those whose signatures are similar enough to
-its own; then the rest of the bucket starts again. A document is dropped if any bucket marks it, so
-the result depends on the texts alone.
-
-A dropped document can mark another: of a chain A ~ B ~ C only the smallest may be kept.
+chapter 3). The smallest digest of a bucket marks those with a similar signature; then the rest of
+the bucket repeats this. A document is dropped if any bucket marks it, so the result depends on the
+texts alone. A dropped document may mark others: of a chain A ~ B ~ C only the smallest may stay.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc  # unknown to type checkers: made at run time
+import pyarrow.compute as pc  # type checkers miss functions made at run time
 
 from rungwise.corpus.signatures import similarity
 
@@ -23,8 +21,7 @@ _ROUNDS = 64
 def band_rows(rows: pa.Table, num_partitions: int) -> pa.Table:
     """Return a row per band of each document with a signature; `rows` are keys (build.py).
 
-    Columns: `partition` of the shuffle, `band` (its key), and the document's `digest` and
-    `signature`.
+    Columns: `partition` of the shuffle, `band` (its key), `digest` and `signature`.
     """
     rows = rows.filter(pc.is_valid(rows["bands"]))  # pyright: ignore[reportAttributeAccessIssue]
     count = rows.num_rows

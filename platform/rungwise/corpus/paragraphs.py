@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc  # unknown to type checkers: made at run time
+import pyarrow.compute as pc  # type checkers miss functions made at run time
 from pydantic import Field
 
 from rungwise.core.config import Config
 from rungwise.corpus.document import digest_of
 
-# Shuffled per paragraph: a digest and a place.
+# Bytes shuffled per paragraph: a digest and a place.
 ROW_BYTES = 40
 
 

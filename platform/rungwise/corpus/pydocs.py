@@ -1,8 +1,8 @@
 """The built-in corpus: documentation on every machine that can run rungwise.
 
-Docstrings of the standard library and of installed packages are read with `ast`, the Python
-language reference (`pydoc_data.topics`) with `ast.literal_eval`: nothing is imported or executed. A
-document is a module or a topic of the reference, labelled with its library.
+Docstrings of the standard library and of packages are read with `ast`, the language reference
+(`pydoc_data.topics`) with `ast.literal_eval`: nothing is imported or executed. A document is a
+module or a topic of the reference, labelled with its library.
 """
 
 from __future__ import annotations

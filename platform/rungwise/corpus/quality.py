@@ -107,7 +107,6 @@ def _is_unbroken(text: str, maximum: int) -> bool:
 
 @functools.cache
 def _classes() -> np.ndarray:
-    """Return the class of each code point, by this Python's Unicode tables."""
     class_of = {"L": _LETTER, "M": _LETTER, "N": _DIGIT, "Z": _BLANK}
     by_code = bytes(
         class_of.get(unicodedata.category(chr(code))[0], _OTHER)

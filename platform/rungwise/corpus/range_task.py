@@ -30,7 +30,7 @@ from rungwise.corpus.shards import write_range
 from rungwise.corpus.sources import CorpusConfig, files_of_tests, names_of
 
 STAGING = "staging"
-# Kinds of places: a lost document, its index the reason; a repeated paragraph.
+# Kinds of places: lost documents (index: reason) and repeated paragraphs (index: paragraph).
 LOST, REPEATED = "lost", "repeated"
 _TESTS_FILE = f"{STAGING}/tests"
 _PLACES_SCHEMA = pa.schema([("range", pa.int32()), ("row", pa.int32()), ("index", pa.int32())])
@@ -61,7 +61,6 @@ class RangeTask:
             return reader.read_all()
 
     def name_of(self, number: int, row: int) -> str:
-        """Return the id of a document of a staged range."""
         for table in self.tables(number):
             if row < table.num_rows:
                 return table["id"][row].as_py()
@@ -175,7 +174,6 @@ def _write_ipc(
 
 
 def _opened(output: Folder, name: str) -> Any:
-    """Open an Arrow file, memory-mapped if it is local."""
     source = output.open(name) if output.remote else pa.memory_map(str(output.local(name)))
     return pa.ipc.open_file(source)
 

@@ -1,9 +1,8 @@
 """Ranges: the units of reading, cut from the files of the sources without opening any.
 
 A range is consecutive bytes of one splittable file, or several whole files, of one source. A record
-(line, article, row group) belongs to the range that holds its first byte, so the ranges of a file
-yield each of its documents once, wherever it is cut. The cuts depend only on the config and the
-file listing, not on the number of workers.
+(line, article, row group) belongs to the range of its first byte, so each is read once, wherever
+the file is cut. The cuts depend only on the config and the file listing, not on the workers.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class Range:
 
     @property
     def num_bytes(self) -> int:
-        """Stored bytes of this range."""
         if self.end is not None:
             return self.end - self.begin
         return sum(file.size_bytes for file in self.files)

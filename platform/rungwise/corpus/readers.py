@@ -1,9 +1,8 @@
 """Read raw documents from a part of a text file: plain text and WikiText.
 
-A document belongs to the part in which it begins, so a file may be split anywhere. Whatever cannot
-be read because of the file (an undecodable byte, a document that is too long) becomes a document
-without text, with a reason and its damage, and reading goes on. Ids are `{file}` or `{file}:{offset
-of the document}`, relative to the source, so that they survive a move.
+A document belongs to the part in which it begins, so a file may be split anywhere. Undecodable or
+too long content becomes a document without text, with a reason and its damage, and reading goes on.
+Ids are `{file}` or `{file}:{offset}`, relative to the source, so that they survive a move.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _BLANK = re.compile(
 
 
 def paragraphs_of(text: str, lines: Lines) -> list[str]:
-    """Split a text, whose line layout is `lines`, into paragraphs."""
+    """Split a text of line layout `lines` into paragraphs."""
     match lines:
         case "wrapped":
             blocks = _PARAGRAPH_BREAK.split(text)
@@ -117,8 +116,7 @@ def _chunk_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
 
 
 def _block_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
-    """Yield the blocks after the blank lines of a part (even past `end`) and at the file's
-    start."""
+    """Yield the blocks that follow blank lines of a part, even past `end`, or open the file."""
     maximum_bytes = part.maximum_bytes + len(b"\r\n")
     block: list[bytes] = []
     opened, size = -1, 0

@@ -63,17 +63,15 @@ def _same_length(words: str) -> Iterator[str]:
 
 
 def _not_after(words: str) -> str:
-    """Return a pattern that refuses `words` before a full stop."""
     return "".join(rf"(?<!\b(?:{group})\.)" for group in _same_length(words))
 
 
 def _after_number_of(words: str) -> str:
-    """Return a pattern that matches after "vol. 2." and the like."""
     return "|".join(rf"(?<=\b(?:{group})\.\s[0-9]\.)" for group in _same_length(words))
 
 
 def _end(case: str, openers: str, begins: str) -> re.Pattern[str]:
-    """Return the pattern of an end; `case` "i" ignores case, `begins` opens a sentence."""
+    """Return the pattern of a sentence end; `case` "i" ignores case, `begins` opens a sentence."""
     # The engine scans for the first class; the branches then tell the characters apart.
     return re.compile(
         rf"""
@@ -110,8 +108,7 @@ _STOP = re.compile("[.!?…\n。！？．｡]")
 # Runs of stops: if the first ends no sentence, none does, since the text behind decides.
 _RUN = re.compile(r"(?: [!?…] | \.(?=\.) ) [.!?…]* | [。！？][。！？…]*", re.VERBOSE)
 # Character classes, as bits: ASCII stop, other stop, line break, blank, what may follow a stop that
-# ends a sentence, kana or Han, what may begin a sentence, and what may begin one in a text without
-# capitals.
+# ends a sentence, kana or Han, start of a sentence, and start in a text without capitals.
 _ASCII_STOP, _OTHER_STOP, _BREAK, _BLANK, _BEHIND, _HAN, _BEGINS, _SMALL = (
     1 << bit for bit in range(8)
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc  # unknown to type checkers: made at run time
+import pyarrow.compute as pc  # type checkers miss functions made at run time
 import pyarrow.parquet as pq
 
 from rungwise.core.storage import Folder, file_digest
@@ -84,7 +84,6 @@ def write_range(
 
 
 def _within(places: np.ndarray, begin: int, num_rows: int) -> np.ndarray:
-    """Select the `places` in these rows, counted from `begin`."""
     here = places[np.searchsorted(places[:, 0], begin) :]
     return here[: np.searchsorted(here[:, 0], begin + num_rows)] - [begin, 0]
 
@@ -115,7 +114,6 @@ class _Writer:
                 self._flush(f"{self._stem}-{len(self._files):02d}.parquet")
 
     def close(self) -> list[dict[str, Any]]:
-        """Write what is left and return the files, in order."""
         if self._tables:
             part = f"-{len(self._files):02d}" if self._files else ""
             self._flush(f"{self._stem}{part}.parquet")

@@ -50,7 +50,6 @@ class Banding(NamedTuple):
     rows: int
 
     def probability(self, similarity: float) -> float:
-        """Return the probability that two documents of this similarity share a band."""
         return 1 - (1 - similarity**self.rows) ** self.bands
 
 

@@ -1,8 +1,8 @@
 """The corpus config: its source blocks, the files they match, and the digests of those files.
 
-`identity` is the config without paths; `outside` gives the digests of the files instead. A corpus
-that moves stays the same, and one whose bytes change is another. Both run before the build;
-`outside` raises if a source matches no file or only empty files.
+`identity` is the config without paths, `outside` the digests of the files instead: a moved corpus
+keeps its identity, changed bytes make a new one. Both run before the build; `outside` raises if a
+source matches no file or only empty ones.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from rungwise.corpus.paragraphs import DuplicateParagraphConfig
 from rungwise.corpus.quality import QualityConfig
 from rungwise.corpus.signatures import NearDuplicateConfig
 
-# Line layout of a text: hard-wrapped with blank lines between paragraphs, a paragraph per line, or
-# a sentence per line (used as it is).
+# Line layout: hard-wrapped with blank lines between paragraphs, a paragraph or sentence per line.
 Lines = Literal["wrapped", "paragraph", "sentence"]
 
 DETECT = "detect"

@@ -2,10 +2,9 @@
 
     located("A  big\nred dog.", [(3, 10)], ["A big red dog."]) == Located([[2, 9]], 1, 0)
 
-Clean-up and segmentation change only blanks and invisible characters, so a position is given by the
-number of visible characters before it, counted by cleaning each stretch between positions alone. A
-span is dropped if its letters are not at that count, so that unusual compositions of characters
-cannot move it to the wrong word.
+These steps change only blanks and invisible characters, so a position is the number of visible
+characters before it, counted by cleaning each stretch between positions alone. A span whose letters
+are not at that count is dropped, never moved to the wrong word.
 """
 
 from __future__ import annotations

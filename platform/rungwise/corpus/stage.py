@@ -42,9 +42,10 @@ from rungwise.corpus.summary import CorpusSummary, summary_of
 # The summary of a stage killed between its last file and its record.
 _DONE = ".summary.json"
 _COMPRESSED_FACTOR = 3
-# Of a row of near-duplicate bands, without its signature.
+# A row of near-duplicate bands, without its signature.
 _BAND_ROW_BYTES = 32
-# Compared by one task. Beyond _MOST_PARTITIONS they grow, as each write task reads all of them.
+# Bytes compared by one task. More bytes than the most partitions hold make them larger: a write
+# task reads from every partition.
 _PARTITION_BYTES = 64 << 20
 _MOST_PARTITIONS = 256
 # A task reads, from each part's file, the places of its group and a footer of a few hundred bytes
@@ -123,8 +124,7 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
 
 
 def groups_of(packs: list[list[Range]]) -> np.ndarray:
-    """Return the group of each range, (ranges,), equal within a pack: a group's places are one
-    record batch."""
+    """Return the group of each range, (ranges,), equal within a pack."""
     group_of = np.empty(sum(map(len, packs)), np.int64)
     for number, pack in enumerate(packs):
         group_of[[range.number for range in pack]] = number % _MOST_GROUPS
@@ -134,8 +134,8 @@ def groups_of(packs: list[list[Range]]) -> np.ndarray:
 def _verdicts(
     task: RangeTask, packs: list[list[Range]], group_of: np.ndarray, num_documents: int
 ) -> tuple[list[Verdict], int]:
-    """Decide every partition of the keys and write the lost; return the verdicts without them, and
-    the number of partitions."""
+    """Decide each partition of the keys and write who is lost; return outcomes and partition
+    count."""
     config = task.config
     numbers = _numbers(packs)
     moved_bytes = 2 * num_documents * duplicates.ROW_BYTES

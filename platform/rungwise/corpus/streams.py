@@ -27,7 +27,7 @@ NOT_DECODED = "not in its encoding"
 
 _SMALLEST_PIECE, _LARGEST_PIECE = 1 << 20, 8 << 20
 _UNPACKED_PIECE = 1 << 16
-_ZSTANDARD_PIECE = 1 << 12  # up to so many intact bytes are lost before damage
+_ZSTANDARD_PIECE = 1 << 12  # as many intact bytes may be lost before damage
 # Read past the end of a range: usually enough for the rest of its last line.
 _MARGIN = 1 << 16
 # Encoding guesses read _HEAD_BYTES of a file and sample _SAMPLE_BYTES of non-ASCII lines.

@@ -1,8 +1,7 @@
 """Read the text of web archives: WET records, and plain-text records of a WARC.
 
-Needs warcio (`pip install rungwise[web]`). HTML pages are skipped: extracting their text is the
-work of tools such as those that made the WET. Ids are `{file}:{offset of the record}` in the
-unpacked content.
+Needs warcio (`pip install rungwise[web]`). HTML is skipped: extracting its text is the work of
+tools such as those that made the WET. Ids are `{file}:{offset}`, in the unpacked content.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rungwise.corpus.sources import WarcSource
 
 
 class _Content:
-    """The unpacked content of a file, with the one method that warcio calls."""
+    """The unpacked content of a file, as warcio reads it."""
 
     def __init__(self, part: Part) -> None:
         self._pieces = part.pieces()

@@ -1,15 +1,15 @@
 """Rules for cutting a text into pieces that, tokenised alone, give the tokens of the whole.
 
 A cut must be a border between pre-tokens whatever surrounds it, and the normalizer must not act
-across it. Both depend on the tokenizer's normalizer and pre-tokenizer, so only kinds proved safe
-here are cut; others have no rules and their texts stay whole.
+across it. Only kinds of normalizers and pre-tokenizers proved safe here have rules; the texts of
+others stay whole.
 
 - Before an ASCII blank: a border for BERT's, GPT-2's, SentencePiece's and all pre-tokenizers
   trained here; nothing composes with it. GPT-2's expression takes ` ?\\p{L}+` and runs of white
   space up to the last one, so there only if no white space follows; else not `safe_before`.
 - On both sides of ASCII punctuation before an ASCII byte, where punctuation always stands alone.
   (Before another byte it may be the base of a composed letter, as in `=` + U+0338.)
-- Between ASCII letters, digits and other marks for GPT-2's expression, except after an apostrophe
+- Between ASCII letters, digits and punctuation for GPT-2's expression, except after an apostrophe
   (`'s` is one pre-token). No other alternative of the expression mixes two of these classes.
 - On both sides of han characters U+4E00 to U+9FFF where each stands alone.
 """

@@ -1,9 +1,9 @@
 """Encoders: Arrow strings in, the ids of all tokens out, as one flat array.
 
 All backends give the same ids. `rust`, the `tokenizers` library, is the reference; `memo` looks up
-words it has seen (memo.py); `nanotoken` and `gigatoken` are optional packages (fast.py) that
-proof.py chooses where they are correct. `[MASK]` and the like in a text are text, never a special
-token. An encoder uses one core; on a cluster each task has its own.
+known words (memo.py); `nanotoken` and `gigatoken` are optional packages (fast.py), chosen by
+proof.py if correct. `[MASK]` and the like in a text never become special tokens. An encoder uses
+one core.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ Backend = Literal["rust", "memo"] | Package
 
 @dataclass(frozen=True)
 class EncoderChoice:
-    """A backend, the verified version if it is a package, and why it is not faster (`notice`).
-
-    Sent to every worker, so that verification runs once per stage.
-    """
+    """A backend, the verified version if it is a package, and why it is not faster (`notice`). Sent
+    to every worker, so that verification runs once per stage."""
 
     backend: Backend = "memo"
     version: str = ""

@@ -57,7 +57,6 @@ def outside(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]:
 
 
 def _files(config: TokenizerFileConfig) -> list[SourceFile]:
-    """Return the files to read: one, or vocab.json and merges.txt."""
     files = find_files(config.path)
     if not files:
         raise DataError(f"{_KEY}: there is no file or folder {config.path!r}")

@@ -122,7 +122,6 @@ class MemoEncoder:
         return encoded
 
     def _look_up(self, pieces: pa.StringArray) -> NDArray[np.int64]:
-        """Return the entries of distinct pieces; tokenise and add new ones."""
         keys = pieces.to_pylist()
         entries = np.fromiter(map(self._numbers.get, keys, repeat(-1)), np.int64, len(keys))
         missing = np.flatnonzero(entries < 0)
@@ -230,8 +229,7 @@ def _split(texts: pa.StringArray) -> Iterator[pa.StringArray]:
 
 
 def bytes_of(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Return the offsets of the texts in their joined bytes, [P + 1], and these bytes, not
-    copied."""
+    """Return the offsets of the texts, [P + 1], in their joined bytes, and these, not copied."""
     assert texts.null_count == 0, "a text is missing"
     _, offsets_buffer, data_buffer = texts.buffers()
     if len(texts) == 0 or offsets_buffer is None:
@@ -250,6 +248,5 @@ def int32_of(numbers: pa.Int32Array) -> NDArray[np.int32]:
 
 
 def _strings(begins: NDArray[np.int64], data: NDArray[np.uint8]) -> pa.StringArray:
-    """Return the pieces of `data`, each from one of `begins` up to the next."""
     offsets = np.append(begins, len(data)).astype(np.int32)
     return pa.StringArray.from_buffers(len(begins), pa.py_buffer(offsets), pa.py_buffer(data))

@@ -1,4 +1,4 @@
-"""Texts that are hard to tokenise, to verify encoders, also in tests."""
+"""Texts that are hard to tokenise, to verify encoders and for tests."""
 
 # ruff: noqa: RUF001
 from __future__ import annotations
@@ -7,7 +7,7 @@ import random
 
 import pyarrow as pa
 
-# Each is likely to meet each other and words. Blanks are frequent.
+# Blanks are repeated, so that they occur often.
 FRAGMENTS = tuple(
     [" "] * 12
     + ["  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n", "\n ", "\t ", "\x0b", "\x0c", "\x1c", "\x1f"]

@@ -1,12 +1,11 @@
 """Add words of a corpus to a vocabulary that splits them into pieces.
 
-The words that save the most tokens are added: frequency times (pieces - 1). Existing ids do not
-change and new ones follow, so trained weights need new rows only for the new words
-(pretraining/imported.py).
+The words that save the most tokens are added: frequency times (pieces - 1). Existing ids stay, so
+trained weights need new rows only for the new words (pretraining/imported.py).
 
-WordPiece takes the longest matching piece, and BPE with `ignore_merges` takes a word of its
-vocabulary whole. Both then encode the word as one token and all others as before, except that
-WordPiece also changes words that begin with a new word.
+WordPiece takes the longest matching piece, and BPE with `ignore_merges` a word of its vocabulary.
+Both encode a new word as one token and others as before, except that WordPiece also changes words
+that begin with a new word.
 """
 
 from __future__ import annotations

@@ -79,7 +79,6 @@ def sample_of(corpus: Folder, files: Sequence[str]) -> pa.StringArray:
 
 
 def _first(sample: pa.StringArray) -> pa.StringArray:
-    """Return the texts that end within the first PROOF_BYTES."""
     offsets, _ = bytes_of(sample)
     return sample.slice(0, int(np.searchsorted(offsets, PROOF_BYTES, side="right")) - 1)
 

@@ -1,5 +1,5 @@
-"""Tokenizer stage: learn a vocabulary from a sample of the training documents, or read one from a
-file and add words of theirs; write `tokenizer.json`, and measure it on held-out documents."""
+"""Tokenizer stage: learn a vocabulary from a sample of the training documents, or read one and add
+words of theirs; write `tokenizer.json`, and measure it on held-out documents."""
 
 from __future__ import annotations
 
@@ -183,16 +183,15 @@ def _count(config: CountedConfig, corpus: Artifact) -> tuple[dict[str, int], int
 
 
 def _quotas(corpus: Artifact, split: str, limit: int) -> dict[str, int]:
-    """Return how many characters to take of each file, about `limit` in all: each gives the same
-    share, as documents are ordered by source."""
+    """Return the characters to take of each file: equal shares, as documents are sorted by
+    source."""
     rows = [row for row in CorpusSummary.of(corpus).files if row.split == split]
     share = min(1.0, limit / max(1, sum(row.characters for row in rows)))
     return {row.file: math.ceil(share * row.characters) for row in rows}
 
 
 class _Sample:
-    """Sentences from the start of each file until its quota of characters is reached; counts
-    them."""
+    """Sentences from the start of each file up to its quota; counts their characters."""
 
     def __init__(self, folder: Folder, quotas: Mapping[str, int]) -> None:
         self._folder = folder

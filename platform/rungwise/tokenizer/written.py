@@ -24,8 +24,7 @@ def written_bytes(tokenizer: Tokenizer) -> list[bytes]:
 
 
 def _byte_of() -> dict[str, int]:
-    """Map GPT-2's letters to bytes: printable Latin-1 stands for itself, the other bytes are, in
-    order, the letters from U+0100 on."""
+    """GPT-2's letters: printable Latin-1 for itself, other bytes in order from U+0100."""
     letters = {chr(byte): byte for byte in (*range(33, 127), *range(161, 173), *range(174, 256))}
     others = [byte for byte in range(256) if byte not in letters.values()]
     return letters | {chr(256 + number): byte for number, byte in enumerate(others)}

@@ -1,8 +1,8 @@
 """Encode one file of the corpus: documents as token ids, with the bounds of their sentences.
 
 Sentences are encoded one by one, to keep their bounds. If a blank is text for the tokenizer, every
-sentence but a document's first is encoded with the blank before it, so that the ids of a document
-equal those of its whole text: the same tokens serve models of sentences and of running text.
+sentence but a document's first is encoded with the blank before it: the ids of a document then
+equal those of its whole text, and serve models of sentences and of running text.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc  # unknown to type checkers: made at run time
+import pyarrow.compute as pc  # type checkers miss functions made at run time
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
@@ -81,8 +81,7 @@ def _batches(corpus: Folder, file: str, text_bytes: int, spans: bool) -> Iterato
 
 
 def _spans(batch: pa.RecordBatch) -> pa.ListArray | None:
-    """Return the spans of each sentence; a document without any may lack lists for its
-    sentences."""
+    """Return the spans of each sentence; documents without any may have no lists."""
     spans, sentences = batch.column("spans"), batch.column("sentences")
     held = spans.value_lengths()
     if held.equals(sentences.value_lengths()):

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc  # unknown to type checkers: made at run time
+import pyarrow.compute as pc  # type checkers miss functions made at run time
 from numpy.typing import NDArray
 from pydantic import model_validator
 from tokenizers import Tokenizer
@@ -162,7 +162,6 @@ def _covered(
 
 
 def _merged(known: NDArray[np.bool_], located: Encoded, plain: Encoded) -> Encoded:
-    """Merge both in text order; texts `known` come from `located`."""
     assert located.word_starts is not None
     assert plain.word_starts is not None
     lengths = np.empty(len(known), np.int64)

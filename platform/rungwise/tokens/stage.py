@@ -32,7 +32,7 @@ _SPLITS = ("train", "validation")
 
 @dataclass(frozen=True)
 class FileOrder:
-    """The order to encode one file of the corpus."""
+    """An order to encode one corpus file."""
 
     read: CorpusFile
 

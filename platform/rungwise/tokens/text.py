@@ -55,8 +55,7 @@ def _offsets(lengths: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def closed_documents(text: TokenisedText, end: int) -> tuple[Ids, NDArray[np.int64]]:
-    """Return the ids of documents, each followed by the end symbol, and where each begins (D + 1,):
-    the targets of a language model."""
+    """Return documents with the end symbol appended to each, and where each begins, (D + 1,)."""
     starts = text.starts[text.first_sentence]
     ids = np.insert(text.ids, starts[1:], np.array(end, dtype=text.ids.dtype))
     return ids, starts + np.arange(len(starts))
@@ -117,8 +116,8 @@ class TokensFile:
         return len(self._ids)
 
     def text(self, first: int = 0, end: int | None = None, units: bool = False) -> TokenisedText:
-        """Return documents `first` to `end`; with `units`, if the file has them, also where mask
-        units begin."""
+        """Return documents `first` to `end`; with `units` (if in the file) also where units
+        begin."""
         end = len(self) if end is None else end
         first_sentence = self._first_sentence[first : end + 1].astype(np.int64)
         starts = self._starts[first_sentence[0] : first_sentence[-1] + 1].astype(np.int64)
